@@ -1,8 +1,8 @@
 // inspect FILE...: describes the contents of files: kind, sizes, and for each tensor its type, range, mean and number
 // of values that are not finite. It recognises a file by its contents, but CIFAR records by the file's ending .bin.
 //
-// inspect DIR: describes the images that --data DIR would load, with the number of images of each class. DIR may also
-// be s3: or pipe:.
+// inspect DIR: describes the images that --data DIR would load, with the number of images of each class. It holds out
+// no test set. DIR may also be s3: or pipe:.
 //
 // inspect reads files with the same functions as the training programs. --raw OUT writes the pixels of one PNG, to
 // compare our decoder with others. The pixels are RGBA, with 8 bits per sample, or with 16 (big-endian) if the PNG has
@@ -126,7 +126,8 @@ std::string describe_tensors(Bytes bytes, const std::string& path) {
     return text;
 }
 
-/// Returns a line about the data set, and a table with the number of training and test images of each class.
+/// Returns a line about the data set, and a table with the number of training and test images of each class. The
+/// numbers of test images are "-" if the set has none.
 std::string describe_set(const std::string& path, const data::LoadOptions& options) {
     const CpuScope all_cores;
     const data::TrainTest sets = data::load(path, options);

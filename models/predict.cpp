@@ -116,8 +116,8 @@ private:
         }
     }
 
-    /// Adds PNGs. The label of an image is the class whose name is that of a folder above the image. Takes the
-    /// innermost such folder below or at `root`, or if `root` is empty, looks only at the folder of the image.
+    /// Adds PNGs. The label of an image is the class that has the same name as a folder above the image, or kUnknown.
+    /// Takes the innermost such folder, up to `root`. If `root` is empty, looks only at the folder of the image.
     void add_pngs(const std::vector<fs::path>& files, const fs::path& root) {
         conversion_.append(
             set_, std::ssize(files), [&](int64_t i) { return files[size_t(i)].string(); },
@@ -169,7 +169,8 @@ public:
         std::cout << ",known class" << (model_.targets.size() == 1 ? ",known target" : "") << "\n";
     }
 
-    /// Without --quiet, prints the prediction for an image. Adds element `i` of `outputs`, its result, to the summary.
+    /// Takes the prediction for an image, element `i` of `outputs`. Prints it, unless --quiet is given. Adds it to the
+    /// summary if the true class or target is known.
     void add(const Images::Item& image, const Predictor::Outputs& outputs, size_t i) {
         const size_t count = model_.classes.size();
         const auto scores = outputs.scores.span<float>().subspan(i * count, count);
@@ -182,8 +183,8 @@ public:
     }
 
     /// Prints the summary as text, with `ending` as its last line. Without --quiet, does so only if there are several
-    /// images, and the true class or target of one is known. If --json or --csv prints predictions, the summary goes to
-    /// the standard error.
+    /// images, and the true class or target of at least one is known. If --json or --csv prints predictions, the
+    /// summary goes to the standard error.
     void finish(size_t images, const std::string& ending) {
         if (!quiet_ && (images == 1 || (confusion_.empty() && known_targets_ == 0))) return;
         std::string text = !quiet_ && format_ == Format::text ? "\n" : "";

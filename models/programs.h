@@ -1,4 +1,4 @@
-// The training programs as objects, so that `experiment` and `sweep_cifar` can run many trainings of them.
+// The training programs as objects. main.cpp runs one of them; `experiment` and `sweep_cifar` run many trainings.
 #pragma once
 
 #include "ringgrad/models/run/program.h"

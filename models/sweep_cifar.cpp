@@ -1,5 +1,5 @@
 // sweep_cifar: trains networks with several depths, or with several values of other options, in parallel over the
-// ranks. Then it tests the best network, unless it was stopped.
+// ranks. Then it tests the best network, unless the sweep was stopped.
 //
 // The default is depths 1 to 4, with width round(16 / sqrt(depth)), so that their costs are similar. A fraction of the
 // training images is held out to choose the best network; only this network sees the test set. Each trial is a run of
@@ -51,8 +51,8 @@ void test_best(TrialsRun& run) {
     const std::string path = folder.path() + "/" + best->folder;
     par::SingleLink link;
     par::Group alone(link);
-    // Load with the trial's --seed. If the data have no test set, the seed chooses the test images, so these are the
-    // test images that the trial held out.
+    // Load with the trial's --seed. If the data have no test set, the seed chooses the test images. So this set has the
+    // same test images that the trial left out.
     std::vector<std::string> arguments = arguments_of(run.trials, best->settings);
     arguments.push_back("--validation=0");
     const data::ImageSet set = run.trials.program->load(alone, arguments).test;

@@ -15,7 +15,7 @@ struct TrainCifar final : ImageTraining {
         data_texts.none = "the embedded sample, then also --epochs 10 --drops 8 --batch-size 50";
         data_options.batch_size = 256;
         epochs = 50;
-        run_options.predictor = "predict", run_options.predictor_images = std::string(); // the sample
+        run_options.predictor = "predict", run_options.predictor_images = std::string(); // predict takes the sample
         optimizer.weight_decay = 1e-10;
         schedule.kind = ScheduleKind::piecewise;
     }

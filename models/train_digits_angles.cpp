@@ -41,7 +41,7 @@ struct TrainDigitsAngles final : Training, TrainingOptions {
     TrainDigitsAngles() {
         data_texts = {"class folders of 28 x 28 PNGs with angles.csv", "such folders", "drawn digits"};
         data_options.batch_size = 32;
-        augmentations = {"translate", "scale"}; // flip, rotate and resized-crop change the angle
+        augmentations = {"translate", "scale"}; // flips, rotate and resized-crop change the angle
         augment = "translate", translate = 2;
         default_rate = {0.002, 32, true};
         run_options.predictor = "predict";
@@ -59,8 +59,8 @@ struct TrainDigitsAngles final : Training, TrainingOptions {
     }
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override;
     int train(Options& options, par::Group& group, Trial& trial) override;
-    /// Collective. Trains once. Loads `data` if it is empty. In the second training, `accelerated` is the result of the
-    /// first one, and the report compares the times of both. In the first training it is null.
+    /// Collective. Trains once. Loads `data` if it is empty. In the first training, `accelerated` is null. In the
+    /// second one, it is the result of the first, and the report compares the times of both.
     Result train(TrainingRun& run, const Options& options, data::TrainTest& data, const Result* accelerated);
 };
 

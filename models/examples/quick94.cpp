@@ -93,8 +93,8 @@ Matrix diagonalise(Matrix& a) {
     return vectors;
 }
 
-/// Returns the mean of x x^T over the patches x of the first 5000 images. The values of a patch have the order
-/// [row column channel].
+/// Returns the mean of x x^T over the patches x of the first 5000 normalised images. The values of a patch have the
+/// order [row column channel].
 Matrix patch_products(const data::ImageSet& images, const data::Normalise& normalise) {
     const int64_t channels = images.channels;
     const size_t size = size_t(kPatch * kPatch * channels);
@@ -124,14 +124,15 @@ struct Quick94Training final : ImageTraining {
         data_options.batch_size = 1024;
         augment = "alternating-flip,translate", translate = 2, fill = data::Fill::reflect;
         smoothing = 0.2;
-        // With Nesterov momentum, a constant gradient moves the weights 1 + 1 / (1 - momentum) times as far per step.
-        // The decay counts relative to the rate, and the loss is the mean over the mini-batch.
+        // The paper's code also divides the rate by 1 + 1 / (1 - momentum). DefaultRate multiplies it by the size of
+        // the mini-batch, since our loss is a mean. The optimizer multiplies the decay by the rate: hence / kRate.
         default_rate = {.rate = kRate / (1 + 1 / (1 - kMomentum)), .batch = 1024};
         optimizer = {.momentum = kMomentum, .nesterov = true, .weight_decay = kDecay / kRate};
         optimizer.lookahead = std::pow(0.95, 5);
         schedule.kind = ScheduleKind::triangular, schedule.peak = 0.23;
     }
-    /// Without CIFAR-10, trains on the embedded sample, which has too few images for large mini-batches.
+    /// Sets the first and the last learning rate. Without --data, also makes the mini-batches smaller, since the
+    /// embedded sample has too few images for large ones.
     void complete(const Options& options, const Workers&, bool resumed) override {
         if (resumed) return;
         if (data_options.path.empty() && !options.was_given("batch-size")) data_options.batch_size = 50;
@@ -140,8 +141,8 @@ struct Quick94Training final : ImageTraining {
         if (!options.was_given("lr-floor")) schedule.floor = 0.07 * rate;
     }
     data::Normalise normalise(const data::ImageSet&) const override { return data::kCifar10; }
-    /// Makes the first layer whiten 2 x 2 patches: its filters are the eigenvectors of patch_products(), divided by the
-    /// square roots of their eigenvalues, and the negatives of these.
+    /// Makes the first layer whiten 2 x 2 patches: its filters are the eigenvectors of patch_products(), each divided
+    /// by the square root of its eigenvalue plus 5e-4, and the negatives of these.
     void initialise(Network& network, const data::ImageSet& images, const data::Normalise& normalise) const override {
         Matrix products = patch_products(images, normalise);
         const Matrix vectors = diagonalise(products);

@@ -1,4 +1,4 @@
-// See cifar_net.h. The layer names are those of the PyTorch module with the same structure.
+// See cifar_net.h. The layers have the names of the modules in tools/compare_pytorch.py.
 #include "ringgrad/models/nets/cifar_net.h"
 
 namespace rg {

@@ -28,7 +28,7 @@ private:
     Dense fc_;
 };
 
-/// The family of the only network "cifar".
+/// The family with a single network, "cifar".
 class CifarNets final : public NetworkFamily {
 public:
     CifarNets() : NetworkFamily({"cifar"}) {}

@@ -11,8 +11,9 @@ struct DigitsNetOptions {
     Init init = Init::he;
 };
 
-/// Three convolutions with 20 filters each and a dense layer. The first is 5 x 5 without padding; the others are 3 x 3
-/// and keep the size. Batch norm and ReLU follow each. forward() maps images [n 28 28 1] to scores [n classes].
+/// Three convolutions with 20 filters each, and a dense layer. The first convolution is 5 x 5 without padding; the
+/// others are 3 x 3 and keep the size. Batch norm and ReLU follow each convolution. forward() maps images [n 28 28 1]
+/// to scores [n classes].
 class DigitsNet final : public Network {
 public:
     using Options = DigitsNetOptions;

@@ -25,15 +25,16 @@ public:
     const std::vector<std::string>& names() const { return names_; }
     /// Declares the options, whose values are members of this object.
     virtual void declare(Options&) {}
-    /// Makes the network `name`, one of names(). Throws Error if it cannot take images as in `task`.
+    /// Makes the network `name`, one of names(). May throw Error if the network cannot take images as in `task`; if it
+    /// does not, forward() does.
     virtual std::unique_ptr<Network> make(const std::string& name, const ImageTask& task) const = 0;
 
 private:
     std::vector<std::string> names_;
 };
 
-/// Throws Error unless x is a batch of images [n height width channels] with height and width of at least `smallest`.
-/// `network` is its name in the error.
+/// Throws Error unless x is a batch of images [n height width channels] with this number of channels, and with height
+/// and width of at least `smallest`. `network` is the name of the network for the error message.
 void expect_images(const char* network, const Tensor& x, int64_t channels, int64_t smallest);
 
 } // namespace rg

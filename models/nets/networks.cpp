@@ -26,7 +26,7 @@ bool has(const NetworkFamily& family, const std::string& name) {
     return std::find(family.names().begin(), family.names().end(), name) != family.names().end();
 }
 
-/// Returns the family with the network of that name, or null if there is none.
+/// Returns the family with the network of that name, or null if there is none. Throws Error if several have it.
 std::unique_ptr<NetworkFamily> find_family(const std::string& name) {
     std::unique_ptr<NetworkFamily> found;
     for (const MakeFamily make : registry()) {

@@ -38,8 +38,8 @@ struct RegisterNetworks {
 /// One of several registered networks, with its options.
 class NetworkChoice {
 public:
-    /// Takes the names of the networks. The first one is the default. Throws Error if there is none,
-    /// or if one is not registered or registered twice.
+    /// Takes the names of the networks. The first one is the default. Throws Error if there is none, or if one is not
+    /// registered.
     explicit NetworkChoice(std::vector<std::string> names);
     /// Declares --net, if there are several networks, and the options of all of them.
     void declare(Options& options);
@@ -57,7 +57,8 @@ private:
     std::vector<std::unique_ptr<NetworkFamily>> families_;
 };
 
-/// Returns the size of the images and the number of classes in the file of a model. Throws Error if they are missing.
+/// Returns the size of the images and the number of classes in the file of a model. The seed is 0. Throws Error if they
+/// are missing or malformed.
 ImageTask stored_task(const TensorFile& file);
 
 /// Returns the network that the file of a model describes, with the values in the file. Throws Error if the file

@@ -20,7 +20,7 @@ struct Row {
     const char* name;
     Kind kind;
     std::vector<int64_t> blocks; // number of blocks in each stage
-    int64_t stem, width;         // channels of the stem, and of 3 x 3 in the first stage; later stages double width
+    int64_t stem, width;         // channels of the stem, and of 3 x 3 in the first stage; further stages double that
     bool by_size;                // true: Stem::automatic goes by the size of the images; false: it is Stem::cifar
 };
 
@@ -34,7 +34,7 @@ const Row& row_of(const std::string& name) {
     fail("resnet: expected resnet18, resnet20, resnet50 or wrn16-4, got ", name);
 }
 
-/// The settings of a block. `in`: channels of its input; `width`: channels of its 3 x 3 convolution.
+/// The settings of a block. `in`: channels of its input; `width`: filters of each of its 3 x 3 convolutions.
 struct Place {
     std::string name;
     int64_t in, width, stride;

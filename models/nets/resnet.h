@@ -1,11 +1,11 @@
-// Residual networks for images of any size. Their parameters have torchvision's names, for example
-// layer1.0.bn2.running_mean. state_dict.h converts the layouts. Files of resnet18 and resnet50 can be exchanged with
-// torchvision.
+// Residual networks for images of any size. Their tensors have names as in torchvision, for example
+// layer1.0.bn2.running_mean. state_dict.h converts the layouts. Files of resnet18 and resnet50 with the stem `imagenet`
+// can be exchanged with torchvision.
 //
 // All networks end with global average pooling and a dense layer. Their convolutions have no bias. A stage is a group
 // of consecutive blocks with the same number of channels. A block adds its input to the result of its convolutions. If
-// size or channels change, a 1 x 1 convolution adapts the input. From the second stage on, the first block of a stage
-// has stride 2.
+// the size or the number of channels changes, a 1 x 1 convolution adapts the input. From the second stage on, the first
+// block of a stage has stride 2.
 //
 //     network   stem      blocks   channels           source
 //     resnet20  cifar     3 3 3    16 32 64           He et al. 2015, "Deep residual learning", section 4.2, option B

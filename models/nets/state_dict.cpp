@@ -10,9 +10,8 @@ namespace {
 
 Shape file_shape(const Shape& s) { return s.rank() == 4 ? Shape{s[0], s[3], s[1], s[2]} : s; }
 
-/// Copies a filter from `krsc`, in our layout, to `oihw`, in PyTorch's layout, or back if `to_oihw` is false. Both are
-/// in host memory; state_dict.h describes the layouts. Tensors of another rank than 4 are copied
-/// unchanged.
+/// Copies filters from `krsc`, in our layout, to `oihw`, in PyTorch's layout, or back if `to_oihw` is false. Both are
+/// f32 in host memory; state_dict.h describes the layouts. Tensors of another rank than 4 are copied unchanged.
 void permute(const Tensor& krsc, const Tensor& oihw, bool to_oihw) {
     const Shape& s = krsc.shape();
     float *a = krsc.data<float>(), *b = oihw.data<float>();

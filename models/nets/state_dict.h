@@ -2,8 +2,9 @@
 // load our files, and we can load its files.
 //
 // Filters have the extents [output channels, height, width, input channels] here, and [output channels, input channels,
-// height, width] in PyTorch. Vectors and dense weights are the same in both. A batch-norm layer has running_mean,
-// running_var and num_batches_tracked.
+// height, width] in PyTorch. Vectors and dense weights are the same in both. But a dense layer on a whole image, as in
+// digits_net.h, needs the image's values in the order [height width channels] in PyTorch, too. A batch-norm layer has
+// running_mean, running_var and num_batches_tracked.
 #pragma once
 
 #include "ringgrad/core/parameters.h"
@@ -20,11 +21,12 @@ std::vector<NamedTensor> state_dict(const Parameters& parameters);
 
 /// Throws Error if a tensor of the network is missing in the file, or has another type or shape there. Also throws
 /// Error if the file has further tensors, values that are not finite, or negative variances. Does not check tensors
-/// whose names begin with a text of `skip`, and throws Error if such a text begins no name. Reads no value of the
-/// network, so the network may be made in a DryRun, without memory.
+/// whose names begin with a text of `skip`, and throws Error if such a text begins no name. For running statistics, the
+/// text must begin the name of the layer. Reads no value of the network, so the network may be made in a DryRun,
+/// without memory.
 void check_state_dict(const Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip = {});
 
-/// Copies the values in the file to the network, except tensors whose names begin with a text of `skip`. If
+/// Copies the values in the file to the network, except the tensors that check_state_dict() skips. If
 /// check_state_dict() throws Error, throws that and changes nothing.
 void load_state_dict(Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip = {});
 

@@ -10,11 +10,13 @@
 
 namespace rg {
 
-/// The rows of the matrix are true classes, its columns are predicted classes. The class names must outlive this.
+/// The rows of the matrix are true classes, its columns are predicted classes. Keeps a reference to the class names,
+/// which must outlive this.
 class Confusion {
 public:
     explicit Confusion(const std::vector<std::string>& classes) : classes_(classes), sums_(classes.size()) {}
-    /// Counts the predictions for all images of a set.
+    /// Counts the predictions for all images of a set. Throws Error unless there is one for each image, with the label
+    /// of a class.
     Confusion(const data::ImageSet& set, std::span<const Prediction> predictions);
     void add(int32_t truth, size_t predicted);
     bool empty() const { return total_ == 0; }
@@ -34,9 +36,10 @@ public:
     int64_t correct() const { return correct_; }
     int64_t total() const { return total_; }
 
-    /// Returns the matrix as text, or a line if it is empty. Each row ends with its number of images and its accuracy.
-    /// Below each column are its number of predictions and the fraction of them that is correct. `images` is the number
-    /// of all images, including those without a known label.
+    /// Returns the accuracy and the matrix of the shown classes as text. If no image was counted, returns a line that
+    /// says so. Each row ends with its number of images and its accuracy. Below each column are its number of
+    /// predictions and the percentage of them that is correct. `images` is the number of all images, including those
+    /// without a known label.
     std::string text(size_t images) const;
     /// Returns CSV with a heading and one line per true class, including classes that are not shown. A line has the
     /// name, a count per shown class (as predicted class), the number of images, and (if there are any) the accuracy.

@@ -144,7 +144,7 @@ std::vector<Prediction> Predictions::gather(par::Group& group) {
 Score evaluate(par::Group& group, data::Range range, const data::ImageSet& set, const data::Normalise& normalise,
                const std::function<Tensor(const Tensor&)>& forward, const std::vector<data::WeightedView>& views) {
     const data::Augmenter augmenter(set.height, set.width, set.channels, {.fill = data::Fill::reflect}, normalise);
-    double sums[2] = {0, 0}; // loss, correct
+    double sums[2] = {0, 0}; // sum of the losses, number of correct predictions
     Predictions predictions(set.count);
     for (int64_t begin = range.begin; begin < range.end; begin += kEvaluationBatch) {
         const int64_t n = std::min(kEvaluationBatch, range.end - begin);

@@ -10,11 +10,11 @@ namespace rg {
 
 namespace {
 
-/// Smallest size of a bucket, except the last: large enough that the latency of a message hardly counts, small enough
-/// that the first sums start early.
+/// Smallest size of a bucket; the last one may be smaller. It is large enough that the latency of a message hardly
+/// counts, and small enough that the first sums start early.
 constexpr int64_t kBucketBytes = 512 * 1024;
 /// With Algorithm::ring, a par::Group makes a plan for each vector that it sums, and keeps the kPlans plans used last.
-/// Buckets use at most half of these, so that the plans of other reductions are kept too.
+/// There are at most half as many buckets, so that the plans of other reductions are kept too.
 constexpr int64_t kMaxBuckets = par::Group::kPlans / 2;
 
 } // namespace
@@ -37,7 +37,7 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
     if (!on_device) parameters.place_gradients(memory);
     if (!overlap_ && !on_device) return;
     const int64_t min_size = std::max(kBucketBytes / 4, (gradients.numel() + kMaxBuckets - 1) / kMaxBuckets);
-    const int64_t size = (min_size + 15) / 16 * 16; // whole cache lines
+    const int64_t size = (min_size + 15) / 16 * 16; // whole cache lines of 64 bytes
     for (int64_t begin = 0; begin < gradients.numel(); begin += size)
         buckets_.push_back(
             {begin, std::min(begin + size, gradients.numel()), 0, cat("gradients, bucket ", buckets_.size())});
@@ -51,7 +51,7 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
 }
 
 GradientSum::~GradientSum() {
-    // If a step is still active, an error has ended it, and the thread may wait for ranks that will never answer.
+    // If active_ is still true, an error has ended the step, and the thread may wait for ranks that will never answer.
     if (active_ && overlap_) group_.link().fail_all_waits();
 }
 
@@ -97,7 +97,7 @@ void GradientSum::finish() {
         return;
     }
     parameters_.gradients().note_write();
-    if (!last_steps_known_) return sum({0, int64_t(memory_.size()), 0, "gradients"}); // no bucket was started
+    if (!last_steps_known_) return sum({0, int64_t(memory_.size()), 0, "gradients"}); // no bucket has started
     std::unique_lock lock(mutex_);
     ready_ = buckets_.size();
     changed_.notify_all();

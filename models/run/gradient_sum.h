@@ -1,10 +1,13 @@
-// Sums gradients over the ranks; where it can, in buckets while backward still runs.
+// Sums gradients over the workers of all ranks. On a device, or with `overlap`, does so in buckets, and starts with the
+// first ones while backward still runs.
 //
 //     network.after_step = [&](const Plan& plan, size_t step) { return sum.after_step(plan, step); };
 //     for (each of this rank's workers but the last) network(inputs, true), sum.keep(share);
-//     sum.begin(share);      // the worker's share of the mini-batch
-//     network(inputs, true); // with overlap, a replay sums finished buckets meanwhile
+//     sum.begin(share);      // share: the worker's fraction of the mini-batch
+//     network(inputs, true); // this replay starts the sums or downloads of finished buckets
 //     sum.finish();          // the gradients are now those of the whole mini-batch
+//
+// Here `network` is an Accelerated (core/accelerate.h) that computes the gradients of a worker.
 //
 // All gradients lie in one flat buffer, roughly in the order in which backward finishes them. A bucket is a range of
 // this buffer, and buckets are summed in order. On the CPU, with `overlap`, a thread sums them, and only this thread
@@ -28,33 +31,38 @@ namespace rg {
 class GradientSum {
 public:
     /// Collective. On the CPU with several ranks or workers, moves the gradients into Group::memory(). The group, the
-    /// parameters and the device of the gradients must outlive this. Without `overlap`, finish() sums gradients in host
-    /// memory all at once, on the caller's thread. `overlap` must be false if the ranks exchange
-    /// anything else during backward, such as batch statistics. It should be false if all ranks share memory: with 4
-    /// ranks on 2 cores, the thread costs 1/10 of the step's time, but the sum itself only 1/300 of it.
+    /// parameters and the device of the gradients must outlive this. `algorithm` and `wire` apply only if every rank
+    /// has one worker. `overlap` applies on the CPU alone. Without it, finish() sums gradients in host memory all at
+    /// once, on the caller's thread. `overlap` must be false if the ranks exchange anything else during backward, such
+    /// as batch statistics. It should be false if all ranks share memory: with 4 ranks on 2 cores, the thread costs
+    /// 1/10 of the step's time, but the sum itself only 1/300 of it.
     GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap,
                 par::Wire wire = par::Wire::full);
     ~GradientSum();
     GradientSum(const GradientSum&) = delete;
     GradientSum& operator=(const GradientSum&) = delete;
 
-    /// Keeps a copy of the gradients, times `share`, for finish(). For each of this rank's workers but the last.
+    /// Keeps a copy of the gradients, times `share`, for finish(). Call it for each of this rank's workers but the
+    /// last.
     void keep(double share);
     /// Begins the step of this rank's last worker. `share` is the fraction of the mini-batch that it computes.
     void begin(double share);
-    /// Starts the sums (on a device: the downloads) of the buckets that steps up to `step` have finished, if they have
-    /// not started yet. Returns true if it started any.
+    /// Starts the sums (on a device: the downloads) of the buckets that the plan's steps up to `step` have finished, if
+    /// they have not started yet. Returns true if it started any. Does nothing without buckets, or outside of begin()
+    /// and finish().
     bool after_step(const Plan& plan, size_t step);
-    /// Sums the remaining buckets and blocks until all sums are done. If a sum failed on any thread, throws its error.
+    /// Sums the remaining buckets and blocks until all sums are done. If a sum failed, on this thread or another,
+    /// throws its error.
     void finish();
 
-    /// Returns a text that says after which step the gradients or their buckets are summed; empty for a single rank.
+    /// Returns a text that says after which step the gradients or their buckets are summed. Returns "" if there is a
+    /// single worker in all.
     std::string table(const Plan& plan) const;
 
 private:
     struct Bucket {
         int64_t begin, end; // range of the flat buffer, in values
-        size_t last_step;   // index of the plan's last step that uses any of these values
+        size_t last_step;   // index of the plan's last step that reads or writes any of these values
         std::string name;   // for error messages
     };
     void find_last_steps(const Plan& plan, std::vector<Bucket>& buckets) const;
@@ -65,13 +73,14 @@ private:
     const Parameters& parameters_;
     par::Algorithm algorithm_;
     par::Wire wire_;
-    bool alone_, overlap_; // alone_: there is a single worker
-    // The gradients of the last worker, then those that keep() has copied, at a distance of stride_ values.
+    bool alone_, overlap_; // alone_: there is a single worker in all; overlap_: thread_ sums the buckets
+    // memory_: the gradients of this rank's last worker. Copy i of keep() (i = 1, 2, ...) begins i * stride_ values
+    // after memory_.data(). kept_: number of copies in this training step.
     std::span<float> memory_;
     size_t stride_ = 0;
     int kept_ = 0;
     std::unique_ptr<Device::RoundTrip> round_trip_; // if the gradients are on a device: moves them to memory_ and back
-    bool active_ = false; // between begin() and finish()
+    bool active_ = false; // true between begin() and finish()
     double share_ = 1;
     std::vector<Bucket> buckets_;   // empty: all gradients are summed at once
     bool last_steps_known_ = false; // true if every last_step is that of this training step's plan
@@ -79,7 +88,7 @@ private:
     std::mutex mutex_;
     std::condition_variable_any changed_;
     // ready_: number of buckets that can be summed (on a device: whose download is queued). done_: number of buckets
-    // whose sum on the thread has ended.
+    // whose sum on thread_ has ended, with or without an error.
     size_t ready_ = 0, done_ = 0;
     std::exception_ptr error_;
     std::jthread thread_;

@@ -26,23 +26,25 @@ public:
     /// Returns the inputs for the images, then the labels, the targets if the set has any, and the columns.
     std::vector<Tensor> inputs(const data::Batch& batch) const;
 
-    /// Converts inputs back to a batch. Call this inside the Accelerated function, since it runs ops. The batch has
-    /// only x, labels, targets and columns. Its x has the type Machine::activations(), f32 or bf16.
+    /// Converts the result of inputs() to a batch. Call this inside the Accelerated function, since it runs ops. The
+    /// batch has only x, labels, targets and columns. From the result of images(), it has only x. Its x has the type
+    /// Machine::activations(), f32 or bf16.
     data::Batch batch(std::span<const Tensor> inputs) const;
 
     /// Returns the length of a training on this set: `steps` steps, or if `steps` is -1, `epochs` epochs. Throws Error
-    /// if the set gives no mini-batch, since it is too small.
+    /// if the set is too small for one mini-batch.
     TrainingRun::Length length(int64_t steps, int64_t epochs) const;
 
-    /// Returns a batch with the shapes of the largest part of a mini-batch that this rank computes at once. Its values
-    /// are arbitrary. It serves to make plans before the first step.
+    /// Returns a batch with the shapes of the largest part of a mini-batch that one of this rank's workers computes.
+    /// Its values are arbitrary. Use it to make plans before the first step.
     data::Batch largest_batch() const;
 
 private:
     const data::ImageSet& set_;
     const Machine& machine_;
     const int64_t batch_size_;
-    const Tensor resident_, statistics_; // on a device: all images; mean and deviation
+    // On a device, else undefined. resident_: all images of the set. statistics_: their mean and deviation by channel.
+    const Tensor resident_, statistics_;
 };
 
 } // namespace rg

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char* kMemoryAdvice = "make the network or --batch-size smaller, or start fewer ranks";
 
-/// Returns the size of the values of all parameters, without allocating them.
+/// Returns the number of bytes that the values of all parameters need, without allocating them.
 int64_t parameter_bytes(const std::function<std::unique_ptr<Network>()>& make) {
     const DryRun without_memory;
     const std::unique_ptr<Network> network = make();
@@ -109,8 +109,8 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
         for (const auto& [name, f] : {std::pair("training", &trainer.train_step), {"evaluation", &test.predict}})
             run.note(cat("accelerate: ", f->occupancy() * double(f->cache_size), " plans of ", name, ", hit rate ",
                          100 * f->hit_rate(), " %"));
-    // On a GPU, profiling waits for each op, so the training takes longer than without it. The table then omits the
-    // time outside of ops.
+    // On a GPU, profiling waits for each op, so the training takes longer than without it. So there the table omits the
+    // line with the time outside of ops.
     if (profile_) run.note(op_times.table(machine.device() ? 0 : seconds));
     return code;
 }

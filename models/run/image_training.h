@@ -6,8 +6,9 @@
 //     constinit const Program my_training{"my_training", "trains my network", make_training<MyTraining>};
 //     int main(int argc, char** argv) { return run_training_main(argc, argv, my_training); }
 //
-// Each rank holds the whole network and takes its share of every mini-batch; Trainer (trainer.h) has the loop and the
-// steps. The order of the images in an epoch does not depend on the number of ranks.
+// Each rank holds the whole network and takes its share of every mini-batch (none, if it is idle by --spare-ranks).
+// Trainer (trainer.h) has the loop and the steps. The order of the images in an epoch does not depend on the number of
+// ranks.
 #pragma once
 
 #include "ringgrad/models/nets/networks.h"
@@ -21,7 +22,8 @@ public:
     /// Takes the names of the networks that --net chooses from; see NetworkChoice. For a single name, --net is absent.
     explicit ImageTraining(std::vector<std::string> networks) : network_(std::move(networks)) {}
     void declare(Options& options) override;
-    /// Collective. Loads the data that the options choose. Images may have any size, but without --size all the same.
+    /// Collective. Loads the data that the options choose. Without --size, all images must have the same size. `pulse`:
+    /// see run_while_polling() in data_parallel.h.
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override;
     int train(Options& options, par::Group& group, Trial& trial) override;
 
@@ -31,8 +33,8 @@ protected:
     virtual void complete(const Options& options, const Workers& workers, bool resumed);
     /// Returns the normalisation, which the model's file stores. This base version returns normalisation_of(images).
     virtual data::Normalise normalise(const data::ImageSet& images) const { return data::normalisation_of(images); }
-    /// Changes the initial values of the network, which a resumed run or --init replaces. This base version does
-    /// nothing.
+    /// Changes the initial values of the network. After this, a resumed run or --init replaces the values by those of a
+    /// file. This base version does nothing.
     virtual void initialise(Network&, const data::ImageSet& /*images*/, const data::Normalise&) const {}
 
 private:

@@ -49,8 +49,8 @@ void broadcast(par::Group& group, std::string& bytes, int root) {
 }
 
 /// Collective. Returns the shards at a path. Each rank takes the path from its own command line. If a server must list
-/// the objects at the path, rank 0 asks it and sends the list. Every rank checks that the list has only objects below
-/// the path, and makes the same shards of it.
+/// the objects at the path, rank 0 asks it and sends the list. Then every rank checks that the list has only objects
+/// below the path, and derives the same shards from it.
 std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::LoadOptions& options,
                                      const std::function<void()>& pulse) {
     if (!data::is_listed(path)) return data::find_shards(path, options);

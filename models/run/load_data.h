@@ -2,8 +2,9 @@
 //
 // Each rank reads local files by itself. Remote data (s3: and pipe:) come as files called shards, and one rank fetches
 // each shard. Of n ranks, rank i mod n fetches shard i and broadcasts it; n ranks fetch up to n shards at the same
-// time. So n machines can use n times the bandwidth of one, and all ranks get the same images in the same order. Shards
-// are unpacked as they arrive, so a rank holds at most two packed ones at a time: its own and a received one.
+// time. So n machines can use n times the bandwidth of one, and all ranks get the same images in the same order. Each
+// rank unpacks the shards as they arrive. So with several ranks, a rank holds at most two packed shards at a time: the
+// one that it has fetched and the one that it has received.
 #pragma once
 
 #include "ringgrad/core/options.h"
@@ -24,32 +25,34 @@ struct DataOptions {
     /// The texts are for --help. `folder` says what a folder may contain, and `shards` what files from s3: and pipe:
     /// may contain. `none` names the data that are used without --data.
     void declare(Options& options, const std::string& folder, const std::string& shards, const std::string& none);
-    /// Throws Error if --size is wrong.
+    /// Returns the options for data::load(). Throws Error if --size is malformed.
     data::LoadOptions load_options() const;
     /// With --validation, moves that fraction of each class of the training images, chosen by --seed, into sets.test.
     /// The real test set is dropped: it is reserved for the network that is chosen in the end. Throws Error if no class
-    /// has 2 images.
+    /// has 2 images. Without --validation, does nothing.
     void hold_out_validation(data::TrainTest& sets) const;
     /// Returns the name of the set that the network is tested on after each epoch.
     std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }
 };
 
 /// Collective. Loads the data at a path on all ranks, with the threads of the context. If reading or fetching fails on
-/// one rank, or it gets a stop request (Stopped), throws on all. `pulse`: see run_while_polling() in data_parallel.h.
+/// one rank, throws Error on all. If one rank gets a stop request, throws Stopped on all. `pulse`: see
+/// run_while_polling() in data_parallel.h.
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {},
                           const std::function<void()>& pulse = {});
 
 /// Returns the data for a program that is called without --data.
 using BuiltInData = std::function<data::TrainTest(const data::LoadOptions&)>;
 /// Collective. Loads the sets of --data and --test-data on all ranks. With --test-data, no test set is held out from
-/// --data, and its own test set is not used. Throws Error if the two differ in classes, image size or channels. Without
-/// --data, calls `built_in` for the data, or if it is null, takes the embedded sample.
+/// --data, and a test set that --data has is not used. Throws Error if the two differ in classes, image size or
+/// channels. Without --data, calls `built_in` for the data, or if it is null, takes the embedded sample.
 data::TrainTest load_data(par::Group& group, const DataOptions& options, data::LoadOptions load_options,
                           const std::function<void()>& pulse = {}, const BuiltInData& built_in = {});
 
 /// Collective. Returns the digits of --data as grey images, or without --data 10,000 drawn ones. If there is no test
 /// set, a tenth of each class becomes the test set, chosen by --seed. With --validation, a fraction of the training
-/// images replaces it. Throws Error if the images are not 28 x 28, and like load_data() and hold_out_validation().
+/// images replaces the test set. Throws Error if the images are not 28 x 28, and if load_data() or
+/// hold_out_validation() does.
 data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse = {});
 
 /// Throws Error unless the training images have this shape, [height width channels].

@@ -14,8 +14,8 @@
 namespace rg {
 namespace {
 
-/// Returns the number after `word` in the first line that begins with `word` and a number. Returns nothing if there is
-/// no such line.
+/// Returns the number after `word` in the first line of a file that begins with `word`, any spaces, and a number.
+/// Returns nothing if there is no such line.
 std::optional<int64_t> number_in(const std::string& path, std::string_view word = "") {
     std::ifstream file(path);
     for (std::string line; std::getline(file, line);) {
@@ -37,7 +37,7 @@ constexpr GroupFiles kVersion1{"/memory.limit_in_bytes", "/memory.usage_in_bytes
 constexpr GroupFiles kVersion2{"/memory.max", "/memory.current", "inactive_file "};
 
 /// Returns the bytes that a control group can still use: the least that is left below its limit or below the limit of
-/// one of its parents. Returns the largest integer if there is no limit. The group's folder is `mount` + `path`.
+/// one of its ancestors. Returns the largest int64_t if there is no limit. The group's folder is `mount` + `path`.
 int64_t left_in_groups(const std::string& mount, std::string path, const GroupFiles& files) {
     int64_t left = std::numeric_limits<int64_t>::max();
     for (;;) {

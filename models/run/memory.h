@@ -16,7 +16,7 @@
 namespace rg {
 
 /// Returns the bytes that processes on this machine can still allocate: the smaller of MemAvailable and the bytes left
-/// below the limits of this process's control groups (version 1 or 2). Returns the largest integer if the system has no
+/// below the limits of this process's control groups (version 1 or 2). Returns the largest int64_t if the system has no
 /// such values. `root` is put before the paths of the system's files, for tests.
 int64_t available_memory(const std::string& root = "");
 
@@ -33,19 +33,20 @@ Host this_host();
 void check_memory(par::Group& group, int64_t bytes, const std::string& what, const std::string& advice,
                   int64_t available = available_memory(), const Host& host = this_host());
 
-/// Returns about the number of bytes that rank 0 needs for a checkpoint: `parameter_bytes` for the values of the
-/// parameters, and as many for each of the `buffers` of the optimizer.
+/// Returns about how many bytes rank 0 needs for a checkpoint: `parameter_bytes` for the values of the parameters, and
+/// as many for each of the `buffers` of the optimizer.
 constexpr int64_t checkpoint_memory(int64_t parameter_bytes, int64_t buffers) {
     return (1 + buffers) * parameter_bytes;
 }
 
 /// Collective. Runs check_memory() for the buffers of a training on the CPU. These are the values, the gradients, the
-/// optimizer's `buffers` and, on rank 0, a checkpoint. With several ranks, gradients count twice: also those in shared
-/// memory. `parameter_bytes` is the size of the values.
+/// optimizer's `buffers` and, on rank 0, a checkpoint. With several ranks, gradients count twice: they move into
+/// Group::memory(), and both buffers exist for a moment. `parameter_bytes` is the size of the values.
 void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t buffers, const std::string& advice);
 
-/// Collective. Runs check_memory() before a training on the CPU starts. Runs `plan`, which makes plans in `networks`,
-/// without allocating their memory. Counts these plans and, on rank 0, a checkpoint, and drops all plans of `networks`.
+/// Collective. Runs check_memory() before a training on the CPU starts. Calls `plan` in a dry run: it makes plans in
+/// the caches of `networks`, whose memory is not allocated. Counts all plans in these caches and, on rank 0,
+/// `checkpoint_bytes`. Then clears the caches.
 void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, int64_t checkpoint_bytes,
                           const std::function<void()>& plan, const std::string& advice,
                           int64_t available = available_memory());

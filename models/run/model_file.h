@@ -1,5 +1,5 @@
-// Writes and reads what the file of a trained model says about itself: its network, and the size, classes and
-// normalisation of its images. make_network() (nets/networks.h) makes the network from these data.
+// Makes and reads the metadata in the file of a trained model: its network, and the size, classes, normalisation and
+// targets of its images. make_network() (nets/networks.h) makes the network from the file.
 #pragma once
 
 #include "ringgrad/data/augment.h"
@@ -7,7 +7,7 @@
 
 namespace rg {
 
-/// A number that a network predicts beside the class, such as an angle in degrees.
+/// A number that a network predicts in addition to the class, such as an angle in degrees.
 struct Target {
     std::string name, unit;
 };
@@ -20,14 +20,15 @@ ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 Metadata describe_model(const Json& network, const data::ImageSet& images, const data::Normalise& normalise,
                         const std::vector<Target>& targets = {});
 
-/// Loads the file of a model: a safetensors file, a checkpoint without the optimizer's state, or model.safetensors in a
-/// run's folder. Throws Error if the folder has none, and like load_tensors() and load_checkpoint().
+/// Loads the file of a model: a safetensors file, a checkpoint, or model.safetensors in a run's folder. Leaves out the
+/// optimizer's state of a checkpoint. Throws Error if the folder has no model.safetensors, and like load_tensors() and
+/// load_checkpoint().
 TensorFile load_model(std::string path);
 
 /// Returns the names of the classes in the file of a model. Throws Error if they are missing or malformed.
 std::vector<std::string> stored_classes(const TensorFile& file);
 
-/// Returns the targets in the file of a model, or none. Throws Error if they are malformed.
+/// Returns the targets in the file of a model, or an empty list if it has none. Throws Error if they are malformed.
 std::vector<Target> stored_targets(const TensorFile& file);
 
 /// Returns the normalisation in a model's file, or `fallback` if the file has none. Throws Error if it is malformed.

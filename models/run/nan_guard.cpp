@@ -1,7 +1,7 @@
-// See nan_guard.h. The cause of a bad step is searched in the order of computation. First come the parameters, which
-// have their values from before the step. If the loss is not finite, the running statistics of batch norm follow, in
-// the order of forward. Last come the gradients, in the order of backward. If forward had bad values, most gradients
-// are bad too, so the first bad gradient does not show the cause.
+// See nan_guard.h. The search for the cause of a bad step begins with the parameters, which still have their values
+// from before the step. If the loss is not finite, the running statistics of batch norm follow, in the order of
+// forward. Last come the gradients, in the order of backward. If forward had bad values, most gradients are bad too, so
+// the first bad gradient does not show the cause.
 #include "ringgrad/models/run/nan_guard.h"
 
 #include "ringgrad/core/ops.h"

@@ -21,13 +21,14 @@
 namespace rg {
 
 /// The position of a training. It has no random state, since random numbers depend only on the seed, these counters,
-/// and indices such as that of an image.
+/// and indices such as that of an image. When all batches of an epoch are done, `batch` is their number until the next
+/// epoch begins.
 struct Position {
     int64_t epoch = 1, batch = 0;                 // of the next step; epochs count from 1, batches from 0
     int64_t step = 0;                             // number of finished steps, also skipped ones, since the start
-    double loss_sum = 0, correct = 0, images = 0; // sums over all ranks and the images of this epoch's applied steps
+    double loss_sum = 0, correct = 0, images = 0; // sums over the images of this epoch's applied steps, on all ranks
     double best_accuracy = -1;                    // highest accuracy in a test; -1 before the first
-    int64_t best_epoch = 0;
+    int64_t best_epoch = 0;                       // epoch of that test; 0 before the first
 };
 
 /// The buffers of the optimizer, such as "optimizer.velocity", each flat and as large as the parameters.
@@ -35,18 +36,19 @@ using OptimizerState = std::vector<NamedTensor>;
 
 enum class OnNan : uint8_t { stop, skip, rollback };
 
-/// The outcome of a step: its update was applied or skipped, or the run was rolled back.
+/// The outcome of a step: its update was applied, the step was skipped, or the run was rolled back.
 enum class Verdict : uint8_t { applied, skipped, rolled_back };
 
 class NanGuard {
 public:
-    /// Copies the buffers that the policy may restore, and `position`. `parameters` must outlive this.
+    /// Copies the buffers that the policy may restore (for `stop` none), and `position`. `parameters` must outlive
+    /// this.
     NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer, const Position& position);
 
     /// Decides about the step after `position`. `non_finite_at` is the result of first_non_finite() for the gradients
     /// and the loss over all ranks; unless it is -1, the update has changed nothing. If the step was not applied,
-    /// `warning` says why. A rollback moves `position` back. Throws Error at a bad step if the policy is stop, or if it
-    /// is the fourth in a row.
+    /// `warning` says why. A rollback moves `position` back. Throws Error at a bad step if the policy is `stop`, or if
+    /// the step is the fourth bad one in a row.
     Verdict handle_non_finite(Position& position, double loss, const Tensor& non_finite_at, std::string& warning);
 
     /// Call this when a checkpoint is saved: a later rollback returns to the current state, at `position`.

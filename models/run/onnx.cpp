@@ -93,7 +93,7 @@ void write_avg_pool2d(Graph& g, const Step& s) {
 }
 
 std::string write_gelu(Graph& g, const std::string& x) {
-    // P(X <= x) = (1 + erf(x / sqrt(2))) / 2
+    // gelu(x) = x P(X <= x) for a standard normal X, and P(X <= x) = (1 + erf(x / sqrt(2))) / 2.
     const std::string scaled = g.node("Mul", {x, g.scalar(0.70710678f)});
     const std::string twice_probability = g.node("Add", {g.node("Erf", {scaled}), g.scalar(1)});
     return g.node("Mul", {g.node("Mul", {x, g.scalar(0.5f)}), twice_probability});
@@ -117,7 +117,8 @@ void write_activation(Graph& g, const Step& s) {
     g.define(s.out[0], order, y());
 }
 
-/// Writes arithmetic on two tensors, in the order of the first operand that is not a constant. Constants have memory.
+/// Writes arithmetic on two tensors, in the order of the first operand that is not a constant. In a trace, only
+/// constants have memory.
 void write_two(Graph& g, const Step& s, const char* type) {
     const Order order = g.order_of(s.in[s.in[0].has_memory() ? 1 : 0]);
     g.define(s.out[0], order, g.node(type, {g.read(s.in[0], order), g.read(s.in[1], order)}));
@@ -159,7 +160,7 @@ void write_slice(Graph& g, const Step& s) {
 }
 
 /// Writes upsample(), which a trace holds as two concatenations: the first repeats each pixel `count` times, the second
-/// each row. Does so if this step is the second one, else returns false.
+/// each row. If this step is such a second one, writes both as one node and returns true. Else returns false.
 bool write_upsample(Graph& g, const Step& s, int64_t count) {
     const Tensor& wide = s.in[0];
     const auto first = g.copies.find(wide.key());
@@ -242,7 +243,8 @@ void write_input(Graph& g, const Tensor& x, const std::string& input, const data
     g.define(x, Order::channels_first, value);
 }
 
-/// Returns the GraphProto (ONNX message of a graph) of the prediction for `batch` inputs; see Graph in onnx_graph.h.
+/// Returns the GraphProto (ONNX message of a graph) of the prediction, traced with a batch of this size; see Graph in
+/// onnx_graph.h.
 std::string encode_graph(const PredictFunction& predict, const Parameters& parameters, const Shape& sample,
                          const OnnxOptions& options, int64_t batch) {
     Ints extents{batch};

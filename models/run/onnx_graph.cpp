@@ -159,7 +159,8 @@ std::string Graph::read_constant(const Tensor& t, Order order) {
              t.shape().str());
     std::string& stored = names_[{t.key(), t.shape().str()}];
     if (stored.empty()) stored = cat("constant_", ++unnamed_);
-    // A filter keeps its name in the order channels_first. In the order rows it needs another name.
+    // A constant of four extents, such as filters, has its name in the order channels_first. In the order rows it needs
+    // another name.
     const std::string name = t.shape().rank() == 4 && order == Order::rows ? stored + ".rows" : stored;
     if (constants_.contains(name)) return name;
     const Tensor values = order == Order::channels_first ? channels_first(t) : t.to_host();
@@ -168,7 +169,7 @@ std::string Graph::read_constant(const Tensor& t, Order order) {
 
 std::string Graph::message() const {
     std::set<std::string> needed(outputs_.begin(), outputs_.end());
-    std::string nodes; // added from the last to the first: readers come before the nodes that they need
+    std::string nodes; // the loop goes from the last node to the first, so a node comes after all that read its output
     for (auto n = nodes_.rbegin(); n != nodes_.rend(); ++n)
         if (needed.contains(n->output)) {
             needed.insert(n->inputs.begin(), n->inputs.end());

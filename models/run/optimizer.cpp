@@ -11,8 +11,8 @@ using Entry = Parameters::Entry;
 
 constexpr int64_t kLastEpoch = std::numeric_limits<int64_t>::max();
 
-/// Returns a factor for each value of the flat parameters: factor(entry) for all values of that entry. If all factors
-/// are 1, returns an undefined tensor.
+/// Returns a factor for each value of the flat parameters: factor(entry) for all values of that entry, and 1 for the
+/// gaps. If all factors are 1, returns an undefined tensor.
 template <class F>
 Tensor factors_of(const Parameters& parameters, const F& factor) {
     const Tensor values = Tensor::on_host(parameters.values().shape());
@@ -26,7 +26,7 @@ Tensor factors_of(const Parameters& parameters, const F& factor) {
     return values.to_device();
 }
 
-/// Returns the factors of the learning rate in an epoch.
+/// Returns the factors of the learning rate in an epoch, or an undefined tensor if all are 1.
 Tensor rates_in(int64_t epoch, const Parameters& parameters) {
     return factors_of(parameters, [&](const Entry& e) { return epoch > e.epochs ? 0.0 : double(e.rate); });
 }
@@ -52,7 +52,7 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
     }
     inputs_.non_finite_at = non_finite_at_;
     if (options.max_norm > 0) inputs_.norm = Tensor::zeros({});
-    // A replay keeps this tensor, so it must exist from the start if it is needed later.
+    // A plan keeps using this tensor. So it must exist from the start if a factor differs from 1 in any epoch.
     inputs_.rates = rates_in(kLastEpoch, parameters);
     begin_epoch(1);
     inputs_.decays = factors_of(

@@ -8,19 +8,19 @@
 
 namespace rg {
 
-/// The formulas are in core/ops/optimizer.h. The learning rate comes with each step.
+/// The formulas are in core/ops/optimizer.h. The learning rate is not an option: see Optimizer::set().
 struct OptimizerOptions {
     enum class Kind : uint8_t { sgd, adam, adamw } kind = Kind::sgd;
     double momentum = 0.9; // of sgd
     bool nesterov = false; // of sgd
     double weight_decay = 0;
     bool decay_biases = true; // false: only parameters with two or more extents decay, so no bias and no batch norm
-    double max_norm = 0;      // limit for the norm of all gradients together; 0: none
+    double max_norm = 0;      // limit for the norm of all gradients together; 0: no limit
     double average = 0; // weight of the old value in a moving average of the weights, for tests and models; 0: none
 
-    /// Lookahead (Zhang et al., 2019), with a weight that rises during the training (Jordan, arXiv:2404.00498): after
-    /// every 5th step s of S, slow = w * slow + (1 - w) * weights with w = lookahead * (s / S)^3, and the weights
-    /// become `slow`. They also do after the last step. 0: none
+    /// Lookahead (Zhang et al., 2019), with a weight that rises during the training (Jordan, arXiv:2404.00498). After
+    /// every 5th step s of S, slow = w * slow + (1 - w) * weights with w = lookahead * (s / S)^3. Then, and after the
+    /// last step, the weights are set to `slow`. 0: no lookahead.
     double lookahead = 0;
 
     /// Returns the number of buffers of the optimizer, each as large as the parameters.
@@ -30,26 +30,27 @@ struct OptimizerOptions {
 /// Updates flat parameters. Per-step values are in tensors, so that a replay picks up new ones.
 class Optimizer {
 public:
-    /// Takes each entry's factors for learning rate and weight decay from `parameters`, which must outlive this.
+    /// Takes each entry's factors for learning rate and weight decay, and its number of epochs, from `parameters`,
+    /// which must outlive this.
     Optimizer(const Parameters& parameters, const OptimizerOptions& options);
 
-    /// Call it before the steps of an epoch, counted from 1. Values whose epochs have passed no longer change.
+    /// Call this before the steps of an epoch, counted from 1. Values whose Entry::epochs have passed no longer change.
     void begin_epoch(int64_t epoch) const;
     /// Sets the learning rate and the number of the step, counted from 1.
     void set(double lr, int64_t step) const;
-    /// Updates the parameters and state() from the gradients, unless a gradient or the loss is not finite. Sets
-    /// non_finite_at().
+    /// Updates the parameters, and in state() all buffers except the slow weights of the lookahead. Changes none of
+    /// these if a gradient or the loss is not finite. Sets non_finite_at().
     void update(const Tensor& loss) const;
 
-    /// Applies the lookahead after step `step` of `steps`, if it is due.
+    /// Applies the lookahead after step `step` of `steps`, if it is due. Does nothing without lookahead.
     void look_ahead(int64_t step, int64_t steps) const;
 
-    /// The flat buffers that a checkpoint holds.
+    /// Returns the optimizer's flat buffers, which a checkpoint holds.
     const OptimizerState& state() const { return state_; }
-    /// A scalar with the result of first_non_finite() in the last update().
+    /// Returns a scalar with the result of first_non_finite() in the last update().
     const Tensor& non_finite_at() const { return non_finite_at_; }
 
-    /// Sets the average and the slow weights to the current parameters, where these exist.
+    /// Sets the average and the slow weights, if the options ask for them, to the current parameters.
     void start_averages() const;
     /// Exchanges the parameters and their average. Does nothing without an average.
     void exchange_average() const;
@@ -58,7 +59,7 @@ private:
     const Parameters& parameters_;
     const OptimizerOptions options_;
     OptimizerState state_;
-    Tensor average_, slow_; // undefined without an average, or without lookahead
+    Tensor average_, slow_; // average_ is undefined without an average, slow_ without lookahead
     const Tensor rate_and_step_, next_rate_and_step_ = Tensor::on_host({2});
     const Tensor non_finite_at_ = Tensor::zeros({}, DType::i32);
     UpdateInputs inputs_;

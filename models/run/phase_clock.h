@@ -2,8 +2,8 @@
 // slow.
 //
 // A GPU runs asynchronously, and its time counts in the phase in which the CPU waits for its results. So with a GPU,
-// `compute` includes the sum of the gradients over the ranks. On a single rank, CPU or GPU, `compute` includes the
-// update.
+// `compute` includes the sum of the gradients over the ranks. With a single worker in all, on a CPU or GPU, `compute`
+// includes the update.
 #pragma once
 
 #include "ringgrad/core/clock.h"
@@ -29,8 +29,8 @@ public:
         last_ = now;
     }
 
-    /// Collective. Returns [{"rank", "host", "images", "steps", "seconds": {"data": ..., ...}}, ...] with one member
-    /// per rank, on every rank. "images" counts only the images of that rank.
+    /// Collective. Returns [{"rank", "host", "images", "steps", "seconds": {"data": ..., ...}}, ...] with one object
+    /// per rank, on every rank. "images" counts only the images of that rank. "seconds" has each phase.
     Json gather(par::Group& group) const;
 
 private:

@@ -3,7 +3,7 @@
 //     const CpuScope scope;
 //     Predictor model("runs/flowers");
 //     const Predictor::Outputs outputs = model.predict(std::array{data::read_png("rose.png")});
-//     const auto scores = outputs.scores.span<float>(); // a probability per class of model.classes
+//     const auto scores = outputs.scores.span<float>(); // a probability for each class of model.classes
 //
 // The file says which network it holds. The program must know this network: register your own ones
 // (models/nets/networks.h).
@@ -20,12 +20,12 @@ namespace rg {
 
 class Predictor {
 public:
-    /// Loads the model of `path` (see load_model()) into the memory of the context's device. Activations have the type
-    /// `activations`, f32 or bf16. Throws Error if the file is missing or malformed, or does not describe a network
-    /// that this program knows.
+    /// Loads the model of `path` (see load_model()) into the memory of the context's device, or host memory if it has
+    /// none. Activations have the type `activations`, f32 or bf16. Throws Error if the file is missing or malformed, or
+    /// does not describe a network that this program knows.
     explicit Predictor(const std::string& path, DType activations = DType::f32);
 
-    const ImageTask task; // the size and the channels of the network's images
+    const ImageTask task; // size and channels of the network's images, and number of classes
     const std::vector<std::string> classes;
     const std::vector<Target> targets;
 
@@ -36,7 +36,8 @@ public:
     /// Predicts for n images of any size and number of channels. Converts them to the network's size and channels, as a
     /// training with --size does. The results are in host memory. Throws Error like the function below.
     Outputs predict(std::span<const data::Image> images);
-    /// Predicts for images [n height width channels] of that size. Throws Error if n is 0, or a result is not finite.
+    /// Predicts for images [n height width channels] of the network's size. Throws Error if n is 0, if `pixels` is not
+    /// a whole number of images, or if a result is not finite.
     Outputs predict(std::span<const uint8_t> pixels);
 
 private:

@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kRedrawSeconds = 0.1, kDecaySeconds = 10, kFirstLineSeconds = 2, kLineSeconds = 10;
 
-/// Returns the fields before the first that does not fit, with two spaces between them.
+/// Returns the fields before the first one that does not fit, with two spaces between them. Skips empty fields.
 std::string joined(std::initializer_list<std::string> fields, int columns) {
     std::string line;
     for (const std::string& field : fields) {

@@ -1,10 +1,10 @@
-// Shows the progress of a training: a line per epoch, and within an epoch a live line on a terminal (a bar), or a plain
-// line about every ten seconds in a pipe. mpiexec makes a pipe of the output.
+// Shows the progress of a training: a line per epoch, and within an epoch a live line on a terminal, or a plain line
+// about every ten seconds in a pipe. --progress can choose another output. mpiexec makes a pipe of the output.
 //
 // The live line is redrawn at most ten times a second, and erased when the run ends. The first plain line comes after
-// two seconds. Where space is short (80 columns in a pipe), a line drops fields instead of wrapping. In the line of a
-// step, images per second and time left are averages over about the last ten seconds. The time of the test after an
-// epoch does not count. Under MPI only rank 0 shows progress.
+// two seconds. A line drops fields that do not fit into its width (80 columns in a pipe) instead of wrapping. In the
+// line of a step, images per second and time left come from averages over about the last ten seconds. The time of the
+// test after an epoch does not count. Under MPI only rank 0 shows progress.
 #pragma once
 
 #include "ringgrad/core/options.h"
@@ -15,15 +15,15 @@
 
 namespace rg {
 
-/// One finished training step. Epochs and steps count from 1. Loss and accuracy (a fraction) are of the epoch so far.
+/// One finished training step. `epoch` and `step` count from 1; `epochs` and `steps` are their last numbers.
 struct StepStatus {
     int64_t epoch = 0, epochs = 0, step = 0, steps = 0;
-    double loss = 0, accuracy = 0; // means over the epoch so far
+    double loss = 0, accuracy = 0; // means over the epoch so far; accuracy is a fraction
     int64_t images = 0;     // number of images in this step, over all ranks
     int64_t epoch_left = 0; // number of steps left in this epoch
 };
 
-/// A metric that only one program has: its name in metrics.jsonl, and a printf format with its label and unit.
+/// A metric that only one program has: its name in metrics.jsonl, and a printf format with its label, value and unit.
 struct ExtraMetric {
     std::string name, format;
     double value;
@@ -38,7 +38,8 @@ struct EpochStatus {
     std::vector<ExtraMetric> extras = {};
 };
 
-/// Selects what a training prints between the lines of its epochs. `automatic` is `bar` on a terminal, else `line`.
+/// Selects the output between the lines of the epochs: plain lines, a live line (`bar`) or none. `automatic` is `bar`
+/// on a terminal, else `line`.
 enum class ProgressKind { automatic, line, bar, none };
 /// Declares --progress. Trainings and programs of trials share it.
 void declare_progress(Options& options, ProgressKind* kind);
@@ -48,13 +49,13 @@ struct ProgressStyle {
     bool live = false;   // redraw lines in place
     bool lines = true;   // if not live: print a line every ten seconds
     bool colour = false; // use colours
-    int columns = 0;     // width of a line; 0: that of screen_size(), each time, since it may change
+    int columns = 0;     // width of a line; 0: that of screen_size(), asked for each line, since it may change
 };
 /// Returns the style for standard output. It has colour on a terminal, unless TERM is unset or "dumb", or NO_COLOR is
 /// not empty (no-color.org).
 ProgressStyle style_of(ProgressKind kind);
 enum class Colour { none, red, green, yellow, blue };
-/// Returns the text in this colour, or unchanged if `use` is false.
+/// Returns the text in this colour, by escape codes, or unchanged if `use` is false or the colour is `none`.
 std::string coloured(const std::string& text, Colour colour, bool use);
 struct ScreenSize {
     int columns = 0, lines = 0;
@@ -74,9 +75,9 @@ public:
 
     void step(const StepStatus& status);
     void epoch(const EpochStatus& status);
-    /// Erases the live line and prints another line, for example a warning.
+    /// Erases the live line and prints `line`, for example a warning.
     void note(const std::string& line, Colour colour = Colour::none);
-    /// Prints the last step, unless the line of its epoch or its own line was printed.
+    /// Prints the line of the last step, unless it or the line of its epoch was printed already.
     void end();
     /// Returns the width of a line.
     int columns() const { return style_.columns > 0 ? style_.columns : screen_size().columns; }
@@ -95,8 +96,8 @@ private:
     double next_line_;                            // earliest time of the next plain line
     StepStatus status_;                           // of the last step
     bool unprinted_ = false;                      // true if the last step was not printed
-    double seconds_ = 0, images_ = 0, steps_ = 0; // sums that decay exponentially
-    bool drawn_ = false;
+    double seconds_ = 0, images_ = 0, steps_ = 0; // sums over the steps so far that decay exponentially with time
+    bool drawn_ = false;                          // true if the live line is on the screen
 };
 
 /// Returns the line of a step in at most `columns` characters. If there is room, it has the time left of the epoch and

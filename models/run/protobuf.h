@@ -9,7 +9,7 @@
 
 namespace rg::protobuf {
 
-/// Returns the bytes of `value`, little-endian on any machine.
+/// Returns the bytes of an unsigned integer, little-endian on any machine.
 template <class T>
 std::string little_endian(T value) {
     std::string bytes;

@@ -1,4 +1,5 @@
-// See report.h. Metrics of steps are rounded to six digits, which is enough for a curve and keeps the file small.
+// See report.h. Metrics of steps are rounded to six significant digits, which is enough for a curve and keeps the file
+// small.
 #include "ringgrad/models/run/report.h"
 
 #include "ringgrad/core/atomic_file.h"

@@ -1,14 +1,14 @@
 // Writes report.html: all results of a run as one page, readable offline in any browser.
 //
 // The page is a template (models/run/page/, compiled in) with one JSON value inside, {"runs": [RUN, ...]}; the monitor
-// (tools/monitor) serves the same template live. A RUN has these members. All but "name" are optional. If a member is
-// missing, the page omits what it would show of it:
+// (tools/monitor) serves the same template live. A RUN has these members. All but "name" are optional; the page omits
+// the parts for which members are missing:
 //
 //     name, state       text; the state is "running", "done", "stopped" or "failed"; a trial has those of TrialRow
-//     note              one line of text: why the run was stopped or failed
+//     note              one line of text: why the run failed, or why a trial was stopped or failed
 //     config            as in config.json
-//     summary           one line of text: machine and data
-//     begun, written    times in seconds since 1970: when the program began (or resumed) the run, and of this page
+//     summary           one line of text: machine, data and network
+//     begun, written    seconds since 1970, when the program began (or resumed) the run, and when it wrote this page
 //     build, command    version and git commit of the program, see kBuild; the command line that started it
 //     tested            name of the set that the network is tested on, "test" or "validation"
 //     epochs            planned number of epochs
@@ -17,10 +17,10 @@
 //     bars              {"title", "unit", "groups": [{"name", "bars": [[label, value], ...], "note"}, ...]}
 //     network, ranks, confusion   see report_network(), PhaseClock::gather(), report_confusion()
 //
-// If there are several runs, the page overlays their curves and compares them in a sortable table, with a column for
-// every option in "config" that differs. For the trials of a sweep, a member "sweep" stands beside "runs". It has
-// "name", "state", "summary", "begun", "written", "build", "command", and if known "best" (the name of a trial) and
-// its "confusion" on the test set.
+// If there are several runs, the page overlays their curves and compares them in a sortable table. It has a column for
+// every option in "config" that differs, except the names of the runs and their folder. For the trials of a sweep, a
+// member "sweep" stands beside "runs". It has "name", "state", "summary", "begun", "written", "build", "command", and
+// if known "best" (the name of a trial) and "confusion" (of the best trial on the test set).
 #pragma once
 
 #include "ringgrad/data/dataset.h"
@@ -33,8 +33,9 @@ namespace rg {
 
 class Plan;
 
-/// Holds lines of metrics.jsonl: loss, accuracy and lr of at most `points` lines of steps, and all other lines. If
-/// there are more steps, it replaces each pair of consecutive lines of steps by their mean, and drops an unpaired one.
+/// Holds lines of metrics.jsonl: loss, accuracy and lr of at most `points` (but at least 2) lines of steps, and all
+/// other lines. Whenever there would be more, it replaces each two consecutive lines of steps by one with their mean
+/// loss and accuracy.
 class Metrics {
 public:
     explicit Metrics(size_t points) : max_points_(std::max<size_t>(2, points - points % 2)) {}
@@ -44,8 +45,8 @@ public:
     Json::Array lines() const;
 
 private:
-    /// Stands for `count` consecutive steps. `step`, `epoch` and `lr` are those of the last one; `loss` and `accuracy`
-    /// are sums over all of them.
+    /// Stands for `count` consecutive steps. `step`, `epoch` and `lr` are those of the last one of these steps; `loss`
+    /// and `accuracy` are sums over all of them.
     struct Point {
         int64_t step, epoch, count;
         double loss, accuracy, lr;
@@ -64,7 +65,7 @@ class Report {
 public:
     static constexpr size_t kSteps = 2000; // largest number of lines of steps in the page
 
-    /// Reads the lines that are already in metrics.jsonl, if the run was resumed.
+    /// Reads the lines that are already in the folder's metrics.jsonl, as in a resumed run.
     Report(const RunFolder& folder, Json config);
 
     /// Adds a line of metrics.jsonl.
@@ -92,8 +93,9 @@ std::string report_page(std::string_view data);
 /// Returns the data in a file that holds a page of report_page(). Throws Error if there is none.
 Json read_report(const std::string& path);
 
-/// Returns {"parameters", "parameter_bytes", "tensors": [[name, [extents]], ...]}. With the plan of a training step,
-/// also returns the memory of the plan: "planned_bytes", and "unshared_bytes", the size without reuse of memory.
+/// Returns {"parameters": the number of values, "parameter_bytes", "tensors": [[name, [extents]], ...]}. With the plan
+/// of a training step, also returns the memory of the plan: "planned_bytes", and "unshared_bytes", the size without
+/// reuse of memory.
 Json report_network(const Parameters& parameters, const Plan* plan = nullptr);
 
 /// Returns {"classes", "counts": a row per true class, "height", "width", "channels", "mistakes": [{"image", "truth",

@@ -1,5 +1,6 @@
 // See run_folder.h. Each line of metrics.jsonl is appended with one write(), so a kill damages at most the last line.
-// The other files of a run, except those of tensorboard.h, are written atomically; only config.json is written here.
+// The other files of a run, except those of tensorboard.h, are written atomically. Of these, this file writes
+// config.json.
 #include "ringgrad/models/run/run_folder.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -158,7 +159,8 @@ void RunFolder::log(const Json& line) {
          repaired ? "" : "; its last line is cut short");
 }
 
-// Only the folder and metrics.jsonl stay open. Only these can be compared with the files that are now at their paths.
+// Only the folder and metrics.jsonl stay open, so only these can be compared with the files that are now at their
+// paths.
 void RunFolder::check_in_place() const {
     const auto in_place = [](int descriptor, const std::string& path) {
         struct stat mine;

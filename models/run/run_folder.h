@@ -1,11 +1,11 @@
-// The folder of one training run: ROOT/NAME/ with config.json, metrics.jsonl, report.html, model.safetensors and
-// checkpoint/.
+// The folder of one training run: ROOT/NAME/ with config.json, metrics.jsonl, report.html, model.safetensors,
+// model-best.safetensors and checkpoint/. README.md says what they contain.
 //
 // metrics.jsonl has one JSON object per line. Each line is written as a whole, as soon as its values are known, with
 // doubles in full precision. The line of a step has "step" and "epoch"; the line of an epoch has "epoch" but no "step".
-// On resume, the lines after the checkpoint are removed. So the file of a run that was killed and resumed has the same
-// steps as the file of an uninterrupted run. A folder belongs to one run: no function here overwrites files of another
-// run. Only the first rank of a run has its RunFolder.
+// When a run is resumed, the lines after the checkpoint are removed. So the file of a run that was killed and resumed
+// has the same steps as the file of an uninterrupted run. A folder belongs to one run: no function here overwrites
+// files of another run. Only rank 0 of a run has a RunFolder.
 //
 // A running run holds a lock on its folder (flock). The lock keeps other processes from training the same run, and
 // shows tools/monitor that the run is alive. A file named "stop" in the folder is a stop request. On a file system
@@ -24,8 +24,9 @@ std::string default_runs_folder();
 class RunFolder {
 public:
     /// Creates ROOT/NAME, which only this user can read, since options may hold a token. If `name` is empty, the name
-    /// is PROGRAM-YYYYMMDD-HHMMSS, followed by -2, -3, ... if it exists. With `make_root`, creates ROOT if necessary.
-    /// Throws Error if `name` exists or is not a plain file name, or if the folder cannot be created.
+    /// is PROGRAM-YYYYMMDD-HHMMSS, followed by -2, -3, ... if that folder exists. With `make_root`, creates ROOT if
+    /// necessary. Throws Error if the folder of a given `name` exists, if `name` is not a plain file name, or if the
+    /// folder cannot be created.
     static RunFolder create(const std::string& root, const std::string& program, const std::string& name,
                             bool make_root = true);
     /// Opens an existing run, and changes nothing in it. If `name` is empty, opens the run with the newest checkpoint
@@ -45,17 +46,18 @@ public:
     std::string best_model_path() const { return path_ + "/model-best.safetensors"; }
     std::string checkpoint_path() const { return path_ + "/checkpoint"; }
 
-    /// Locks the folder until the end of this object, if the file system has locks. Removes an old file "stop", and
+    /// Locks the folder until this object is destroyed, if the file system has locks. Removes an old file "stop", and
     /// incomplete files that killed processes have left. Throws Error if another process holds the lock for 2 s. No-op
     /// if this object has locked the folder already.
     void lock();
 
     /// Throws Error if the locked folder, or its open metrics.jsonl, was deleted, renamed or replaced. Call this after
-    /// long work, before other files are written. These are opened by path, so a write could otherwise create a file
-    /// where the user has removed the run.
+    /// long work, before other files of the run are written. Those are opened by path. So without this check, a write
+    /// could create a file where the user has removed the run.
     void check_in_place() const;
 
-    /// Writes config.json, indented. That of a training has "program", "version", "ranks", "seed" and "options".
+    /// Writes config.json, indented. A training passes an object with "program", "version", "ranks", "seed" and
+    /// "options".
     void write_config(const Json& config);
 
     /// Appends one line to metrics.jsonl. If the write fails, tries to remove the incomplete line, and throws Error
@@ -77,7 +79,7 @@ private:
 
     std::string path_;
     int folder_ = -1;  // descriptor that holds the lock
-    int metrics_ = -1; // descriptor of metrics.jsonl; opened when the first line is logged
+    int metrics_ = -1; // descriptor of metrics.jsonl; -1 until the first log(), and after cut_metrics() until the next
 };
 
 /// Checks the value of an option that a resumed run reads from its folder. Throws Error if the value contains a command

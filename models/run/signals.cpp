@@ -15,8 +15,9 @@ void on_signal(int number) {
     request_stop();
 }
 
-/// True if the process was started with SIGHUP ignored, for example by nohup. UCX, a library of MPICH, installs a
-/// handler for SIGHUP before main(). So this is recorded before the constructors of all libraries run.
+/// True if the process was started with SIGHUP ignored, for example by nohup. UCX, a library that MPICH can use,
+/// installs a handler for SIGHUP before main(). So record_hangup_action() runs before the constructors of all
+/// libraries.
 bool started_with_hangup_ignored = false;
 void record_hangup_action() {
     struct sigaction action {};

@@ -1,7 +1,8 @@
-// Turns SIGINT, SIGTERM, SIGUSR1 and SIGHUP into stop requests. A training loop checks for a stop request in each step,
-// then saves a checkpoint and ends. A stop request during data loading ends the program soon, and nothing is saved.
+// Turns SIGINT, SIGTERM, SIGUSR1 and SIGHUP into stop requests. A training loop checks for a stop request in each step.
+// If there is one, it saves a checkpoint and ends. A stop request during data loading ends the program soon, and
+// nothing is saved.
 //
-// The first signal of a kind sets a flag and restores its default action, so a second one of this kind kills the
+// The first signal of a kind sets a flag and restores the default action of this kind, so a second one kills the
 // process. Under MPI a signal may reach one rank only, so the ranks must agree on the flag before they act on it.
 //
 // Exit codes of a training program: 0 if the training is done, or if a person stopped it (SIGINT, a file "stop"); 1
@@ -18,9 +19,9 @@ namespace rg {
 
 constexpr int kExitInterrupted = 75; // EX_TEMPFAIL of sysexits.h: "try again later"
 
-/// Makes the first signal of each kind a stop request. Ignores SIGXFSZ, so that a write beyond the file size limit is
-/// an error of that write. SIGHUP stays ignored if it was ignored when the process started (nohup). Call this after
-/// MPI_Init(), which installs its own handler for SIGUSR1.
+/// Makes the first signal of each kind a stop request. Ignores SIGXFSZ, so that a write beyond the file size limit
+/// returns an error instead of killing the process. SIGHUP stays ignored if it was ignored when the process started
+/// (nohup). Call this after MPI_Init(), which installs its own handler for SIGUSR1.
 void install_stop_signals();
 
 /// Collective. Returns the exit code of a stopped training, the same on all ranks: 0 or kExitInterrupted.

@@ -24,10 +24,11 @@ namespace {
 
 constexpr std::string_view kPrefix = "events.out.tfevents.";
 
-/// Returns the form in which TFRecords store a CRC. They mask it, since the CRC of data that contain a CRC is weak.
+/// Returns the form in which TFRecords store a CRC. They mask it, since the CRC of data that contain CRCs
+/// detects errors badly.
 uint32_t masked(uint32_t crc) { return std::rotr(crc, 15) + 0xa282ead8u; }
 
-/// Returns an Event with the current time, `step`, and `field`, which is an encoded field.
+/// Returns an Event with the current time, `step`, and one more field, which is encoded already.
 std::string event(int64_t step, const std::string& field) {
     return double_field(1, unix_seconds()) + int_field(2, step) + field;
 }
@@ -56,7 +57,7 @@ EventFile::EventFile(const std::string& folder, int64_t step) : path_(folder + "
     file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
     RG_CHECK(file_ >= 0, "tensorboard: cannot create ", path_, ": ", std::strerror(errno));
     write(event(0, bytes_field(3, "brain.Event:2")));
-    write(event(step + 1, bytes_field(7, int_field(1, 1)))); // status: START
+    write(event(step + 1, bytes_field(7, int_field(1, 1)))); // session_log with status START
 }
 
 EventFile::~EventFile() { ::close(file_); }

@@ -2,13 +2,14 @@
 //
 // A file is a sequence of TFRecords, each an Event (protobuf):
 //
-//     record    length (8 bytes, little-endian), crc of the length, the bytes, crc of the bytes; crc: CRC-32C, masked
+//     record    length of the event (8 bytes), its crc, the event, its crc; crc: CRC-32C, masked (4 bytes);
+//               all little-endian
 //     Event     wall_time = 1 (double), step = 2, file_version = 3, summary = 5, session_log = 7
 //     Summary   value = 1, repeated: { tag = 1, simple_value = 2 (float) }
 //
 // TensorBoard reads all files of a folder in the order of their names, so a resumed run writes another file. Each file
-// starts with its version and an event START for the step that follows. At a START, TensorBoard drops the values of
-// this step and of all later steps. So no step is drawn twice.
+// starts with its version and an event START for the next step. At a START, TensorBoard drops the values of this step
+// and of all later steps, which earlier files may have. So no step is drawn twice.
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -27,8 +28,8 @@ public:
     EventFile(const EventFile&) = delete;
     EventFile& operator=(const EventFile&) = delete;
 
-    /// Adds the numbers of a line of metrics.jsonl as step/NAME or epoch/NAME. Those of an epoch are stored at the step
-    /// that was added last. Ignores a line without step and epoch.
+    /// Adds the numbers of a line of metrics.jsonl as step/NAME or epoch/NAME. Those of an epoch are stored at the last
+    /// step. Ignores a line that has neither a step nor an epoch.
     void add(const Json& line);
 
 private:

@@ -9,9 +9,9 @@
 namespace rg {
 namespace {
 
-/// Returns true if the gradients may be summed during backward. Within a node the sum is too fast to be worth a thread.
-/// Between nodes, overlap hides the sum behind backward. With --sync-bn, backward itself exchanges batch statistics, so
-/// another thread must not use the group.
+/// Returns true if the gradients should be summed during backward: with several nodes, and without --sync-bn. Within a
+/// node the sum is too fast to be worth a thread. Between nodes, overlap hides the sum behind backward. With --sync-bn,
+/// backward itself exchanges batch statistics, so another thread must not use the group.
 bool can_overlap(const par::Group& group) { return group.local_size() < group.size() && !context().sync; }
 
 } // namespace
@@ -74,16 +74,17 @@ void Trainer::train_epoch(const Schedule& schedule, const std::function<Score()>
 }
 
 /// Collective. Runs forward and backward for each of this rank's workers, the sums over all workers and the update, and
-/// handles values that are not finite. With a single worker, the CPU waits for its device only once per step.
+/// handles values that are not finite. With a single worker in all, the CPU waits for its device only once per step.
 StepResult Trainer::step(double lr) {
     par::Group& group = run.group();
     SyncGroup* const sync = context().sync;
     group.set_step(run.position().step + 1);
     optimizer.set(lr, run.position().step + 1);
     StepSums step_sums(group, parameters);
-    // Summed over all workers: loss, correct images, stop requests, workers without further data.
+    // First of one worker, after step_sums.finish() of all workers: loss (times the worker's share), number of correct
+    // predictions, number of stop requests, number of workers without further data.
     std::array<double, 4> sums;
-    int64_t global_size = 0, images = 0; // images: of this rank
+    int64_t global_size = 0, images = 0; // number of images in the mini-batch, and of those that this rank computes
     Tensor non_finite_at;
     for (int workers_left = group.workers(group.rank()); workers_left > 0; --workers_left) {
         const data::Batch batch = feed.loader.next(); // the worker's part, which may be empty
@@ -97,8 +98,8 @@ StepResult Trainer::step(double lr) {
         if (last) gradient_sum.begin(share);
         const std::span<const Tensor> results = train_step(feed.inputs(batch), true);
         run.phases.lap(PhaseClock::compute);
-        // Finish the sums before to_host(), which blocks until the device has finished the step: no bucket would be
-        // summed meanwhile.
+        // Finish the sums before to_host(). It blocks until the device has finished the step, and no bucket would be
+        // summed during this time.
         last ? gradient_sum.finish() : gradient_sum.keep(share);
         std::array downloaded{results[0], results[1], optimizer.non_finite_at()};
         to_host(downloaded);

@@ -33,21 +33,23 @@ struct Trainer {
     /// The network's forward pass in training and its loss. It may be traced, so it may only use ops.
     using Forward = std::function<ScoresAndLoss(const data::Batch& batch)>;
 
-    /// Collective. Creates the GradientSum, then calls TrainingRun::restore_parameters(). The optimizer and the
-    /// function are copied; all other arguments must outlive this.
+    /// Collective. Creates the GradientSum, then calls TrainingRun::restore_parameters(). Keeps copies of the optimizer
+    /// and of `forward`; all other arguments must outlive this. Throws Error for --sync-bn with several workers on a
+    /// rank.
     Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer optimizer, ImageFeed& feed,
             const Forward& forward);
 
-    /// Makes the plan of the largest batch, so that its memory is known before the first step.
+    /// Makes and returns the plan for the largest batch, so that its memory is known before the first step.
     const Plan& plan() { return train_step.plan(feed.inputs(feed.largest_batch()), true); }
 
-    /// Seconds, summed over the epochs of this call. `train` includes the tests within epochs (--validate-every).
+    /// Seconds, summed over the epochs of one call of train(). `train` includes the tests within epochs
+    /// (--validate-every), `test` has those after epochs.
     struct Seconds {
         double train = 0, test = 0;
     };
     /// Collective. Trains from the run's position until TrainingRun::goes_on() is false. Calls `test`, which must
     /// return the same on all ranks, after each complete epoch and as --validate-every asks. Calls save_model() and
-    /// save_checkpoint() after each epoch, also after an incomplete one.
+    /// save_checkpoint() after each epoch, also after one that a stop, a rollback or --steps has cut short.
     Seconds train(const Schedule& schedule, const std::function<Score()>& test);
 
     TrainingRun& run;
@@ -56,8 +58,8 @@ struct Trainer {
     ImageFeed& feed;
     const Forward forward;
     const Tensor loss_of_all = Tensor::zeros({});
-    /// Runs forward and backward. Returns scores and loss, and leaves the gradients in the parameters' buffer. On a
-    /// single worker it also applies the update.
+    /// Runs forward and backward. Returns scores and loss, and leaves the gradients in the parameters' buffer. If there
+    /// is a single worker in all, it also applies the update.
     Accelerated train_step;
     GradientSum gradient_sum;
 
@@ -75,7 +77,7 @@ struct Evaluation {
     const Machine& machine;
     const data::ImageSet& set;
     const data::Normalise normalise;
-    std::function<Tensor(const Tensor& x)> forward; // returns the scores of images; it is traced
+    std::function<Tensor(const Tensor& x)> forward; // returns the scores of images; it may be traced
 
     /// Collective. Returns loss, accuracy and predictions on the whole set, and reports the confusion matrix. The
     /// scores of an image are the weighted sum of the scores of its views.

@@ -20,7 +20,7 @@ struct DefaultRate {
 
 /// The options and their defaults. A program may change the defaults before it declares the options.
 struct TrainingOptions {
-    /// The texts for --help: what folders and what remote shards may contain, and what is used without --data.
+    /// The texts for --help: the contents of a folder, the contents of remote shards, and the data without --data.
     struct DataTexts {
         std::string folder = "CIFAR binary files or class folders of PNGs", shards = "either",
                     none = "the embedded sample of CIFAR-10";
@@ -28,7 +28,7 @@ struct TrainingOptions {
     DataTexts data_texts;
     DataOptions data_options;
     /// The augmentations that the program allows, since they do not change the class or target of its images. The flips
-    /// and "translate" are names for --augment. Each of the others has an option of its own, which is declared only if
+    /// and "translate" are values of --augment. Each of the others has an option of its own, which is declared only if
     /// the list has its name.
     std::vector<std::string> augmentations{"flip",  "alternating-flip", "flip-vertical", "translate", "rotate",
                                            "scale", "resized-crop"};
@@ -51,7 +51,8 @@ struct TrainingOptions {
     /// Declare the options of the data and of the training. machine_options and run_options declare their own.
     void declare_data(Options& options);
     void declare_training(Options& options);
-    /// Sets the schedule, once the mini-batch size is known. Throws Error if the options do not fit together.
+    /// Sets the schedule. Call this when the mini-batch size is known. Throws Error if the options of the optimizer,
+    /// the schedule or the augmentation are invalid or do not fit together.
     void complete_schedule(const Options& options);
     /// Returns the options for the loader of the training set. Throws Error if --augment is empty or has an unknown
     /// name, or if a range is not of the form MIN:MAX.
@@ -63,7 +64,7 @@ private:
     std::vector<std::string> augment_names() const;
     data::Augment augmentation() const;
 
-    OptimizerOptions::Kind default_optimizer_ = OptimizerOptions::Kind::sgd; // for which default_rate holds
+    OptimizerOptions::Kind default_optimizer_ = OptimizerOptions::Kind::sgd; // the optimizer that default_rate is for
 };
 
 } // namespace rg

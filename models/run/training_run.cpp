@@ -19,7 +19,7 @@ namespace rg {
 namespace {
 
 /// Returns the contents of a checkpoint: the tensors of state_dict() and the optimizer's flat buffers, and as metadata
-/// the options and the position.
+/// the program, the options and the position. The caller adds the metadata of the model.
 TensorFile training_state(const std::string& program, const Parameters& parameters, const OptimizerState& optimizer,
                           const Position& position, const Options& options) {
     TensorFile file{state_dict(parameters), {}, {}};
@@ -64,8 +64,8 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
 }
 
 /// Sets the options that the command line does not give to their values in the checkpoint. Throws Error if the command
-/// line changes an option in kFixed, with which the checkpoint would not fit the network, the images or the optimizer.
-/// Also throws Error if check_stored_command() refuses a stored value.
+/// line changes an option in kFixed: the checkpoint would then not fit the network, the images, their order or the
+/// optimizer. Also throws Error if check_stored_command() refuses a stored value.
 void restore_options(const TensorFile& file, Options& options) {
     static const std::set<std::string> kFixed = {
         "batch-size", "validation",  "partial-batch",   "shuffle", "seed",      "size",         "augment",  "translate",
@@ -88,7 +88,7 @@ void restore_options(const TensorFile& file, Options& options) {
     }
 }
 
-/// Returns the names in a comma-separated text.
+/// Returns the names in a comma-separated text. Throws Error if one is empty.
 std::vector<std::string> names_in(const std::string& text) {
     std::vector<std::string> names;
     for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
@@ -148,7 +148,8 @@ TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Grou
         folder_.emplace(RunFolder::open(settings.runs, program_, settings.name));
         folder_->lock();
     }
-    // Rank 0 holds the lock before the others read, so all ranks load the same checkpoint.
+    // Rank 0 holds the lock before the other ranks read. So no other process changes the folder meanwhile, and all
+    // ranks load the same checkpoint.
     const std::string path = group.allgather(folder_ ? folder_->checkpoint_path() : "", "run to resume")[0];
     checkpoint_ = std::make_unique<LoadedCheckpoint>(load_latest_checkpoint(path));
     restore_options(checkpoint_->state, options);
@@ -172,11 +173,11 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
     model_ = model;
     group_.barrier("start");
     if (group_.rank() != 0) return;
-    // The parent folder of a trial existed when the trial began. If it is gone, a user has deleted it, so do not create
-    // it again.
+    // The parent folder of a trial existed when the trial began. If that folder is gone, a user has deleted it, so do
+    // not create it again.
     if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name, trial_.standalone()));
     folder_->lock();
-    folder_->check_in_place(); // loading takes long, and a resumed run was opened before it
+    folder_->check_in_place(); // a resumed run was opened before the data were loaded, which may have taken long
     folder_->cut_metrics(position_.step, position_.epoch - 1);
     const Json options = options_.to_json();
     const Json* seed = options.find("seed");
@@ -198,7 +199,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
         for (const std::string& warning : checkpoint_->warnings) note(printable(warning), Colour::yellow);
     if (progress_) note(folded(printable(summary), progress_->columns()));
     note(printable(folder_->path()));
-    apply_patience(); // again, since now note() can print its message
+    apply_patience(); // a second time, since note() can print the message only now
     if (checkpoint_) note(printable(cat("resumed from ", checkpoint_->path, " at step ", position_.step)));
 }
 

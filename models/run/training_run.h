@@ -6,15 +6,15 @@
 //         run.begin(length, model, summary);             // creates the folder
 //         while (run.goes_on()) {
 //             run.begin_epoch(has_data);
-//             while (run.epoch_goes_on()) run.end_step(result); // the result of a step, over all ranks
+//             while (run.epoch_goes_on()) run.end_step(compute_step()); // compute_step() returns a StepResult
 //             if (run.epoch_is_complete()) run.end_epoch(score);
 //             run.save_model(), run.save_checkpoint();
 //         }
 //         return run.end();
 //     });
 //
-// Every rank makes the same calls; only rank 0 writes files and prints. Trainer (trainer.h) computes the steps. This
-// class changes parameters only in restore_parameters() and handle_non_finite().
+// Every rank makes the same calls; only rank 0 writes files and prints. Trainer (trainer.h) computes the steps.
+// TrainingRun changes parameters only in restore_parameters() and handle_non_finite().
 #pragma once
 
 #include "ringgrad/models/run/data_parallel.h"
@@ -34,8 +34,9 @@ struct LoadedCheckpoint;
 
 struct RunOptions {
     std::string runs = default_runs_folder(), name, init, init_skip;
-    /// A training that is done prints a command for predictions. `predictor` is its program, in the training program's
-    /// folder; empty: no command. `predictor_images` are its images if --data is not a local folder.
+    /// A training that is done prints a command for predictions. `predictor` is the program of this command, in the
+    /// training program's folder; empty: no command. `predictor_images` are the command's images if --data is not a
+    /// local folder.
     std::string predictor, predictor_images = "IMAGE.png";
     ProgressKind progress = ProgressKind::automatic;
     bool resume = false, tensorboard = false;
@@ -51,22 +52,23 @@ struct StepResult {
     bool stop = false;        // some rank has a stop request
     bool last = false;        // some rank has no further batch in this epoch
     Verdict verdict = Verdict::applied;
-    std::optional<Score> test = {}; // of a test within the epoch
+    std::optional<Score> test = {}; // of a test after this step, by --validate-every
 };
 
 class TrainingRun {
 public:
     /// Collective. If the training is a program by itself, turns signals into stop requests. With --resume, locks the
     /// run's folder, loads its newest valid checkpoint, and restores the options that the command line does not give.
-    /// All arguments must outlive this.
+    /// All arguments must outlive this. Throws Error if the options differ between ranks, contradict each other, or do
+    /// not fit the checkpoint.
     TrainingRun(const RunOptions& settings, Options& options, par::Group& group, Trial& trial);
     ~TrainingRun();
     TrainingRun(const TrainingRun&) = delete;
     TrainingRun& operator=(const TrainingRun&) = delete;
 
     /// Runs `training` and returns its exit code. If a stop request ends the loading of data, returns the exit code for
-    /// a stop. In a trial of a sweep, throws Stopped instead. If `training` throws another exception after begin(),
-    /// report.html says that the run failed, and why. The exception continues to the caller.
+    /// a stop; in a trial of a sweep, throws Stopped instead. If `training` throws another exception, throws it on. If
+    /// that is after begin(), report.html says that the run failed, and why.
     template <class Body>
     int supervise(const Body& training) {
         try {
@@ -91,10 +93,11 @@ public:
     const TensorFile* checkpoint() const;
 
     /// With --resume, restores the network's tensors, the state of the optimizer and the position from the checkpoint.
-    /// Otherwise, with --init, loads only the network's tensors. `parameters` must outlive this.
+    /// Otherwise, with --init, loads only the network's tensors, except those of --init-skip. `parameters` must outlive
+    /// this.
     void restore_parameters(Parameters& parameters, const OptimizerState& optimizer);
 
-    /// The length of the training; a stop request may end it earlier.
+    /// The length of the training; a stop request or --patience may end it earlier.
     struct Length {
         int64_t steps = 0, batches = 0; // total number of steps; batches per epoch
         int64_t epochs() const { return std::max<int64_t>(1, steps / batches + (steps % batches != 0)); }
@@ -109,18 +112,19 @@ public:
     /// Returns the number of finished epochs, plus the finished fraction of the current epoch.
     double epochs() const { return double(position_.epoch - 1) + double(position_.batch) / double(length_.batches); }
 
-    /// True until all steps are done, a rank has a stop request, or --patience ends the training. Like the next three
-    /// functions, returns the same on all ranks.
+    /// True until all steps are done, a rank has a stop request, or --patience ends the training. The ranks check for
+    /// stop requests in each step, and when an epoch begins and ends. Like the next three functions, returns the same
+    /// on all ranks.
     bool goes_on() const { return position_.step < length_.steps && !stopped_; }
     /// True while goes_on() is true and every rank has a further batch in this epoch. False after a rollback, which
     /// ends this pass through the epoch.
     bool epoch_goes_on() const { return goes_on() && epoch_goes_on_; }
     /// True if all batches of the epoch are done. Then test the network.
     bool epoch_is_complete() const { return position_.batch == length_.batches; }
-    /// True if a rank had a stop request.
+    /// True if a rank had a stop request at the last check.
     bool stopped() const { return stopped_; }
 
-    /// Collective. Begins or resumes the epoch at position(). `has_data` is true if this rank has a batch.
+    /// Collective. Begins or continues the epoch at position(). `has_data` is true if this rank has a batch.
     void begin_epoch(bool has_data);
     /// Applies --on-nan to the step after position(). `non_finite_at` is the result of first_non_finite() for the
     /// gradients and the loss of this step, summed over all ranks. A rollback moves position() back.
@@ -128,9 +132,10 @@ public:
     /// Collective. Logs a step and advances position(), unless it was rolled back. Saves a checkpoint if one is due.
     void end_step(const StepResult& result);
     /// Returns true if --validate-every asks for a test after the step that follows position(). Returns false for the
-    /// last step of an epoch, after which the network is tested anyway.
+    /// last step of an epoch, since the network is tested after each epoch anyway.
     bool test_is_due() const;
-    /// Excludes this time, in seconds, from the training time of the epoch. Used for tests within an epoch.
+    /// Excludes this time, in seconds, from the training time of the epoch. In `phases`, the time since the last lap()
+    /// counts as `evaluate`. Used for tests within an epoch.
     void leave_out(double seconds);
     /// Collective. Saves the model as model-best.safetensors if its accuracy is higher than in every test before.
     void keep_if_best(const Score& test);
@@ -153,7 +158,7 @@ public:
     void note(const std::string& line, Colour colour = Colour::none) {
         if (progress_) progress_->note(line, colour);
     }
-    /// Adds a line to the metrics and reports it to the trial.
+    /// On rank 0 after begin(), adds a line to metrics.jsonl and the report, and reports it to the trial.
     void log(const Json& line);
     /// See Trial::pulse().
     void pulse() { trial_.pulse(); }
@@ -181,13 +186,13 @@ private:
     OptimizerState optimizer_;
     Position position_;
     bool stopped_ = false, epoch_goes_on_ = false;
-    bool untested_ = false;     // true if steps followed the last complete epoch; false in epoch 1
+    bool untested_ = false;     // true if steps have followed the last complete epoch; false in epoch 1
     bool stop_request_ = false; // from the trial or from a file in the folder
     Length length_;
     Metadata model_;
     double epoch_begin_ = 0, last_step_ = 0;    // their difference is the epoch's training time
     double last_accuracy_ = -1;                 // accuracy after the last complete epoch in this process; -1: none
-    double images_at_begin_ = 0;                // number of this epoch's images that were done at epoch_begin_
+    double images_at_begin_ = 0;                // number of this epoch's images that were done at begin_epoch()
 };
 
 } // namespace rg

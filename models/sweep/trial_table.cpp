@@ -1,4 +1,4 @@
-// See trial_table.h. CSV is as in RFC 4180, but a row is always one line.
+// See trial_table.h. CSV is as in RFC 4180, but a row is always one line, and carriage returns are dropped.
 #include "ringgrad/models/sweep/trial_table.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -74,12 +74,12 @@ std::vector<std::string> values_of(const std::string& text, const std::string& o
     return values;
 }
 
-/// An option and what it may be: values, or a range of numbers if there are none.
+/// An option with its possible values: a list, or if the list is empty, a range of numbers.
 struct Axis {
     std::string name;
     std::vector<std::string> values;
     double least = 0, most = 0; // the range
-    std::string from, to;       // its ends, as typed
+    std::string from, to;       // ends of the range, as typed
     bool logarithmic = false;
 
     std::string draw(Rng& random) const {

@@ -15,12 +15,13 @@ inline constexpr size_t kMaxTrials = 100'000, kMaxOptionName = 100;
 
 /// Returns all combinations of the options' values; the first option changes slowest. Each text is "NAME=FROM:TO" or
 /// "NAME=FROM:STEP:TO" (whole numbers), or "NAME=a,b,c" or "NAME=choice:a,b,c", where a value that contains a comma is
-/// in quotes, as in CSV.
+/// in quotes, as in CSV. With "choice:", a value may look like a range.
 /// Throws Error for another form, for a name that occurs twice, and for more than kMaxTrials combinations.
 std::vector<TrialSettings> trial_grid(const std::vector<std::string>& options);
 /// Returns `count` different trials, drawn at random from the same texts as trial_grid() takes. A text may also be a
-/// range, "NAME=linear:FROM:TO" or "NAME=log:FROM:TO" (uniform logarithm), rounded to four digits. Each trial
-/// depends only on the texts, the seed, its number, and the trials before it. So a larger `count` appends trials.
+/// range, "NAME=linear:FROM:TO" or "NAME=log:FROM:TO" (uniform logarithm). Its values are rounded to four significant
+/// digits. Each trial depends only on the texts, the seed, its number, and the trials before it. So a larger `count`
+/// appends trials.
 /// Throws Error for another form, for a name that occurs twice, and if 10,000 draws give no new trial.
 std::vector<TrialSettings> random_trials(const std::vector<std::string>& options, int64_t count, uint64_t seed);
 /// Parses CSV: option names in the first line, then one trial per line. An empty field does not set that option. Empty
@@ -35,7 +36,7 @@ std::string settings_text(const TrialSettings& settings);
 std::vector<std::string> arguments_of(const TrialSettings& settings);
 
 /// Returns the validation accuracy in an epoch's line of metrics, or -1 if it has none. StopRules::below and ::target
-/// use it. Trials have no test accuracy, since that of a network that was chosen by it would be too optimistic.
+/// use it. Trials have no test accuracy: if it chose the best network, it would be too optimistic for this network.
 double accuracy_of(const Json& epoch);
 
 /// A trial, its state and its results so far.
@@ -45,7 +46,7 @@ struct TrialRow {
     std::string state = "queued"; // or running, finished, stopped, failed
     std::string note;             // reason, if it was stopped or failed; "done before" if in an earlier run
     std::string folder;           // folder of the trial's run, relative to that of the sweep
-    Json live;                    // newest line of metrics.jsonl that this run has received; null if there is none
+    Json live;                    // newest metrics.jsonl line that this run of the sweep has received, or null
     Json last;                    // line of the last complete epoch; null if there is none
     std::vector<int> ranks;
     double seconds = 0;
@@ -56,7 +57,7 @@ struct TrialRow {
 /// The metric of an epoch that says which trial is best.
 struct Ranking {
     std::string metric = "validation_accuracy";
-    bool lowest = false; // true: the lowest value is the best, as of a loss
+    bool lowest = false; // true: the lowest value is the best, as for a loss
 };
 /// Returns the trials that have the metric of `ranking` and have not failed, best first. Equal ones keep their order.
 std::vector<const TrialRow*> best_first(const std::vector<TrialRow>& rows, const Ranking& ranking);

@@ -1,5 +1,5 @@
-// See trials.h. This file has first the code of one trial, which runs on the trial's ranks, then the checks before all
-// trials, and then the controller on rank 0.
+// See trials.h. This file begins with the code of one trial, which runs on the trial's ranks. The checks before all
+// trials follow, then the command line, and then the controller on rank 0.
 #include "ringgrad/models/sweep/trials.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -49,8 +49,8 @@ void for_each_epoch(const std::string& run, const std::function<void(const Json&
         if (line.starts_with("{\"epoch\"")) use(Json::parse(line, run));
 } catch (const Error&) {}
 
-/// Returns the line of the last epoch in the metrics of a run, or null if it has none or cannot be read. It reads the
-/// file, since a resumed trial may end before it finishes another epoch.
+/// Returns the line of the last epoch in the metrics of a run, or null if there is none or the file cannot be read. The
+/// reports of this process are not enough: a resumed trial may end before it finishes another epoch.
 Json last_epoch(const std::string& run) {
     Json last;
     for_each_epoch(run, [&](const Json& epoch) { last = epoch; });
@@ -108,7 +108,7 @@ private:
     const StopRules& rules_;
     // complete_ and stop_reason_ are set only on the group's first rank.
     bool complete_ = false;
-    std::string stop_reason_; // empty if there was none; the trial may be complete all the same
+    std::string stop_reason_; // empty if there was none; a complete trial may have one too
 };
 
 /// The task of the pool: runs one trial in a subfolder of `runs`. Returns its result on the first rank of the trial,
@@ -188,7 +188,7 @@ void check_arguments(const std::string& name, const Trials& trials, const std::v
     }
 }
 
-/// Collective. Throws if the device and the precision in a trial's options are not available.
+/// Collective. Throws Error if the device or the precision in a trial's options is not available.
 void check_machine(par::Group& group, const Json& trial) {
     MachineOptions settings;
     Options options("", "");
@@ -224,7 +224,7 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
         };
         if (is_new({"device", "precision"})) check_machine(group, options[i]);
         const std::string& init = options[i].at("init").as_string();
-        if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // resumed trials need none
+        if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // most resumed trials need none
         if (is_new({"data", "test-data", "size", "validation", "skip-other-images"}))
             trials.program->load(group, arguments[i]);
     }
@@ -311,14 +311,15 @@ void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program
     o.add("resume", &s.resume, "continue --run-name with its options; finished trials are not run again").basic();
 }
 
-/// Returns the --seed of the trials, or 0 if they have none.
+/// Returns the --seed in the arguments of all trials, or its default. It is 0 if the program has no such option.
 uint64_t seed_of(const Trials& s) {
     const Json options = s.program->check(s.base);
     const Json* const seed = options.find("seed");
     return seed ? uint64_t(seed->as_int()) : 0;
 }
 
-/// Returns the trials. Throws Error if the options define none, or an option is both in the table and in the grid.
+/// Returns the trials. Throws Error if the options define none or more than kMaxTrials, or if an option is both in the
+/// table and in the grid.
 std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
     const std::vector<std::string>& grid = s.grid.empty() && s.table_file.empty() ? p.default_grid : s.grid;
     RG_CHECK(!s.table_file.empty() || !grid.empty(), p.name,
@@ -361,8 +362,9 @@ void print_best_first(const TrialsRun& run) {
     std::cout << "results: " << folder << "/results.csv\nreport: " << folder << "/report.html" << std::endl;
 }
 
-/// Returns the arguments of the run to resume, followed by the `typed` ones. If `typed` begins with the arguments of
-/// the run, does not add these twice. Throws Error if there is no --run-name or no such run.
+/// Returns the arguments of the run to resume, followed by the `typed` ones and --resume. If `typed` begins with the
+/// arguments of the run, does not add these twice. Throws Error if there is no --run-name or no such run, or if `typed`
+/// adds --init.
 TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
                                     const std::vector<std::string>& typed) {
     RG_CHECK(!s.run_name.empty(), program, ": expected --run-name with --resume, got none; name the run to continue");
@@ -454,7 +456,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         }
     });
     pool.on_change([&](const par::TaskRecord& task) {
-        run.folder.check_in_place(); // if the folder was deleted, all trials fail, but that is not a result
+        run.folder.check_in_place(); // throws if the folder was deleted: the trials then fail for that reason alone
         const bool cut_short = task.state == par::TaskState::cancelled || task.state == par::TaskState::failed;
         const bool requeued = stop_requested() && cut_short && !task.from_journal; // --resume runs such a trial again
         if (requeued && task.ranks.empty()) return;                                // not begun: its row stays queued

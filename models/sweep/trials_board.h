@@ -1,6 +1,6 @@
 // Shows the progress of many trainings. On a terminal, it redraws one line per trial in place. In a pipe, also under
 // mpiexec, it prints a line when a trial starts, ends an epoch or ends, and one per running trial every ten seconds,
-// the first after two. --progress chooses between them, as for one training; with none, no lines depend on the time.
+// the first after two. --progress chooses between them, as for one training; `none` omits the lines every ten seconds.
 //
 // Lines that are redrawn in place must not wrap or scroll. So they are cut to the width of the terminal. If there are
 // more trials than lines, the board shows as many running trials as fit, and counts running, queued and ended ones.
@@ -34,7 +34,7 @@ private:
     const ProgressStyle style_;
     const ScreenSize size_; // 0: ask the terminal each time, since it may be resized
     const std::function<double()> clock_;
-    std::vector<double> printed_at_; // in a pipe, a row's next line without an event is due 10 s after this time
+    std::vector<double> printed_at_; // by row: in a pipe, its next line without an event is due 10 s after this time
     double drawn_at_ = -1e9;         // time of the last drawing
     size_t drawn_lines_ = 0;
 };

@@ -10,7 +10,7 @@
 namespace rg {
 namespace {
 
-constexpr double kMinPause = 1;       // seconds between two writes
+constexpr double kMinPause = 1;       // shortest pause between two writes, in seconds
 constexpr double kPausePerWrite = 20; // shortest pause, as a multiple of the duration of the last write
 
 } // namespace

@@ -26,10 +26,10 @@ public:
     void set(std::string_view member, Json value) { sweep_.set(member, std::move(value)); }
     /// Reads the files of a trial again, and then calls write_if_due(). Call it when a trial has started or ended.
     void update(const TrialRow& row);
-    /// Writes the files if update() was called since the last write. Does nothing if that ended less than a second ago,
-    /// or less than 20 times its duration ago. So these writes take about 1/20 of the run's time or less.
+    /// Writes the files if update() was called since the last write. Does nothing if the last write ended less than a
+    /// second ago, or less than 20 times its duration ago. So these writes take about 1/20 of the run's time or less.
     void write_if_due();
-    /// Writes all three files now, each atomically.
+    /// Writes all three files now, each atomically. `state` is that of the sweep in the page; see report.h.
     void write(const std::string& state);
 
 private:

@@ -13,7 +13,7 @@ function make(tag, attributes = {}, ...children) {
   element.append(...children.flat(Infinity).filter(child => child != null));
   return element;
 }
-/** Offers these values in a select element. It stays as it is if it has them already, since it may be open. */
+/** Offers these values in a select element. If it has them already, leaves it as it is, since it may be open. */
 function setChoices(select, values, selected) {
   if ([...select.options].map(known => known.value).join('\n') === values.join('\n')) return;
   select.replaceChildren(...values.map(value =>
@@ -51,13 +51,13 @@ const shownRuns = () => [...runs.values()].filter(run => run.shown);
 const label = run => sweep ? 'trial ' + run.name : run.name;
 const option = (run, name) => run.config?.options?.[name];
 let colorsUsed = 0;
-/** Returns the colour of a run. A run gets it when it is first shown, and keeps it. */
+/** Returns the number of a run's colour, for color(). A run gets it in the first call, and keeps it. */
 const colorOf = run => run.color ??= colorsUsed++;
 
-/** Renames the metrics of a validation set like those of a test set. */
+/** Returns a line of metrics with the metrics of a validation set renamed to those of a test set. */
 const asTest = line =>
   Object.fromEntries(Object.entries(line).map(([key, value]) => [key.replace(/^validation_/, 'test_'), value]));
-/** Returns the name of the set that these runs are tested on, or 'test' if they have several names. */
+/** Returns the name of the set that these runs are tested on, or 'test' if they have several names or none. */
 const testSetName = (...list) => {
   const sets = [...new Set(list.map(run => run.tested).filter(Boolean))];
   return sets.length === 1 ? sets[0] : 'test';
@@ -71,14 +71,14 @@ function addLines(run, lines) {
   if (run.steps.length > MAX_STEPS) run.steps = run.steps.filter((_, i, all) => i % 2 || i === all.length - 1);
   run.computed = null;
 }
-/** Copies the members of a report into the run. */
+/** Copies the members of a report (a RUN of models/run/report.h) into the run. */
 function mergeReport(run, report) {
   const {metrics, epochs, ...rest} = report;
   Object.assign(run, rest, {epochs_planned: epochs});
   if (metrics) run.steps = [], run.epochs = [], addLines(run, metrics);
   run.computed = null;
 }
-/** Returns make(), and stores it in the run until its data change. */
+/** Returns the result of make(), and stores it in the run until the run's data or the view change. */
 function computed(run, key, make) {
   run.computed ??= new Map();
   if (!run.computed.has(key)) run.computed.set(key, make());
@@ -93,7 +93,7 @@ let clockOffset = 0; // seconds by which the clock of the monitor is ahead of th
 const now = () => Date.now() / 1000 + clockOffset;
 /** Returns the seconds since the program began or resumed the run, until now or until the report was written. */
 const elapsed = run => (run.alive ? now() : run.written) - run.begun;
-/** Returns the steps per second of a live run over the last half minute, or NaN if the page has just been opened. */
+/** Returns the steps per second of a live run over the last half minute, or NaN while only one time is known. */
 function rate(run) {
   const seen = run.progress ?? [];
   return seen.length > 1 ? (last(seen).step - seen[0].step) / (last(seen).time - seen[0].time) : NaN;
@@ -105,7 +105,7 @@ function noteProgress(run) {
 }
 
 // ---- points of curves ----
-/** Returns the number of steps per epoch, or Infinity if it is unknown. points() places steps by it. */
+/** Returns the number of steps per epoch, or Infinity if it is unknown. positions() uses it to place steps. */
 const perEpoch = run => run.steps_per_epoch || last(run.epochs)?.last_step / last(run.epochs)?.epoch || Infinity;
 /** Returns a function that gives the position of a line of metrics on an axis of epochs, steps or seconds. */
 function positions(run, axis) {
@@ -115,7 +115,7 @@ function positions(run, axis) {
   if (axis === 'step') return line => line.step ?? line.last_step ?? line.epoch * steps;
   const ends = [0]; // times of the ends of the epochs
   for (const {seconds} of run.epochs) ends.push(last(ends) + (isNumber(seconds) ? seconds : 0));
-  const skipped = (run.epochs[0]?.epoch ?? 1) - 1; // epochs before the first line
+  const skipped = (run.epochs[0]?.epoch ?? 1) - 1; // number of epochs before the first line
   return line => {
     const epoch = epochOf(line) - skipped, whole = Math.min(Math.floor(epoch), ends.length - 1);
     if (epoch === whole) return ends[whole];
@@ -127,7 +127,10 @@ const points = (run, list, key, axis) => {
   const position = positions(run, axis);
   return list.map(line => [position(line), line[key]]).filter(p => isNumber(p[0]));
 };
-/** Returns at most `limit` points. If there are more, each point is the mean of some consecutive ones. */
+/**
+ * Returns at most `limit` points. If there are more in `all`, each stands for some consecutive ones: it has the mean of
+ * their values, at the position of the last one.
+ */
 function averaged(all, limit) {
   const n = Math.ceil(all.length / limit);
   if (n <= 1) return all;
@@ -138,7 +141,10 @@ function averaged(all, limit) {
   }
   return out;
 }
-/** Returns exponential averages: each is `weight` of the one before and the rest of the value, without bias to 0. */
+/**
+ * Returns exponential averages: each is `weight` times the one before, plus (1 - weight) times the value. They are
+ * corrected for the start at 0.
+ */
 function smoothed(all, weight) {
   let average = 0, n = 0;
   return all.map(([x, y]) => {

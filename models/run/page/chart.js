@@ -12,7 +12,10 @@ function roundNumbers(low, high, n) {
   }
 }
 
-/** Returns powers of ten from `low` to `high`, with their multiples by 2 and 5 if these are less than two decades. */
+/**
+ * Returns powers of ten from `low` to `high`. If that range is less than two decades, adds their multiples by 2 and 5.
+ * If it is more than six decades, leaves out powers at regular distances.
+ */
 function logTicks(low, high) {
   const first = Math.floor(Math.log10(low)), decades = Math.log10(high / low), out = [];
   const every = Math.max(1, Math.ceil(decades / 6));
@@ -22,7 +25,8 @@ function logTicks(low, high) {
 }
 /**
  * Returns the upper end of an axis that shows most curves well. This is the largest value, unless that is far above
- * the typical largest value of a curve, as in a diverged run. The first values and spikes of a curve do not count.
+ * the typical largest value of a curve, as in a diverged run. The largest 3 % of the values of each curve do not count:
+ * often these are its first values and spikes.
  */
 function upperEnd(curves, low, high) {
   const sortedValues = list => [...list].sort((a, b) => a - b);
@@ -38,9 +42,10 @@ const MARGIN = {left: 66, right: 8, top: 8, bottom: 36};
 
 class Chart {
   /**
-   * `options.zero`: the vertical axis starts at 0. `options.log`: offers a logarithmic axis. `options.clip`: leaves out
-   * outliers at first. `series(shown)` returns the lines of the shown runs. A line has `name`, `color`, `points`, and
-   * may have `band` (points with a low and a high value), and flags for its style.
+   * `options.zero`: the vertical axis includes 0, unless it is logarithmic. `options.log`: offers a logarithmic axis.
+   * `options.clip`: cuts off outliers (see upperEnd()), until the user turns this off. `series(shown)` returns the
+   * lines of the shown runs. A line has `name`, `color` and `points`. It may have a `band` (points with a low and a
+   * high value), and flags for its style.
    */
   constructor(title, unit, format, options, series) {
     Object.assign(this, {title, unit, format, options, series, cursorX: null, cursorY: null, dragX: null, lines: []});
@@ -116,7 +121,10 @@ class Chart {
     this.cursor = this.plot.appendChild(make('line', {class: 'cursor', y1: 0, y2: height}));
     this.showValues();
   }
-  /** Returns the ranges of the axes, and functions from values to places in the picture. */
+  /**
+   * Returns the functions X and Y from values to places in the picture, the range x0 to x1 of the horizontal axis, the
+   * ticks of the vertical axis, and the width.
+   */
   scales(width, height) {
     const least = list => list.reduce((a, b) => Math.min(a, b)), most = list => list.reduce((a, b) => Math.max(a, b));
     const curves = this.drawn.map(line => line.points.filter(p => p[1] !== null));
@@ -207,7 +215,7 @@ class Chart {
     else return;
     event.preventDefault();
   }
-  /** Shows the cursor and the values at it. If there are many lines, those near the pointer come first. */
+  /** Shows the cursor and the values at it. If there are more than 4 lines, those near the pointer come first. */
   showValues() {
     this.cursor.setAttribute('visibility', this.cursorX === null ? 'hidden' : 'visible');
     if (this.cursorX === null) return this.values.replaceChildren();
@@ -225,7 +233,10 @@ class Chart {
   }
 }
 
-/** Returns the title of the horizontal axis, and how many units of its positions are one of its numbers. */
+/**
+ * Returns the title of the horizontal axis, and the factor from its printed numbers to positions: 60 if it shows
+ * minutes, since positions are seconds.
+ */
 function axisTitle(end) {
   if (view.axis !== 'time') return [shownRuns().every(run => perEpoch(run) === Infinity) ? 'step' : view.axis, 1];
   return end < 120 ? ['training time (s)', 1] : end < 7200 ? ['training time (min)', 60] : ['training time (h)', 3600];
@@ -252,7 +263,10 @@ function setView(name, value) {
 // ---- lines ----
 const curve = (run, list, key) =>
   computed(run, `${list} ${key}`, () => points(run, run[list], key, view.axis));
-/** Returns the lines of a quantity by step: those of each step, thin, and if smoothing is on also their averages. */
+/**
+ * Returns the thin line of a quantity by step. With smoothing, also returns the line of its averages; if several runs
+ * are shown, only that line.
+ */
 function stepLines(run, quantity, name, color, several) {
   const all = curve(run, 'steps', quantity);
   const raw = {name, color, thin: true, points: all};
@@ -271,7 +285,7 @@ function groups(shown) {
   }
   return [...found].sort(([a], [b]) => a.localeCompare(b, 'en', {numeric: true}));
 }
-/** Returns a line with the mean of a quantity over the runs, and a band of one standard deviation. */
+/** Returns a line with the mean of a quantity over the runs, and a band of one standard deviation above and below. */
 function meanLine(list, lines, key) {
   const all = new Map(); // step or epoch -> its points
   for (const run of list) {
@@ -292,7 +306,10 @@ function meanLine(list, lines, key) {
 const groupLines = (shown, lines, key, style = {}) => groups(shown).map(([value, list], i) =>
   ({name: `${view.group} ${value} (${list.length})`, color: i, ...meanLine(list, lines, key), ...style}));
 
-/** Returns a `series` for a quantity: lines for training and test, and for the steps if the view has them. */
+/**
+ * Returns a `series` for a quantity: lines for training and test. If runs are not grouped, it also has lines for the
+ * steps, where view.steps asks for them.
+ */
 const trainingAndTest = quantity => shown => {
   const several = shown.length > 1, [train, test] = ['train_' + quantity, 'test_' + quantity];
   if (several && view.group) {
@@ -311,7 +328,10 @@ const trainingAndTest = quantity => shown => {
     return [...steps, ...epochs];
   });
 };
-/** Returns a `series` of one line per run. It omits runs that failed in epoch 1: their values may be far off. */
+/**
+ * Returns a `series` of one line per run, or per group. Among several runs without groups, it omits those that failed
+ * in epoch 1: their values may be far off.
+ */
 const oneLine = (list, key) => shown => {
   const several = shown.length > 1;
   if (several && view.group) return groupLines(shown, list, key);

@@ -1,6 +1,7 @@
-"""Joins page.html and the files that it names into one page.
+"""Joins page.html and the style and scripts that it names into one page.
 
-As a program, it writes the page as a C++ string literal to the file in its argument. tools/monitor calls template().
+As a program, this file writes the page as a C++ string literal to the file named by its argument. tools/monitor calls
+template().
 """
 import pathlib
 import re

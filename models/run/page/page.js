@@ -35,7 +35,7 @@ function update() {
     'trials of this sweep'));
   updateTiles();
   updateNotes(run);
-  // Parts change once per epoch. Between changes they stay, so that open and focused elements stay too.
+  // Parts change when an epoch ends or a state changes. Else they stay, so that open and focused elements stay too.
   const currentParts = [run?.name, run?.epochs.length, run?.state, sweep?.state, sweep?.best].join(' ');
   if (currentParts !== drawnParts) {
     const open = [...document.querySelectorAll('#parts details')].map(d => d.open);
@@ -48,14 +48,14 @@ function update() {
 function updateTiles() {
   $('tiles').replaceChildren(...(runs.has(chosen) ? tiles(runs.get(chosen)) : []));
 }
-/** Shows the controls of the charts that have a use for these runs. */
+/** Offers the options that differ between these runs for grouping, or hides this control if there are none. */
 function updateView(shown) {
   const varied = shown.length > 1 ? variedOptions(shown) : [];
   if (!varied.includes(view.group)) view.group = '';
   $('grouping').hidden = !varied.length;
   setChoices($('group'), ['', ...varied], view.group);
 }
-/** Returns when and by what a run was made, as far as its report says so. */
+/** Returns the time of the begin, the version and the command line of a run, as far as its report has them. */
 function originOf({begun, build, command}) {
   const parts = [isNumber(begun) ? 'begun ' + new Date(1000 * begun).toLocaleString('en-GB') : null,
     typeof build === 'string' ? 'version ' + build.split(',')[0] : null,
@@ -125,9 +125,9 @@ $('notes').querySelector('button').addEventListener('click', async () => {
 });
 
 // ---- answers of the monitor ----
-const MAX_FOLLOWED = 20; // runs that start later are shown by themselves, up to this number of curves
+const MAX_FOLLOWED = 20; // while fewer runs than this are shown, a run that starts is shown at once
 let answeredSince = ''; // the member "since" of the last answer
-let drawnStates = ''; // the states of all runs in the last answer
+let drawnStates = ''; // the members of all runs in the last answer, without their data
 /**
  * Merges an answer of the monitor into the runs. Returns `more` if the monitor has more data already, and `changed` if
  * the page must be drawn again.
@@ -162,7 +162,7 @@ function mergeAnswer({runs: news, sweep: newSweep, now: time, since}) {
   chosen ??= sweep?.best ?? shownRuns().find(run => run.alive)?.name ?? null;
   return {more: shownRuns().length > 0, changed};
 }
-const MAX_NEW = 50; // runs per query whose data the page does not have yet, so that it is drawn soon
+const MAX_NEW = 50; // most runs per query of which the page has no data yet: a small answer lets it draw soon
 const MAX_QUERY = 8000; // characters; the monitor refuses addresses above 16 KiB
 /** Returns queries for new data of all shown runs, each of about MAX_QUERY characters at most; at least one. */
 function queries() {
@@ -176,7 +176,7 @@ function queries() {
   }
   return all;
 }
-/** Returns the part of a query that all runs share. */
+/** Returns the part of a query that does not depend on the runs in it. */
 const sharedQuery = () => 'since=' + answeredSince + (sweep ? '&sweep=' + encodeURIComponent(sweep.version) : '');
 function watch() {
   let timer, busy = false;
@@ -210,7 +210,7 @@ else {
   sweep = data?.sweep ?? null;
   (data?.runs ?? []).forEach((report, i) =>
     mergeReport(Object.assign(runOf(report.name ?? 'run ' + (i + 1)), {shown: true}), report));
-  // The file may be old, so it does not show that a run is running.
+  // The file may be old, so do not show that a run is running.
   if (!sweep) for (const run of runs.values()) if (run.state === 'running') run.state = '';
   chosen = sweep?.best ?? null;
   update();

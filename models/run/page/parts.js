@@ -1,5 +1,6 @@
 'use strict';
-// The parts of the page for one run. Each function makes a part from one member of the data; see models/run/report.h.
+// The parts of the page for one run. A function ...Part() makes a part from one member of the data; see
+// models/run/report.h.
 
 const part = (title, ...content) => make('section', {}, make('h2', {}, title), content);
 const scroll = (label, ...content) =>
@@ -9,11 +10,11 @@ function table(head, rows, kind = '') {
   return make('table', {class: kind}, make('thead', {}, make('tr', {}, head.map(h => make('th', {}, h)))),
     make('tbody', {}, rows.map(row => make('tr', {}, row.map(cell => make('td', {}, cell))))));
 }
-/** Draws lengths as parts of one bar; the bar is as long as `whole`. */
+/** Returns a bar with a coloured segment for each length. A length of `whole` would fill the whole width. */
 const bar = (lengths, whole, first = 0) => make('div', {class: 'bar'}, lengths.map((n, i) =>
   make('i', {style: `--color: ${color(first + i)}; width: ${(100 * n / whole).toFixed(2)}%`})));
 
-/** Returns the mean of a quantity over the last 20 steps, since a single mini-batch varies much. */
+/** Returns the mean of a quantity over the last 20 lines of steps, since a single mini-batch varies much. */
 const recent = (run, key) => {
   const values = run.steps.slice(-20).map(line => line[key]);
   return values.length && values.every(isNumber) ? sum(values) / values.length : undefined;
@@ -41,7 +42,8 @@ function tiles(run) {
 function confusionPart(title, {classes, counts, mistakes,
   images = counts.map(sum), seen = classes.map((_, j) => sum(counts.map(row => row[j]))), total = sum(seen),
   right = sum(counts.map((row, i) => row[i])), left_out, ...image}) {
-  // Right predictions are blue, wrong ones orange. Wrong ones are few, so their shade grows with the root.
+  // Right predictions are blue, wrong ones orange. Wrong ones are few, so their shade grows with the square root of
+  // their share.
   const heat = (share, correct) => share > 0 ? `background: rgb(var(--${correct ? 'right' : 'wrong'}) / ` +
     `${(.08 + .5 * (correct ? share : Math.sqrt(share))).toFixed(2)})` : null;
   const cell = (n, whole, correct) =>

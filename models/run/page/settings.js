@@ -1,10 +1,10 @@
 'use strict';
-// Two pictures of many runs: a metric over a setting, and parallel coordinates of all settings that differ.
+// Two pictures of many runs: a metric over a setting, and parallel coordinates of up to 8 settings that differ.
 
 const axes = {setting: null, metric: null};
 /**
  * Returns a function from values to positions from 0 to 1, with its `ticks`. Numbers get a linear axis, or a
- * logarithmic one if they are positive and far apart. Other values stand side by side.
+ * logarithmic one if they are positive and far apart. Other values are sorted and get equal distances.
  */
 function scaleOf(values) {
   const known = [...new Set(values.filter(v => !isMissing(v)))];
@@ -21,7 +21,7 @@ function scaleOf(values) {
 /** Returns the colour of a result from 0 (worst) to 1 (best). */
 const resultColor = t => `color-mix(in oklab, var(--c0) ${Math.round(100 * t)}%, var(--c1))`;
 
-/** Draws the pictures of the runs into #settings, or hides it if no setting differs. */
+/** Draws the pictures of the runs into #settings. Hides it if no setting differs, or if there are fewer than 3 runs. */
 function drawSettings(list) {
   const settings = variedOptions(list);
   const metrics = metricColumns(testSetName(...list)).filter(([name]) => name !== 'epoch');
@@ -33,7 +33,7 @@ function drawSettings(list) {
   const done = list.filter(run => isNumber(metric[1](run)));
   const toBetter = /loss/.test(metric[0]) ? y => 1 - y : y => y, height = scaleOf(done.map(metric[1]));
   const results = done.map(run => ({run, y: height(metric[1](run)), quality: toBetter(height(metric[1](run)))}))
-    .sort((a, b) => a.quality - b.quality); // the best are drawn last
+    .sort((a, b) => a.quality - b.quality); // the best are drawn last, above the others
   setChoices($('setting'), settings, setting);
   setChoices($('metric'), metrics.map(([name]) => name), metric[0]);
   const width = Math.min(560, section.clientWidth - 34), said = section.querySelector('output');

@@ -4,7 +4,7 @@
 let order = {column: null, down: false};
 const stateOf = run => make('span', {class: 'state ' + (/^(running|failed)$/.exec(run.state)?.[0] ?? '')}, run.state);
 const settingText = x => isNumber(x) ? digits(x) : x == null ? '\u2013' : typeof x === 'string' ? x : JSON.stringify(x);
-/** Returns the names of all options that differ between the runs. */
+/** Returns the names of all options that differ between the runs, except --runs and --run-name. */
 function variedOptions(list) {
   const names = new Set(list.flatMap(run => Object.keys(run.config?.options ?? {})));
   return [...names].filter(name => !/^(run-name|runs)$/.test(name) &&
@@ -39,7 +39,7 @@ function sorted(list, column) {
 }
 
 // ---- filter: words that a row must have, and comparisons such as lr>0.01 ----
-/** Returns a function that is true for the runs of one word of the filter. Throws an Error for an unknown column. */
+/** Returns a function that is true for the runs that match a word of the filter. Throws Error for an unknown column. */
 function condition(word, columns, list) {
   const plain = text => text.toLowerCase().replace(/[^a-z0-9]/g, '');
   const [, name, operator, text] = /^([^<>=!]+)(<=|>=|!=|=|<|>)(.*)$/.exec(word) ?? [];
@@ -57,7 +57,10 @@ function condition(word, columns, list) {
     return isNumber(x) && ({'<': x < number, '<=': x <= number, '>': x > number, '>=': x >= number})[operator];
   };
 }
-/** Returns the runs that the filter lets through, in the order of the table. Shows how many, or what is wrong. */
+/**
+ * Returns the runs that match the filter, in the order of the table, and shows their number. If the filter is wrong,
+ * returns all runs, and shows the error.
+ */
 function tableRuns(list, columns) {
   let found = list;
   try {
@@ -71,7 +74,7 @@ function tableRuns(list, columns) {
 }
 
 // ---- the table ----
-/** Returns a function that gives the colour of a run's curve, which may be that of its group. */
+/** Returns a function that gives the number of a run's colour, for color(). If runs are grouped, it is the group's. */
 function curveColors() {
   const shown = shownRuns();
   if (!view.group || shown.length < 2) return colorOf;
@@ -87,9 +90,9 @@ function runCell(run, colorOfCurve) {
     click: show}, run.name),
   run.name === sweep?.best ? ' (best)' : null];
 }
-/** Returns the address of a page of the monitor. */
+/** Returns the address of a page of the monitor: `path`, with the run's name in place of NAME, and the token. */
 const address = (path, run) => `${path}token=${token}`.replace('NAME', () => encodeURIComponent(run.name));
-/** Returns the buttons and links of a run. In the file of a sweep, a link leads to the trial's own file beside it. */
+/** Returns the buttons and links of a run. In the file of a sweep, a link leads to the trial's report in its folder. */
 function actions(run, live) {
   const link = (text, href) => make('a', {href, 'data-key': `${text} ${run.name}`}, text);
   if (live) return [stopButton(run), ' ', run.page ? link('report', address('report?run=NAME&', run)) : null, ' ',
