@@ -1,5 +1,5 @@
 // Weighted sums over workers. Variances are taken about the combined mean. This needs a second collective sum, but
-// avoids the cancellation of E[x^2] - E[x]^2, which loses precision if means are large. A sum is a small all-reduce if
+// avoids the cancellation of E[x^2] - E[x]^2, which loses precision if means are large. A sum is one all-reduce if
 // every rank has one worker, else an allgather with local additions in the order of the workers.
 
 #include "ringgrad/par/aggregate.h"

@@ -8,8 +8,8 @@
 //   mean_c = sum f_j mean_j        variance_c = sum f_j (variance_j + (mean_j - mean_c)^2)
 //
 // The squared term accounts for the differences between the workers' means; without it the variance is too small.
-// Values weighted by the fraction of a worker without samples do not count, even if they are NaN. Group adds the
-// weighted values of all workers.
+// A worker without samples has the fraction 0. Its weighted values do not count, even if they are NaN (weigh()). Group
+// adds the weighted values of all workers.
 #pragma once
 
 #include "ringgrad/par/group.h"
@@ -40,7 +40,7 @@ class StateSum {
 public:
     /// Keeps the statistics and the sums of this rank's next worker.
     void add(std::span<const StateBlock> blocks, double fraction, std::span<const double> sums = {});
-    /// Collective; two small all-reduces, or two allgathers if any rank has several workers. Requires add() for each of
+    /// Collective: two all-reduces, or two allgathers if any rank has several workers. Requires add() for each of
     /// this rank's workers. Writes the combined statistics to `blocks` and the sums over all workers to `sums`.
     void finish(Group& group, std::span<const StateBlock> blocks, std::span<double> sums = {});
 

@@ -3,9 +3,9 @@
 // The model has three constants: alpha (seconds per message), beta (seconds per byte sent) and gamma (seconds per byte
 // added). The constants are fixed, not measured at start-up: the algorithms add in different orders, so a choice by
 // noisy measurements would change the bits from run to run. choose() depends only on the length, the numbers of ranks
-// and nodes, and whether the vector lies in shared memory. If a single node gives no shared memory, Group chooses as if
-// each rank were a node. Runs that differ in any of this may give different bits. bench_allreduce measures the
-// algorithms on a machine.
+// and nodes, and whether the vector lies in shared memory. If a single node gives no shared memory, or nodes have
+// different numbers of ranks, Group chooses as if each rank were a node. Runs that differ in any of this may give
+// different bits. bench_allreduce measures the algorithms on a machine.
 #pragma once
 
 #include <bit>
@@ -14,9 +14,10 @@
 
 namespace rg::par {
 
-/// automatic: shared after Group::sum_in_order(), else the choice of choose(). ring: segmented ring. small: recursive
-/// doubling. shared: adds node by node, in rank order within a node. It uses memory that the ranks of a node share, and
-/// a chain of the nodes. mpi: MPI_Allreduce, for comparison only, since MPI polls without yielding the core.
+/// automatic: `shared` after Group::sum_in_order() or with Wire::bf16, else the choice of choose(). ring: segmented
+/// ring. small: recursive doubling. shared: adds node by node, in rank order within a node. It uses memory that the
+/// ranks of a node share, and a chain of the nodes. mpi: MPI_Allreduce, for comparison only, since MPI polls without
+/// yielding the core.
 enum class Algorithm : uint8_t { automatic, ring, small, shared, mpi };
 
 /// Predicts the seconds of an all-reduce between nodes. Assumes 2 us per message, and 10 GB/s for both the network (100
@@ -28,7 +29,8 @@ struct CostModel {
         const double p = ranks;
         return 2 * (p - 1) * alpha + 2 * (p - 1) / p * bytes * beta + (p - 1) / p * bytes * gamma;
     }
-    /// Both directions of the chain carry data at the same time. A node within it sends to both of its neighbours.
+    /// The two directions of a link carry data at the same time. A node inside the chain sends all bytes twice, once to
+    /// each neighbour.
     double chain(double bytes, int nodes) const {
         return 2 * (nodes - 1) * alpha + bytes * ((nodes > 2 ? 2 : 1) * beta + gamma);
     }

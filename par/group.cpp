@@ -109,7 +109,7 @@ Operation Group::agree(const char* name, std::string_view what, size_t bytes, ui
 
 SharedReducer* Group::shared(const char* name, std::string_view what, size_t bytes) {
     if (!tried_shared_ && !link_.node().ranks.empty()) {
-        agree(name, what, bytes, segment_bytes_ << 8); // opening cannot name a missing rank; this handshake can
+        agree(name, what, bytes, segment_bytes_ << 8); // this wait can name a missing rank; open_shared() cannot
         std::unique_ptr<SharedWindow> window = link_.open_shared(SharedReducer::window_bytes(segment_bytes_));
         if (window) {
             shared_ = std::make_unique<SharedReducer>(link_, std::move(window), segment_bytes_);

@@ -1,12 +1,12 @@
 // Group: the collective operations of a program, over any Link.
 //
 // The operations use point-to-point messages, and memory that the ranks of a node share. Their waits yield the core and
-// have a deadline. Only MPI's own all-reduce (Algorithm::mpi) and the opening of shared memory block inside the MPI
-// library.
+// have a deadline. Only MPI's own all-reduce (Algorithm::mpi), and opening and freeing shared memory, block inside the
+// MPI library.
 // All ranks of the link must call the same operations in the same order. If calls do not match (Handshake), or a rank
-// misses the deadline, the operation throws Error. The group cannot be used after an Error: let the Error end the
-// program (run_ranks_main() in session.h) or the task (task_pool.h). `what` names the data in error texts and must be
-// the same on all ranks. A group may be used by one thread at a time.
+// misses the deadline, the operation throws Error. (Algorithm::mpi detects neither.) The group cannot be used after an
+// Error: let the Error end the program (run_ranks_main() in session.h) or the task (task_pool.h). `what` names the data
+// in error texts and must be the same on all ranks. A group may be used by one thread at a time.
 #pragma once
 
 #include "ringgrad/par/algorithm.h"
@@ -37,36 +37,39 @@ public:
     void set_step(int64_t step) { step_ = step; }
 
     /// Sums the values over all ranks, in place. Collective. All ranks end with the same bits (except those of NaN).
-    /// A repeated run gives them again if count, ranks, their nodes and algorithm are the same. Algorithm::ring makes a
-    /// plan (channels and buffers) for each vector (address, count and type), and Algorithm::small makes one for each
-    /// length. Each of the two keeps the kPlans plans used last. Throws Error if the counts differ between ranks, or
-    /// the algorithm is not possible. Algorithm::mpi does not compare counts, and MPI need not give the same bits.
-    /// With Wire::bf16 the algorithm must be `automatic` or `shared`, and both mean `shared`.
+    /// A repeated run gives them again if these are the same: count, ranks, their nodes, algorithm, wire, and whether
+    /// the vector lies in memory(). Algorithm::ring makes a plan (channels and buffers) for each vector (address, count
+    /// and type), and Algorithm::small makes one for each length in bytes. Each of the two keeps the kPlans plans used
+    /// last. Throws Error if the counts differ between ranks, or the algorithm is not possible. Algorithm::mpi does not
+    /// compare counts, and MPI need not give the same bits. With Wire::bf16 the algorithm must be `automatic` or
+    /// `shared`, and both mean `shared`.
     void allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm = Algorithm::automatic,
                        Wire wire = Wire::full);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
 
     /// Makes Algorithm::automatic add rank after rank from now on, in the order that order() then returns. This order
     /// is the same for vectors of any length. If each node holds consecutive ranks, it is ascending, so the sum does
-    /// not depend on how the ranks are spread over nodes. Collective.
+    /// not depend on how the ranks are spread over nodes. Collective. Before this call, order() is empty.
     void sum_in_order();
     const std::vector<int>& order() const { return order_; }
-    /// Sets the number of workers of each rank, at least 1. A mini-batch is divided among the workers, and a rank
-    /// computes the parts of its workers one after another. Requires sum_in_order().
+    /// Sets the number of workers of each rank, at least 1. All ranks must pass the same numbers. A mini-batch is
+    /// divided among the workers, and a rank computes the parts of its workers one after another. Requires
+    /// sum_in_order().
     void set_workers(std::vector<int> of_rank);
     /// Returns the number of workers of a rank: 1 before set_workers().
     int workers(int rank) const { return workers_.empty() ? 1 : workers_[size_t(rank)]; }
-    /// Returns the largest number of workers of a rank.
+    /// Returns the largest number of workers that any rank has.
     int most_workers() const { return workers_.empty() ? 1 : std::ranges::max(workers_); }
-    /// Sums the vectors of all workers, one after another. So the bits do not depend on which rank has which workers.
-    /// `values` is the vector of the rank's last worker, and gets the sum. Those of its other workers lie in the same
-    /// memory() at `values.data() + i * stride`, for i = 1 and so on. Collective. Requires set_workers().
+    /// Sums the vectors of all workers one by one, rank by rank in the order of order(). So the bits depend only on the
+    /// order of the workers, not on which rank has which of them. `values` is the vector of the rank's last worker, and
+    /// gets the sum. Those of its other workers lie in the same memory() at `values.data() + i * stride`, in the order
+    /// i = 1, 2 and so on. Collective. Requires set_workers().
     void sum_over_workers(std::span<float> values, size_t stride, std::string_view what);
 
     /// Allocates zeroed memory for vectors that are summed often, such as gradients. Collective; all ranks pass the
-    /// same length. The memory is aligned to a cache line, and the group owns it. If Link::open_shared() works, the
-    /// ranks of a node share the memory, and Algorithm::shared sums it in place: any range, but the same one on all
-    /// ranks.
+    /// same length. The memory is aligned to a cache line, and the group owns it. If Link::open_shared() works, each
+    /// rank gets its part of memory that the ranks of the node share. Algorithm::shared then sums it in place: any
+    /// range, but the same one on all ranks.
     std::span<std::byte> memory(size_t bytes, std::string_view what);
 
     /// Returns true if `value` is true on every rank. Collective.
@@ -89,8 +92,8 @@ private:
                    const VectorsPerRank& several = {});
     /// Returns the reducer for shared memory, or null on all ranks if there is none. The first call is collective.
     SharedReducer* shared(const char* name, std::string_view what, size_t bytes);
-    /// Returns the algorithm for a vector of a few bytes. That is shared memory, if all ranks are on one node and it is
-    /// open already: opening it would take longer.
+    /// Returns the algorithm for a vector of a few bytes. It is `shared` if all ranks are on one node and their shared
+    /// memory is open already, else `small`: opening the memory would take longer than the sum.
     Algorithm quickest() const { return shared_ && one_node() ? Algorithm::shared : Algorithm::small; }
     bool one_node() const { return int(link_.node().ranks.size()) == size(); }
 

@@ -1,5 +1,5 @@
-// Journal: the file in which a task pool records tasks that have ended, except those that an interrupt cancelled. Each
-// line is one JSON object, and write() calls fsync() before it returns.
+// Journal: the file in which a task pool records tasks that have ended, except those that end as cancelled after
+// TaskPool::interrupt(). Each line is one JSON object, and write() calls fsync() before it returns.
 //
 // A pool that starts again with the same journal does not repeat finished or cancelled tasks. It recognises tasks by
 // function and arguments. Failed tasks are recorded too, but the pool repeats them. A kill can damage only the last
@@ -15,15 +15,16 @@ namespace rg::par {
 
 class Journal {
 public:
-    /// Reads the existing entries; write() appends new ones after them. With an empty path, reads and writes nothing.
-    /// Throws Error if the file cannot be read or opened, or a complete line is not a JSON object with a "state".
+    /// Reads the entries of the file, or creates the file. write() appends new entries. With an empty path, reads and
+    /// writes nothing. Throws Error if the file cannot be read or opened, or if a complete line is not a JSON object
+    /// with a "state" (and "function" and "args", if the task finished or was cancelled).
     explicit Journal(const std::string& path);
     Journal(const Journal&) = delete;
     Journal& operator=(const Journal&) = delete;
     ~Journal();
 
-    /// Removes and returns an entry that says that this task finished or was cancelled. Returns nothing if there is
-    /// none. If equal tasks have left several entries, each call returns the next.
+    /// Returns an entry that was read from the file and says that this task finished or was cancelled. Returns nothing
+    /// if there is none. If equal tasks have left several entries, each call returns the next.
     std::optional<Json> take(const std::string& function, const Json& args);
     /// Appends an entry. The entry must have the keys "function", "args" and "state", and may have others. Throws Error
     /// if the file cannot be written.

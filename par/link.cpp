@@ -28,8 +28,8 @@ constexpr double kDeadline = 300.0; // seconds
 // and three times slower with 500.
 constexpr int kSpins = 500, kSpinsWhenCrowded = 20;
 // Seconds after which a wait no longer yields the core between polls, but sleeps: the peer is then probably computing.
-// Sleeping earlier made four ranks on two cores ten times slower. A rank that wakes up must wait for a time slice,
-// because the other ranks yield and never sleep.
+// Sleeping earlier made four ranks on two cores ten times slower: a rank that wakes up must first wait for a core, and
+// ranks that only yield keep the cores busy.
 constexpr double kNapAfter = 0.05;
 constexpr long kNapNs = 50'000;
 constexpr double kRollCallAfter = 0.25; // seconds that a wait has taken before it calls its observer
@@ -191,8 +191,8 @@ void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, co
     if (waited_s > 0) fail_late(cat("rank ", peer, " ", doing), peer, op, round, waited_s);
 }
 
-/// Polls until done() returns true, and returns 0. If the deadline of this rank or of another one passes first, returns
-/// the seconds waited instead.
+/// Polls until done() returns true, and returns 0. If the deadline passes first, or wait_observer_ learns that another
+/// rank's wait has failed, returns the seconds waited instead.
 template <class Done>
 double Link::poll(const Operation& op, const Done& done) const {
     const int spins = crowded_ ? kSpinsWhenCrowded : kSpins;
@@ -219,7 +219,7 @@ double Link::poll(const Operation& op, const Done& done) const {
 }
 
 void Link::fail_late(std::string_view expected, int peer, const Operation& op, int round, double seconds) const {
-    const bool leaving = deadline_ == 0; // fail_all_waits() was called: another error is reported
+    const bool leaving = deadline_ == 0; // fail_all_waits() was called, because of another error
     const std::string missing = wait_observer_ && op.number && !leaving ? wait_observer_->report_missing() : "";
     throw RankMissing(cat(op.name, " ", op.what, ": expected ", expected, ", got nothing in ", seconds, " s (rank ",
                           rank_, ", round ", round, ", ", op.bytes, " bytes in all, operation ", op.number, ", step ",

@@ -28,8 +28,9 @@ public:
     using Error::Error;
 };
 
-/// Thrown if a wait reaches the deadline (Link::deadline()), or if another rank's wait has (RollCall). It ends the
-/// whole job, even if a task of a task pool throws it; errors of a task otherwise end only that task.
+/// Thrown by a wait that has reached the deadline (Link::deadline()), that fail_all_waits() has ended, or that fails
+/// because a wait of another rank has failed (RollCall). It ends the whole job, even if a task of a task pool throws
+/// it. Other errors that a task throws end only that task.
 class RankMissing : public Error {
 public:
     using Error::Error;
@@ -39,15 +40,16 @@ public:
 struct Operation {
     const char* name = ""; // "allreduce"
     std::string_view what; // names the data in error texts: "gradients, bucket 2"
-    uint64_t bytes = 0;    // length of the whole operation, not of one message; 0 for allgather
-    uint64_t number = 0;   // counts the operations of a group; 0 if not all ranks of the link take part
+    uint64_t bytes = 0;    // length of the operation's data, not of one message; 0 for allgather
+    uint64_t number = 0;   // counts the operations of a Group, from 1; 0: outside a Group, and without roll call
     int64_t step = 0;      // training step, for error texts only
     uint64_t detail = 0;   // other values that must agree, such as a broadcast's root or the segment size
 };
 
 class Link;
 
-/// A link calls its observer during long waits. RollCall (roll_call.h) implements it, to find missing ranks.
+/// A link calls its observer during long waits of a Group's operations. RollCall (roll_call.h) implements it, to find
+/// missing ranks.
 class WaitObserver {
 public:
     /// Returns true if the wait must fail now. RollCall::check() describes the parameters.
@@ -85,7 +87,7 @@ public:
     ~SharedWindow() { release_(); }
     SharedWindow(const SharedWindow&) = delete;
     SharedWindow& operator=(const SharedWindow&) = delete;
-    /// Returns the first byte of the part of the rank node().ranks[place], aligned to 64 bytes.
+    /// Returns the start of the part of the rank node().ranks[place]. It is aligned to 64 bytes.
     std::byte* part(size_t place) const { return parts_[place]; }
     /// Returns the number of bytes in one part.
     size_t bytes() const { return bytes_; }
@@ -111,17 +113,18 @@ public:
     /// Return this rank's index among the program's ranks on this node, and the number of these ranks.
     int local_rank() const { return local_rank_; }
     int local_size() const { return local_size_; }
-    /// The nodes of a job, if all have the same number of ranks.
+    /// This rank's node, and its position among the nodes of the job. All fields keep their defaults if nodes have
+    /// different numbers of ranks, or if the link is a SubLink of only some ranks.
     struct Node {
-        std::vector<int> ranks;       // those of this node, in ascending order; empty if nodes have unequal numbers
+        std::vector<int> ranks;       // those of this node, in ascending order
         size_t place = 0;             // index of this rank in `ranks`
         int previous = -1, next = -1; // the ranks with the same place on the nodes before and after this one; -1: none
         int after = 0;                // number of nodes after this one
-        std::vector<int> order;       // all ranks of the job, node by node
+        std::vector<int> order;       // all ranks of the link, node by node
     };
     /// Nodes are in the order of their lowest ranks. Ranks of a node can share memory (open_shared).
     const Node& node() const { return node_; }
-    /// Makes each rank a node of its own. Call it on all ranks.
+    /// Makes each rank a node of its own in node(); local_rank() does not change. Call it on all ranks.
     void set_one_rank_per_node();
     /// Returns "rank 2", or "rank 2 on HOST" if the ranks are MPI processes. For error texts.
     virtual std::string name_of(int rank) const;
@@ -129,22 +132,25 @@ public:
     /// Opens a channel that sends `bytes` bytes, 0 to 2^31 - 1. The buffer must stay valid, at the same address, until
     /// the channel is closed.
     Channel open_send(const void* data, size_t bytes, int to, int tag);
-    /// Opens a channel for messages of at most `capacity` bytes; wait() and test() throw Error for a longer one.
+    /// Opens a channel that receives messages of at most `capacity` bytes, 0 to 2^31 - 1. wait() and test() throw Error
+    /// for a longer message. The buffer must stay valid as for open_send().
     Channel open_receive(void* data, size_t capacity, int from, int tag);
 
     /// Starts sending or receiving one message. Requires that the channel has no message in flight.
     void start(Channel& channel);
-    /// Blocks until the message is complete, and returns its length in bytes. Polls, then yields the core, then sleeps
-    /// briefly, so that ranks that outnumber cores do not starve each other. Returns at once if no message is in
-    /// flight. Throws RankMissing after the deadline; the text names the ranks, the operation, the round and the bytes.
+    /// Blocks until the message is complete, and returns its length in bytes. If no message is in flight, returns the
+    /// channel's length or capacity at once. Polls, later yields the core between polls, and still later sleeps between
+    /// them, so that ranks that outnumber cores do not starve each other. Throws RankMissing after the deadline; the
+    /// text names the ranks, the operation, the round and the bytes.
     size_t wait(Channel& channel, const Operation& op, int round = 0);
     /// Returns true if no message is in flight. If this call has completed a message, *bytes is its length.
     bool test(Channel& channel, size_t* bytes);
 
     /// Collective over all nodes. Returns zeroed memory that the ranks of this node share, with a part for each of
     /// node().ranks. Returns null on all ranks if there is none: node().ranks is empty, or MPI cannot provide it. With
-    /// one rank per node, or without MPI, lack of memory throws Error instead. With several ranks per node, MPI blocks,
-    /// and its error cannot name a missing rank. So let the ranks agree first (Handshake); that error names the rank.
+    /// one rank per node, or without MPI, lack of memory throws Error instead. With several ranks per node, the call
+    /// blocks inside the MPI library. At the deadline it ends the process, and cannot name a missing rank. So let the
+    /// ranks agree first (Handshake): the error of that wait names the rank.
     std::unique_ptr<SharedWindow> open_shared(size_t bytes_per_rank);
     /// Blocks, as wait() does, until a word in shared memory is at least `value`. Then everything that its writer
     /// stored before the word is visible. Throws RankMissing after the deadline, with "expected rank `peer` `doing`".
@@ -153,17 +159,17 @@ public:
 
     /// Returns the seconds that one wait may take: 300 unless another deadline was set.
     double deadline() const { return deadline_; }
-    /// Sets the deadline from the environment variable RG_DEADLINE_S, unless that is empty. Throws Error if it is not a
-    /// positive number. The constructor does not read it: without a link, every rank would report the error, not rank 0
-    /// alone.
+    /// Sets the deadline from the environment variable RG_DEADLINE_S, unless that is unset or empty. Throws Error if
+    /// it is not a positive number. The constructor does not read it: without a link, every rank would report the
+    /// error, not rank 0 alone.
     void read_environment();
     void set_deadline(double seconds);
-    /// Makes waits on this link fail soon, unless their message has come. A thread that has met an error calls it to
-    /// end the waits of another thread.
+    /// Makes waits on this link, present and future, throw RankMissing soon, unless their message has come. A thread
+    /// that has met an error calls it to end the waits of another thread.
     void fail_all_waits() { deadline_ = 0; }
 
-    /// Ends the job with this exit code (MPI), or makes the other ranks throw PeerFailed when they start or wait
-    /// (threads).
+    /// With MPI, ends the job with this exit code. With threads, makes the other ranks throw PeerFailed when they next
+    /// start or await a message. Does nothing if the rank is alone.
     virtual void abort(int code) = 0;
     /// Sums in place with the MPI library's own blocking all-reduce, for comparison. Returns false, without summing,
     /// unless this is the link of mpi_link.h. `width` is the bytes per element: 4 for float, 8 for double.
@@ -180,7 +186,8 @@ public:
 
 protected:
     Link(int rank, int size, int local_rank, int local_size);
-    /// Sets node(). first_of_node[r] is the lowest rank on the node of rank r.
+    /// Sets node(), unless nodes have different numbers of ranks. first_of_node[r] is the lowest rank on the node of
+    /// rank r.
     void set_nodes(std::span<const int> first_of_node);
     void set_node(const Node& node) { node_ = node; }
     const Slot& slot(int i) const { return slots_[size_t(i)]; }
@@ -191,7 +198,8 @@ private:
     friend class RollCall; // sets wait_observer_
     virtual void do_open(int slot, void* data) = 0;
     virtual void do_start(int slot) = 0;
-    /// Returns true if the message is complete, and sets *bytes if it was received. Throws Error if the transport does.
+    /// Returns true if the message is complete. For a receive, then sets *bytes to its length. Throws Error if the
+    /// transfer has failed.
     virtual bool do_test(int slot, size_t* bytes) = 0;
     virtual void do_close(int slot) = 0;
     /// Removes short messages from this peer with this tag that nobody will receive, if the transport stores messages.
@@ -237,11 +245,11 @@ private:
 /// Every operation of a Group that uses messages starts with one 96-byte message from each rank to the next around the
 /// ring. A rank receives no data until the previous rank's message agrees with its own operation (name, what, bytes,
 /// number, detail). If the ranks do not all agree, at least one pair of neighbours differs, so some rank detects it.
-/// The message takes about a microsecond; recursive doubling (doubling.h) sends its first data meanwhile.
+/// Within a node the message takes about a microsecond; recursive doubling (doubling.h) sends its first data meanwhile.
 ///
-/// If all ranks share memory, they also write each operation into that memory (post_in()). An operation on it then uses
-/// post() and agree() instead of start() and finish(): it needs no message, and each rank compares its operation with
-/// those of all others. So these ranks also detect a rank that is in an operation with messages.
+/// If all ranks share memory, they also write each operation into that memory (post_in()). Sums in shared memory then
+/// use post() and agree() instead of start() and finish(): they need no message, and each rank compares its operation
+/// with those of all others. So these ranks also detect a rank that is in an operation with messages.
 class Handshake {
 public:
     explicit Handshake(Link& link);
@@ -250,19 +258,20 @@ public:
 
     /// Sends this rank's operation to the next rank, and does not block. Call finish() with the same operation.
     void start(const Operation& op);
-    /// Blocks until the previous rank's message has arrived. Throws Error naming both operations if they differ.
+    /// Blocks until the previous rank's message has arrived and this rank's has been sent. Throws Error naming both
+    /// operations if they differ.
     void finish(const Operation& op);
 
     static constexpr size_t kPostBytes = 128;
-    /// Makes post() write this rank's operations at byte `offset` of its part of the window. The kPostBytes bytes there
-    /// must be zero at first.
+    /// Makes post() and start() write this rank's operation at byte `offset` of its part of the window. The kPostBytes
+    /// bytes there must be zero at first.
     void post_in(const SharedWindow& window, size_t offset);
     void post(const Operation& op);
     /// Blocks until every rank has posted operation op.number or a later one. Throws Error naming both operations if a
     /// rank's operation differs.
     void agree(const Operation& op);
     /// Returns, for error texts, the last known operation of a rank: " (last in operation 411, step 41)". Without
-    /// post_in(), knows only the previous rank's, after its first handshake, and otherwise returns "".
+    /// post_in(), knows only that of the previous rank, after the first finish(). Otherwise returns "".
     std::string last_seen(int rank) const;
 
 private:

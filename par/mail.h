@@ -37,7 +37,7 @@ private:
     int peer_;
     std::string queued_; // posted letters, in order; bytes before begin_ have been sent or are in flight
     size_t begin_ = 0;
-    std::string sending_;  // the chunk in flight
+    std::string sending_;  // the message in flight; empty if none
     std::string received_; // received letters; the last may be incomplete
     std::vector<char> chunk_;
     Channel to_peer_, from_peer_;

@@ -3,8 +3,8 @@
 // rank, one gathers host names), opening and closing a shared window, mpi_allreduce(), the end (prepare_to_finalize(),
 // MPI_Finalize) and MPI_Abort.
 //
-// Asks for MPI_THREAD_MULTIPLE, because gradients may be summed by a thread of their own (models/run/gradient_sum.h).
-// MPI_THREAD_SERIALIZED is accepted too, since one thread at a time calls MPI. Errors of the communicator are
+// Asks for MPI_THREAD_MULTIPLE, because another thread than the main one may sum gradients (models/run/gradient_sum.h).
+// Accepts MPI_THREAD_SERIALIZED too, since only one thread at a time calls MPI. Errors of the communicator are
 // returned as codes; check() makes them rg::Error.
 
 #define MPICH_SKIP_MPICXX 1
@@ -102,8 +102,8 @@ Place start_mpi(int& argc, char**& argv) {
     MPI_Comm_set_errhandler(place.comm, MPI_ERRORS_RETURN);
     MPI_Comm_rank(place.comm, &place.rank);
     MPI_Comm_size(place.comm, &place.size);
-    // Without its launcher, a rank would continue where nobody sees it. So it gets a stop request when the launcher
-    // ends.
+    // Without its launcher, a rank would continue where nobody sees it. So the kernel sends it SIGTERM when the
+    // launcher ends.
     if (place.size > 1) end_with(launcher);
     check(MPI_Comm_split_type(place.comm, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &place.node),
           "MPI_Comm_split_type", place.rank);
@@ -124,8 +124,8 @@ Place start_mpi(int& argc, char**& argv) {
     return place;
 }
 
-/// Returns true if the memory exists, and loads and stores of all ranks act on it as on ordinary memory. Then it is
-/// also filled with zeros.
+/// Returns true if all ranks of the node can use `memory`, this rank's part of the window, like ordinary memory. It
+/// must begin on a page and really exist, as far as the kernel can tell. Then also fills it with zeros.
 bool is_usable(MPI_Win window, void* memory, size_t bytes) {
     int *model = nullptr, has_model = 0;
     MPI_Win_get_attr(window, MPI_WIN_MODEL, &model, &has_model);
@@ -161,7 +161,7 @@ public:
     }
 
     void abort(int code) override {
-        // run_ranks_main has printed a std::exception; discard the lines that the library would add.
+        // run_ranks_main() has printed the error, if it is a std::exception. Discards the lines of the library.
         if (!std::freopen("/dev/null", "w", stderr)) std::fclose(stderr);
         const Alarm limit("MPI_Abort", rank(), kAbortSeconds);
         MPI_Abort(MPI_COMM_WORLD, code);
@@ -176,11 +176,12 @@ public:
     }
 
 private:
-    /// Makes MPI_Finalize safe between machines. There, MPICH over UCX and TCP asks each peer that it has sent messages
-    /// to acknowledge them. A rank that has got all its answers answers nobody any more, and a peer that asks it later
-    /// waits forever. So each rank needs the answer of a rank that comes last: rank 0, or the first one of another
-    /// machine for the ranks beside rank 0. These two enter MPI_Finalize when all others are in it, and make no MPI
-    /// calls until then, because these would answer. What they ask arrives before their answers.
+    /// Makes MPI_Finalize safe between machines. With MPICH over UCX and TCP, a rank in MPI_Finalize asks each peer to
+    /// which it has sent messages for an answer. A rank that has all its answers leaves and answers nobody any more, so
+    /// a peer that asks it later waits forever. So each rank sends a message to a rank that enters MPI_Finalize last,
+    /// and then cannot leave before that rank answers. For ranks on rank 0's machine, this is the lowest rank of the
+    /// other machines; for all others, it is rank 0. These two wait until all others are in MPI_Finalize. Until then
+    /// they make no MPI calls, because any call would answer. Their own questions arrive before their answers.
     void prepare_to_finalize() {
         int first_elsewhere = 0;
         while (first_of_node_[size_t(first_elsewhere)] == first_of_node_[0]) ++first_elsewhere;
@@ -210,7 +211,7 @@ private:
         void* local_part = nullptr;
         const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, node_comm_, &local_part, &window);
         MPI_Info_free(&info);
-        // All ranks must use the window, or none: if one rank gave up alone, the others would wait for it in vain.
+        // All ranks of the job must use a window, or none: if one gave up alone, the others would wait for it in vain.
         enum { allocated, usable };
         int ok[] = {code == MPI_SUCCESS, code == MPI_SUCCESS && is_usable(window, local_part, bytes)};
         check(MPI_Allreduce(MPI_IN_PLACE, ok, 2, MPI_INT, MPI_MIN, comm_), "open_shared", rank(), -1, bytes);
@@ -264,10 +265,10 @@ private:
         return true;
     }
 
-    /// A message may be in flight after an error of a task, or at the end of the program. A receive is cancelled unless
-    /// its message is already arriving. In that case, and for a send, this function waits, since the memory must stay
-    /// valid until the transfer is complete. The wait is limited, because a send that no rank receives would never
-    /// complete.
+    /// A message may be in flight after an error of a task, at the end of the program, or if RollCall replaces it. A
+    /// receive is cancelled unless its message is already arriving. In that case, and for a send, this function waits,
+    /// since the memory must stay valid until the transfer is complete. The wait is limited, because a send that no
+    /// rank receives might never complete.
     void do_close(int i) override {
         MPI_Request* request = &requests_[size_t(i)];
         if (slot(i).in_flight) {
@@ -279,7 +280,7 @@ private:
         MPI_Request_free(request);
     }
 
-    /// Stops at a long message: its bytes are still in the memory of the sender, and the sender may have freed it.
+    /// Stops at a message of more than kShort bytes: they are still in the sender's memory, which it may have freed.
     void discard(int peer, int tag) override {
         std::vector<char> scratch(kShort);
         for (;;) {

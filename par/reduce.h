@@ -1,7 +1,7 @@
 // The vectors that an all-reduce sums: untyped memory with an element type.
 //
-// The element type is a value, not a template argument: each algorithm is written once, and only the innermost loop
-// distinguishes float and double.
+// The element type is a value, not a template argument: plans and groups exist once, and only the functions that read
+// elements are templates.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -12,8 +12,9 @@ enum class Element : uint8_t { f32, f64 };
 
 inline size_t size_of(Element type) { return type == Element::f32 ? sizeof(float) : sizeof(double); }
 
-/// The format in which Algorithm::shared passes sums on between nodes. full: that of the vector. bf16: half the bytes
-/// of f32. Each node adds in f32, then rounds the sums that it passes on; all ranks get the same rounded sums.
+/// The format in which Algorithm::shared passes sums on between nodes; without effect on one node. full: that of the
+/// vector. bf16, for f32 only: half the bytes. Each node adds in f32, then rounds the sums that it passes on. All ranks
+/// get the same rounded sums.
 enum class Wire : uint8_t { full, bf16 };
 
 /// A contiguous vector that is summed in place over the ranks. Does not own the memory.

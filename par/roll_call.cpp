@@ -14,9 +14,9 @@ constexpr int kRollCallTag = 5;
 // Least seconds between two checks for messages during a wait.
 constexpr double kListenEvery = 0.005;
 // A waiting rank sends its first call after kCallAfter seconds, or after a quarter of the wait's limit if that is
-// shorter. If answers are still missing at twice that time, one rank names the missing ranks on standard error. The
-// rank sends its second call after the fraction kCallAgain of the limit, so that the names at the deadline rest on
-// recent answers.
+// shorter. If answers are still missing at twice that time, the lowest waiting rank names the missing ranks on standard
+// error. Each waiting rank sends a second call after the fraction kCallAgain of the limit, so that the names at the
+// deadline rest on recent answers.
 constexpr double kCallAfter = 5, kCallAgain = 0.75;
 
 } // namespace

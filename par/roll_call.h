@@ -1,10 +1,10 @@
 // RollCall: finds out which rank is missing when a wait takes long.
 //
 // A rank only notices that its neighbour is late, but that neighbour may itself be waiting for another rank. So a rank
-// that has waited for a while sends a short call to all others, and every rank that is waiting too answers. A rank that
-// does not answer has stopped, has died or is still computing. After some seconds a line on standard error names it. At
-// the deadline, the first rank whose wait ends tells all others which ranks are missing. The other waits then fail with
-// these names instead of the neighbour's.
+// that has waited for a while sends a short call to all others, and every rank that is in a long wait too answers. A
+// rank that does not answer has stopped, has died or is still computing. After some seconds a line on standard error
+// names it. At the deadline, the first rank whose wait ends tells all others which ranks are missing. The other waits
+// then fail with these names instead of the neighbour's.
 //
 // An answer also says in which operation the answering rank last heard from its previous rank (Handshake). Unless all
 // ranks share memory, nobody else knows how far a missing rank has come.
@@ -20,7 +20,8 @@ namespace rg::par {
 
 class RollCall final : public WaitObserver {
 public:
-    /// The link calls check() during long waits until this object is destroyed. Both arguments must outlive it.
+    /// The link calls check() during long waits of a Group's operations until this object is destroyed. Both arguments
+    /// must outlive it.
     RollCall(Link& link, const Handshake& handshake);
     ~RollCall();
     RollCall(const RollCall&) = delete;
@@ -29,8 +30,8 @@ public:
     /// Called from a wait that began at clock time `begin`, has taken `waited` seconds and may take `limit` seconds.
     /// Returns true if another rank's wait has failed; this one should then fail too.
     bool check(const Operation& op, double begin, double waited, double limit) override;
-    /// Ends a failed wait, and returns the names of the missing ranks, or "" if none is known to be missing. If this
-    /// rank has sent a call in the wait, tells the other ranks, unless one of them has told this rank.
+    /// Called when a wait has failed. Returns the names of the missing ranks, or "" if none is known. Sends the names
+    /// to all other ranks, if this rank has sent a call in this wait and no other rank has sent names.
     std::string report_missing() override;
 
 private:
@@ -62,12 +63,12 @@ private:
     Link& link_;
     const Handshake& handshake_;
     std::vector<Peer> peers_;                 // by rank; filled in the first long wait
-    double wait_begin_ = 0, last_listen_ = 0; // current wait: clock time of its begin, seconds until its last listen()
+    double wait_begin_ = 0, last_listen_ = 0; // current wait: clock time of its begin; seconds from there to listen()
     int wait_calls_ = 0;                      // calls sent in the current wait
-    double last_call_ = 0;                    // seconds of the wait until its last call
-    bool warned_ = false;                     // the line on standard error was written in the current wait
+    double last_call_ = 0;                    // seconds from the begin of the wait to its last call
+    bool warned_ = false;                     // this wait has written the line, or has left it to another rank
     uint64_t all_calls_ = 0;                  // calls sent in all waits
-    bool some_rank_gave_up_ = false;          // some rank's wait has failed
+    bool some_rank_gave_up_ = false;          // a wait of another rank has failed
     std::string missing_ranks_;
 };
 

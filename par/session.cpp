@@ -1,4 +1,5 @@
-// Starts and ends a program with ranks. No other source file of par/ depends on whether the build has MPI.
+// Starts and ends a program with ranks. No other source file of par/ depends on whether the build has MPI, except
+// mpi_link.cpp, which only builds with MPI contain.
 //
 // The order of destruction matters: the group must close its channels before the link finalises MPI.
 
@@ -29,20 +30,21 @@ std::shared_ptr<Link> open_link([[maybe_unused]] int& argc, [[maybe_unused]] cha
 #endif
 }
 
-/// Rank r waits r times this time, at most 4 times, before it reports its own error. All ranks notice a common mistake,
-/// such as a missing file, at the same time. With the delay, rank 0 reports it and ends the job, so that the user reads
-/// one line instead of one per rank.
+/// Rank r waits min(r, 4) times this long before it reports its own error, unless that is a RankMissing. All ranks
+/// notice a common mistake, such as a missing file, at the same time. With the delay, rank 0 reports it and ends the
+/// job, so that the user reads one line instead of one per rank.
 constexpr std::chrono::milliseconds kPerRank{250};
 
 /// Delay before a rank reports that another rank has failed (PeerFailed). The failed rank reports its error first and
 /// ends the job.
 constexpr std::chrono::milliseconds kEcho{1500};
 
-/// Delay before an abort. mpiexec exits as soon as it sees the abort, and loses output that it has not read yet.
+/// Delay between the line on standard error and an abort. mpiexec exits as soon as it sees the abort, and loses output
+/// that it has not read yet.
 constexpr std::chrono::milliseconds kForwarding{100};
 
-/// Delay before an abort because of a missing rank. Meanwhile the other ranks learn the missing rank's name (RollCall),
-/// and report it too.
+/// Replaces kForwarding if a rank is missing. Meanwhile the other ranks learn the missing rank's name (RollCall), and
+/// report it too.
 constexpr std::chrono::milliseconds kHearing{500};
 
 int fail_job(Link* link, const std::exception& error) {

@@ -13,8 +13,9 @@
 namespace rg::par {
 
 /// Implements main(): runs `body` with the group of all ranks, and returns its exit code. If the code is 0, first calls
-/// finish_output() (core/options.h). If one of these throws a std::exception, writes one line to standard error and
-/// ends the whole job with exit code 1. The line is "error: ... (rank 2)", without the rank if there is only one.
+/// finish_output() (core/options.h). Before it returns, blocks until the bodies of all ranks have returned. If anything
+/// throws a std::exception, writes one line to standard error and ends the whole job with exit code 1. The line is
+/// "error: ... (rank 2)", without the rank if there is only one, or if its link could not be opened.
 int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body);
 
 } // namespace rg::par

@@ -11,15 +11,15 @@
 //   rank 2              c               c               c
 //   reduced     a   b   c       a   b   c       a   b   c
 //
-// Stages. Each rank counts its stages in a word at the start of its part. Each chunk has two stages: "ready" (all ranks
-// may read my part) and "reduced" (my slice is summed in all parts). A rank reduces chunk k after all ranks are ready,
-// and reads the result after all have reduced. The counts only grow, over all operations, so nothing is reset and no
-// other barrier is needed.
+// Stages. Each rank counts its stages in a word at the start of its part of the fixed window. Each chunk has two
+// stages: "ready" (all ranks may read this rank's part) and "reduced" (this rank's slice is summed in all parts). A
+// rank reduces chunk k after all ranks are ready, and reads the result after all have reduced. The counts only grow,
+// over all operations, so nothing is reset and no other barrier is needed.
 //
 // A vector in shared memory is one chunk, summed in place. Any other vector is copied in and out in chunks, which
-// alternate between two halves of the window. A rank copies in chunk k + 1 before it waits until all ranks have reduced
-// chunk k. So it has work while others are late, and chunks stay in cache. Chunk k + 2 may reuse the half of chunk k:
-// by then this rank has seen that all ranks have reduced chunk k, so no other rank accesses this half again.
+// alternate between two halves of the fixed window. A rank copies in chunk k + 1 before it waits until all ranks have
+// reduced chunk k. So it has work while others are late, and chunks stay in cache. Chunk k + 2 may reuse the half of
+// chunk k: by then this rank has seen that all ranks have reduced chunk k, so none still accesses this half.
 //
 // Each element is summed once, in rank order within a node, independent of chunks and slices. So all ranks hold the
 // same bits, and repeated runs give the same bits. Borders between slices lie on cache lines, so that no two ranks
@@ -28,16 +28,17 @@
 // Several nodes. The rank at place r of a node adds the node's values of slice r to the sums of the nodes before it. It
 // sends these sums to place r of the next node. The last node sends the final sums back. Short messages follow each
 // other, so that both directions of the network are busy, and all ranks of a node send their slices at the same time.
-// If each node holds consecutive ranks, the sum is in rank order, and does not depend on how many ranks a node has.
+// If each node holds consecutive ranks, the sum is in rank order. With Wire::full, it then does not depend on how many
+// ranks a node has.
 //
 // A rank may bring several vectors (VectorsPerRank). They are added one by one, so that the sum depends only on the
 // order of all vectors, and not on which rank brings which.
 //
-//   cost per rank, for a vector of B bytes and N elements
+//   cost per rank on a single node, for a vector of B bytes and N elements; p counts the node's ranks
 //                   synchronisations     bytes read from others     bytes written to others     additions
 //   in place        2                    (p-1)/p B                  (p-1)/p B                   (p-1)/p N
 //   with copies     2 per chunk          the same, plus two copies of the vector
-//   a node sends B bytes to each of its neighbours in the chain, or B/2 with Wire::bf16; p counts the node's ranks
+//   with several nodes, a node sends B bytes to each of its neighbours in the chain, or B/2 with Wire::bf16
 
 #include "ringgrad/par/shared.h"
 
@@ -51,12 +52,12 @@ namespace rg::par {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr size_t kAhead = 32;    // cache lines fetched ahead; 20 % faster for vectors of 16 MB, beyond the cache
-// Messages between nodes. MPI libraries send 8000 bytes at once, while for a longer message they first ask the
-// receiver. The answer would wait behind the data of its own direction. For the same reason, few messages are in flight
-// at once. With two nodes and 1 Gbit/s, 64 KiB at a time took 25 ms for 2.7 MB, and all at once 35 ms.
+constexpr size_t kAhead = 32; // cache lines prefetched ahead; 20 % faster for vectors of 16 MB, beyond the cache
+// Length of a message between nodes. MPI libraries send 8000 bytes without asking the receiver first. For a longer
+// message they ask, and the answer would wait behind the data that flow in its direction. For the same reason, few
+// messages are in flight. For 2.7 MB between two nodes at 1 Gbit/s, 64 KB in flight took 25 ms, and all of it 35 ms.
 constexpr size_t kSegmentBytes = 8000;
-constexpr size_t kAheadPerNode = 8; // limit of segments in flight, per node after this one
+constexpr size_t kAheadPerNode = 8; // most segments sent without their final sums, per node after this one
 constexpr int kChainTag = 6;
 constexpr size_t kHeader = 4096; // bytes before each part's data: a page for the stage word and the handshake's post
 
@@ -139,8 +140,8 @@ void SharedReducer::wait_for_all(uint64_t stage, const char* doing, const Operat
         if (q != node_.place) link_.wait_for(stage_word(*window_, q), stage, node_.ranks[q], doing, op, chunk);
 }
 
-/// Adds this node's values to the sums of the nodes before it, and passes them on, segment by segment. The last node
-/// sends the final sums back along the chain. W is the type of sums in messages.
+/// Adds this node's values of the slice to the sums of the nodes before it, and passes the sums on, segment by segment.
+/// The last node sends the final sums back along the chain. W is the type of sums in messages.
 template <class T, class W>
 void SharedReducer::sum_over_nodes(size_t count, const Operation& op) {
     constexpr size_t kSegment = kSegmentBytes / sizeof(W);
@@ -168,7 +169,7 @@ void SharedReducer::sum_over_nodes(size_t count, const Operation& op) {
         for (std::byte* const target : targets_) unpack(sums, at(target, i), length(i));
     };
     size_t finished = 0, bytes = 0;
-    const auto finish_up_to = [&](size_t end) { // waits for the final sums
+    const auto finish_up_to = [&](size_t end) { // waits for the final sums of segments below `end`
         for (; finished < end; ++finished) {
             link_.wait(from_next[finished], op, int(finished));
             finish(message(total_, finished), finished);

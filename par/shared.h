@@ -11,27 +11,30 @@
 
 namespace rg::par {
 
-/// The vectors that each rank brings to a sum: a rank's last vector, which gets the sum, and its others in the same
-/// memory, the first `stride` bytes after the last, the next `stride` bytes after that one, and so on.
+/// The vectors that each rank brings to a sum. Its last vector gets the sum. The others lie in the same memory: vector
+/// i = 1, 2 and so on starts i * stride bytes after the start of the last one. They are added in this order, and the
+/// last one after them.
 struct VectorsPerRank {
     std::vector<int> counts = {}; // number of vectors of each rank, at least 1; empty: 1 for every rank
     size_t stride = 0;
     int of(int rank) const { return counts.empty() ? 1 : counts[size_t(rank)]; }
-    /// Appends the starts of a rank's vectors in the order in which they are summed: `last` comes last.
+    /// Appends the starts of a rank's vectors in the order in which they are summed. `last` is that of its last vector.
     void append(std::vector<std::byte*>& starts, std::byte* last, int rank) const {
         for (int i = 1; i < of(rank); ++i) starts.push_back(last + size_t(i) * stride);
         starts.push_back(last);
     }
 };
 
-/// Adds the vectors of `count` elements at `sources` in their order, and writes the sum to all of `targets`.
+/// Adds the vectors of `count` elements at `sources` in their order, and writes the sum to all of `targets`. A target
+/// may be a source, too.
 void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const> targets, size_t count, Element type);
 
 class SharedReducer {
 public:
     /// Returns the bytes that each rank's part of the window needs for chunks of at most chunk_bytes.
     static size_t window_bytes(size_t chunk_bytes);
-    /// Requires link.size() >= 2, and a zeroed window of this node with window_bytes(chunk_bytes) per rank.
+    /// Requires link.size() >= 2, and a zeroed window of this node with window_bytes(chunk_bytes) per rank. The link
+    /// must outlive this object.
     SharedReducer(Link& link, std::unique_ptr<SharedWindow> window, size_t chunk_bytes);
 
     /// Takes ownership of shared memory. Vectors in it are summed in place. All ranks must make the same calls.
@@ -40,14 +43,14 @@ public:
     /// For a sum, this number must be equal on all ranks.
     uint64_t place_of(const Vector& vector) const;
 
-    /// Returns the window in which the handshake posts its operations, at kPostOffset.
+    /// Returns the window. On a single node, the handshake posts its operations in it, at kPostOffset.
     const SharedWindow& window() const { return *window_; }
     static constexpr size_t kPostOffset = 8; // in bytes; before it lies the stage word (shared.cpp)
 
     /// Sums the vector in place over all ranks, each element in the order of Link::Node::order; all end with the same
-    /// bits.
-    /// op.detail must include place_of(vector), so that a difference is detected. Throws Error if a rank is late or
-    /// ranks disagree. With several vectors per rank, the vectors must be in adopted memory.
+    /// bits. Does the whole handshake for `op`. op.detail must include place_of(vector), so that a difference is
+    /// detected. Throws Error if a rank is late or ranks disagree. With several vectors per rank, the vectors must be
+    /// in adopted memory.
     void run(const Vector& vector, Handshake& handshake, const Operation& op, const VectorsPerRank& several = {});
 
 private:
@@ -70,9 +73,10 @@ private:
     size_t chunk_bytes_;
     std::unique_ptr<SharedWindow> window_;
     std::vector<std::unique_ptr<SharedWindow>> memories_;
-    std::vector<std::byte*> sources_, targets_; // starts of this rank's slice in all vectors; in those for the sum
+    // Starts of this rank's slice in all vectors of the node, and in those that get the sum.
+    std::vector<std::byte*> sources_, targets_;
     std::vector<std::byte> partial_, total_; // sums of a slice over the nodes up to this one, and over all nodes
-    uint64_t stage_ = 0;             // stages published by this rank; equal on all ranks between operations
+    uint64_t stage_ = 0;                     // stages published by this rank; equal on all ranks between operations
 };
 
 } // namespace rg::par

@@ -11,7 +11,7 @@ namespace {
 // Tags of sub-links lie above all others. Each sub-link has kTagsEach tags; sub-link n + kLinks has the tags of
 // sub-link n again, since MPI guarantees tags only up to 32767.
 constexpr int kFirstTag = 64, kTagsEach = 16, kNoticeTag = kTagsEach - 1, kLinks = 2000;
-// Number of polls per check for notices: for each other rank, a check costs as much as a poll for the message itself.
+// Number of polls for a message per check for notices: for each other rank, a check costs as much as such a poll.
 constexpr uint64_t kPollsPerCheck = 64;
 // First byte of a notice: the sender had no error, an error of its own, or a PeerFailed.
 constexpr char kNoError = '.', kFailed = '!', kEcho = '~';

@@ -1,7 +1,7 @@
 // SubLink: a link between some of the ranks of another link, for a task that runs on this group of ranks.
 //
-// The other link (`whole`) carries the messages, with its own rank numbers and with tags of this sub-link. So they are
-// not mistaken for messages of other sub-links, unless the numbers of both differ by a multiple of 2000.
+// The other link (`whole`) carries the messages, with the rank numbers of `whole` and with tags of this sub-link. So
+// messages of two sub-links are not mistaken for each other, unless their `number`s differ by a multiple of 2000.
 // A failure of one rank must neither end the program nor leave the others waiting for it. So every rank tells all
 // others how it ended (finish()), and a rank that learns of a failure while it waits throws PeerFailed.
 // local_rank() and local_size() are those of `whole`, because cores and GPUs are shared with other groups. Memory is
@@ -22,10 +22,10 @@ public:
 
     /// Tells the other ranks how this one ended: without an error (empty text), with an error of its own, or with a
     /// PeerFailed (`echo` is true). Blocks until all other ranks have called finish(). All ranks return the same text,
-    /// except that a rank cuts the text of another after 1022 bytes. The text is that of the lowest rank with an error
-    /// of its own, or else of the lowest rank with a PeerFailed, or else "". If the group has several ranks, an own
-    /// error ends with " (rank N)", where N counts in `whole`. Call it once on every rank, before the objects that use
-    /// this link are destroyed. Throws RankMissing after the deadline.
+    /// except that other ranks get only the first 1022 bytes of an error. The text is that of the lowest rank with an
+    /// error of its own, or else of the lowest rank with a PeerFailed, or else "". If the group has several ranks, an
+    /// own error ends with " (rank N)", where N counts in `whole`. Call it once on every rank, before the objects that
+    /// use this link are destroyed. Throws RankMissing after the deadline.
     std::string finish(const std::string& error, bool echo);
 
     void abort(int code) override { whole_.abort(code); }
@@ -33,7 +33,7 @@ public:
 
 private:
     static constexpr size_t kNoticeBytes = 1024;
-    struct Notice { // exchanged with one other rank; the texts end with a zero byte
+    struct Notice { // exchanged with one other rank: one byte for the kind, then a text that ends with a zero byte
         std::array<char, kNoticeBytes> sent{}, received{};
         Channel out, in;
         bool arrived = false;
@@ -50,7 +50,7 @@ private:
     int first_tag_;
     std::vector<Channel> channels_; // by slot
     std::vector<Notice> notices_;   // by rank
-    bool failed_ = false;           // some rank of the group failed
+    bool failed_ = false;           // known after finish(): some rank of the group failed
     uint64_t polls_ = 0;
 };
 

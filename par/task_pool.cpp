@@ -181,11 +181,11 @@ struct TaskPool::State {
         Peer(Link& link, int rank) : mail(link, rank) {}
         Mail mail;
         int64_t task = 0;                     // 0 if free
-        double last_heard = 0, last_told = 0; // since when its letters are awaited; time of the last letter to it
+        double last_heard = 0, last_told = 0; // since when a letter from it is awaited; time of the last to it
     };
     Peer& peer(int rank) { return *peers[size_t(rank) - 1]; }
 
-    /// The pool's interface to a task that runs on the controller.
+    /// The interface to the pool for a task that runs on rank 0, the controller.
     struct Context final : TaskContext {
         Context(State& s, Group& g) : TaskContext(g), state(s) {}
         void report(const Json& data) override {
@@ -210,8 +210,8 @@ struct TaskPool::State {
         peer(rank).last_told = seconds_now();
     }
 
-    /// Runs f, work of the pool. Saves an error of f in `fatal`: serve() throws it again if `control` or the
-    /// controller's own task caught it, and run_local_task() does not count it as an error of the task.
+    /// Runs f, work of the pool, and saves an error of f in `fatal`. If `control` or the controller's own task then
+    /// catches the error, serve() throws it again. run_local_task() does not count it as an error of the task.
     template <class F>
     void guarded(const F& f) {
         try {
@@ -226,7 +226,7 @@ struct TaskPool::State {
         if (fatal) std::rethrow_exception(fatal);
         guarded([&] {
             const double now = seconds_now();
-            if (now - last_served > link.deadline() / 2) // this rank read no mail; the others may have written
+            if (now - last_served > link.deadline() / 2) // rank 0 has read no mail; the others may have written
                 for (auto& p : peers) p->last_heard = now;
             last_served = now;
             for (int r = 1; r < link.size(); ++r)

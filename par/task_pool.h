@@ -7,13 +7,13 @@
 //                   });
 //
 // Every rank has the same table of functions, so a task is sent as a function's name and its arguments. Tasks get
-// their ranks in the order in which they were submitted, when rank 0 serves the others and enough ranks are free.
-// Rank 0 runs tasks too. It serves the other ranks whenever its own task calls report() or cancelled(). So during that
-// task, a free rank waits at most for the time between two such calls, such as a training step.
+// their ranks in the order in which they were submitted, when rank 0 submits a task or serves the other ranks, and
+// enough ranks are free. Rank 0 runs tasks too. During such a task, it serves the other ranks whenever the task calls
+// report() or cancelled(). So a free rank waits at most for the time between two calls, such as a training step.
 // A task that throws is a failed task with the text of its error, except that RankMissing (link.h) ends the job. If the
-// first rank of a task calls neither report() nor cancelled() for the link's deadline (twice the deadline if the task
-// runs on several ranks), rank 0 ends the job. If rank 0 does so in its own task, a rank that waits for work ends the
-// job after twice the deadline.
+// first rank of a task, other than rank 0, calls neither report() nor cancelled() for the link's deadline, rank 0 ends
+// the job. (For a task on several ranks, the limit is twice the deadline.) If rank 0 calls neither in its own task, a
+// rank that waits for work ends the job after twice the deadline.
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -34,11 +34,11 @@ struct TaskRecord {
     Json args;
     int size = 1; // number of ranks that it needs
     TaskState state = TaskState::queued;
-    std::vector<int> ranks;    // ranks that run it
+    std::vector<int> ranks;    // ranks that run it, or ran it; empty before it starts
     Json output;               // result of its first rank, if it finished or was cancelled while running
     std::string error;         // reason, if the task failed
-    std::string cancel_reason; // reason given to the last cancel() before its end, or empty
-    double seconds = 0;        // from its start to its end
+    std::string cancel_reason; // reason given to the last cancel() before its end; interrupt() makes it empty
+    double seconds = 0;        // from its start to its end; 0 until then
     bool from_journal = false; // true if it ended in an earlier run
 };
 
@@ -46,13 +46,13 @@ struct TaskRecord {
 class TaskContext {
 public:
     virtual ~TaskContext() = default;
-    /// The ranks that run this task. Valid until the task ends.
+    /// Returns the group of the ranks that run this task. Valid until the task ends.
     Group& group() { return group_; }
-    /// Sends data to the controller's on_report() callback. Never waits for another rank. Does nothing except on the
-    /// group's first rank.
+    /// Sends data to the callback that the controller has set with TaskPool::on_report(). Never waits for another rank.
+    /// Does nothing except on the group's first rank. On rank 0, runs callbacks and serves the pool.
     virtual void report(const Json& data) = 0;
     /// Returns true if the controller has asked the task to end. The task should then return soon, with what it has.
-    /// Always false except on the group's first rank, so let the ranks of the group agree on the result (Group::all).
+    /// Always false except on the group's first rank. The ranks agree with !group.all(!cancelled(), ...).
     virtual bool cancelled() = 0;
 
 protected:
@@ -85,8 +85,9 @@ private:
 };
 
 /// The controller's side of the pool, on rank 0. Callbacks run on the controller, also while it runs its own task. An
-/// exception in a callback ends the job: if `control` (run_task_pool) catches it, the pool's next function that serves
-/// the ranks, or the end of run_task_pool(), throws it again.
+/// exception in a callback should end the job, so `control` (run_task_pool) must not catch it. If it does, the pool's
+/// next function that serves the ranks, or the end of run_task_pool(), throws it again. Exceptions of on_change that
+/// come from submit(), cancel(), interrupt() or the end of a task on rank 0 are not thrown again.
 class TaskPool {
 public:
     TaskPool(const TaskPool&) = delete;
@@ -94,23 +95,25 @@ public:
     ~TaskPool();
     Link& link();
 
-    /// Queues a task that needs `ranks` ranks, or takes its result from the journal. Throws Error if the function does
-    /// not exist, or `ranks` is below 1 or above the size of the pool.
+    /// Queues a task that needs `ranks` ranks, or takes its result from the journal. Sends it to its ranks at once if
+    /// enough are free and no other task waits. Throws Error if the function does not exist, or `ranks` is below 1 or
+    /// above the size of the pool.
     Future submit(const std::string& function, Json args, int ranks = 1);
     /// Blocks until all tasks have ended, and returns them in the order of submission.
     std::vector<const TaskRecord*> fetch_outputs();
-    /// Returns a task that has ended and was not returned before; blocks until there is one. Returns null if all tasks
-    /// have been returned.
+    /// Returns a task that has ended and was not returned before, here or by fetch_outputs(). Blocks until there is
+    /// one. Returns null if all tasks have been returned.
     const TaskRecord* fetch_next();
 
-    /// Ends a queued task at once, and asks a running one to end. The journal keeps the reason.
+    /// Ends a queued task at once, and asks a running one to end. Does nothing if the task has ended. The journal keeps
+    /// the reason.
     void cancel(int64_t id, const std::string& reason = "");
     /// Cancels all tasks. Those that then end as cancelled stay out of the journal, so a later run repeats them.
     void interrupt();
 
     /// Sets the callback for the data that running tasks report. Data of one task arrive in order.
     void on_report(std::function<void(const TaskRecord&, const Json& data)> callback);
-    /// Sets the callback for tasks that have started or ended.
+    /// Sets the callback for tasks that have just started or ended.
     void on_change(std::function<void(const TaskRecord&)> callback);
 
 private:
