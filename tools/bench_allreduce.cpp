@@ -6,11 +6,12 @@
 // core precedes each call. The time of a call is that of its slowest rank. The table has the median and the best of all
 // calls. Each rank writes its vector before each call, as a training step does. Otherwise a repeated sum of the same
 // values would find data in the cache. "shared" sums an ordinary vector through the window, and "shared, no copy" a
-// vector in Group::memory(); "shared, bf16" passes its sums on between nodes in bf16. All three need the same number of
-// ranks on every node.
+// vector in Group::memory(). "shared, bf16" does the same, but sends its sums between nodes in bf16. All three need
+// the same number of ranks on every node.
 //
 // Bus bandwidth = 2 (n-1)/n * bytes / median. It is the traffic per link, comparable between numbers of ranks. Each
-// size is checked once, with values that differ by rank and index. Without MPI there is nothing to measure.
+// algorithm is checked once per size, with values that differ by rank and index. Without MPI there is nothing to
+// measure.
 
 #include "ringgrad/core/options.h"
 #include "ringgrad/par/reduce.h"
@@ -27,7 +28,7 @@ namespace {
 using rg::par::Algorithm;
 using rg::par::Group;
 
-constexpr size_t kCounts[] = {256, 1024, 16384, 131072, 676714, 4194304}; // floats; 676,714: the default network
+constexpr size_t kCounts[] = {256, 1024, 16384, 131072, 676714, 4194304}; // floats; 676,714: about cifar_net's
 struct Kind {
     const char* name;
     Algorithm algorithm;
@@ -47,13 +48,13 @@ double now() {
     return duration<double>(steady_clock::now().time_since_epoch()).count();
 }
 
-/// Returns integers whose sum is below 2^24, so that every order of addition gives the same float.
+/// Returns integers whose sum over up to 256 ranks is below 2^24, so that every order of addition gives the same float.
 float value_of(size_t i, int rank) { return float((i * 31 + 7) % 4093 * size_t(rank + 1) % 65521); }
 
 void check_sums(Group& group, std::span<float> values, const Kind& kind) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = value_of(i, group.rank());
     group.allreduce_sum(values, "check", kind.algorithm, kind.wire);
-    const float error = kind.wire == rg::par::Wire::bf16 ? float(group.size()) * 0x1p-8f : 0; // half a unit per node
+    const float error = kind.wire == rg::par::Wire::bf16 ? float(group.size()) * 0x1p-8f : 0; // half a unit per rank
     for (size_t i = 0; i < values.size(); ++i) {
         float sum = 0;
         for (int r = 0; r < group.size(); ++r) sum += value_of(i, r);

@@ -1,9 +1,10 @@
 // bench_conv measures convolutions (forward, dgrad, wgrad) and compares them with the peak rate of the CPU.
 //
-// Two probes run before and after every round on the same threads, since a shared machine changes its clock each
-// second. `peak` multiplies and adds in registers only, which no convolution can reach. `tile` is the register tile of
-// the direct convolution with all operands in the L1 cache. It separates the cost of loads from the cost of the outer
-// loops. The ratios are medians over the rounds; values above 1 are noise.
+// Two probes run before and after every round on the same threads, since a shared machine changes its clock rate each
+// second. `peak` multiplies and adds in registers only, which no direct convolution can reach. `tile` is the register
+// tile of the direct convolution with all operands in the L1 cache. It separates the cost of loads from the cost of the
+// outer loops. The ratios are medians over the rounds. With fp32-strict, values above 1 are noise; the other kernels,
+// such as Winograd or AMX, can exceed 1.
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/core/cpu/isa.h"

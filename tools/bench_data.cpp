@@ -10,7 +10,8 @@
 // decoded pixels. In a build with libpng (-Dbench_libpng=enabled), libpng takes turns with our decoder on the same
 // files, and must give the same pixels. Figures are medians; those in *_max are the best.
 //
-// With --images, it measures only how fast all threads list and load a folder of many PNGs, in turn with Pillow.
+// With --images or --pillow, it measures only how fast all threads list and load a folder of many PNGs. With --pillow,
+// Pillow does so in turn.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/core/cpu/cpu_scope.h"
@@ -105,7 +106,7 @@ void bench_pipeline(const Settings& s, const char* name, const std::string& sour
     }
 }
 
-/// Returns the set as CIFAR-10 records.
+/// Returns the set as CIFAR-10 records, `repeats` times in sequence.
 std::vector<uint8_t> cifar_records(const data::ImageSet& set, int repeats) {
     std::vector<uint8_t> records;
     for (int r = 0; r < repeats; ++r)
@@ -134,7 +135,7 @@ void write_folders(const data::ImageSet& set, const std::string& path) {
     for (int64_t i = 0; i < set.count; ++i) {
         const fs::path file = fs::path(path) / set.classes[size_t(set.labels[size_t(i)])] / cat(i, ".png");
         const std::vector<uint8_t> png = data::encode_png(set.width, set.height, int(set.channels), set.image(i));
-        std::ofstream out(file, std::ios::binary); // not synced, since only this program reads them
+        std::ofstream out(file, std::ios::binary); // not synced, since the folder is temporary
         out << data::as_text(png);
         RG_CHECK(out.flush(), "bench_data: expected to write ", file.string(), ", got an error; is the disk full?");
     }

@@ -43,7 +43,7 @@ double median_ms(int64_t rounds, const std::function<void()>& f) {
     return ms[ms.size() / 2];
 }
 
-/// Results have memory of their own before the measurement, as in a plan.
+/// Measures and prints the times of a layer. The functions must write to results that exist already, as in a plan.
 void report(const char* name, const Settings& s, const std::function<void()>& forward,
             const std::function<void()>& backward) {
     std::printf("%s forward_ms=%.3f backward_ms=%.3f\n", name, median_ms(s.rounds, forward),

@@ -119,7 +119,7 @@ int bench(const Settings& s) {
     double total = 0;
     for (double t : times) total += t;
 
-    // Count 2 operations per multiply-add, and the backward pass as twice the forward pass.
+    // Count only conv2d, with 2 operations per multiply-add, and the backward pass as twice the forward pass.
     Profile one;
     context.profile = &one;
     net.network->outputs(x, Mode::evaluate);

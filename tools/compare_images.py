@@ -37,7 +37,8 @@ def resize(array, height, width):
 
 
 def fit(array, height, width):
-    # torchvision gives the shorter edge a size; here it is the one that has to cover the result exactly.
+    # Resize so that the image just covers the result, and keep its centre. For a square result, Resize(height) does so,
+    # since it gives the shorter edge this length.
     rows, columns = array.shape[:2]
     wide = columns * height >= rows * width
     size = (height, int(columns * height / rows)) if wide else (int(rows * width / columns), width)
@@ -78,7 +79,7 @@ def compare_views(program, count):
         angle, scale = random.uniform(-math.pi, math.pi), random.uniform(0.5, 2)
         cos, sin = math.cos(angle) / scale, math.sin(angle) / scale
         shift_y, shift_x = random.uniform(-3, 3), random.uniform(-3, 3)
-        # The position, from the upper left corner, of the middle of the result.
+        # The middle of the result shows this position of the image, counted from its upper left corner.
         y, x = rows / 2 + shift_y, columns / 2 + shift_x
         affine = (cos, -sin, x - cos * width / 2 + sin * height / 2, sin, cos, y - sin * width / 2 - cos * height / 2)
         expected.append(numpy.asarray(pillow(array).transform((width, height), PIL.Image.AFFINE, affine,

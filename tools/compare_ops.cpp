@@ -3,9 +3,9 @@
 //
 //     compare_ops DIR
 //
-// Each file holds one case: its inputs by name, dy, the result y, and the gradient "d NAME" of each input that has one.
-// The metadata holds the op and its attributes. To cover another op, add a line to op_cases() or updates() here, and
-// one to the table in compare_ops.py.
+// Each file holds one case. That of an op has its inputs by name, dy, the result y, and the gradient "d NAME" of each
+// input that has one. For that of an optimizer, see write_update(). The metadata holds the name and the attributes. To
+// cover another op, add a line to op_cases() or updates() here, and one to the table in compare_ops.py.
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/core/safetensors.h"
@@ -26,10 +26,10 @@ using Tensors = std::span<const Tensor>;
 
 enum class Kind : uint8_t {
     activation, // normal; in bf16 in the second run of a case
-    parameter,  // normal, always f32, and so are all others
-    positive,   // between 0.5 and 1.5, without gradient
-    target,     // between 0 and 1, without gradient
-    labels      // i32, below the number of columns of input 0
+    parameter,  // normal; always f32
+    positive,   // f32 between 0.5 and 1.5, without gradient
+    target,     // f32 between 0 and 1, without gradient
+    labels      // i32, below the number of columns of input 0; without gradient
 };
 
 struct Input {
@@ -156,7 +156,8 @@ Tensor draw(const Input& input, const Input& first, DType activations, uint64_t 
     return input.kind == Kind::activation ? t.to(activations) : t;
 }
 
-/// Returns a loss whose gradient in y is dy: the squared distance to y - dy n / 2, where y has n elements.
+/// Returns a loss whose gradient in y is dy: the mean squared difference from y - dy n / 2, where y has n elements. For
+/// a scalar y, it is dy y.
 Tensor loss_with_gradient(const Tensor& y, const Tensor& dy) {
     if (y.numel() == 1) return scale(y, dy.data<float>()[0]);
     Tensor target;
@@ -191,7 +192,7 @@ void write_case(const Case& c, DType activations, const std::string& path) {
     }
     Tape tape;
     const Tensor y = c.f(in, c.attributes);
-    // Rounded to bf16, so that it is the same in both types.
+    // dy is rounded to bf16, so that it is the same if y is bf16.
     const Tensor dy = draw({"dy", y.shape(), Kind::activation}, {}, DType::bf16, 99).to(DType::f32);
     tape.gradients(loss_with_gradient(y, dy), differentiable, gradients);
     file.push_back({"y", y});
@@ -199,7 +200,7 @@ void write_case(const Case& c, DType activations, const std::string& path) {
     save_tensors(path, file, metadata(c.op, c.attributes));
 }
 
-/// A rule that updates p, with its state in m and v, by the gradient g in step number `step`, counted from 1.
+/// An update rule. f updates p by the gradient g in the step number `step`, counted from 1. m and v are its state.
 struct Update {
     const char* name;
     Attributes attributes;
@@ -221,7 +222,8 @@ std::vector<Update> updates() {
     };
 }
 
-/// Writes the parameters before the first step ("start"), and the gradients ("g") and parameters ("p") of each step.
+/// Writes the parameters before the first step ("start"), the gradients of each step ("g"), and the parameters after it
+/// ("p").
 void write_update(const Update& u, const std::string& path) {
     constexpr int64_t kSteps = 20, kValues = 1000;
     const Tensor start = draw({"start", {kValues}}, {}, DType::f32, 0), p = start.clone(), m = Tensor::zeros({kValues}),

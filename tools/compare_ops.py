@@ -5,8 +5,9 @@ usage: compare_ops.py build/compare_ops
 
 Needs a Python with torch. Without it, the script says so and exits with status 0. compare_ops (compare_ops.cpp) writes
 each case to a file: inputs, results, gradients. This script computes the same in PyTorch, in float64, from the same
-inputs. It prints the errors of each case, relative to the root mean square of PyTorch's result: their root mean square
-and the largest one. The exit status is 1 if they exceed the limits: 1e-5 and 1e-4 for float32, 8e-3 and 8e-2 for bf16.
+inputs. It prints two errors of each case: their root mean square (rms), relative to the rms of PyTorch's result, and
+the largest one, relative to this rms or to the element itself, whichever is larger. The exit status is 1 if an error
+exceeds its limit: 1e-5 and 1e-4 for float32, 8e-3 and 8e-2 for bf16.
 The latter are those of kNarrow in tests/op_cases.h: one rounding to bf16 has an error of up to 4e-3.
 
 To cover another op, add a line to OPS (or OPTIMIZERS) and one to the table in compare_ops.cpp.
@@ -32,7 +33,7 @@ def nhwc(t):
     return t.permute(0, 2, 3, 1)
 
 
-# t has the inputs of a case, and t.y, our result. a has the attributes of a case.
+# t has the inputs of a case, and t.y, our result, in float64. a has the attributes of the case.
 OPS = {
     "conv2d": lambda t, a: nhwc(F.conv2d(nchw(t.x), nchw(t.w), t.b, int(a.stride), int(a.padding),
                                          int(getattr(a, "dilation", 1)), int(getattr(a, "groups", 1)))),

@@ -56,7 +56,8 @@ def write_png(path, pixels):  # [h w 3], u8
 
 
 def per_class(side):
-    """Images of each class. Batch norm needs some hundred values, or it amplifies roundings too much."""
+    """Returns the number of images of each class. Batch norm amplifies roundings too much unless it has some hundred
+    values per channel."""
     return 16 if side <= 64 else 4
 
 
@@ -121,7 +122,7 @@ NETS = {  # name: (module, --net and its options, sides of the images)
 
 
 def randomise(net):
-    """Batch norms with values as after a training."""
+    """Gives all batch norms values as after a training."""
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 1), nn.init.normal_(module.bias, 0, 0.1)
@@ -140,7 +141,7 @@ class Comparison:
         return self.folder / name
 
     def images(self, side):
-        """Writes random images, and returns them with their labels in the order of the programs."""
+        """Writes random images for training and test. Returns those for training, with their labels."""
         random, pixels, labels = np.random.default_rng(side), [], []
         for part in ("train", "test"):
             for label in range(CLASSES):
@@ -165,7 +166,8 @@ class Comparison:
         return ((self.scores(run, x) - wanted).abs().max() / wanted.abs().max()).item()
 
     def compare(self, name, side, steps):
-        """Returns relative differences: of the scores before and after the training, and the largest of the losses."""
+        """Returns relative differences: of the scores before and after the training, and the largest one of the losses
+        from those in float64, for ringgrad and for PyTorch in both layouts."""
         make, options, _ = NETS[name]
         torch.manual_seed(1)
         net = make()

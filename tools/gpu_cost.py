@@ -67,7 +67,7 @@ def unit_of(i):
 
 
 def compile_kernels(build, arch, nvcc):
-    """Returns a cubin for each kernel file. Compiles what is older than the source."""
+    """Returns the path of a cubin for each .cu file. Compiles those older than a file in gpu/ or a header in core/."""
     folder = build / "gpu_cost"
     folder.mkdir(exist_ok=True)
     newest = max(p.stat().st_mtime for p in [*(ROOT / "gpu").iterdir(), *(ROOT / "core").rglob("*.h")])
@@ -123,7 +123,7 @@ class Launch:
 
 
 def short_name(kernel):
-    """Returns the function's name. In a mangled name, each name follows its length."""
+    """Returns the name of the kernel function without _kernel. In a mangled name, each name follows its length."""
     names = [kernel.name[m.end(1):][:int(m[1])] for m in re.finditer(r"(?=(\d+))", kernel.name)]
     return min((n for n in names if re.fullmatch(r"[a-z]\w*_kernel", n)), key=len).removesuffix("_kernel")
 

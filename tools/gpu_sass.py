@@ -156,7 +156,7 @@ def float_above(x):
 
 
 def lookup(table, *inputs):
-    """LOP3: the bit of the table at each position's three input bits."""
+    """Returns the result of LOP3: each bit is the bit of the table that the three input bits at its position select."""
     result = 0
     for row in range(8):
         if table >> row & 1:
@@ -527,6 +527,7 @@ class Warp:
 
 
 def hgmma_cycles(i):
-    """Returns the cycles of a product of 64 x N x 16: those to multiply, or to read both operands at 128 bytes each."""
+    """Returns the cycles of a product of 64 x N x 16: the larger number of those to multiply, and those to read both
+    operands at 128 bytes per cycle."""
     n = int(i.mods[0].split("x")[1])
     return max(n / 2, 16 + n / 4)

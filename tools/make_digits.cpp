@@ -1,5 +1,5 @@
-// make_digits DIR writes drawn digits as class folders of PNGs with angles.csv (data/digits.h). Without --data,
-// train_digits and train_digits_angles draw the same set themselves.
+// make_digits DIR writes drawn digits as class folders of PNGs with angles.csv (data/digits.h). Its default set is the
+// one that train_digits and train_digits_angles draw themselves without --data.
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/data/digits.h"

@@ -123,7 +123,7 @@ has_checkpoint() { [ -n "$(find "$run/" -name 'step-*.safetensors' 2>/dev/null)"
 child='' stopped='' passed_on='' grown=''
 end_child() {
     [ -n "$child" ] || return 0
-    # Wait until exec has replaced the child's shell, since this shell would ignore the signal.
+    # Wait until exec has replaced the child's shell, since that shell would ignore the signal.
     while cmp -s "/proc/$$/cmdline" "/proc/$child/cmdline"; do sleep 0.01; done
     kill -TERM "$child" 2>/dev/null
     passed_on=1
@@ -162,7 +162,7 @@ while :; do
     [ -z "$elastic" ] || find_machines
     [ -z "$stopped" ] || exit "$code"
     grown='' passed_on='' asking=''
-    (trap '' HUP; start "$@") & # mpiexec passes on only SIGTERM
+    (trap '' HUP; start "$@") & # without HUP: end_child sends TERM, which mpiexec passes on
     child=$!
     if [ -n "$elastic" ] && [ "$ranks" -lt "$all_ranks" ]; then
         ask < /dev/null > /dev/null 2>&1 & # its sleep may outlive this script
@@ -200,7 +200,7 @@ while :; do
         resume=1 from="with what had not ended"
     elif has_checkpoint; then
         last=''
-        for word do # keep all words except those that begin a run
+        for word do # keep all words except --resume, and --init with its value
             shift
             case $word in
             --init | --init=* | --resume) ;;

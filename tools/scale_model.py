@@ -16,10 +16,10 @@ import statistics
 
 SEGMENT = 8000  # bytes of a message along the chain, kSegmentBytes in par/shared.cpp
 LOCAL_BYTES = 10e9  # bytes per second that a rank copies or sends within a node
-# Bytes of gradients, and seconds of a step without sums.
+# Bytes of gradients (of cifar_net without the biases of its convolutions), and seconds of a step without sums.
 NETWORKS = {"cifar_net": (676_714 * 4, 0.010), "resnet50": (25_557_032 * 4, 0.100)}
 BUCKET_BYTES, MAX_BUCKETS = 512 * 1024, 16  # models/run/gradient_sum.cpp
-BACKWARD = 2 / 3  # of a step; it finishes the buckets evenly
+BACKWARD = 2 / 3  # fraction of a step; backward finishes the buckets at equal intervals
 OURS = ["chain", "doubling"]
 
 

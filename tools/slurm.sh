@@ -57,5 +57,5 @@ while kill -0 $training 2> /dev/null; do # a signal ended the wait, but not the 
     status=0
     wait $training || status=$?
 done
-[ $status != 75 ] || scontrol requeue "$SLURM_JOB_ID" # interrupted, with a checkpoint
+[ $status != 75 ] || scontrol requeue "$SLURM_JOB_ID" # interrupted; resumes if there is a checkpoint
 exit $status

@@ -89,7 +89,7 @@ exec ip netns exec $name unshare --uts --ipc sh -c "hostname $name; $*"
         return list(map(int, output("ip", "netns", "pids", self.names[node]).split()))
 
     def command(self, ranks_per_node, *words, mpiexec="mpiexec"):
-        """Returns a command that runs these words on all machines."""
+        """Returns a command that runs these words under mpiexec, with this number of ranks on each machine."""
         hosts = ",".join(f"10.77.0.{i + 1}" for i in range(len(self.names)))
         return ["ip", "netns", "exec", self.names[0], mpiexec, "-launcher", "ssh", "-launcher-exec", str(self.launcher),
                 "-hosts", hosts, "-iface", "v0", "-n", str(len(self.names) * ranks_per_node), "-ppn",

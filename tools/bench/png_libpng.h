@@ -6,7 +6,7 @@
 
 namespace rg {
 
-/// Decodes to 3 channels of 8 bits in new memory, with all checks of libpng. Throws Error if libpng reports one.
+/// Decodes to 3 channels of 8 bits in new memory, with all checks of libpng. Throws Error if libpng reports an error.
 data::Image libpng_decode(data::Bytes file);
 
 /// Returns a PNG file with the default settings of libpng: automatic filters and zlib level 6.

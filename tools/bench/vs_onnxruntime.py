@@ -29,7 +29,7 @@ def output(*command):
 
 
 def export(options, folder):
-    """Returns the path of the network as an ONNX file."""
+    """Makes the network, and returns the path of its ONNX file."""
     net = ["--net", options.net, "--size", options.size]
     if options.size > 64 and options.net.startswith("resnet18"):
         net += ["--stem", "imagenet"]
