@@ -15,7 +15,7 @@ struct Part {
 };
 
 template <int MR, int NV>
-void conv_tile(const ConvImage& g, const Part& part, const float* image, float* y) {
+void conv_tile(const ConvImage& g, const Part& part, Prefetch ahead, const float* image, float* y) {
     Vec acc[MR][NV];
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
@@ -27,7 +27,7 @@ void conv_tile(const ConvImage& g, const Part& part, const float* image, float* 
     }
     for (int64_t run = part.run0; run < part.run1; ++run)
         accumulate<MR, NV>(image + g.run_start[run] + part.j0, g.step, part.j1 - part.j0,
-                           part.w + (run * g.taps + part.j0) * NV * kWidth, acc);
+                           part.w + (run * g.taps + part.j0) * NV * kWidth, ahead, acc);
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
@@ -41,7 +41,7 @@ void conv_tile(const ConvImage& g, const Part& part, const float* image, float* 
     }
 }
 
-using ConvTile = void (*)(const ConvImage&, const Part&, const float*, float*);
+using ConvTile = void (*)(const ConvImage&, const Part&, Prefetch, const float*, float*);
 
 template <int NV, int MR = kLongest<NV>>
 ConvTile conv_tile_of(int64_t pixels) {
@@ -54,11 +54,14 @@ template <int NV>
 void conv_part(const ConvImage& g, const Part& part, const float* padded, float* y) {
     const EvenParts tiles(g.q, kLongest<NV>);
     const ConvTile tile = conv_tile_of<NV>(tiles.shortest), longer = conv_tile_of<NV>(tiles.longest());
+    const float* const w = part.w + (part.run0 * g.taps + part.j0) * NV * kWidth;
+    const int64_t taps = part.run1 - part.run0 == 1 ? part.j1 - part.j0 : 0; // 0: several runs need no prefetch
     for (int64_t p = 0; p < g.p; ++p) {
         const float* image = padded + p * g.row;
         float* to = y + p * g.y_row;
         for (int64_t t = 0; t < tiles.count; ++t) {
-            (t < tiles.longer ? longer : tile)(g, part, image, to);
+            const Prefetch ahead = prefetch_of<NV>(w, taps, p * tiles.count + t, g.p * tiles.count);
+            (t < tiles.longer ? longer : tile)(g, part, ahead, image, to);
             image += tiles.length(t) * g.step, to += tiles.length(t) * g.y_step;
         }
     }

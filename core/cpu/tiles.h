@@ -15,18 +15,36 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-// A forward tile has up to kPixels pixels of 2 vectors, or up to 2 * kPixels pixels of 1 vector.
-constexpr int kPixels = kRegisters == 32 ? 8 : 6;
-/// Number of pixels in the longest forward tile of NV vectors.
+/// Number of pixels in the longest forward tile of NV vectors: as many as leave registers for the filters and inputs.
+/// Longer tiles read the filters less often.
 template <int NV>
-constexpr int kLongest = NV == 1 ? 2 * kPixels : kPixels;
+constexpr int kLongest = kRegisters == 16 ? (NV == 1 ? 12 : 6)
+                         : NV == 1        ? 16
+                         : kLaneFactors   ? 8
+                                          : 14;
 // A weight-gradient tile has up to kTaps taps of 2 vectors, or up to 2 * kTaps taps of 1 vector.
 // With 12 taps on Arm, g++ 12 would keep some of the sums in memory.
 constexpr int kTaps = kLaneFactors ? 10 : kRegisters == 32 ? 12 : 6;
 
-/// In sums over at least kLongSum taps, the filters are prefetched kAhead values (4 KiB) ahead. They may come from the
-/// last-level cache, and the processor itself prefetches only to the end of a page.
-constexpr int64_t kLongSum = 128, kAhead = 1024;
+constexpr int64_t kLine = 16; // floats in a cache line
+
+/// Filters that a tile prefetches while it computes: `lines` cache lines per tap, from `from` on.
+struct Prefetch {
+    const float* from = nullptr;
+    int64_t lines = 0;
+};
+
+/// Returns what tile number `tile` of `tiles` tiles should prefetch. All these tiles multiply the same block of
+/// filters, w, of `taps` taps of NV vectors. The next block follows in memory. It may come from the last-level cache,
+/// which is slow, so the first tiles prefetch it one line per tap. The processor itself prefetches only to the end of a
+/// page. Short blocks need no prefetch, because all filters together stay in the second-level cache.
+template <int NV>
+Prefetch prefetch_of(const float* w, int64_t taps, int64_t tile, int64_t tiles) {
+    constexpr int64_t kLong = 128, kAhead = 1024, kLines = (NV * kWidth + kLine - 1) / kLine; // kLines: per tap
+    if (taps < kLong) return {};
+    if (tiles < kLines) return {w + kAhead, kLines};
+    return tile < kLines ? Prefetch{w + taps * NV * kWidth + tile * taps * kLine, 1} : Prefetch{};
+}
 
 /// Splits `total` into as few parts of at most `most` as possible, whose lengths differ by at most one. So no register
 /// tile is much shorter than the others. A very short one would wait for the results of its own multiply-adds.
@@ -41,14 +59,14 @@ struct EvenParts {
 /// Computes acc[i][v] += sum over j of image[i * step + j] * w[j][v], for MR pixels and NV vectors of output channels.
 template <int MR, int NV>
 inline __attribute__((always_inline)) void accumulate(const float* image, int64_t step, int64_t taps, const float* w,
-                                                      Vec (&acc)[MR][NV]) {
-    // There are too few registers for the addresses of all pixels of a long tile. So pixel i >= kPixels uses the
-    // address of pixel i - kPixels plus a fixed distance.
-    constexpr int kBases = MR < kPixels ? MR : kPixels;
+                                                      Prefetch ahead, Vec (&acc)[MR][NV]) {
+    // There are too few registers for the addresses of all pixels of a long tile. So pixel i >= kBases uses the address
+    // of pixel i - kBases plus a fixed distance.
+    constexpr int kBases = MR < 8 ? MR : 8;
     const float* pixel[kBases];
     RG_UNROLL
     for (int i = 0; i < kBases; ++i) pixel[i] = image + i * step;
-    const int64_t far = kPixels * step;
+    const int64_t far = kBases * step;
     int64_t j = 0;
     if constexpr (kLaneFactors && MR * (NV + 1) + NV <= kRegisters) {
         // One load per pixel serves several taps.
@@ -56,7 +74,7 @@ inline __attribute__((always_inline)) void accumulate(const float* image, int64_
         for (; j + kWidth <= taps; j += kWidth) {
             Vec inputs[MR];
             RG_UNROLL
-            for (int i = 0; i < MR; ++i) inputs[i] = load(pixel[i % kPixels] + (i < kPixels ? j : far + j));
+            for (int i = 0; i < MR; ++i) inputs[i] = load(pixel[i % kBases] + (i < kBases ? j : far + j));
             RG_UNROLL
             for (int tap = 0; tap < kWidth; ++tap, w += NV * kWidth) {
                 RG_UNROLL
@@ -76,13 +94,13 @@ inline __attribute__((always_inline)) void accumulate(const float* image, int64_
         for (int i = 0; i < MR; ++i) {
             RG_UNROLL
             for (int v = 0; v < NV; ++v)
-                acc[i][v] += (i < kPixels ? pixel[i % kPixels][j] : pixel[i % kPixels][far + j]) * filter[v];
+                acc[i][v] += (i < kBases ? pixel[i % kBases][j] : pixel[i % kBases][far + j]) * filter[v];
         }
     };
-    if (taps >= kLongSum) {
+    if (ahead.lines > 0) {
 #pragma GCC unroll 1
         for (; j < taps; ++j, w += NV * kWidth) {
-            for (int line = 0; line < NV * kWidth; line += 16) __builtin_prefetch(w + line + kAhead);
+            for (int line = 0; line < ahead.lines; ++line, ahead.from += kLine) __builtin_prefetch(ahead.from);
             add_tap();
         }
     }

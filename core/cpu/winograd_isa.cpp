@@ -175,12 +175,12 @@ void output(const WinogradImage& g, int64_t rows, int64_t columns, const float* 
 }
 
 template <int MR, int NV>
-void product_tile(const WinogradImage& g, const float* v, const float* u, float* m) {
+void product_tile(const WinogradImage& g, const float* v, const float* u, Prefetch ahead, float* m) {
     Vec acc[MR][NV] = {};
     if (g.c_step == kWidth)
-        accumulate<MR, NV>(v, kWidth, g.c, u, acc);
+        accumulate<MR, NV>(v, kWidth, g.c, u, ahead, acc);
     else
-        accumulate<MR, NV>(v, g.c_step, g.c, u, acc);
+        accumulate<MR, NV>(v, g.c_step, g.c, u, ahead, acc);
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
@@ -188,7 +188,7 @@ void product_tile(const WinogradImage& g, const float* v, const float* u, float*
     }
 }
 
-using ProductTile = void (*)(const WinogradImage&, const float*, const float*, float*);
+using ProductTile = void (*)(const WinogradImage&, const float*, const float*, Prefetch, float*);
 
 template <int NV, int MR = kLongest<NV>>
 ProductTile product_tile_of(int64_t tiles) {
@@ -203,7 +203,8 @@ void products(const WinogradImage& g, const float* v, int64_t v_component, int64
     const ProductTile product = product_tile_of<NV>(parts.shortest), longer = product_tile_of<NV>(parts.longest());
     for (int64_t i = 0; i < kComponents; ++i, v += v_component, u += g.c * NV * kWidth, m += NV * kWidth)
         for (int64_t part = 0, t = 0; part < parts.count; t += parts.length(part), ++part)
-            (part < parts.longer ? longer : product)(g, v + t * g.c_step, u, m + t * kComponents * NV * kWidth);
+            (part < parts.longer ? longer : product)(g, v + t * g.c_step, u, prefetch_of<NV>(u, g.c, part, parts.count),
+                                                     m + t * kComponents * NV * kWidth);
 }
 
 void multiply(const WinogradImage& g, const float* v, int64_t v_component, int64_t tiles, const float* u, int lanes,
