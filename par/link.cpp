@@ -22,7 +22,7 @@ namespace rg::par {
 
 namespace {
 
-constexpr double kDeadline = 300.0; // seconds
+constexpr double kDeadline = 300.0, kMostDeadline = 1e9; // seconds
 // Number of polls before a wait yields the core. With a core per rank, yielding is of little use, and another process
 // could then keep the core for a time slice. With more ranks than cores, waits were equally fast with 5 to 50 polls,
 // and three times slower with 500.
@@ -33,6 +33,9 @@ constexpr int kSpins = 500, kSpinsWhenCrowded = 20;
 constexpr double kNapAfter = 0.05;
 constexpr long kNapNs = 50'000;
 constexpr double kRollCallAfter = 0.25; // seconds that a wait has taken before it calls its observer
+// If so many seconds pass between two polls, this process was suspended, for example by a scheduler that stops all
+// ranks of a job for a while. The time then does not count as waiting.
+constexpr double kSuspended = 1;
 constexpr int kHandshakeTag = 1;
 
 uint64_t hash_of(std::string_view text, uint64_t h = 14695981039346656037u) { // FNV-1a (Fowler, Noll, Vo)
@@ -99,12 +102,14 @@ void Link::read_environment() {
     if (!text || !*text) return;
     char* end = nullptr;
     const double seconds = std::strtod(text, &end);
-    RG_CHECK(*end == '\0' && seconds > 0, "RG_DEADLINE_S: expected seconds above zero, got '", text, "'");
+    RG_CHECK(*end == '\0' && seconds > 0 && seconds <= kMostDeadline,
+             "RG_DEADLINE_S: expected seconds above zero and at most ", kMostDeadline, ", got '", text, "'");
     deadline_ = seconds;
 }
 
 void Link::set_deadline(double seconds) {
-    RG_CHECK(seconds > 0, "set_deadline: expected seconds above zero, got ", seconds);
+    RG_CHECK(seconds > 0 && seconds <= kMostDeadline, "set_deadline: expected seconds above zero and at most ",
+             kMostDeadline, ", got ", seconds);
     deadline_ = seconds;
 }
 
@@ -196,11 +201,11 @@ void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, co
 template <class Done>
 double Link::poll(const Operation& op, const Done& done) const {
     const int spins = crowded_ ? kSpinsWhenCrowded : kSpins;
-    double begin = 0;
+    double begin = 0, last = 0;
     bool nap = false;
     for (int64_t polls = 0; !done(); ++polls) {
         if (polls < spins) continue;
-        if (polls == spins) begin = seconds_now();
+        if (polls == spins) begin = last = seconds_now();
         if (nap) {
             const timespec length{0, kNapNs};
             nanosleep(&length, nullptr);
@@ -208,7 +213,10 @@ double Link::poll(const Operation& op, const Done& done) const {
             sched_yield();
             if (polls % 64 != 0) continue; // reading the clock costs time
         }
-        const double waited = seconds_now() - begin;
+        const double now = seconds_now();
+        if (now - last > kSuspended) begin += now - last;
+        last = now;
+        const double waited = now - begin;
         nap = waited > kNapAfter;
         const double limit = deadline_;
         if (waited > limit) return waited;

@@ -140,7 +140,8 @@ class BadInput(job.JobTest):
         self.assertEqual([p.name for p in run.glob("*.tmp-*")], ["notes.tmp-1"])
 
     def test_deadline(self):
-        self.refuse_training([], "RG_DEADLINE_S", "nonsense", RG_DEADLINE_S="nonsense")
+        for deadline in ("nonsense", "0", "inf"):
+            self.refuse_training([], "RG_DEADLINE_S", deadline, RG_DEADLINE_S=deadline)
 
     def test_few_images(self):
         folder = self.folder / "few" / "cat"

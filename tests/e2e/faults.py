@@ -158,6 +158,18 @@ class Faults(job.JobTest):
             result = self.finish(process)
             self.assertEqual((result.code, result.err), (0, ""))
 
+    def test_suspended(self):
+        """Suspends all ranks for longer than the deadline, as a scheduler does."""
+        run, process = self.begin("suspended", 4, WAYS[0])
+        for signal_number in (signal.SIGSTOP, signal.SIGCONT):
+            for pid in self.pids.values():
+                os.kill(pid, signal_number)
+            if signal_number == signal.SIGSTOP:
+                time.sleep(DEADLINE + 2)
+        (run / "stop").touch()
+        result = self.finish(process)
+        self.assertEqual((result.code, result.err), (0, ""))
+
     def test_slow_in_a_wait(self):
         """Stops a rank, and then one that waits for it. When this one goes on, it must not name the rank that answers."""
         for repetition, chance in self.repetitions():
