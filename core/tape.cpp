@@ -74,9 +74,13 @@ public:
             if (!t.defined()) continue;
             const auto known = overlapping(t);
             if (known != values_.end() && known->second.requested) continue;
-            if (known != values_.end() && !is_whole(t, known)) { // the node overwrites bytes of the known value
-                known->second.blocked = true;
-                known->second.barrier = barrier_of(node);
+            if (known != values_.end() && !is_whole(t, known)) { // the node overwrites bytes of known values
+                for (auto at = known;
+                     at != values_.end() && at->first.id == t.key().id && at->first.offset < t.key().offset + t.bytes();
+                     ++at) {
+                    at->second.blocked = true;
+                    at->second.barrier = barrier_of(node);
+                }
             } else if (!depends)
                 values_.erase(t.key()); // the node overwrites any value there
             else if (node.backward && i == 0)
@@ -110,8 +114,8 @@ private:
         return {node.name, node.instead ? node.instead : "it has no gradient for this result"};
     }
 
-    /// Returns a value in values_ that is t or overlaps t in memory, or end() if there is none. The values in values_
-    /// do not overlap each other. If t has no elements, finds only t itself.
+    /// Returns the first value in values_ that is t or overlaps t in memory, or end() if there is none. The values in
+    /// values_ do not overlap each other. If t has no elements, finds only t itself.
     Position overlapping(const Tensor& t) {
         const Tensor::Key key = t.key();
         const auto next = values_.upper_bound(key);
@@ -193,6 +197,7 @@ void expect_no_overlap(std::span<const Tensor> tensors, std::span<const Tensor> 
         ranges.push_back({tensors[i].key(), tensors[i].bytes(), "tensor ", i});
         ranges.push_back({destinations[i].key(), destinations[i].bytes(), "destination ", i});
     }
+    std::erase_if(ranges, [](const Range& range) { return range.bytes == 0; });
     std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.key < b.key; });
     for (size_t i = 1; i < ranges.size(); ++i) {
         const Range &a = ranges[i - 1], &b = ranges[i];

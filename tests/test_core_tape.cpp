@@ -321,6 +321,14 @@ TEST_SUITE("core") {
               "a view of a part (Tensor::slice()); use slice() of core/ops.h, or ask for the gradient of the view, or "
               "make a constant under NoTape");
         CHECK(contains(error([](const Tensor& y) { return y.slice(0, {4}); }), "Tensor::slice()"));
+        CHECK(contains(error([](const Tensor& y) { // overwrites two results by one copy, and then uses the second
+                           const Tensor flat = Tensor::empty({16}), first = flat.slice(0, {8}), second = flat.slice(8, {8});
+                           for (const Tensor& part : {first, second})
+                               run(op::add, std::array{y, y}, {}, std::array{part});
+                           flat.copy_from(Tensor::zeros({16}));
+                           return second;
+                       }),
+                       "Tensor::copy_from()"));
         CHECK(error([](const Tensor& y) { return y.slice(0, {8}); }) == ""); // the whole value
         CHECK(contains(error([&](const Tensor&) { return x.slice(2, {4}); }), "Tensor::slice()"));
         CHECK(contains(error([](const Tensor& y) { return relu(y.slice(2, {4})); }), "input 0 of activation"));
