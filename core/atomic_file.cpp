@@ -141,8 +141,8 @@ void remove_leftovers(const std::string& path) {
     std::vector<fs::path> leftovers;
     std::error_code ignored;
     const fs::path folder = fs::path(path).has_parent_path() ? fs::path(path).parent_path() : ".";
-    for (const fs::directory_entry& entry : fs::directory_iterator(folder, ignored))
-        if (entry.path().filename().string().starts_with(start)) leftovers.push_back(entry.path());
+    for (fs::directory_iterator at(folder, ignored), end; !ignored && at != end; at.increment(ignored))
+        if (at->path().filename().string().starts_with(start)) leftovers.push_back(at->path());
     for (const fs::path& leftover : leftovers) fs::remove(leftover, ignored); // harmless if it fails
 }
 

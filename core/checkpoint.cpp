@@ -68,11 +68,10 @@ std::optional<int64_t> step_of_name(const std::string& name) {
 /// Returns the steps of all checkpoints in a folder, the newest first. Reads only file names.
 std::vector<int64_t> steps_in(const std::string& dir) {
     std::error_code error;
-    const fs::directory_iterator entries(dir, error);
-    RG_CHECK(!error, "checkpoint: cannot read the folder ", dir, ": ", error.message());
     std::vector<int64_t> steps;
-    for (const fs::directory_entry& entry : entries)
-        if (const auto step = step_of_name(entry.path().filename().string())) steps.push_back(*step);
+    for (fs::directory_iterator at(dir, error), end; !error && at != end; at.increment(error))
+        if (const auto step = step_of_name(at->path().filename().string())) steps.push_back(*step);
+    RG_CHECK(!error, "checkpoint: cannot read the folder ", dir, ": ", error.message());
     std::sort(steps.rbegin(), steps.rend());
     return steps;
 }
@@ -88,10 +87,10 @@ void delete_old(const std::string& dir, int64_t newest, int keep_last) {
         if (step > newest || ++kept > keep_last) fs::remove(fs::path(dir) / name_of_step(step), ignored);
     }
     std::vector<fs::path> leftovers;
-    for (const fs::directory_entry& entry : fs::directory_iterator(dir, ignored)) {
-        const std::string name = entry.path().filename().string();
+    for (fs::directory_iterator at(dir, ignored), end; !ignored && at != end; at.increment(ignored)) {
+        const std::string name = at->path().filename().string();
         const size_t mark = name.find(kTempMark);
-        if (mark != std::string::npos && step_of_name(name.substr(0, mark))) leftovers.push_back(entry.path());
+        if (mark != std::string::npos && step_of_name(name.substr(0, mark))) leftovers.push_back(at->path());
     }
     for (const fs::path& path : leftovers) fs::remove(path, ignored);
 }

@@ -53,7 +53,7 @@ Outcome run_task(Link& link, const TaskTable& functions, int64_t id, const Json&
     SubLink sub_link(link, std::move(members), id);
     Outcome outcome;
     bool echo = false;
-    Group group(sub_link); // outlives the function: peers may still read from its buffers
+    Group group(sub_link); // outlives the task's function: other ranks may still use the group's buffers
     try {
         auto context = make_context(group);
         const std::string& function = task.at("function").as_string();
@@ -334,7 +334,7 @@ struct TaskPool::State {
     }
 
     void cancel_all() {
-        for (const TaskRecord& task : tasks) cancel_one(task.id, "");
+        for (size_t i = 0; i < tasks.size(); ++i) cancel_one(tasks[i].id, ""); // a callback may submit more tasks
     }
 
     void run_local_task() {

@@ -106,7 +106,7 @@ void check_memory(par::Group& group, int64_t bytes, const std::string& what, con
 
 void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t buffers, const std::string& advice) {
     const int64_t checkpoint = group.rank() == 0 ? checkpoint_memory(parameter_bytes, buffers) : 0;
-    const int64_t gradients = group.size() > 1 ? 2 : 1;
+    const int64_t gradients = group.size() > 1 || group.most_workers() > 1 ? 1 + group.most_workers() : 1;
     check_memory(group, (1 + gradients + buffers) * parameter_bytes + checkpoint, "parameters", advice);
 }
 
