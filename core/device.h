@@ -98,8 +98,9 @@ public:
         virtual void launch() = 0;
     };
     /// Calls f and records the work that f starts, without doing the work. Returns null if the device cannot make a
-    /// graph of it. Call f directly at least once before, so that scratch memory is allocated. Throws Error if f
-    /// throws, for example because f waits for the device; direct calls of f still work afterwards.
+    /// graph of it; the caller then calls f itself each time. Call f directly at least once before, so that scratch
+    /// memory is allocated. Throws Error if f throws, for example because f waits for the device; direct calls of f
+    /// still work afterwards.
     virtual std::unique_ptr<Graph> capture(const std::function<void()>&) { return nullptr; }
 };
 

@@ -13,8 +13,8 @@ namespace rg {
 /// The kept memory of one step. A kernel takes the same blocks in the same order in each call; see cpu/prepared.h.
 class Kept {
 public:
-    /// Begins a call of the kernel. Filled blocks count as filled only if `version` is the same as in the last call.
-    /// The caller must pass another version when the parameters of the step have changed.
+    /// Begins a call of the kernel. If `version` is not that of the previous call, no block counts as filled. The
+    /// caller must pass another version when a parameter of the step has changed.
     void begin(uint64_t version) {
         filled_ = filled_ && version == version_;
         version_ = version;

@@ -1,6 +1,6 @@
 // Defines Scope: the state that all ops of a thread use without taking it as arguments, so that the code of a network
-// looks like formulas. An object of one of these classes changes a field of Scope for its lifetime: ContextScope, Tape,
-// NoTape, Trace, DryRun, LayerScope.
+// looks like formulas. Objects of the classes ContextScope, Tape, NoTape, Trace, DryRun and LayerScope change fields of
+// Scope for their lifetime. A plan sets `kept` for each step.
 #pragma once
 
 #include <span>

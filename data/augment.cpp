@@ -120,8 +120,8 @@ View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
     View view;
     view.y_per_row = fixed(down * std::cos(angle)), view.y_per_column = fixed(right * std::sin(angle));
     view.x_per_row = fixed(-down * std::sin(angle)), view.x_per_column = fixed(right * std::cos(angle));
-    // The centre of the result shows the centre of the shifted box. On each axis, the first pixel of the result lies
-    // (extent - 1) / 2 pixels before that centre.
+    // The centre of the result shows the centre of the shifted box. The first pixel of the result lies (height - 1) / 2
+    // rows of the result above its centre, and (width - 1) / 2 columns left of it.
     const auto first = [&](double centre, int32_t per_row, int32_t per_column) {
         return int32_t(fixed(centre - 0.5) - (per_row * (height() - 1) + per_column * (width() - 1)) / 2);
     };

@@ -61,7 +61,7 @@ struct Augment {
     Interval scale{1, 1};       // factor by which the picture grows
     Fill fill = Fill::zero;     // how to fill the pixels that translation, rotation or scale uncover
     int64_t crop = 0;           // side of a square window in pixels; 0: the whole image
-    bool random_crop = true;    // false: crop from the centre
+    bool random_crop = true;    // true: `crop` has a random place; false: it is central; not used with crop_area
     /// Range of a random window's area, as a fraction of the image's area; {1, 1}: off. The window has a random place
     /// and an aspect ratio of about 3/4 to 4/3. If none of 10 random windows fits into the image, a large central one
     /// is used. It is resized to the size of the image or, with `crop`, to that of the square window. This is like
@@ -112,8 +112,8 @@ private:
         int64_t top, left, height, width;
     };
     void check() const;
-    /// Returns a box of a random area, aspect ratio and place. If none of 10 such boxes fits into the image, returns a
-    /// central one.
+    /// Returns a box of a random area, aspect ratio and place. If 10 such boxes are all too large for the image, or
+    /// empty, returns the largest central box whose aspect ratio is allowed.
     Box random_box(Rng& rng) const;
 
     int64_t height_, width_, channels_;

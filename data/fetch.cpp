@@ -94,7 +94,8 @@ std::string server_error(std::string_view answer) {
                wrong_region ? "; set AWS_REGION to the region of the bucket" : "");
 }
 
-/// Returns true if curl, aws or s5cmd report that the server has refused the request. A retry would be refused too.
+/// Returns true if the error text of curl, aws, s5cmd or a server has one of these signs of a refusal, which a retry
+/// would not change. Other refusals are not recognised, and so retried.
 bool is_refusal(const std::string& text) {
     static constexpr const char* kRefusals[] = {
         "returned error: 403", "returned error: 404", "occurred (403)",

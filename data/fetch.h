@@ -22,7 +22,7 @@ struct FetchOptions {
     double first_wait_s = 0.5;   // wait before the first retry; doubles with each retry
     double silence_s = 300;      // longest time that a command may write nothing
     int64_t unpacked_mib = 1024; // limit for the unpacked size of a gzipped shard
-    double list_s = 600;         // longest time for a list of objects of S3 (list_s3() in s3.h)
+    double list_s = 600;         // longest time to list an S3 prefix, with retries (list_s3() in s3.h)
 };
 
 /// Largest shard (shards.h), in bytes as it is transferred. Larger ones are refused, because a shard is held in memory.

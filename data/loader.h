@@ -36,7 +36,7 @@ struct Sample {
 
 /// One value, a number or an array, of every sample. A mini-batch of n samples gives a tensor [n extents...].
 struct Column {
-    Shape extents; // extents of one sample's value, at most 3
+    Shape extents; // shape of one sample's value: up to 3 extents
     DType type = DType::f32;
     int64_t count = -1; // number of samples; -1: any number
     /// Writes the value of a sample. Several threads may call this at the same time.
@@ -75,7 +75,7 @@ struct LoaderOptions {
     int rank = 0, ranks = 1; // which part of each mini-batch next() returns; see part_range()
     int parts = 1;           // number of parts that next() returns, one after another: `rank` and those after it
     int threads = 1;         // number of background threads; 0: next() does the work itself
-    int depth = 2;           // most parts that background threads prepare in advance
+    int depth = 2;           // largest number of parts that background threads prepare ahead
     bool views = false;      // returns indices and views for the augment op instead of images
 };
 

@@ -19,7 +19,7 @@ struct PipeError : Error {
     PipeError(const std::string& text, int status_, std::string output_)
         : Error(text), status(status_), output(std::move(output_)) {}
     int status;         // exit status of the shell (127: program not found), or 128 + the signal that ended the shell
-    std::string output; // beginning of the output, where servers say why they refuse
+    std::string output; // beginning of standard output, which may say why a server refuses
 };
 
 /// Returns everything that the command writes to standard output. Its standard input is empty. Throws PipeError, with

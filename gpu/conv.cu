@@ -54,8 +54,8 @@ __device__ __forceinline__ EightOf<T> load_eight(const T* from, size_t index, bo
 /// unit the two numbers of list_units(). Then it holds the results and the sums of the threads.
 template <class T, int kOctets, int kN>
 struct Memory {
-    /// bf16 units are multiplied in pairs, so an odd unit gets a partner. The partner reads zeros: an octet beyond the
-    /// last channel or, with kOctets = 1, an additional octet.
+    /// In bf16, units are multiplied in pairs. If their number is odd, the last one gets a partner that reads zeros: an
+    /// octet beyond the last channel or, with kOctets = 1, an additional octet.
     static constexpr bool kPairs = std::is_same_v<T, bf16>;
     static constexpr int kStagedOctets = kPairs && kOctets == 1 ? 2 : kOctets;
     // A padding of 16 bytes puts 8 neighbouring units (pixels, threads) into different banks.
@@ -352,7 +352,8 @@ __global__ void conv2d_norm_fold_kernel(int count, int size, const float* w, con
 
 // ---- the host code that launches them ------------------------------------------------------------------------------
 
-/// Provides filters of type T, aligned to 16 bytes: the given ones if they have type T, else a rounded copy.
+/// Provides filters of type T: the given ones if they have type T, else a copy rounded to bf16. Given filters must be
+/// aligned to 16 bytes, as each tensor with memory of its own is.
 template <class T>
 class Filters {
 public:

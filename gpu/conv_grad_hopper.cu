@@ -185,7 +185,8 @@ __device__ __forceinline__ void store_sums(const Images& images, int s, const fl
     }
 }
 
-/// The work of a thread of consumer group kIndex. Group 0 also computes the bias gradient.
+/// The work of a thread of consumer group kIndex, 0 or 1. Consumer group 0 also computes the sums of this block for
+/// the bias gradient.
 template <int C, int W, int kIndex>
 __device__ __forceinline__ void consume(const Images& images, const std::byte* stages, const uint4* ones,
                                         const Barriers& barriers, float* partials) {

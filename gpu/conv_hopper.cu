@@ -227,7 +227,7 @@ __device__ __forceinline__ float2 merge_warps(const float* stored, int channel, 
         second += stored[(warp * 2 + 1) * N + channel];
         count += weight;
     }
-    if constexpr (!kTerms) { // means and squared deviations
+    if constexpr (!kTerms) { // the values are means, and sums of squared deviations
         first /= count;
         for (int warp = 0; warp < 8; ++warp) {
             const float d = stored[warp * 2 * N + channel] - first;
@@ -401,7 +401,7 @@ __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reade
             coefficients[c] = e.terms.scale[channel], coefficients[N + c] = e.terms.shift[channel],
             coefficients[2 * N + c] = e.terms.mean[channel];
     const Barriers barriers{full, empty, consumers};
-    constexpr int kConsumers = T::kPatches > 1 ? 2 : 1; // consumer groups per tile; they take its patches in turn
+    constexpr int kConsumers = T::kPatches > 1 ? 2 : 1; // per tile; they take its patches in turn
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::kStages; ++i) {
             mbarrier_init(full + i, kGroup / 32);

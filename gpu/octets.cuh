@@ -1,5 +1,6 @@
-// Readers as in values.cuh for 8 channels (an octet) of a pixel, with the coefficients of these channels in registers.
-// load(index) starts the loads, and transform(loaded) computes the values later, when the loads have arrived.
+// Readers of 8 channels (an octet) of a pixel, built on those of values.cuh, and stores of octets. load(index) starts
+// the loads, and transform(loaded) returns the values when the loads have arrived. In bf16, the coefficients of the
+// channels stay in registers. In f32, load() does all the work. The last part is the same for one channel or 8.
 #pragma once
 
 #include "ringgrad/gpu/values.cuh"

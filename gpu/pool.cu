@@ -1,8 +1,9 @@
 // Max and average pooling and their gradients. The forward ops can apply a batch norm to their input on load. The
 // gradient ops can also compute the sums that the gradient of this batch norm needs.
 //
-// A thread computes kWidth values of a result (octets.cuh). For values of dx, that thread visits all windows that
-// contain their pixel, so that overlapping windows need no atomics.
+// A thread computes kWidth neighbouring channels (octets.cuh) of a pixel of the result or, if it also computes sums, of
+// several pixels. For a pixel of dx, it visits all windows that contain the pixel, so that overlapping windows need no
+// atomics.
 #include "ringgrad/gpu/divisor.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"

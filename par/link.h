@@ -129,8 +129,8 @@ public:
     /// Returns "rank 2", or "rank 2 on HOST" if the ranks are MPI processes. For error texts.
     virtual std::string name_of(int rank) const;
 
-    /// Opens a channel that sends `bytes` bytes, 0 to 2^31 - 1. The buffer must stay valid, at the same address, until
-    /// the channel is closed.
+    /// Opens a channel for messages of exactly `bytes` bytes (0 to 2^31 - 1), which it sends from `data`. The buffer
+    /// must stay valid, at the same address, until the Channel is destroyed.
     Channel open_send(const void* data, size_t bytes, int to, int tag);
     /// Opens a channel that receives messages of at most `capacity` bytes, 0 to 2^31 - 1. wait() and test() throw Error
     /// for a longer message. The buffer must stay valid as for open_send().
@@ -160,8 +160,8 @@ public:
     /// Returns the seconds that one wait may take: 300 unless another deadline was set.
     double deadline() const { return deadline_; }
     /// Sets the deadline from the environment variable RG_DEADLINE_S, unless that is unset or empty. Throws Error if
-    /// it is not a positive number. The constructor does not read it: without a link, every rank would report the
-    /// error, not rank 0 alone.
+    /// it is not a positive number. The constructor does not read it: if the constructor threw, there would be no link,
+    /// and every rank would report the error, not rank 0 alone.
     void read_environment();
     void set_deadline(double seconds);
     /// Makes waits on this link, present and future, throw RankMissing soon, unless their message has come. A thread
@@ -206,7 +206,7 @@ private:
     virtual void discard(int /*peer*/, int /*tag*/) {}
     /// Does what open_shared() says, if a node has several ranks.
     virtual std::unique_ptr<SharedWindow> do_open_shared(size_t /*bytes_per_rank*/) { return nullptr; }
-    /// Throws PeerFailed if another rank is known to have failed. Called between the polls of wait_for().
+    /// Throws PeerFailed if this link knows that another rank has failed. wait_for() calls it between polls.
     virtual void check_peers() {}
 
     Channel open(bool send, void* data, size_t bytes, int peer, int tag);

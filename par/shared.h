@@ -1,7 +1,8 @@
 // All-reduce through memory that the ranks of a node share, and along a chain of the nodes if there are several.
 //
 // Unlike the ring, it needs no plan per vector. A vector that is already in shared memory (adopt()) is summed in place.
-// Any other vector is copied in chunks through a window of fixed size. shared.cpp describes the steps.
+// Any other vector is copied in chunks through a window of fixed size. Only vectors in shared memory can be several
+// per rank (VectorsPerRank). shared.cpp describes the steps.
 #pragma once
 
 #include "ringgrad/par/link.h"

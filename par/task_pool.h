@@ -39,7 +39,7 @@ struct TaskRecord {
     std::string error;         // reason, if the task failed
     std::string cancel_reason; // reason given to the last cancel() before its end; interrupt() makes it empty
     double seconds = 0;        // from its start to its end; 0 until then
-    bool from_journal = false; // true if it ended in an earlier run
+    bool from_journal = false; // true if the journal had its result, so that it did not run
 };
 
 /// A running task's interface to the pool. Every rank of its group has one.

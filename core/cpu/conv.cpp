@@ -1,9 +1,10 @@
-// Convolution, with optional batch norms of its input and its result. Distributes the images over threads. An engine
-// of conv_engine.h, winograd.h or tile_engine.h convolves the images. conv_groups.cpp and dense.cpp take over the
-// convolutions that suit them. The result has p x q pixels and k channels.
+// Convolution. Can apply a batch norm to its input, as it copies it, and a batch norm with known statistics to its
+// result, by filters and bias. Distributes the images over threads. An engine of conv_engine.h, winograd.h or
+// tile_engine.h convolves the images. conv_groups.cpp and dense.cpp take over the convolutions that suit them. Before
+// max pooling, the result has p x q pixels and k channels.
 //
-// Usually a thread processes one image or a few completely, while they stay in its second-level cache: padding (with
-// normalisation), convolution, statistics of the result, ReLU, rounding, max pooling.
+// Usually a thread does all the work on one image or a few, while they stay in its second-level cache: the copy of the
+// input, convolution, statistics of the result or ReLU, rounding, max pooling.
 #include "ringgrad/core/ops/conv.h"
 #include "ringgrad/core/cpu/conv_groups.h"
 #include "ringgrad/core/cpu/dense.h"
@@ -14,7 +15,8 @@ namespace rg::cpu {
 
 namespace {
 
-/// Processes each image [p q k] of the convolution's result (statistics, ReLU, max pooling), and writes it to y.
+/// What follows the convolution of each image [p q k]: statistics or ReLU, rounding to the type of y, max pooling.
+/// finish() does all of it. TileEngine leaves only the pooling to the epilogue.
 struct Epilogue {
     const Tensor& y;
     int64_t p, q, k;
@@ -50,8 +52,8 @@ struct Epilogue {
     }
 };
 
-/// Returns the number of shares into which each of `groups` groups of images should be split, for equal work on all
-/// threads. `products` is the number of multiply-adds per group.
+/// Returns the number of shares into which each group of images should be split, so that all threads have about equal
+/// work. There are `groups` groups, of `products` multiply-adds each.
 int64_t shares_of(int64_t groups, double products) {
     constexpr double kLeastProducts = 1 << 18; // per share; with fewer, several threads are no faster than one
     const int64_t threads = context().threads ? context().threads->size() : 1;

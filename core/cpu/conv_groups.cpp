@@ -193,7 +193,7 @@ int64_t LaneConv::list_taps(int64_t row, const Part& part, int64_t begin, LaneTa
 
 template <class T, class F>
 void LaneConv::each_part(const Images<T>& images, int64_t n, int64_t first, int64_t rows, float* copied, F f) const {
-    int64_t begin = rows_.extent, end = 0; // rows of the source that the taps reach
+    int64_t begin = rows_.extent, end = 0; // range of all source rows that the taps reach; at first empty
     for (int64_t row = first; row < first + rows; ++row)
         for (int64_t r = 0; r < rows_.taps; ++r)
             if (const int64_t i = rows_.source(row, r); i >= 0) begin = std::min(begin, i), end = std::max(end, i + 1);
@@ -371,7 +371,7 @@ void data_gradient(Conv2dGradOp attrs, const Tensor& dy, const Tensor& w, int64_
     });
 }
 
-/// Computes dw and dbias group by group, each over all images.
+/// Computes dw and dbias, one group after another, each group for all images at once.
 void filter_gradient(Conv2dGradOp attrs, const Call& call, int64_t groups) {
     using O = Conv2dGradOp;
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x];

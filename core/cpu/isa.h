@@ -44,7 +44,7 @@ struct WinogradImage {
     int64_t c, k;           // number of input and output channels; with groups, those of a part (winograd.cpp)
     int64_t c_step, k_step; // c and k, rounded up to whole vectors
     int64_t x_row, x_pixel; // distances between neighbouring rows and pixels of a tile, in the image
-    int64_t y_row, y_pixel; // distances between neighbouring rows and pixels of a tile, in the result
+    int64_t y_row, y_pixel; // distances in the result: from a tile's row to the next, and from a pixel to the next
 };
 /// The inputs of a row of tiles that lie in the image: rows [top, bottom) and columns [left, right), counted from the
 /// first of the 6 x 6 inputs of the first tile. The other inputs are padding.

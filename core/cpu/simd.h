@@ -187,7 +187,7 @@ static inline Vec square_root(Vec v) {
 static inline Vec reciprocal(Vec v) {
 #if defined(__AVX512F__)
     const Vec estimate = _mm512_rcp14_ps(v), one = splat(1);
-    return estimate + estimate * (one - v * estimate); // a Newton step doubles the 14 valid bits
+    return estimate + estimate * (one - v * estimate); // a Newton step makes 24 of 14 valid bits
 #else
     return splat(1) / v;
 #endif

@@ -46,7 +46,8 @@ Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views,
 
 namespace {
 
-/// An image that continues beyond its sides: mirrored if `reflect` is set, otherwise with its edge pixels.
+/// An image that can be read beyond its sides. If `reflect` is set, it continues mirrored. Otherwise at() repeats the
+/// edge pixels, and at_position() does so for half a pixel only: farther out it returns black.
 struct Picture {
     const double* pixels;
     int64_t height, width, channels;

@@ -1,5 +1,6 @@
-// The element-wise ops (activations, arithmetic, conversions, copies, dropout), and sums over all elements. An image
-// tensor is [n h w c]: n images of h x w pixels with c channels.
+// Ops on single elements (activations, arithmetic, conversions, dropout), ops that copy elements to another shape
+// (slice, concat, upsample), and the sum and the mean of all elements. An image tensor is [n h w c]: n images of h x w
+// pixels with c channels.
 #pragma once
 
 #include "ringgrad/core/ops/activation.h"
@@ -133,7 +134,7 @@ struct SliceGradOp {
     int64_t begin = 0, count = 0;
 };
 struct ConcatOp {
-    enum In { x0 }; // x1, x2 and so on follow
+    enum In { x0 }; // the first input; the others have the next indices
 };
 /// Computes the gradient of one input of ConcatOp: the channels [begin, begin + count) of dy.
 struct ConcatGradOp {

@@ -75,7 +75,8 @@ struct BatchNormSumsOp {
 struct RankSumsOp {
     enum In { dgamma, dbeta };
 };
-/// Computes dx of a batch norm. `sums` is the result of RankSumsOp, or zeros if the statistics are constants.
+/// Computes dx of a batch norm. `sums` has the rows that RankSumsOp defines. After fusion, another op may have computed
+/// them. They are zeros if the statistics are constants.
 struct BatchNormGradOp {
     enum In { dy, x, stats, gamma, beta, sums };
     BatchNorm norm;

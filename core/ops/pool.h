@@ -35,7 +35,7 @@ struct Pool2dOp {
     enum In { x, x_stats, x_gamma, x_beta };
     enum Out { y, positions };
     Pool pool;
-    BatchNorm x_norm = {}; // used if x_stats, x_gamma and x_beta are defined: normalises x on load
+    BatchNorm x_norm = {}; // applied to x as it is read; used if x_stats, x_gamma and x_beta are defined
 };
 /// Computes dx. If x, the input of the pooling, and its statistics are defined, also computes x_dgamma and x_dbeta: the
 /// sums of dx that BatchNormSumsOp defines. For x_sums, see Conv2dGradOp.

@@ -17,7 +17,7 @@ namespace {
 
 constexpr int64_t kPatch = 2; // height and width of the whitening filters
 constexpr NormOptions kNorm{.scale = false, .epsilon = 1e-12f, .momentum = 0.4f};
-constexpr float kBiasRate = 64;                 // factor of the learning rate of batch norm's biases
+constexpr float kBiasRate = 64;                 // batch norm's biases learn this many times as fast
 constexpr double kRate = 11.5, kDecay = 0.0153; // per 1024 images, if the loss is the sum over a mini-batch
 constexpr double kMomentum = 0.85;
 

@@ -19,7 +19,7 @@ class NetworkFamily {
 public:
     explicit NetworkFamily(std::vector<std::string> names) : names_(std::move(names)) {}
     virtual ~NetworkFamily() = default;
-    NetworkFamily(const NetworkFamily&) = delete; // options point into this object
+    NetworkFamily(const NetworkFamily&) = delete; // declared options point to its members
     NetworkFamily& operator=(const NetworkFamily&) = delete;
 
     const std::vector<std::string>& names() const { return names_; }

@@ -154,7 +154,7 @@ public:
     void save_checkpoint();
     /// Sets a member of the run in report.html; see report.h. Call it after begin().
     void report(const std::string& name, Json value);
-    /// Prints a line on rank 0, after begin() and unless this is a trial of a sweep.
+    /// Prints a line on rank 0. Does nothing before begin() has opened the output, or in a trial of a sweep.
     void note(const std::string& line, Colour colour = Colour::none) {
         if (progress_) progress_->note(line, colour);
     }

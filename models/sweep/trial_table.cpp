@@ -54,8 +54,8 @@ std::vector<std::string> csv_fields(const std::string& line, const std::string& 
 }
 
 /// Expands FROM:TO and FROM:STEP:TO of whole numbers. Throws Error for other whole numbers with colons between them,
-/// such as 3:1. Any other text is a list of values in CSV. A colon in a list is allowed, since a value may be an
-/// address or a command. The option's own check finds wrong values.
+/// such as 3:1, and for more than kMaxTrials values. Any other text is a list of values in CSV. They may contain
+/// colons, as an address or a command does. The training program checks them as values of its option.
 std::vector<std::string> values_of(const std::string& text, const std::string& option) {
     std::vector<int64_t> numbers;
     const std::vector<std::string> parts = split(text, ':');

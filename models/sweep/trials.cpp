@@ -108,7 +108,7 @@ private:
     const StopRules& rules_;
     // complete_ and stop_reason_ are set only on the group's first rank.
     bool complete_ = false;
-    std::string stop_reason_; // empty if there was none; a complete trial may have one too
+    std::string stop_reason_; // empty: no reason to stop; also set if a rule applied only after the last epoch
 };
 
 /// The task of the pool: runs one trial in a subfolder of `runs`. Returns its result on the first rank of the trial,

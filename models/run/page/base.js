@@ -107,7 +107,10 @@ function noteProgress(run) {
 // ---- points of curves ----
 /** Returns the number of steps per epoch, or Infinity if it is unknown. positions() uses it to place steps. */
 const perEpoch = run => run.steps_per_epoch || last(run.epochs)?.last_step / last(run.epochs)?.epoch || Infinity;
-/** Returns a function that gives the position of a line of metrics on an axis of epochs, steps or seconds. */
+/**
+ * Returns a function that gives the position of a line of metrics on the axis 'epoch', 'step' or 'time' (seconds of
+ * training). If the steps per epoch are unknown, the position of a step on the axis 'epoch' is its number.
+ */
 function positions(run, axis) {
   const steps = perEpoch(run);
   const epochOf = line => 'step' in line ? steps === Infinity ? line.step : line.step / steps : line.epoch;
