@@ -28,7 +28,7 @@ constexpr size_t kErrorBytes = 4096;    // bytes of each output that are kept fo
 constexpr size_t kLineBytes = 300;      // longest excerpt
 constexpr size_t kMaxErrors = 64 << 20; // limit for standard error: progress bars write less
 constexpr int kPollMs = 20;             // longest wait for output before checking for stop requests and the end
-// A word of only these characters needs no quotes in a shell.
+// An argument of only these characters needs no quotes in a shell.
 constexpr std::string_view kPlainCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,:/@%";
 constexpr int kLowestOther = 3;         // the first descriptor after the standard ones
@@ -78,9 +78,15 @@ private:
 /// Kills a process and its descendants. Stops it first, so that it cannot start new ones. A process group would be
 /// simpler, but then ssh could not ask for a password at the terminal, and Ctrl-C would not reach the group.
 void kill_tree(pid_t pid) {
+    namespace fs = std::filesystem;
     ::kill(pid, SIGSTOP);
-    std::ifstream children(cat("/proc/", pid, "/task/", pid, "/children"));
-    for (pid_t child; children >> child;) kill_tree(child);
+    std::error_code ignored; // any process may end at any time
+    // Each thread has a list of the children that it has started.
+    for (fs::directory_iterator thread(cat("/proc/", pid, "/task"), ignored), none; thread != none;
+         thread.increment(ignored)) {
+        std::ifstream children(thread->path() / "children");
+        for (pid_t child; children >> child;) kill_tree(child);
+    }
     ::kill(pid, SIGKILL);
 }
 
