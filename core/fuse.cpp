@@ -200,8 +200,8 @@ private:
         replace(*conv, std::move(fused), {update});
     }
 
-    /// conv2d_grad or a gradient of pooling -> rank_sums without Context::sync: the gradient step also computes the
-    /// coefficients of the batch norm's gradient.
+    /// conv2d_grad or a gradient of pooling -> rank_sums, if Context::sync is not set: the first step also computes the
+    /// results of rank_sums, and the coefficients that the gradient of the batch norm needs.
     void prepare_sums(size_t sums) {
         const Step s = steps_[sums];
         const Tensor& dgamma = s.in[RankSumsOp::dgamma];

@@ -1,9 +1,9 @@
-// Makes text from outside (names of files, classes and objects, replies of servers) safe to print. Also checks UTF-8,
-// reads numbers, and splits and wraps text.
+// Makes text from outside (names of files, classes and S3 objects, replies of servers) safe to print. Also checks
+// UTF-8, reads numbers, and splits and wraps text.
 //
 // A file name can contain a line break, a colour code or a cursor movement. Pass such text through printable()
-// before a terminal shows it, and through csv_field() before it becomes part of a CSV line. core/json.h escapes text
-// itself. For a shell, use shell_word() of data/pipe.h.
+// before a terminal shows it, and through csv_field() before it becomes part of a CSV line. core/json.h itself escapes
+// what JSON requires. For a shell, use shell_word() of data/pipe.h.
 #pragma once
 
 #include <charconv>

@@ -1,7 +1,7 @@
 // All-reduce by recursive doubling, for short vectors: it needs few rounds, but sends the whole vector in each.
 //
 // A plan is made for one length in bytes and one Link. It copies the vector into its own buffer, so it serves any
-// vector of that length. For long vectors on more than two ranks, the ring is faster: ring.cpp has a table of costs.
+// vector of that length. For long vectors, the ring is faster: ring.cpp has a table of costs.
 #pragma once
 
 #include "ringgrad/par/link.h"

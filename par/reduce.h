@@ -1,7 +1,7 @@
 // The vectors that an all-reduce sums: untyped memory with an element type.
 //
-// The element type is a value, not a template argument: plans and groups exist once, and only the functions that read
-// elements are templates.
+// The element type is a value, not a template argument. So the classes of plans and groups are compiled once for all
+// types, and only the functions that read elements are templates.
 #pragma once
 
 #include "ringgrad/core/base.h"

@@ -52,7 +52,8 @@ public:
     /// Does nothing except on the group's first rank. On rank 0, runs callbacks and serves the pool.
     virtual void report(const Json& data) = 0;
     /// Returns true if the controller has asked the task to end. The task should then return soon, with what it has.
-    /// Always false except on the group's first rank. The ranks agree with !group.all(!cancelled(), ...).
+    /// Always false except on the group's first rank. For the same answer on all ranks, each calls
+    /// !group.all(!cancelled(), ...).
     virtual bool cancelled() = 0;
 
 protected:

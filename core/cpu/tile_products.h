@@ -41,8 +41,8 @@ struct alignas(64) TileConfig {
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
     uint8_t rows[16] = {kSide, kSide, kSide, kSide, kSide, kSide, kSide, kSide};
 };
-// The configuration must be a constant, so that all its bytes are in memory. g++ assumes that _tile_loadconfig reads
-// only the first 8 bytes, so it may omit the stores of a variable's other bytes.
+// The configuration must be a constant, so that all its bytes are in memory. Some versions of g++ (12.2) assume that
+// _tile_loadconfig reads only the first 8 bytes, so they may omit the stores of a variable's other bytes.
 constexpr TileConfig kConfig;
 
 void configure() {

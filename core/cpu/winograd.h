@@ -20,8 +20,8 @@ public:
     /// Returns true if the transformed filters of [k 3 3 c], or their gradient, exceed 4 MiB and so the second-level
     /// cache. Then each call reads them from a slower cache or from memory.
     static bool exceeds_cache(int64_t k, int64_t c) { return kComponents * k * c > 1 << 20; }
-    /// Returns true if the transformed filters exceed the cache and serve so few results, images of [p q k], that
-    /// direct convolution is faster: its filters have a quarter of the size.
+    /// Returns true if direct convolution is faster for so few results (`images` images of [p q k]), because the
+    /// transformed filters exceed the cache. The filters of a direct convolution have a quarter of their size.
     static bool waits_for_filters(const Filters& filters, int64_t images, int64_t p, int64_t q);
 
     /// p and q are the extents of the result. Without values in `filters`, the engine computes weight gradients only.

@@ -72,7 +72,8 @@ struct Window {
 };
 
 /// Takes a view of each selected image, and normalises it. Values between pixels are interpolated bilinearly and
-/// rounded to a byte. Returns [n height width c]; on CPU and GPU, with the same bits as data/augment.h. Arguments:
+/// rounded to a byte. Returns [n height width c] in window.dtype. The kernels of CPU and GPU give the same bits as
+/// data/augment.h, which bf16 then rounds. Arguments:
 /// - images u8 [N h w c]: all N images of a set, each with h x w pixels and up to 16 channels;
 /// - indices i32 [n]: the selected images;
 /// - views i32 [n 6]: the integers of each View;

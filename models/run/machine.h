@@ -28,7 +28,7 @@ struct MachineOptions {
 };
 
 /// The workers: a mini-batch is divided among them, and each rank computes the parts of some of them, one after
-/// another. All ranks take images. But on GPUs with --spare-ranks idle, only one rank per GPU does.
+/// another. All ranks take images, except on GPUs with --spare-ranks idle: there, only one rank per GPU does.
 struct Workers {
     int gpus = 0;  // number of GPUs that the ranks use together
     int count = 1; // number of workers of all ranks that take images

@@ -15,7 +15,8 @@
 
 namespace rg {
 
-/// One finished training step. `epoch` and `step` count from 1; `epochs` and `steps` are their last numbers.
+/// One finished training step. `epoch` and `step` count from 1 over the whole training, which ends at `epochs` and
+/// `steps`.
 struct StepStatus {
     int64_t epoch = 0, epochs = 0, step = 0, steps = 0;
     double loss = 0, accuracy = 0; // means over the epoch so far; accuracy is a fraction

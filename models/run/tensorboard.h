@@ -8,8 +8,8 @@
 //     Summary   value = 1, repeated: { tag = 1, simple_value = 2 (float) }
 //
 // TensorBoard reads all files of a folder in the order of their names, so a resumed run writes another file. Each file
-// starts with its version and an event START for the next step. At a START, TensorBoard drops the values of this step
-// and of all later steps, which earlier files may have. So no step is drawn twice.
+// starts with its version and an event START for the next step. Earlier files may have values of this step and later
+// ones. TensorBoard drops them at the START, or with its fast loader at the next value. So no step is drawn twice.
 #pragma once
 
 #include "ringgrad/core/json.h"
