@@ -540,8 +540,8 @@ TrainTest ShardSet::finish() {
     std::string what = "CIFAR files";
     if (labels_ == Labels::pairs) {
         what = "PNG and class files";
-        for (int32_t i = 0; i <= *std::max_element(images_.labels.begin(), images_.labels.end()); ++i)
-            images_.classes.push_back(cat("class ", i));
+        const int32_t last = *std::max_element(images_.labels.begin(), images_.labels.end());
+        for (int32_t i = 0; i <= last; ++i) images_.classes.push_back(cat("class ", i));
     } else if (labels_ == Labels::folders) {
         what = "PNG images";
         label_by_folder();

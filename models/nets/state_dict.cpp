@@ -1,6 +1,7 @@
 // See state_dict.h.
 #include "ringgrad/models/nets/state_dict.h"
 
+#include <algorithm>
 #include <cmath>
 #include <set>
 
@@ -40,11 +41,8 @@ Tensor running_row(const Parameters::State& state, int64_t row) {
     return state.running.slice(row * state.channels, {state.channels});
 }
 
-/// Returns the first of `prefixes` with which the name begins, or null if there is none.
-const std::string* prefix_of(const std::string& name, const std::vector<std::string>& prefixes) {
-    for (const std::string& prefix : prefixes)
-        if (name.starts_with(prefix)) return &prefix;
-    return nullptr;
+bool has_prefix(const std::string& name, const std::vector<std::string>& prefixes) {
+    return std::any_of(prefixes.begin(), prefixes.end(), [&](const auto& prefix) { return name.starts_with(prefix); });
 }
 
 /// Returns the name of the layer with this tensor: all of the name before its last dot.
@@ -74,9 +72,8 @@ void check_state_dict(const Parameters& parameters, const TensorFile& file, cons
     std::set<std::string> known;
     std::set<std::string> unused(skip.begin(), skip.end());
     const auto is_skipped = [&](const std::string& name) {
-        const std::string* prefix = prefix_of(name, skip);
-        if (prefix) unused.erase(*prefix);
-        return prefix != nullptr;
+        std::erase_if(unused, [&](const std::string& prefix) { return name.starts_with(prefix); });
+        return has_prefix(name, skip);
     };
     const auto need = [&](const std::string& name, DType type, const Shape& shape) -> const Tensor& {
         known.insert(name);
@@ -111,14 +108,14 @@ void check_state_dict(const Parameters& parameters, const TensorFile& file, cons
 void load_state_dict(Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip) {
     check_state_dict(parameters, file, skip);
     for (const auto& e : parameters.entries()) {
-        if (prefix_of(e.name, skip)) continue;
+        if (has_prefix(e.name, skip)) continue;
         const Tensor value = Tensor::on_host(e.shape);
         permute(value, *file.find(e.name), false);
         e.value.copy_from(value);
     }
     parameters.batches_tracked = 0;
     for (const auto& s : parameters.states()) {
-        if (prefix_of(s.name, skip)) continue;
+        if (has_prefix(s.name, skip)) continue;
         running_row(s, 0).copy_from(*file.find(s.name + ".running_mean"));
         running_row(s, 1).copy_from(*file.find(s.name + ".running_var"));
         parameters.batches_tracked = *file.find(s.name + ".num_batches_tracked")->data<int64_t>();
