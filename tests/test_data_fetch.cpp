@@ -105,16 +105,18 @@ TEST_CASE("pipe: background jobs of a command end with it") {
     // The shell ends at once, and its job becomes a child of init. The first job holds standard output. In the second
     // case a job holds only standard error, while another one without both keeps the shell alive. In the third case a
     // job without both belongs to a thread that is not the main one.
-    const std::pair<std::string, double> cases[] = {
-        {"sleep 1000 & echo $! >&3", 0.3},
-        {"(sleep 1000 >&- & echo $! >&3); sleep 1000 >&- 2>&-", 0.3},
-        {R"sh(python3 -c "import subprocess, threading
+    const struct {
+        std::string jobs;
+        double silence_s;
+    } cases[] = {{"sleep 1000 & echo $! >&3", 0.3},
+                 {"(sleep 1000 >&- & echo $! >&3); sleep 1000 >&- 2>&-", 0.3},
+                 {R"sh(python3 -c "import subprocess, threading
 job = lambda: subprocess.call('sleep 1000 >&- 2>&- & echo \$! >&3; wait', shell=True, close_fds=False)
 threading.Thread(target=job).start()")sh",
-         3}};
-    for (const auto& [jobs, silence_s] : cases) {
-        const std::string pid_file = dir / "pid", command = "exec 3> " + shell_word(pid_file) + "; " + jobs;
-        CHECK(contains(error_of([&] { read_pipe(command, 10, silence_s); }), "silent"));
+                  5}};
+    for (const auto& c : cases) {
+        const std::string pid_file = dir / "pid", command = "exec 3> " + shell_word(pid_file) + "; " + c.jobs;
+        CHECK(contains(error_of([&] { read_pipe(command, 10, c.silence_s); }), "silent"));
         const int pid = std::stoi(read_file(pid_file));
         const auto begin = std::chrono::steady_clock::now();
         while (lives(pid) && std::chrono::steady_clock::now() - begin < std::chrono::seconds(10)) ::usleep(10'000);
