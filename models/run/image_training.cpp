@@ -32,7 +32,8 @@ void ImageTraining::declare(Options& o) {
     network_.declare(o);
     declare_training(o);
     o.add("test-views", &test_views_,
-          "after the last epoch, test once more with the mean scores of six views of each image, mirrored or shifted");
+          "after the last epoch, test once more with the weighted mean scores of six views of each image: itself, two "
+          "shifts, and their mirror images");
     machine_options.declare(o);
     o.add("sync-bn", &sync_bn_,
           "batch norm with statistics over all ranks; up to rounding, the result then does not depend on their number");
@@ -100,7 +101,9 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     const double seconds = seconds_of([&] {
         trainer.train(schedule, [&] { return test.score(); });
         if (test_views_ && !run.stopped()) {
+            trainer.optimizer.exchange_average(); // test the weights that the model file has
             const Score score = test.score(data::mirrored_and_shifted(data.test.width));
+            trainer.optimizer.exchange_average();
             run.note(formatted("%s acc %.2f %% with six views", run.test_set_name.c_str(), 100 * score.accuracy));
         }
         code = run.end();

@@ -99,6 +99,16 @@ class Examples(job.JobTest):
         self.assertEqual(self.values(first, "fc.weight"),
                          self.values(self.runs / "second" / "model.safetensors", "fc.weight"))
 
+    @unittest.skipIf(job.SANITIZED, "a sanitizer makes the training take minutes")
+    def test_six_views_are_tested_with_the_average(self):
+        options = ["--data", self.write_images(), "--threads", "1", "--device", "cpu"]
+        self.succeed(program(1, "own_network", *options, "--epochs", "20", "--run-name", "good"))
+        good = self.runs / "good" / "model.safetensors"
+        # One step at this rate ruins the weights, but not their average.
+        out = self.succeed(program(1, "own_network", *options, "--init", good, "--steps", "1", "--lr", "1000",
+                                   "--average", "0.999999", "--test-views"))
+        self.assertGreater(float(re.search(r"test acc ([\d.]+) % with six views", out)[1]), 60, out)  # 33 is chance
+
     def values(self, path, name):
         header, size = job.tensor_header(path)
         begin, end = header[name]["data_offsets"]
