@@ -254,7 +254,8 @@ void declare(Options& o, Settings& s) {
     o.positional(
         "MODEL [FILE]", &s.arguments,
         "MODEL: the folder of a run (its model.safetensors), or one of its models or checkpoints. FILE: a PNG of "
-        "any size; a folder of PNGs, or of the test files of CIFAR or IDX; or CIFAR records (.bin). Without FILE: "
+        "any size; a folder of PNGs, or of CIFAR or IDX files (their test images); or CIFAR records (.bin). Without "
+        "FILE: "
         "the test images of the embedded CIFAR-10 sample",
         1);
     o.add("top", &s.top, "number of classes to print per image, best first").at_least(1).basic();
@@ -286,8 +287,8 @@ int predict(const Options& options, Settings& s, par::Group& group) {
             seconds_of([&] { outputs = model.predict(std::span(images.pixels).subspan(begin * bytes, n * bytes)); });
         for (size_t i = 0; i < n; ++i) printer.add(images.items[begin + i], outputs, i);
     }
-    printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), reader.converted(),
-                              "\n"));
+    printer.finish(
+        count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), reader.converted(), "\n"));
     return 0;
 }
 

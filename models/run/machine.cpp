@@ -30,7 +30,7 @@ void MachineOptions::declare_compute(Options& o) {
           "AVX512-BF16), else fp32; fp32-strict: fp32 without Winograd or sums of bf16 products, on CPUs alone")
         .one_of({"auto", "fp32", "fp32-strict", "bf16"})
         .basic();
-    o.add("threads", &threads, "threads per rank; 0: number of cores / number of ranks on this machine").range(0, 1024);
+    o.add("threads", &threads, "threads per rank; 0: cores that it may use / ranks on this machine").range(0, 1024);
 }
 
 void MachineOptions::declare(Options& o) {
@@ -50,8 +50,8 @@ void MachineOptions::declare(Options& o) {
            {"shared", Algorithm::shared},
            {"mpi", Algorithm::mpi}},
           "all-reduce algorithm for the gradients; shared: in shared memory within a node, along a chain between "
-          "nodes; ring: fewest bytes; small: fewest messages; mpi: MPI_Allreduce; auto: shared if possible, else the "
-          "faster of ring and small by an estimate");
+          "nodes; ring: fewest bytes; small: fewest messages; mpi: MPI_Allreduce; auto: shared on one node, else the "
+          "fastest by an estimate");
     o.add("wire", &wire, {{"fp32", par::Wire::full}, {"bf16", par::Wire::bf16}},
           "number format of gradients between nodes; bf16: half the bytes, sums still in fp32");
     o.add("accelerate", &accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");

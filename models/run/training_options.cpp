@@ -81,7 +81,8 @@ std::vector<std::string> TrainingOptions::augment_names() const {
 void TrainingOptions::declare_training(Options& o) {
     o.group("Training");
     o.add("epochs", &epochs, "number of epochs").range(1, 1e6).basic();
-    o.add("steps", &steps, "total number of steps, in place of --epochs; -1: those of --epochs").at_least(-1);
+    o.add("steps", &steps, "total number of steps; the schedule of the rate still uses --epochs; -1: those of --epochs")
+        .at_least(-1);
     o.add("lr", &schedule.base,
           cat("highest learning rate; 0: ", default_rate.text(),
               optimizer.kind == Kind::sgd ? cat("; with adam or adamw ", kAdamRate)
@@ -92,12 +93,11 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("drops", &drops, "piecewise: epochs after which the rate drops; --epochs does not scale them")
         .metavar("LIST");
     o.add("drop-factor", &schedule.factor, "piecewise: factor for the rate at each drop").at_least(1e-9);
-    o.add("lr-floor", &schedule.floor, "cosine, triangular: lowest rate").at_least(0);
+    o.add("lr-floor", &schedule.floor, "cosine, triangular: last rate").at_least(0);
     o.add("lr-peak", &schedule.peak, "triangular: when the rate is highest, as a fraction of the training; not 0 or 1")
         .range(0, 1);
     o.add("lr-start", &schedule.start, "triangular: first rate; -1: that of --lr-floor").at_least(-1);
-    o.add("warmup", &schedule.warmup, "epochs in which the rate rises linearly from 0 to that of the schedule")
-        .at_least(0);
+    o.add("warmup", &schedule.warmup, "epochs in which a factor of the rate rises linearly from 0 to 1").at_least(0);
     default_optimizer_ = optimizer.kind;
     o.add("optimizer", &optimizer.kind, {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}},
           "update rule; sgd: SGD with momentum");
@@ -117,7 +117,7 @@ void TrainingOptions::declare_training(Options& o) {
     o.add(
          "lookahead", &optimizer.lookahead,
          "every 5 steps, move the weights back towards where the last such move left them, by the fraction X (s / S)^3 "
-         "at step s of S; 0: never")
+         "at step s of S; after step S, they are those of the last move; 0: never")
         .range(0, 0.999999);
     o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
 }

@@ -282,13 +282,14 @@ void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program
         .metavar("NAME=VALUES")
         .basic();
     o.add("random", &s.random,
-          "draw this many different trials at random from --grid, instead of all combinations; 0: all combinations")
+          "draw this many different points at random from --grid, instead of all combinations; 0: all combinations")
         .range(0, double(kMaxTrials))
         .basic();
     o.add("at-once", &s.parallel,
           "run trials in parallel; off: one after the other, each on all ranks, whatever --ranks-per-trial");
     o.add("rank-by", &s.ranking.metric,
-          "column of results.csv that ranks the trials; the highest value is the best, unless --lowest is given")
+          "metric of an epoch, as in metrics.jsonl, that ranks the trials; the highest value is the best, unless "
+          "--lowest is given")
         .basic();
     o.add("lowest", &s.ranking.lowest, "the lowest value of --rank-by is the best, as with --rank-by validation_loss")
         .basic();
