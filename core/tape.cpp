@@ -73,15 +73,11 @@ public:
             const Tensor& t = node.out[i];
             if (!t.defined()) continue;
             const auto known = overlapping(t);
-            if (known != values_.end() && known->second.requested) continue;
-            if (known != values_.end() && !is_whole(t, known)) { // the node overwrites bytes of known values
-                for (auto at = known;
-                     at != values_.end() && at->first.id == t.key().id && at->first.offset < t.key().offset + t.bytes();
-                     ++at) {
-                    at->second.blocked = true;
-                    at->second.barrier = barrier_of(node);
-                }
-            } else if (!depends)
+            if (known != values_.end() && !is_whole(t, known)) // the node overwrites bytes of known values
+                block(known, t, barrier_of(node));
+            else if (known != values_.end() && known->second.requested)
+                continue;
+            else if (!depends)
                 values_.erase(t.key()); // the node overwrites any value there
             else if (node.backward && i == 0)
                 values_[t.key()] = {t.bytes(), false, false, {}};
@@ -112,6 +108,14 @@ private:
 
     static Barrier barrier_of(const Tape::Node& node) {
         return {node.name, node.instead ? node.instead : "it has no gradient for this result"};
+    }
+
+    /// Blocks the values from `first` on that overlap t, except requested tensors.
+    void block(Position first, const Tensor& t, const Barrier& barrier) {
+        const Tensor::Key key = t.key();
+        for (; first != values_.end() && first->first.id == key.id && first->first.offset < key.offset + t.bytes();
+             ++first)
+            if (!first->second.requested) first->second.blocked = true, first->second.barrier = barrier;
     }
 
     /// Returns the first value in values_ that is t or overlaps t in memory, or end() if there is none. The values in

@@ -321,6 +321,14 @@ TEST_SUITE("core") {
               "a view of a part (Tensor::slice()); use slice() of core/ops.h, or ask for the gradient of the view, or "
               "make a constant under NoTape");
         CHECK(contains(error([](const Tensor& y) { return y.slice(0, {4}); }), "Tensor::slice()"));
+        CHECK(contains(error_of([] { // overwrites a requested tensor and a result by one copy, and then uses the result
+                           const Tensor flat = Tensor::zeros({16}), w = flat.slice(0, {8}), y = flat.slice(8, {8});
+                           Tape tape;
+                           run(op::add, std::array{w, w}, {}, std::array{y});
+                           flat.copy_from(Tensor::zeros({16}));
+                           tape.gradients(mse_loss(y, Tensor::zeros({8})), {{w}}, {{unset({8})}});
+                       }),
+                       "Tensor::copy_from()"));
         CHECK(contains(error([](const Tensor& y) { // overwrites two results by one copy, and then uses the second
                            const Tensor flat = Tensor::empty({16}), first = flat.slice(0, {8}), second = flat.slice(8, {8});
                            for (const Tensor& part : {first, second})

@@ -15,8 +15,8 @@ namespace rg::cpu {
 
 namespace {
 
-/// What follows the convolution of each image [p q k]: statistics or ReLU, rounding to the type of y, max pooling.
-/// finish() does all of it. TileEngine leaves only the pooling to the epilogue.
+/// Completes the convolved images [p q k]: statistics or ReLU, rounding to the type of y, max pooling. finish() does all
+/// of it. TileEngine leaves only the pooling to the epilogue.
 struct Epilogue {
     const Tensor& y;
     int64_t p, q, k;

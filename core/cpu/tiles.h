@@ -37,7 +37,7 @@ struct Prefetch {
 /// Returns what tile number `tile` of `tiles` tiles should prefetch. All these tiles multiply the same block of
 /// filters, w, of `taps` taps of NV vectors. The next block follows in memory. It may come from the last-level cache,
 /// which is slow, so the first tiles prefetch it one line per tap. The processor itself prefetches only to the end of a
-/// page. Short blocks need no prefetch, because all filters together stay in the second-level cache.
+/// page. Short blocks need no prefetch: they are read from the second-level cache, where small filters stay.
 template <int NV>
 Prefetch prefetch_of(const float* w, int64_t taps, int64_t tile, int64_t tiles) {
     constexpr int64_t kLong = 128, kAhead = 1024, kLines = (NV * kWidth + kLine - 1) / kLine; // kLines: per tap
