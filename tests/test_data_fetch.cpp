@@ -17,6 +17,7 @@
 #include <fstream>
 #include <functional>
 #include <iterator>
+#include <span>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -114,7 +115,9 @@ TEST_CASE("pipe: background jobs of a command end with it") {
 job = lambda: subprocess.call('sleep 1000 >&- 2>&- & echo \$! >&3; wait', shell=True, close_fds=False)
 threading.Thread(target=job).start()")sh",
                   5}};
-    for (const auto& c : cases) {
+    // Some kernels are built without the lists of children, by which the third job is found.
+    const bool lists = fs::exists(cat("/proc/self/task/", ::getpid(), "/children"));
+    for (const auto& c : std::span(cases).first(lists ? 3 : 2)) {
         const std::string pid_file = dir / "pid", command = "exec 3> " + shell_word(pid_file) + "; " + c.jobs;
         CHECK(contains(error_of([&] { read_pipe(command, 10, c.silence_s); }), "silent"));
         const int pid = std::stoi(read_file(pid_file));
