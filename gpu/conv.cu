@@ -4,9 +4,9 @@
 //
 // A block of 4 warps computes 128 pixels x 32 or 64 channels; each warp computes 32 of the pixels. While pixels are
 // staged, readers (values.cuh) apply batch norm, ReLU or their gradient. A unit is 8 channels of one row and column of
-// the filters. bf16 units are multiplied directly, two at a time, and f32 units as three tf32 products (products.cuh).
-// If the activations are bf16 and the filters f32, a separate kernel first rounds the filters, so that not every block
-// has to. Results pass through shared memory, so that each thread stores 8 channels of a pixel.
+// the filters. Two units at a time are multiplied in bf16, from one or two planes (planes.cuh). A separate kernel first
+// brings the filters into planes, so that not every block has to. Results pass through shared memory, so that each
+// thread stores 8 channels of a pixel.
 //
 // If an op asks for statistics of the result, each block stores two values per channel. In the forward pass, they are a
 // mean and a sum of squared deviations. In the data gradient, they are the two sums that batch norm's gradient needs.
@@ -16,7 +16,7 @@
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
 #include "ringgrad/gpu/octets.cuh"
-#include "ringgrad/gpu/products.cuh"
+#include "ringgrad/gpu/planes.cuh"
 
 namespace rg::RG_GPU {
 
@@ -50,111 +50,84 @@ __device__ __forceinline__ EightOf<T> load_eight(const T* from, size_t index, bo
 }
 
 /// The dynamic shared memory of a block that computes kN channels of the result, from kOctets octets of input channels
-/// at a time. First, it holds the staged pixels, the filters [unit][channel of the result][8 channels], and for each
-/// unit the two numbers of list_units(). Then it holds the results and the sums of the threads.
-template <class T, int kOctets, int kN>
+/// at a time. First, it holds the planes of the staged pixels, those of the filters [unit][channel of the result]
+/// [8 channels], and for each unit the two numbers of list_units(). Then it holds the results and the sums of the
+/// threads.
+template <int kPlanes, int kOctets, int kN>
 struct Memory {
-    /// In bf16, units are multiplied in pairs. If their number is odd, the last one gets a partner that reads zeros: an
-    /// octet beyond the last channel or, with kOctets = 1, an additional octet.
-    static constexpr bool kPairs = std::is_same_v<T, bf16>;
-    static constexpr int kStagedOctets = kPairs && kOctets == 1 ? 2 : kOctets;
+    /// Units are multiplied in pairs. If their number is odd, the last one gets a partner that reads zeros: an octet
+    /// beyond the last channel or, with kOctets = 1, an additional octet.
+    static constexpr int kStagedOctets = kOctets == 1 ? 2 : kOctets;
     // A padding of 16 bytes puts 8 neighbouring units (pixels, threads) into different banks.
-    static constexpr int kUnitPitch = 8 * kN + 16 / int(sizeof(T)), kResultPitch = kN + 4, kSumPitch = 2 * kN + 4;
-    static constexpr int kPixelBytes = 8 * kStagedOctets * int(sizeof(T));
-    static constexpr int kUnitBytes = kUnitPitch * int(sizeof(T)) + 2 * int(sizeof(int));
+    static constexpr int kUnitPitch = 8 * kN + 8, kResultPitch = kN + 4, kSumPitch = 2 * kN + 4;
+    static constexpr int kPixelBytes = kPlanes * 8 * kStagedOctets * int(sizeof(bf16));
+    static constexpr int kUnitBytes = kPlanes * kUnitPitch * int(sizeof(bf16)) + 2 * int(sizeof(int));
     static constexpr int kSumsPerChannel = kTileThreads / (kN / 8); // threads that have the same channels
     static constexpr int kResultBytes = (kTilePixels * kResultPitch + kSumsPerChannel * kSumPitch) * int(sizeof(float));
-    static __host__ __device__ int units(int taps, int octets) {
-        return kPairs ? (taps * octets + 1) / 2 * 2 : taps * octets;
-    }
+    static __host__ __device__ int units(const Tiling& t) { return (t.taps.h * t.taps.w * kOctets + 1) / 2 * 2; }
+    /// Returns the number of values in a plane of staged pixels, or of filters.
+    static __host__ __device__ int pixel_plane(const Tiling& t) { return kStagedOctets * t.octet_cells * 8; }
+    static __host__ __device__ int filter_plane(const Tiling& t) { return units(t) * kUnitPitch; }
     static size_t bytes(const Tiling& t) {
-        return size_t(
-            std::max(kResultBytes, t.octet_cells * kPixelBytes + units(t.taps.h * t.taps.w, kOctets) * kUnitBytes));
+        return size_t(std::max(kResultBytes, t.octet_cells * kPixelBytes + units(t) * kUnitBytes));
     }
 };
 
 // ---- the products of a warp: 32 pixels x kN channels ---------------------------------------------------------------
 
-template <int kUnitPitch, int kN>
-__device__ __forceinline__ void multiply(const int* cells, const bf16* staged, const bf16* filters,
+template <class M, int kPlanes, int kN>
+__device__ __forceinline__ void multiply(const Tiling& t, const int* cells, const bf16* staged, const bf16* filters,
                                          const int* unit_cells, int units, float (&sum)[2][kN / 8][4]) {
-    const int lane = int(threadIdx.x) % 32;
+    const int lane = int(threadIdx.x) % 32, pixel_plane = M::pixel_plane(t), filter_plane = M::filter_plane(t);
     const bf16* const pixels[2] = {staged + cells[lane % 16] * 8, staged + cells[16 + lane % 16] * 8};
-    const bf16* const filter = filters + lane / 8 % 2 * kUnitPitch + (lane / 16 * 8 + lane % 8) * 8;
+    const bf16* const filter = filters + lane / 8 % 2 * M::kUnitPitch + (lane / 16 * 8 + lane % 8) * 8;
     for (int unit = 0; unit < units; unit += 2) {
         const int offset = unit_cells[unit + lane / 16] * 8;
-        uint32_t rows[2][4], columns[4];
+        uint32_t rows[kPlanes][2][4], columns[kPlanes][4];
         RG_UNROLL
-        for (int m = 0; m < 2; ++m) ldmatrix_x4(rows[m], pixels[m] + offset);
+        for (int plane = 0; plane < kPlanes; ++plane) RG_UNROLL
+        for (int m = 0; m < 2; ++m) ldmatrix_x4(rows[plane][m], pixels[m] + plane * pixel_plane + offset);
         RG_UNROLL
         for (int n = 0; n < kN / 8; n += 2) {
-            ldmatrix_x4(columns, filter + unit * kUnitPitch + n * 64);
-            const uint32_t first[2] = {columns[0], columns[1]}, second[2] = {columns[2], columns[3]};
             RG_UNROLL
-            for (int m = 0; m < 2; ++m) {
-                mma_bf16_16x8x16(sum[m][n], rows[m], first);
-                mma_bf16_16x8x16(sum[m][n + 1], rows[m], second);
-            }
-        }
-    }
-}
-
-/// A lane takes two neighbouring channels of a unit at a time: as the columns t and t + 4 of A, and as the rows t and
-/// t + 4 of B, where t is that of mma.cuh.
-template <int kUnitPitch, int kN>
-__device__ __forceinline__ void multiply(const int* cells, const float* staged, const float* filters,
-                                         const int* unit_cells, int units, float (&sum)[2][kN / 8][4]) {
-    const int lane = int(threadIdx.x) % 32, group = lane / 4, t = lane % 4 * 2;
-    int pixels[4];
-    RG_UNROLL
-    for (int i = 0; i < 4; ++i) pixels[i] = cells[8 * i + group] * 8 + t;
-    const auto load_2 = [](const float* from) { return *reinterpret_cast<const float2*>(from); };
-    for (int unit = 0; unit < units; ++unit) {
-        const int offset = unit_cells[unit] * 8;
-        float rows[2][4], columns[2];
-        RG_UNROLL
-        for (int i = 0; i < 4; ++i) {
-            const float2 pair = load_2(staged + pixels[i] + offset);
-            rows[i / 2][i % 2] = pair.x, rows[i / 2][i % 2 + 2] = pair.y;
-        }
-        RG_UNROLL
-        for (int n = 0; n < kN / 8; ++n) {
-            const float2 pair = load_2(filters + unit * kUnitPitch + (8 * n + group) * 8 + t);
-            columns[0] = pair.x, columns[1] = pair.y;
-            RG_UNROLL
-            for (int m = 0; m < 2; ++m) mma_f32_16x8x8(sum[m][n], rows[m], columns);
+            for (int plane = 0; plane < kPlanes; ++plane)
+                ldmatrix_x4(columns[plane], filter + plane * filter_plane + unit * M::kUnitPitch + n * 64);
+            multiply_planes<2>(rows, columns, [&](int m, int half) -> float(&)[4] { return sum[m][n + half]; });
         }
     }
 }
 
 // ---- the kernels ---------------------------------------------------------------------------------------------------
 
-/// Stages the filters of all units for kN channels of the result. w holds filters [out_c][rows][columns][in_c]; for the
-/// data gradient, a kernel has exchanged their channels. Filters of result channels beyond the last do not matter.
-/// `in_channels` is the number of input channels from the units' first one on.
-template <class M, bool kWhole, int kN, class T>
-__device__ __forceinline__ void stage_filters(const Geometry& g, const T* w, int first_out, int in_channels, int units,
-                                              const int* unit_places, T* filters) {
-    constexpr int kUnits = 64 / kN; // units that a thread takes at a time; so 4 octets are in flight
+/// Stages the filters of all units for kN channels of the result. Each plane of w holds filters
+/// [out_c][rows][columns][in_c]; for the data gradient, a kernel has exchanged their channels. Filters of result
+/// channels beyond the last do not matter. `in_channels` is the number of input channels from the units' first one on.
+template <class M, int kPlanes, bool kWhole, int kN>
+__device__ __forceinline__ void stage_filters(const Geometry& g, const Tiling& t, const bf16* w, int first_out,
+                                              int in_channels, int units, const int* unit_places, bf16* filters) {
+    constexpr int kUnits = 64 / kN; // units that a thread takes at a time; so 4 octets of each plane are in flight
     const int thread = int(threadIdx.x), size = g.taps();
     for (int begin = thread % 8; begin < units; begin += 8 * kUnits) {
-        EightOf<T> loaded[kUnits][kN / 16];
+        uint4 loaded[kPlanes][kUnits][kN / 16];
         int places[kUnits];
         RG_UNROLL
         for (int u = 0; u < kUnits; ++u) {
             places[u] = begin + 8 * u < units ? unit_places[begin + 8 * u] : -1;
             RG_UNROLL
+            for (int plane = 0; plane < kPlanes; ++plane) RG_UNROLL
             for (int i = 0; i < kN / 16; ++i) {
                 const int o = min(first_out + thread / 8 + 16 * i, g.out_c - 1);
-                loaded[u][i] = load_eight(w, size_t(o * size + max(places[u], 0)), kWhole, in_channels);
+                loaded[plane][u][i] =
+                    load_eight(w + plane * g.out_c * size, size_t(o * size + max(places[u], 0)), kWhole, in_channels);
             }
         }
         RG_UNROLL
+        for (int plane = 0; plane < kPlanes; ++plane) RG_UNROLL
         for (int u = 0; u < kUnits; ++u) RG_UNROLL
         for (int i = 0; i < kN / 16; ++i)
             if (const int unit = begin + 8 * u; unit < units)
-                store_octet(filters + unit * M::kUnitPitch + (thread / 8 + 16 * i) * 8,
-                            choose(places[u] >= 0, loaded[u][i], 0));
+                store_octet(filters + plane * M::filter_plane(t) + unit * M::kUnitPitch + (thread / 8 + 16 * i) * 8,
+                            choose(places[u] >= 0, loaded[plane][u][i], 0));
     }
 }
 
@@ -165,9 +138,9 @@ constexpr int kBlocks = std::is_same_v<T, float> ? 3 : 5 - int(kDgrad) - int(kN 
 /// The body of conv2d_forward_kernel and conv2d_dgrad_kernel, which have two names so that profiles show the direction.
 template <class T, bool kDgrad, bool kWhole, int kN, class Reader>
 __device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, const Reader& reader,
-                                         const T* __restrict__ w, const Epilogue<T>& e, T* __restrict__ out) {
+                                         const bf16* __restrict__ w, const Epilogue<T>& e, T* __restrict__ out) {
     constexpr int kOctets = kWhole ? 4 : 1;
-    using M = Memory<T, kOctets, kN>;
+    using M = Memory<kPlanes<T>, kOctets, kN>;
     DYNAMIC_SHARED(std::byte, memory);
     SHARED(int, cells, kTilePixels);   // the first staged pixel of each result
     SHARED(int, numbers, kTilePixels); // the pixel number of each result in `out`; -1 outside of the images
@@ -183,13 +156,12 @@ __device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, con
         cells[thread] = pixel.cell;
         numbers[thread] = inside ? (pixel.image * g.out_h + row) * g.out_w + column : -1;
     }
-    T* const staged = reinterpret_cast<T*>(memory);
-    T* const filters = staged + M::kStagedOctets * t.octet_cells * 8;
-    int* const unit_cells = reinterpret_cast<int*>(filters + M::units(t.taps.h * t.taps.w, kOctets) * M::kUnitPitch);
-    int* const unit_places = unit_cells + M::units(t.taps.h * t.taps.w, kOctets);
+    bf16 *const staged = reinterpret_cast<bf16*>(memory), *const filters = staged + kPlanes<T> * M::pixel_plane(t);
+    int* const unit_cells = reinterpret_cast<int*>(filters + kPlanes<T> * M::filter_plane(t));
+    int* const unit_places = unit_cells + M::units(t);
     if constexpr (M::kStagedOctets > kOctets)
         for (int i = thread; i < t.cells; i += kTileThreads)
-            store_octet(staged + (kOctets * t.octet_cells + i) * 8, Octet{});
+            store_planes<T>(staged + (kOctets * t.octet_cells + i) * 8, M::pixel_plane(t), Octet{});
 
     float sum[2][kN / 8][4] = {};
     const TapAxis row_axis = TapAxis::rows(g, t), column_axis = TapAxis::columns(g, t);
@@ -202,12 +174,12 @@ __device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, con
             if (rows.count <= 0 || columns.count <= 0) continue;
             __syncthreads(); // all warps have read the previous pixels and filters
             const int octets = min(kOctets, steps_in(g.in_c - channel, 8));
-            const int units = list_units<M::kPairs>(g, t, rows, columns, channel, octets, unit_cells, unit_places);
-            stage_pixels<kWhole, kOctets>(g, t, tile, rows, columns, reader, channel, staged);
+            const int units = list_units<true>(g, t, rows, columns, channel, octets, unit_cells, unit_places);
+            stage_pixels<T, kWhole, kOctets>(g, t, tile, rows, columns, reader, channel, staged, M::pixel_plane(t));
             __syncthreads(); // the units are listed
-            stage_filters<M, kWhole, kN>(g, w, first_out, g.in_c - channel, units, unit_places, filters);
+            stage_filters<M, kPlanes<T>, kWhole, kN>(g, t, w, first_out, g.in_c - channel, units, unit_places, filters);
             __syncthreads(); // pixels and filters are staged
-            multiply<M::kUnitPitch, kN>(cells + 32 * warp, staged, filters, unit_cells, units, sum);
+            multiply<M, kPlanes<T>, kN>(t, cells + 32 * warp, staged, filters, unit_cells, units, sum);
         }
 
     __syncthreads(); // all warps have read the last pixels and filters
@@ -309,14 +281,14 @@ __device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, con
 
 template <class T, bool kWhole, int kN, class Reader>
 __global__ void __launch_bounds__(kTileThreads, kBlocks<T, false, kN>)
-    conv2d_forward_kernel(Geometry g, Tiling t, Reader reader, const T* __restrict__ w, Epilogue<T> e,
+    conv2d_forward_kernel(Geometry g, Tiling t, Reader reader, const bf16* __restrict__ w, Epilogue<T> e,
                           T* __restrict__ out) {
     convolve<T, false, kWhole, kN>(g, t, reader, w, e, out);
 }
 
 template <class T, bool kWhole, int kN, class Reader>
 __global__ void __launch_bounds__(kTileThreads, kBlocks<T, true, kN>)
-    conv2d_dgrad_kernel(Geometry g, Tiling t, Reader reader, const T* __restrict__ w, Epilogue<T> e,
+    conv2d_dgrad_kernel(Geometry g, Tiling t, Reader reader, const bf16* __restrict__ w, Epilogue<T> e,
                         T* __restrict__ out) {
     convolve<T, true, kWhole, kN>(g, t, reader, w, e, out);
 }
@@ -328,16 +300,16 @@ struct BlockPixels {
     __device__ double operator()(int block) const { return double(Tile(t, block).results(t, images, columns)); }
 };
 
-__global__ void conv2d_round_filters_kernel(int count, const float* w, bf16* filters) {
+/// Brings the `count` values of filters w into planes. w is [k][places][c]; for the data gradient, a plane is
+/// [c][places][k], else the same. A place is a row and a column.
+template <int kPlanes, bool kDgrad, class Given>
+__global__ void conv2d_filter_planes_kernel(int count, int places, int c, int k, const Given* w, bf16* planes) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < count) store(filters + i, w[i]);
-}
-
-/// Exchanges the channels of filters: w is [k][places][c], and `filters` [c][places][k]. A place is a row and a column.
-template <class T>
-__global__ void conv2d_dgrad_filters_kernel(int count, int places, int c, int k, const T* w, T* filters) {
-    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < count) filters[i] = w[(i % k * places + i / k % places) * c + i / k / places];
+    if (i >= count) return;
+    const float value = load(w + (kDgrad ? (i % k * places + i / k % places) * c + i / k / places : i));
+    const bf16 high = to_bf16(value);
+    planes[i] = high;
+    if constexpr (kPlanes == 2) store(planes + count + i, value - to_float(high));
 }
 
 /// Folds the batch norm after a convolution into the filters and the bias. `count` is the number of values in all
@@ -352,27 +324,29 @@ __global__ void conv2d_norm_fold_kernel(int count, int size, const float* w, con
 
 // ---- the host code that launches them ------------------------------------------------------------------------------
 
-/// Provides filters of type T: the given ones if they have type T, else a copy rounded to bf16. Given filters must be
-/// aligned to 16 bytes, as each tensor with memory of its own is.
-template <class T>
-class Filters {
+/// Provides the planes of the filters of a convolution, or of its data gradient, with activations of type T. Given
+/// filters must be aligned to 16 bytes, as each tensor with memory of its own is.
+template <bool kDgrad, class T>
+class FilterPlanes {
 public:
-    Filters(const GivenFilters& w, int count) : copy_(needs_copy(w) ? size_t(count) : 0) {
-        if constexpr (std::is_same_v<T, bf16>) {
-            data_ = w.rounded;
-            if (!needs_copy(w)) return;
-            RG_LAUNCH(conv2d_round_filters_kernel, blocks_for(count, 256), 256, 0, stream(), count, w.f32, copy_);
-            data_ = copy_;
-        } else {
-            data_ = w.f32;
-        }
+    FilterPlanes(const Geometry& g, const GivenFilters& w)
+        : copy_(serves(w) ? 0 : size_t(kPlanes<T> * g.taps() * g.out_c)), data_(serves(w) ? w.rounded : copy_.data()) {
+        const auto fill = [&](auto* given) {
+            const int count = g.taps() * g.out_c, places = g.r * g.s;
+            if (count == 0) return;
+            RG_LAUNCH((conv2d_filter_planes_kernel<kPlanes<T>, kDgrad, std::decay_t<decltype(*given)>>),
+                      blocks_for(count, 256), 256, 0, stream(), count, places, g.out_c, g.in_c, given, copy_);
+        };
+        if (serves(w)) return;
+        w.f32 ? fill(w.f32) : fill(w.rounded);
     }
-    operator const T*() const { return data_; }
+    operator const bf16*() const { return data_; }
 
 private:
-    static bool needs_copy(const GivenFilters& w) { return std::is_same_v<T, bf16> && !w.rounded; }
-    Scratch<T> copy_;
-    const T* data_;
+    /// Returns true if the given filters are the plane that is needed.
+    static bool serves(const GivenFilters& w) { return kPlanes<T> == 1 && !kDgrad && w.rounded; }
+    Scratch<bf16> copy_;
+    const bf16* data_;
 };
 
 /// Runs a convolution or its data gradient, and the reductions. Uses the Hopper kernel if it is enabled and covers the
@@ -382,19 +356,11 @@ void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& giv
                 const ChannelReductions& reductions) {
     if constexpr (std::is_same_v<T, bf16>)
         if (convolve_on_hopper(g, kDgrad, reader, given, e, out, reductions)) return;
-    const Filters<T> filters(given, g.taps() * g.out_c);
-    const T* w = filters;
-    const int places = g.r * g.s, count = kDgrad ? places * g.in_c * g.out_c : 0;
-    const Scratch<T> exchanged(static_cast<size_t>(count));
-    if (count > 0) {
-        RG_LAUNCH(conv2d_dgrad_filters_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count, places, g.out_c,
-                  g.in_c, w, exchanged);
-        w = exchanged;
-    }
+    const FilterPlanes<kDgrad, T> w(g, given);
     const auto launch_kernel = [&](auto whole, auto channels) {
         constexpr bool kWhole = decltype(whole)::value;
         constexpr int kOctets = kWhole ? 4 : 1, kN = decltype(channels)::value;
-        using M = Memory<T, kOctets, kN>;
+        using M = Memory<kPlanes<T>, kOctets, kN>;
         const Axes step = kDgrad ? g.stride : Axes(1); // there are step.h x step.w phases; phase 0 has the most pixels
         const Tiling t = tiling_of(g, step, g.r * g.s, M::kPixelBytes, kOctets * M::kUnitBytes);
         const unsigned blocks = unsigned(t.blocks()), phases = unsigned(step.h * step.w);
@@ -412,8 +378,8 @@ void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& giv
         }
         reductions.finish(partials, blocks * phases, BlockPixels{t, g.images, g.out_w}, g);
     };
-    // Tiles of 64 channels would take too much memory in f32. If the number of input channels is no multiple of 8, it
-    // is mostly that of a first layer: so small that these tiles gain nothing.
+    // Tiles of 64 channels would take too much shared memory in f32. If the number of input channels is no multiple of
+    // 8, it is mostly that of a first layer: so small that these tiles gain nothing.
     const std::integral_constant<int, 32> narrow;
     if (g.in_c % 8 != 0) return launch_kernel(std::false_type{}, narrow);
     if constexpr (std::is_same_v<T, bf16>)

@@ -5,13 +5,13 @@
 // A block of 4 warps computes 32 filters x 36 units, or 12 units if the number of filters or of input channels is no
 // multiple of 8. A unit is 8 channels of one row and column of the filters. For each of its tiles of 128 pixels, the
 // block stages dy with one row per pixel, and the pixels of x that the units read (halo.cuh). The products need both
-// transposed: ldmatrix does this for bf16, and single loads do it for f32. f32 operands are multiplied as three tf32
-// products (products.cuh). An additional product by ones gives the bias gradient.
+// transposed, as ldmatrix loads them. Both are in one or two planes (planes.cuh). An additional product by ones gives
+// the bias gradient.
 #include "ringgrad/gpu/conv.cuh"
 #include "ringgrad/gpu/halo.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/octets.cuh"
-#include "ringgrad/gpu/products.cuh"
+#include "ringgrad/gpu/planes.cuh"
 
 #include <optional>
 
@@ -24,8 +24,9 @@ constexpr int kFilters = 32, kWarps = kTileThreads / 32;
 /// split the tiles of pixels. There is at most one such block per 4 tiles (rounded up), since the blocks' sums must be
 /// added.
 constexpr int kBlocks = 396, kTilesPerBlock = 512 / kTilePixels;
-/// Values from a pixel of dy to the next. The padding puts 8 neighbouring pixels (in f32: 4) into different banks.
-constexpr int kDyPitch = kFilters + 8;
+/// Values from a pixel of dy to the next, with a padding that puts 8 neighbouring pixels into different banks. And
+/// values in a plane of dy.
+constexpr int kDyPitch = kFilters + 8, kDyPlane = kTilePixels * kDyPitch;
 
 /// The operands that are loaded by octets of channels. `both` and `dy` require that their numbers of channels are
 /// multiples of 8.
@@ -38,11 +39,11 @@ constexpr int kOctets = kWhole == Whole::both ? 4 : 1;
 template <Whole kWhole>
 constexpr int kWarpUnits = kWhole == Whole::both ? 9 : 3;
 
-/// Stages a tile of dy for 32 filters. Pixels and filters beyond the last are 0. There, loads of octets read the start
-/// of dy instead: with a branch around a load, the compiler would wait for one load before the next.
-template <bool kWhole, class T, class Reader>
+/// Stages the planes of a tile of dy for 32 filters. Pixels and filters beyond the last are 0. There, loads of octets
+/// read the start of dy instead: with a branch around a load, the compiler would wait for one load before the next.
+template <class T, bool kWhole, class Reader>
 __device__ __forceinline__ void stage_dy(const Geometry& g, const Tiling& t, const Tile& tile, const Reader& reader,
-                                         int first_filter, T* dy) {
+                                         int first_filter, bf16* dy) {
     // The loads of a batch are in flight together.
     constexpr int kOctets = kFilters / 8, kStep = kTileThreads / kOctets, kBatch = 2;
     const int octet = int(threadIdx.x) % kOctets * 8, filter = first_filter + octet;
@@ -66,7 +67,8 @@ __device__ __forceinline__ void stage_dy(const Geometry& g, const Tiling& t, con
         }
         RG_UNROLL
         for (int i = 0; i < kBatch; ++i)
-            store_octet(dy + (begin + i * kStep) * kDyPitch + octet, choose(inside[i], source.transform(loaded[i]), 0));
+            store_planes<T>(dy + (begin + i * kStep) * kDyPitch + octet, kDyPlane,
+                            choose(inside[i], source.transform(loaded[i]), 0));
     }
 }
 
@@ -77,12 +79,12 @@ struct WarpSums {
     float units[kUnits][2][4] = {}, ones[4] = {};
 };
 
-/// Adds the products of a tile. `cells` and unit_cells are those of TilePixel and list_units() (halo.cuh). The warp
-/// takes kUnits of the block's `units` units, from unit `first` on. If there are fewer, it multiplies the last unit
-/// several times, and the kernel does not store the repeats.
-template <int kUnits>
-__device__ __forceinline__ void multiply(const bf16* dy, const bf16* x, const int* cells, const int* unit_cells,
-                                         int first, int units, WarpSums<kUnits>& sums) {
+/// Adds the products of a tile. Planes of x are `x_plane` values apart. `cells` and unit_cells are those of TilePixel
+/// and list_units() (halo.cuh). The warp takes kUnits of the block's `units` units, from unit `first` on. If there are
+/// fewer, it multiplies the last unit several times, and the kernel does not store the repeats.
+template <int kPlanes, int kUnits>
+__device__ __forceinline__ void multiply(const bf16* dy, const bf16* x, int x_plane, const int* cells,
+                                         const int* unit_cells, int first, int units, WarpSums<kUnits>& sums) {
     const int lane = int(threadIdx.x) % 32;
     int offsets[(kUnits + 1) / 2];
     RG_UNROLL
@@ -90,50 +92,34 @@ __device__ __forceinline__ void multiply(const bf16* dy, const bf16* x, const in
     const uint32_t ones[2] = {0x3f803f80, 0x3f803f80};
     RG_NO_UNROLL
     for (int t = 0; t < kTilePixels; t += 16) {
-        uint32_t rows[2][4], columns[4];
+        uint32_t rows[kPlanes][2][4], columns[kPlanes][4];
         RG_UNROLL
+        for (int plane = 0; plane < kPlanes; ++plane) RG_UNROLL
         for (int m = 0; m < 2; ++m)
-            ldmatrix_x4_trans(rows[m], dy + (t + lane % 8 + lane / 16 * 8) * kDyPitch + 16 * m + lane / 8 % 2 * 8);
+            ldmatrix_x4_trans(rows[plane][m], dy + plane * kDyPlane + (t + lane % 8 + lane / 16 * 8) * kDyPitch +
+                                                  16 * m + lane / 8 % 2 * 8);
         const bf16* const pixel = x + cells[t + lane % 16] * 8;
         RG_UNROLL
         for (int i = 0; i < kUnits; i += 2) {
-            ldmatrix_x4_trans(columns, pixel + offsets[i / 2]);
-            const uint32_t even[2] = {columns[0], columns[1]}, odd[2] = {columns[2], columns[3]};
             RG_UNROLL
-            for (int m = 0; m < 2; ++m) {
-                mma_bf16_16x8x16(sums.units[i][m], rows[m], even);
-                if (i + 1 < kUnits) mma_bf16_16x8x16(sums.units[i + 1][m], rows[m], odd);
-            }
+            for (int plane = 0; plane < kPlanes; ++plane)
+                ldmatrix_x4_trans(columns[plane], pixel + plane * x_plane + offsets[i / 2]);
+            const auto sum = [&](int m, int half) -> float(&)[4] { return sums.units[i + half][m]; };
+            if (i + 1 < kUnits)
+                multiply_planes<2>(rows, columns, sum);
+            else
+                multiply_planes<1>(rows, columns, sum);
         }
-        uint32_t half[4];
+        float part[4] = {};
         RG_UNROLL
-        for (int i = 0; i < 4; ++i) half[i] = threadIdx.x / 32 % 2 ? rows[1][i] : rows[0][i];
-        mma_bf16_16x8x16(sums.ones, half, ones);
-    }
-}
-
-template <int kUnits>
-__device__ __forceinline__ void multiply(const float* dy, const float* x, const int* cells, const int* unit_cells,
-                                         int first, int units, WarpSums<kUnits>& sums) {
-    const int group = int(threadIdx.x) % 32 / 4, t0 = int(threadIdx.x) % 4;
-    const float ones[2] = {1, 1};
-    for (int t = 0; t < kTilePixels; t += 8) {
-        float rows[2][4], columns[2];
-        RG_UNROLL
-        for (int m = 0; m < 2; ++m) RG_UNROLL
-        for (int i = 0; i < 4; ++i) rows[m][i] = dy[(t + t0 + i / 2 * 4) * kDyPitch + 16 * m + group + i % 2 * 8];
-        const float *const upper = x + cells[t + t0] * 8 + group, *const lower = x + cells[t + t0 + 4] * 8 + group;
-        RG_UNROLL
-        for (int i = 0; i < kUnits; ++i) {
-            const int offset = unit_cells[min(first + i, units - 1)] * 8;
-            columns[0] = upper[offset], columns[1] = lower[offset];
+        for (int plane = kPlanes - 1; plane >= 0; --plane) {
+            uint32_t half[4];
             RG_UNROLL
-            for (int m = 0; m < 2; ++m) mma_f32_16x8x8(sums.units[i][m], rows[m], columns);
+            for (int i = 0; i < 4; ++i) half[i] = threadIdx.x / 32 % 2 ? rows[plane][1][i] : rows[plane][0][i];
+            mma_bf16_16x8x16(part, half, ones);
         }
-        float half[4];
         RG_UNROLL
-        for (int i = 0; i < 4; ++i) half[i] = threadIdx.x / 32 % 2 ? rows[1][i] : rows[0][i];
-        mma_f32_16x8x8(sums.ones, half, ones);
+        for (int i = 0; i < 4; ++i) sums.ones[i] += part[i];
     }
 }
 
@@ -146,8 +132,8 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
     conv2d_wgrad_kernel(Geometry g, Tiling t, DyReader dy_reader, XReader x_reader, int tiles_per_split,
                         float* __restrict__ partials) {
     constexpr int kUnits = kWarpUnits<kWhole>, kMaxUnits = kWarps * kUnits, kChannels = 8 * kOctets<kWhole>;
-    DYNAMIC_SHARED(T, x);
-    SHARED(T, dy, kTilePixels * kDyPitch);
+    DYNAMIC_SHARED(bf16, x);
+    SHARED(bf16, dy, kPlanes<T> * kDyPlane);
     SHARED(int, cells, kTilePixels); // the first staged pixel of each result
     SHARED(int, unit_cells, kMaxUnits);
     SHARED(int, unit_places, kMaxUnits);
@@ -161,7 +147,7 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
     const int first_channel = int(blockIdx.x) / (row_ranges * column_ranges) * kChannels;
     const int octets = min(kOctets<kWhole>, steps_in(g.in_c - first_channel, 8));
     const int units = list_units<false>(g, t, rows, columns, first_channel, octets, unit_cells, unit_places);
-    const int first_unit = warp * kUnits;
+    const int first_unit = warp * kUnits, x_plane = kOctets<kWhole> * t.octet_cells * 8;
 
     WarpSums<kUnits> sums;
     const int begin = int(blockIdx.z) * tiles_per_split, end = min(begin + tiles_per_split, t.blocks());
@@ -169,10 +155,11 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
         const Tile tile(t, number);
         __syncthreads(); // all warps have read the previous tile
         cells[thread] = TilePixel(t, tile, thread).cell;
-        stage_pixels<kWhole == Whole::both, kOctets<kWhole>>(g, t, tile, rows, columns, x_reader, first_channel, x);
-        stage_dy<kWhole != Whole::none>(g, t, tile, dy_reader, first_filter, dy);
+        stage_pixels<T, kWhole == Whole::both, kOctets<kWhole>>(g, t, tile, rows, columns, x_reader, first_channel, x,
+                                                                x_plane);
+        stage_dy<T, kWhole != Whole::none>(g, t, tile, dy_reader, first_filter, dy);
         __syncthreads(); // the tile is staged
-        multiply(dy, x, cells, unit_cells, first_unit, units, sums);
+        multiply<kPlanes<T>>(dy, x, x_plane, cells, unit_cells, first_unit, units, sums);
     }
 
     const int taps = g.taps() + 1;
@@ -215,7 +202,7 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
     const int64_t count = int64_t(g.out_c) * (g.taps() + 1);
     const auto launch_kernel = [&](auto whole) {
         constexpr Whole kWhole = decltype(whole)::value;
-        constexpr int kPixelBytes = 8 * kOctets<kWhole> * int(sizeof(T));
+        constexpr int kPixelBytes = kPlanes<T> * 8 * kOctets<kWhole> * int(sizeof(bf16));
         const Tiling t = tiling_of(g, PerAxis(1), kWarps * kWarpUnits<kWhole> / kOctets<kWhole>, kPixelBytes, 0);
         const int ranges = TapAxis::rows(g, t).ranges() * TapAxis::columns(g, t).ranges();
         const dim3 grid(unsigned(ranges * steps_in(g.in_c, 8 * kOctets<kWhole>)), blocks_for(g.out_c, kFilters));

@@ -6,10 +6,10 @@
 // once for all taps, for 32 channels at a time, or for 8 if a number of channels is no multiple of 8. In shared memory,
 // another tap is only another address:
 //
-//   staged pixels   [octet of channels][row][column][8 channels]
+//   a plane of staged pixels   [octet of channels][row][column][8 channels]
 //
 // The rows of an image follow the rows of the image before, each image with its own halo. Pixels outside of an image
-// are 0. The distance of the octets puts 4 octets of 2 neighbouring pixels into different banks, in bf16.
+// are 0. The distance of the octets puts 4 octets of 2 neighbouring pixels into different banks.
 //
 // With a stride, neighbouring results read pixels that are `stride` apart. So taps are staged together only if the
 // distances of the pixels that they read are multiples of the stride. Other pixels are not staged. If taps and pixels
@@ -18,7 +18,7 @@
 
 #include "ringgrad/gpu/divisor.cuh"
 #include "ringgrad/gpu/geometry.cuh"
-#include "ringgrad/gpu/octets.cuh"
+#include "ringgrad/gpu/planes.cuh"
 
 #include <algorithm>
 #include <numeric>
@@ -179,18 +179,18 @@ __device__ __forceinline__ int list_units(const Geometry& g, const Tiling& t, co
     return units;
 }
 
-/// Loads the pixels of a tile for 8 kOctets channels from `first_channel` on, and stores them to `staged`. `rows` and
-/// `columns` are the taps that will read them.
-template <bool kWhole, int kOctets, class T, class Reader>
+/// Loads the pixels of a tile for 8 kOctets channels from `first_channel` on, and stores them to the planes of `staged`
+/// (planes.cuh), which are `plane` values apart. `rows` and `columns` are the taps that will read them.
+template <class T, bool kWhole, int kOctets, class Reader>
 __device__ __forceinline__ void stage_pixels(const Geometry& g, const Tiling& t, const Tile& tile, const TapRange& rows,
                                              const TapRange& columns, const Reader& reader, int first_channel,
-                                             T* staged) {
+                                             bf16* staged, int plane) {
     // The loads of a batch are in flight together. Most tiles of 3 x 3 filters have some 200 pixels.
     constexpr int kStep = kTileThreads / kOctets, kBatch = kOctets == 1 ? 2 : 4;
     const int octet = int(threadIdx.x) % kOctets, channel = first_channel + 8 * octet;
     const bool channel_inside = channel < g.in_c;
     const Source<kWhole, Reader> source(reader, channel_inside ? channel : 0);
-    T* const to = staged + size_t(octet * t.octet_cells * 8);
+    bf16* const to = staged + size_t(octet * t.octet_cells * 8);
     for (int begin = int(threadIdx.x) / kOctets; begin < t.cells; begin += kBatch * kStep) {
         typename Source<kWhole, Reader>::Loaded loaded[kBatch];
         bool inside[kBatch];
@@ -214,7 +214,7 @@ __device__ __forceinline__ void stage_pixels(const Geometry& g, const Tiling& t,
         RG_UNROLL
         for (int i = 0; i < kBatch; ++i)
             if (const int cell = begin + i * kStep; cell < t.cells)
-                store_octet(to + cell * 8, choose(inside[i], source.transform(loaded[i]), 0));
+                store_planes<T>(to + cell * 8, plane, choose(inside[i], source.transform(loaded[i]), 0));
     }
 }
 

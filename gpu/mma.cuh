@@ -1,14 +1,12 @@
 // Tensor cores: products of small matrices whose elements are spread over the lanes of a warp.
 //
-// All 32 lanes call each function but to_tf32() together. For lane l, let g = l / 4 and t = l % 4. The table gives the
+// All 32 lanes call each function together. For lane l, let g = l / 4 and t = l % 4. The table gives the
 // (row, column) of each element (PTX ISA manual, section "Matrix Fragments"). Two bf16 share a register; the one with
 // the lower column (for B: the lower row) is in the lower half.
 //
 //   m16n8k16 bf16   A 16 x 16   a[0] (g, 2t..2t+1)   a[1] (g+8, 2t..)   a[2] (g, 2t+8..)   a[3] (g+8, 2t+8..)
 //                   B 16 x 8    b[0] (2t..2t+1, g)   b[1] (2t+8..2t+9, g)
-//   m16n8k8  tf32   A 16 x 8    a[0] (g, t)          a[1] (g+8, t)      a[2] (g, t+4)      a[3] (g+8, t+4)
-//                   B 8 x 8     b[0] (t, g)          b[1] (t+4, g)
-//   both            D 16 x 8    d[0] (g, 2t)         d[1] (g, 2t+1)     d[2] (g+8, 2t)     d[3] (g+8, 2t+1)
+//                   D 16 x 8    d[0] (g, 2t)         d[1] (g, 2t+1)     d[2] (g+8, 2t)     d[3] (g+8, 2t+1)
 //
 // ldmatrix loads four 8 x 8 matrices of 16-bit elements. Lanes 8i to 8i+7 pass the addresses of the rows of matrix i.
 // A row has 16 bytes and is aligned to 16. r[i] of lane l receives the elements (g, 2t) and (g, 2t+1) of matrix i, or
@@ -37,22 +35,6 @@ __device__ __forceinline__ void mma_bf16_16x8x16(float (&d)[4], const uint32_t (
                  : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
-/// Computes d += a b. Operands are the bits of floats. The hardware ignores their lower 13 bits, so round with
-/// to_tf32() first.
-__device__ __forceinline__ void mma_tf32_16x8x8(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-    asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
-                 "{%0,%1,%2,%3};"
-                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-
-/// Returns the bits of `value` rounded to 10 mantissa bits: to nearest, ties away from zero.
-__device__ __forceinline__ uint32_t to_tf32(float value) {
-    uint32_t bits;
-    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
-    return bits;
-}
-
 #define RG_LDMATRIX(name, suffix)                                                                                      \
     __device__ __forceinline__ void name(uint32_t(&r)[4], const void* shared_row) {                                    \
         asm volatile("ldmatrix.sync.aligned.m8n8.x4" suffix ".shared.b16 {%0,%1,%2,%3}, [%4];"                         \
@@ -69,8 +51,6 @@ RG_LDMATRIX(ldmatrix_x4_trans, ".trans")
 using simt::ldmatrix_x4;
 using simt::ldmatrix_x4_trans;
 using simt::mma_bf16_16x8x16;
-using simt::mma_tf32_16x8x8;
-using simt::to_tf32;
 
 #endif
 

@@ -1,7 +1,7 @@
 // Tests the executor, which runs CUDA kernels on the host, with correct kernels and every order of threads.
 #include "ringgrad/gpu/bf16.cuh"
 #include "ringgrad/gpu/mma.cuh"
-#include "ringgrad/gpu/products.cuh"
+#include "ringgrad/gpu/planes.cuh"
 #include "ringgrad/gpu/reduce.cuh"
 
 #include <cmath>
@@ -76,25 +76,19 @@ __global__ void mma_bf16_kernel(const bf16* a, const bf16* b, float* d) {
     for (int i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
 }
 
-__global__ void mma_tf32_kernel(const float* a, const float* b, float* d) {
-    const int lane = int(threadIdx.x), g = lane / 4, t = lane % 4;
-    const uint32_t a_regs[4] = {to_tf32(a[g * 8 + t]), to_tf32(a[(g + 8) * 8 + t]), to_tf32(a[g * 8 + t + 4]),
-                                to_tf32(a[(g + 8) * 8 + t + 4])};
-    const uint32_t b_regs[2] = {to_tf32(b[t * 8 + g]), to_tf32(b[(t + 4) * 8 + g])};
-    float sums[4] = {1, 1, 1, 1};
-    mma_tf32_16x8x8(sums, a_regs, b_regs);
-    for (int i = 0; i < 4; ++i) d[(g + i / 2 * 8) * 8 + 2 * t + i % 2] = sums[i];
-}
-
-/// Sets d to one sum per lane: of 8 * values[i] / 3 over all i.
-__global__ void mma_f32_kernel(const float* values, int count, float* d) {
-    const float b[2] = {1.0f / 3, 1.0f / 3};
-    float sums[4] = {};
+/// Sets d to one sum per lane: of 16 * 0.375 * values[i] over all i. The values have at most 16 significant bits, so
+/// two planes hold them exactly.
+__global__ void multiply_planes_kernel(const float* values, int count, float* d) {
+    float sums[2][4] = {};
+    const uint32_t factor = pack_bf16(0.375f, 0.375f), columns[2][4] = {{factor, factor, factor, factor}, {}};
     for (int i = 0; i < count; ++i) {
-        const float a[4] = {values[i], values[i], values[i], values[i]};
-        mma_f32_16x8x8(sums, a, b);
+        const float rest = values[i] - to_float(to_bf16(values[i]));
+        const uint32_t high = pack_bf16(values[i], values[i]), low = pack_bf16(rest, rest);
+        const uint32_t rows[2][2][4] = {{{high, high, high, high}, {high, high, high, high}},
+                                        {{low, low, low, low}, {low, low, low, low}}};
+        multiply_planes<1>(rows, columns, [&](int m, int) -> float(&)[4] { return sums[m]; });
     }
-    d[threadIdx.x] = sums[0];
+    d[threadIdx.x] = sums[1][3];
 }
 
 /// Loads four 8 x 8 matrices of the numbers 0 to 255, and writes the registers of each lane.
@@ -187,20 +181,6 @@ TEST_SUITE("simt") {
             }
     }
 
-    TEST_CASE("simt: tf32 products on tensor cores agree with plain loops") {
-        std::vector<float> a(16 * 8), b(8 * 8), d(16 * 8);
-        for (size_t i = 0; i < a.size(); ++i) a[i] = float(int(i) - 60);
-        for (size_t i = 0; i < b.size(); ++i) b[i] = float(int(i * 11 % 67) - 30);
-        simt::run_in_every_order([&] { RG_LAUNCH(mma_tf32_kernel, 1, 32, 0, nullptr, a.data(), b.data(), d.data()); },
-                                 d);
-        for (size_t row = 0; row < 16; ++row)
-            for (size_t column = 0; column < 8; ++column) {
-                float sum = 1;
-                for (size_t k = 0; k < 8; ++k) sum += a[row * 8 + k] * b[k * 8 + column];
-                CHECK(d[row * 8 + column] == sum);
-            }
-    }
-
     TEST_CASE("simt: long sums of f32 on tensor cores do not drift, although each product is truncated") {
         CHECK(simt::truncate(1 + 0x1.8p-24) == 1);
         CHECK(simt::truncate(-1 - 0x1.8p-24) == -1);
@@ -210,23 +190,29 @@ TEST_SUITE("simt") {
         std::vector<float> values(500), d(32);
         double sum = 0;
         for (size_t i = 0; i < values.size(); ++i) {
-            values[i] = 1 + float(i * 37 % 251) / 251;
-            sum += 8 * double(values[i]) * double(1.0f / 3);
+            values[i] = 1 + float(i * 37 % 251) * 257 / 65536;
+            sum += 6 * double(values[i]);
         }
-        simt::run_in_every_order(
-            [&] { RG_LAUNCH(mma_f32_kernel, 1, 32, 0, nullptr, values.data(), int(values.size()), d.data()); }, d);
+        const auto run = [&] {
+            RG_LAUNCH(multiply_planes_kernel, 1, 32, 0, nullptr, values.data(), int(values.size()), d.data());
+        };
+        simt::run_in_every_order(run, d);
         for (const float got : d) CHECK(std::abs(double(got) - sum) < 1e-6 * sum); // if sums drifted: 2e-5
     }
 
-    TEST_CASE("simt: rounds to tf32, and packs bf16") {
-        const auto rounded = [](float x) { return __uint_as_float(to_tf32(x)); };
-        CHECK(rounded(1.0f) == 1.0f);
-        CHECK(rounded(1 + 0x1p-11f) == 1 + 0x1p-10f); // a tie: away from zero
-        CHECK(rounded(-1 - 0x1p-11f) == -1 - 0x1p-10f);
-        CHECK(rounded(1 + 0x1p-12f) == 1.0f);
-        CHECK(std::isinf(rounded(3.4028235e38f)));
-        CHECK(std::isnan(rounded(NAN)));
-        CHECK(std::isinf(rounded(-INFINITY)));
+    TEST_CASE("simt: splits f32 into planes, and packs bf16") {
+        const Octet octet = {{1, -1 / 3.0f, 1 + 0x1p-8f, 3.3e38f, -1e-30f, 65535, 0, -0.0f}};
+        alignas(16) bf16 planes[24] = {};
+        store_planes<float>(planes, 16, octet);
+        for (int i = 0; i < 8; ++i) {
+            const double value = octet.v[i], sum = double(to_float(planes[i])) + double(to_float(planes[16 + i]));
+            CHECK(std::abs(sum - value) <= 0x1p-17 * std::abs(value));
+            CHECK(std::abs(to_float(planes[16 + i])) <= 0x1p-8f * std::abs(octet.v[i]));
+            CHECK(planes[8 + i].bits == 0);
+        }
+        store_planes<bf16>(planes + 8, 8, octet); // one plane
+        CHECK(to_float(planes[9]) == to_float(planes[1]));
+        CHECK(to_float(planes[17]) + to_float(planes[1]) == doctest::Approx(-1 / 3.0).epsilon(1e-5));
         const uint32_t pair = pack_bf16(1.5f, -2.0f);
         CHECK(pair == 0xc0003fc0u);
         CHECK(unpack_bf16(pair).x == 1.5f);

@@ -25,7 +25,7 @@ using namespace rg;
 
 namespace {
 
-/// f32 is multiplied in two parts (products.cuh), of which an infinity has none: it becomes a NaN in convolutions.
+/// f32 is multiplied in two parts (planes.cuh), of which an infinity has none: it becomes a NaN in convolutions.
 bool infinite_products(const OpCase& c) {
     const bool convolves = c.op == op::conv2d || c.op == op::conv2d_grad;
     return convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special);

@@ -88,7 +88,7 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
     if (group.all(!available.ids.empty(), "device") && settings.device != "cpu") {
         RG_CHECK(settings.precision != "fp32-strict",
                  "--precision: expected another precision than fp32-strict on a GPU, whose convolutions add three "
-                 "products of tf32; use --precision fp32, or --device cpu");
+                 "products of bf16; use --precision fp32, or --device cpu");
         const size_t gpu = size_t(group.local_rank()) % available.ids.size();
         device_ = gpu::gpu_functions().open(int(gpu));
         gpu_of_rank = group.allgather(available.ids[gpu], "GPUs");

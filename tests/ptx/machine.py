@@ -36,10 +36,6 @@ def to_bf16(x):
     return 0x7fff if x != x else (bits + 0x7fff + (bits >> 16 & 1)) >> 16
 
 
-def to_tf32(bits):
-    return bits if bits & 0x7f800000 == 0x7f800000 else bits + 0x1000 & 0xffffe000
-
-
 def divide(a, b):
     if b:
         return a / b
@@ -77,7 +73,7 @@ def permute(a, b, selector):
 
 
 ARITHMETIC = {
-    "Fault": Fault, "BF16": to_bf16, "TF32": to_tf32, "DIV": divide, "PRMT": permute, "COPYSIGN": math.copysign,
+    "Fault": Fault, "BF16": to_bf16, "DIV": divide, "PRMT": permute, "COPYSIGN": math.copysign,
     "EX2": power_of_two, "IDIV": divide_whole, "IREM": lambda a, b: a - divide_whole(a, b) * b,
     "SQRT": lambda x: math.sqrt(x) if x >= 0 else math.nan,
     "MIN": lambda a, b: b if a != a or b < a else a, "MAX": lambda a, b: b if a != a or b > a else a,
@@ -443,10 +439,6 @@ def multiply(_, i, arguments):
                 sum((a[4 * g + t][2 * h + 4:2 * h + 6] for t in range(4)), []) for h in (0, 1) for g in range(8)]
         columns = [sum((b[4 * g + t][:2] for t in range(4)), []) +
                    sum((b[4 * g + t][2:] for t in range(4)), []) for g in range(8)]
-    elif i.parts[1:] == "sync aligned m16n8k8 row col f32 tf32 tf32 f32".split():
-        a, b = ([[float_of(r & 0xffffe000) for r in lane[n]] for lane in arguments] for n in (0, 1))
-        rows = [[a[4 * g + t][h + 2 * c] for c in (0, 1) for t in range(4)] for h in (0, 1) for g in range(8)]
-        columns = [[b[4 * g + t][c] for c in (0, 1) for t in range(4)] for g in range(8)]
     else:
         raise Fault("unknown product")
     answers = []

@@ -327,7 +327,7 @@ int main(int argc, char** argv) {
     for (const OpCase& c : op_cases()) {
         const bool convolves = filters_of(c) >= 0;
         if (!gpu_on_host::kernel(c.op) ||
-            (convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special))) // products.cuh
+            (convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special))) // planes.cuh
             continue;
         variants.push_back({c});
         if (all && convolves && c.narrow) variants.push_back({c}), variants.back().hopper = true;

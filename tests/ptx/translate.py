@@ -293,8 +293,6 @@ class Kernel:
         a = self.signed(source, kind) if kind[0] == "s" else self.value(source, kind)
         if to == "bf16x2":
             return f"{target} = BF16({a}) << 16 | BF16({self.value(i.operands[2], kind)})"
-        if to == "tf32":
-            return f"F[0] = {a}; {target} = TF32(U[0])"
         if modifiers == ["sat"]:
             a = f"SATURATE({a})"
         elif modifiers == ["rzi"]:

@@ -19,12 +19,11 @@ struct Fragments {
 /// A row of 8 columns as one vector. These products take most of the executor's time.
 typedef double Row __attribute__((vector_size(8 * sizeof(double))));
 
-/// d += a b, with a of 16 x K and b of K x 8. Not instrumented, since sanitizers would slow it down and find nothing.
-template <int K>
-__attribute__((no_sanitize("address", "undefined"))) void multiply_add(Row (&d)[16], const double (&a)[16][K],
-                                                                       const Row (&b)[K]) {
+/// d += a b, with a of 16 x 16 and b of 16 x 8. Not instrumented, since sanitizers would slow it down and find nothing.
+__attribute__((no_sanitize("address", "undefined"))) void multiply_add(Row (&d)[16], const double (&a)[16][16],
+                                                                       const Row (&b)[16]) {
     for (int row = 0; row < 16; ++row)
-        for (int k = 0; k < K; ++k) d[row] += a[row][k] * b[k]; // products are exact: at most 22 mantissa bits
+        for (int k = 0; k < 16; ++k) d[row] += a[row][k] * b[k]; // products are exact: at most 16 mantissa bits
 }
 
 /// Calls f(value, row, column) for each element of d, in whichever lane it is.
@@ -36,19 +35,11 @@ void for_each_sum(void* const (&data)[kWarp], F f) {
     }
 }
 
-template <int K>
-void add_product(void* const (&data)[kWarp], const double (&a)[16][K], const Row (&b)[K]) {
-    Row d[16];
-    for_each_sum(data, [&](float value, int row, int column) { d[row][column] = value; });
-    multiply_add<K>(d, a, b);
-    for_each_sum(data, [&](float& value, int row, int column) { value = truncate(d[row][column]); });
-}
-
 float bf16_of(uint32_t pair, int half) { return to_float(bf16{uint16_t(pair >> 16 * half)}); }
 
 void mma_bf16(void* const (&data)[kWarp], unsigned, int) {
     double a[16][16];
-    Row b[16];
+    Row b[16], d[16];
     for (int lane = 0; lane < kWarp; ++lane) {
         const Fragments& f = *static_cast<const Fragments*>(data[lane]);
         const int g = lane / 4, t = lane % 4;
@@ -57,21 +48,9 @@ void mma_bf16(void* const (&data)[kWarp], unsigned, int) {
             for (int i = 0; i < 2; ++i) b[2 * t + i * 8 + half][g] = bf16_of(f.b[i], half);
         }
     }
-    add_product<16>(data, a, b);
-}
-
-float tf32_of(uint32_t bits) { return std::bit_cast<float>(bits & 0xffffe000u); }
-
-void mma_tf32(void* const (&data)[kWarp], unsigned, int) {
-    double a[16][8];
-    Row b[8];
-    for (int lane = 0; lane < kWarp; ++lane) {
-        const Fragments& f = *static_cast<const Fragments*>(data[lane]);
-        const int g = lane / 4, t = lane % 4;
-        for (int i = 0; i < 4; ++i) a[g + i % 2 * 8][t + i / 2 * 4] = tf32_of(f.a[i]);
-        for (int i = 0; i < 2; ++i) b[t + i * 4][g] = tf32_of(f.b[i]);
-    }
-    add_product<8>(data, a, b);
+    for_each_sum(data, [&](float value, int row, int column) { d[row][column] = value; });
+    multiply_add(d, a, b);
+    for_each_sum(data, [&](float& value, int row, int column) { value = truncate(d[row][column]); });
 }
 
 struct Rows {
@@ -99,17 +78,6 @@ void distribute(void* const (&data)[kWarp], unsigned, int transposed) {
 void mma_bf16_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Site site) {
     Fragments fragments{d, a, b};
     warp_collective({.name = "mma_bf16_16x8x16", .combine = mma_bf16}, kAllLanes, &fragments, site);
-}
-
-void mma_tf32_16x8x8(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], Site site) {
-    Fragments fragments{d, a, b};
-    warp_collective({.name = "mma_tf32_16x8x8", .combine = mma_tf32}, kAllLanes, &fragments, site);
-}
-
-uint32_t to_tf32(float value) {
-    const uint32_t bits = std::bit_cast<uint32_t>(value);
-    if ((bits & 0x7f800000u) == 0x7f800000u) return bits & 0x7fffff ? 0x7fffffffu : bits;
-    return (bits + 0x1000) & 0xffffe000u;
 }
 
 void check_matrix_row(const void* row, Site site) {

@@ -22,8 +22,6 @@ inline float truncate(double sum) {
 }
 
 void mma_bf16_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], RG_SIMT_HERE);
-void mma_tf32_16x8x8(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], RG_SIMT_HERE);
-uint32_t to_tf32(float value);
 
 /// Throws Error unless the lane's row is aligned to 16 bytes and within a shared array.
 void check_matrix_row(const void* row, Site site);
