@@ -107,8 +107,13 @@ bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, con
 template <class DyReader, class XReader>
 bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db);
 
-/// Defined in conv_grad.cu. Adds `count` partials [filters][g.taps() + 1] of the weight gradient, and stores dw
-/// and db. The last value of each filter is that of the bias.
+/// Returns the number of values from a filter to the next in a partial of the weight gradient. Its first g.taps()
+/// values are the filter's, and the next is that of its bias. The padding lets a quad of lanes store whole sectors of
+/// 32 bytes: parts of a sector cost the L2 cache a read.
+__host__ __device__ constexpr int wgrad_pitch(int taps) { return (taps + 8) / 8 * 8; }
+
+/// Defined in conv_grad.cu. Adds `count` partials [filters][wgrad_pitch(g.taps())] of the weight gradient, and stores
+/// dw and db.
 void reduce_wgrad(const Geometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db);
 
 /// Defined in linear.cu. Run conv2d or conv2d_grad and return true if the convolution is a linear layer (1 x 1 filters,

@@ -8,6 +8,7 @@
 // transposed, as ldmatrix loads them. Both are in one or two planes (planes.cuh). An additional product by ones gives
 // the bias gradient.
 #include "ringgrad/gpu/conv.cuh"
+#include "ringgrad/gpu/divisor.cuh"
 #include "ringgrad/gpu/halo.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/octets.cuh"
@@ -123,10 +124,9 @@ __device__ __forceinline__ void multiply(const bf16* dy, const bf16* x, int x_pl
     }
 }
 
-/// Stores each block's sums over its pixels to partials [splits][filters][g.taps() + 1]; the additional value is that
-/// of the bias. In the grid, x selects a range of rows and of columns of the filters and a range of channels, y 32
-/// filters, and z a split: a range of tiles. The launch bound keeps the compiler from spilling registers to get one
-/// block more.
+/// Stores each block's sums over its pixels to the partial (conv.cuh) of its split. In the grid, x selects a range of
+/// rows and of columns of the filters and a range of channels, y 32 filters, and z a split: a range of tiles. The
+/// launch bound keeps the compiler from spilling registers to get one block more.
 template <class T, Whole kWhole, class DyReader, class XReader>
 __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
     conv2d_wgrad_kernel(Geometry g, Tiling t, DyReader dy_reader, XReader x_reader, int tiles_per_split,
@@ -162,34 +162,43 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
         multiply<kPlanes<T>>(dy, x, x_plane, cells, unit_cells, first_unit, units, sums);
     }
 
-    const int taps = g.taps() + 1;
-    float* const partial = partials + size_t(blockIdx.z) * g.out_c * taps;
+    const int pitch = wgrad_pitch(g.taps()), channel = lane % 4 * 2;
+    float* const partial = partials + size_t(blockIdx.z) * g.out_c * pitch;
     RG_UNROLL
     for (int m = 0; m < 2; ++m) RG_UNROLL
-    for (int i = 0; i < 4; ++i) {
-        const int filter = first_filter + 16 * m + lane / 4 + i / 2 * 8, channel = lane % 4 * 2 + i % 2;
+    for (int i = 0; i < 4; i += 2) {
+        const int filter = first_filter + 16 * m + lane / 4 + i / 2 * 8;
         if (filter >= g.out_c) continue;
         RG_UNROLL
-        for (int unit = 0; unit < kUnits; ++unit)
-            if (first_unit + unit < units && (kWhole == Whole::both || first_channel + channel < g.in_c))
-                partial[filter * taps + unit_places[first_unit + unit] + channel] = sums.units[unit][m][i];
-        if (blockIdx.x == 0 && warp == m && channel == 0) partial[filter * taps + taps - 1] = sums.ones[i];
+        for (int unit = 0; unit < kUnits; ++unit) {
+            if (first_unit + unit >= units) continue;
+            float* const to = partial + filter * pitch + unit_places[first_unit + unit] + channel;
+            const float first = sums.units[unit][m][i], second = sums.units[unit][m][i + 1];
+            if constexpr (kWhole == Whole::both) {
+                *reinterpret_cast<float2*>(to) = make_float2(first, second);
+            } else {
+                if (first_channel + channel < g.in_c) to[0] = first;
+                if (first_channel + channel + 1 < g.in_c) to[1] = second;
+            }
+        }
+        if (blockIdx.x == 0 && warp == m && channel == 0) partial[filter * pitch + g.taps()] = sums.ones[i];
     }
 }
 
 /// Adds the sums of all splits and stores dw and db. There may be many splits, so 8 threads share each value.
-__global__ void conv2d_wgrad_reduce_kernel(int splits, int k, int taps, const float* partials, float* dw, float* db) {
+__global__ void conv2d_wgrad_reduce_kernel(int splits, int k, int taps, Divisor pitch, const float* partials, float* dw,
+                                           float* db) {
     SHARED(double, sums, 8 * 32);
     const int value = int(threadIdx.x) % 32, first = int(threadIdx.x) / 32;
-    const int64_t i = int64_t(blockIdx.x) * 32 + value, count = int64_t(k) * (taps + 1);
+    const int i = int(blockIdx.x) * 32 + value, count = k * int(pitch), filter = i / pitch, tap = i % pitch;
+    const bool inside = i < count && tap <= taps;
     double sum = 0;
-    if (i < count)
-        for (int split = first; split < splits; split += 8) sum += double(partials[split * count + i]);
+    if (inside)
+        for (int split = first; split < splits; split += 8) sum += double(partials[size_t(split) * count + i]);
     sums[threadIdx.x] = sum;
     __syncthreads();
-    if (first > 0 || i >= count) return;
+    if (first > 0 || !inside) return;
     for (int other = 1; other < 8; ++other) sum += sums[other * 32 + value];
-    const int64_t filter = i / (taps + 1), tap = i % (taps + 1);
     (tap < taps ? dw[filter * taps + tap] : db[filter]) = float(sum);
 }
 
@@ -199,7 +208,7 @@ template <class T, class DyReader, class XReader>
 void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     if constexpr (std::is_same_v<T, bf16>)
         if (wgrad_on_hopper(g, dy, x, dw, db)) return;
-    const int64_t count = int64_t(g.out_c) * (g.taps() + 1);
+    const int64_t count = int64_t(g.out_c) * wgrad_pitch(g.taps());
     const auto launch_kernel = [&](auto whole) {
         constexpr Whole kWhole = decltype(whole)::value;
         constexpr int kPixelBytes = kPlanes<T> * 8 * kOctets<kWhole> * int(sizeof(bf16));
@@ -227,8 +236,9 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
 } // namespace
 
 void reduce_wgrad(const Geometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db) {
-    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(int64_t(g.out_c) * (g.taps() + 1), 32), 256, 0, stream(), count,
-              g.out_c, g.taps(), partials, pointer<float>(dw), pointer<float>(db));
+    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(int64_t(g.out_c) * wgrad_pitch(g.taps()), 32), 256, 0, stream(),
+              count, g.out_c, g.taps(), Divisor(wgrad_pitch(g.taps())), partials, pointer<float>(dw),
+              pointer<float>(db));
 }
 
 // If y is given, a batch norm follows the convolution, and dy is the gradient with respect to its result. The kernels

@@ -62,8 +62,8 @@ struct Tile {
 
 struct Images {
     Divisor tiles_of_image;
-    int tiles, in_c, out_c;                                         // tiles in all images, channels of x and dy
-    __host__ __device__ int values() const { return 9 * in_c + 1; } // sums of a filter, with that of the bias
+    int tiles, in_c, out_c; // tiles in all images, channels of x and dy
+    __host__ __device__ int pitch() const { return wgrad_pitch(9 * in_c); } // of the filters in a partial
 };
 
 #ifdef RG_HOPPER
@@ -166,7 +166,7 @@ template <int C>
 __device__ __forceinline__ float* partial_of(const Images& images, float* partials) {
     const int row = int(threadIdx.x) % kGroup / 32 * 16 + int(threadIdx.x) % 32 / 4, part = C == 64 ? 0 : row / C;
     return partials +
-           (size_t(int(blockIdx.x) * (64 / C) + part) * images.out_c + int(blockIdx.z) * C + row % C) * images.values();
+           (size_t(int(blockIdx.x) * (64 / C) + part) * images.out_c + int(blockIdx.z) * C + row % C) * images.pitch();
 }
 
 /// Stores the sums of a product's columns from kFirst on, for column s of the filter.
@@ -180,8 +180,9 @@ __device__ __forceinline__ void store_sums(const Images& images, int s, const fl
         const int c = int(blockIdx.y) * C + (kFirst + 8 * j) % C + int(threadIdx.x) % 4 * 2;
         if (r < 0 || r > 2) continue;
         RG_UNROLL
-        for (int k = 0; k < 4; ++k)
-            partial[k / 2 * 8 * images.values() + (3 * r + s) * images.in_c + c + k % 2] = sum[4 * j + k];
+        for (int i = 0; i < 2; ++i)
+            *reinterpret_cast<float2*>(partial + i * 8 * images.pitch() + (3 * r + s) * images.in_c + c) =
+                make_float2(sum[4 * j + 2 * i], sum[4 * j + 2 * i + 1]);
     }
 }
 
@@ -222,14 +223,14 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
     store_sums<C, kIndex * kHalf>(images, 1, middle, partials);
     if (kIndex == 0 && blockIdx.y == 0 && threadIdx.x % 4 == 0) {
         float* const partial = partial_of<C>(images, partials) + 9 * images.in_c;
-        partial[0] = bias[0], partial[8 * images.values()] = bias[2];
+        partial[0] = bias[0], partial[8 * images.pitch()] = bias[2];
     }
 }
 
 #endif // RG_HOPPER
 
-/// Stores sums over the pixels of some tiles to partials [splits][parts][filters][9 * input channels + 1]; the
-/// additional value is that of the bias. The grid has splits x chunks of input channels x chunks of filters.
+/// Stores sums over the pixels of some tiles to partials (conv.cuh) of all splits and parts. The grid has splits x
+/// chunks of input channels x chunks of filters.
 template <int C, int W, class DyReader, class XReader>
 __global__ void __launch_bounds__(kThreads, 1)
     conv2d_wgrad_hopper_kernel(Images images, DyReader dy, XReader x, float* __restrict__ partials) {
@@ -282,7 +283,7 @@ bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, co
         const int in_chunks = g.in_c / C, out_chunks = g.out_c / C;
         const int splits = std::clamp(gpu_traits().sm_count / (in_chunks * out_chunks), 1, images.tiles);
         const int count = splits * Tile<C, W>::kParts;
-        const Scratch<float> partials(size_t(count) * size_t(g.out_c) * size_t(images.values()));
+        const Scratch<float> partials(size_t(count) * size_t(g.out_c) * size_t(images.pitch()));
         RG_LAUNCH((conv2d_wgrad_hopper_kernel<C, W, DyReader, XReader>),
                   dim3(unsigned(splits), unsigned(in_chunks), unsigned(out_chunks)), kThreads,
                   kStages * Tile<C, W>::kStageBytes, stream(), images, dy, x, partials);
