@@ -81,7 +81,7 @@ struct TilePixels {
 #ifdef RG_HOPPER
 
 struct Barriers {
-    uint64_t *full, *empty, *consumers; // the last is for all warps of consumers
+    uint64_t *full, *empty, *consumers; // the last is for all threads of consumers
 };
 
 __device__ __forceinline__ uint4 add_8(uint4 a, uint4 b) {
@@ -189,12 +189,18 @@ __device__ __forceinline__ void load_filters(const Weight* __restrict__ w, int f
     // Octets are numbered such that neighbouring threads load from few memory lines, and store to different banks.
     const auto channel_of = [](int i) { return kDgrad ? i % N : i / (8 * kPlaces) * 8 + i % 8; };
     const auto place_of = [](int i) { return kDgrad ? i / N : i / 8 % kPlaces; };
+    // Each block begins with other octets, so that not all of them wait for the same part of the L2 cache.
+    const int offset = int(blockIdx.x * unsigned(kPlaces * N) / gridDim.x) / 64 * 64;
+    const auto octet_of = [&](int i) {
+        i += offset;
+        return i < kPlaces * N ? i : i - kPlaces * N;
+    };
     for (int begin = int(threadIdx.x) - kGroup; begin < kPlaces * N; begin += kInFlight * kLoaders) {
         float v[kInFlight][8];
         RG_UNROLL
         for (int k = 0; k < kInFlight; ++k) {
             // Instead of octets beyond the last, loads the last, since the compiler would wait for loads in a branch.
-            const int i = min(begin + k * kLoaders, kPlaces * N - 1);
+            const int i = octet_of(min(begin + k * kLoaders, kPlaces * N - 1));
             const int channel = first + channel_of(i), place = place_of(i);
             if constexpr (kDgrad) {
                 RG_UNROLL
@@ -206,9 +212,9 @@ __device__ __forceinline__ void load_filters(const Weight* __restrict__ w, int f
         }
         RG_UNROLL
         for (int k = 0; k < kInFlight; ++k) {
-            const int i = begin + k * kLoaders, place = place_of(i);
+            const int i = octet_of(begin + k * kLoaders), place = place_of(i);
             const int tap = kDgrad ? 8 - place / T::kOctets : place / T::kOctets;
-            if (i < kPlaces * N)
+            if (begin + k * kLoaders < kPlaces * N)
                 store_operand(
                     filters + (((tap % 3 * 3 + tap / 3) * T::kOctets + place % T::kOctets) * N + channel_of(i)) * 16,
                     pack_8(v[k]));
@@ -259,7 +265,7 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
     else
         load_filters<T, N, kDgrad>(w.rounded, first_channel, out_c, filters);
     fence_proxy_async();
-    arrive(barriers.consumers);
+    mbarrier_arrive(barriers.consumers);
 
     float bias[N / 4] = {}; // bias[c] belongs to channel 8 (c / 2) + 2 quarter + c % 2; 0 in the data gradient
     if (!kDgrad && e.bias) {
@@ -280,19 +286,8 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
             RG_UNROLL
             for (int k = 0; k < N / 2; ++k) sum[k] = bias[k / 4 * 2 + k % 2];
 
-            mbarrier_wait(barriers.full + stage, i / T::kStages % 2);
-            const uint64_t patch_descriptor = descriptor(
-                stages + stage * T::kStageBytes + down * T::kRowBytes + right * 16, T::kOctetBytes, T::kRowBytes);
-            wgmma_fence(sum);
-            RG_UNROLL
-            for (int s = 0; s < 3; ++s) RG_UNROLL
-            for (int octet = 0; octet < 3 * T::kOctets; octet += 2)
-                wgmma(sum, patch_descriptor + unsigned(s + octet * T::kOctetBytes / 16),
-                      filters_descriptor + unsigned((s * 3 * T::kOctets + octet) * N));
-            wgmma_commit();
-
-            // While the product runs, prepares for the results. A lane stores octets of its pixels in both rows. The
-            // first of them goes to index first_output of `out`.
+            // Prepares for the results, so that loads have arrived when the product is done. A lane stores octets of
+            // its pixels in both rows. The first of them goes to index first_output of `out`.
             const size_t row = size_t(tile) * T::kRows + down + 2 * warp;
             const size_t first_output = (row * W + right + pixel) * out_c + first_channel + 8 * quarter;
             const auto output_index = [&](int half, int octet) { return first_output + half * W * out_c + 32 * octet; };
@@ -304,6 +299,17 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
                 RG_UNROLL
                 for (int k = 0; k < N / 16; ++k) x[k % 2][k / 2] = load_16(terms.x + output_index(k % 2, k / 2));
             }
+
+            mbarrier_wait(barriers.full + stage, i / T::kStages % 2);
+            const uint64_t patch_descriptor = descriptor(
+                stages + stage * T::kStageBytes + down * T::kRowBytes + right * 16, T::kOctetBytes, T::kRowBytes);
+            wgmma_fence(sum);
+            RG_UNROLL
+            for (int s = 0; s < 3; ++s) RG_UNROLL
+            for (int octet = 0; octet < 3 * T::kOctets; octet += 2)
+                wgmma(sum, patch_descriptor + unsigned(s + octet * T::kOctetBytes / 16),
+                      filters_descriptor + unsigned((s * 3 * T::kOctets + octet) * N));
+            wgmma_commit();
             wgmma_wait(sum);
             if (patch + 2 >= T::kPatches) arrive(barriers.empty + stage);
 
@@ -352,7 +358,7 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
     lane_sums.merge(8);
     lane_sums.merge(16);
     if (lane < 4) lane_sums.store(warp_sums + (group * 4 + warp) * 2 * N, quarter);
-    arrive(barriers.consumers);
+    mbarrier_arrive(barriers.consumers);
     mbarrier_wait(barriers.consumers, 1);
     const int channel = int(threadIdx.x) - kGroup;
     if (channel >= N) return;
@@ -407,7 +413,7 @@ __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reade
             mbarrier_init(full + i, kGroup / 32);
             mbarrier_init(empty + i, kConsumers * (kGroup / 32));
         }
-        mbarrier_init(consumers, 2 * (kGroup / 32));
+        mbarrier_init(consumers, 2 * kGroup);
         fence_proxy_async();
     }
     __syncthreads();
