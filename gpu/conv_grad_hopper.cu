@@ -25,8 +25,6 @@
 //
 // The bias gradient is a product of dy and ones. Each block stores partial sums, and conv_grad.cu adds them. For given
 // shapes, the order of the sums depends only on the number of SMs, so a GPU gives the same bits in every run.
-//
-// Not yet run on hardware. To be tuned there: the number of stages, the rows of a tile, and the split of registers.
 #include "ringgrad/gpu/conv.cuh"
 #include "ringgrad/gpu/divisor.cuh"
 #include "ringgrad/gpu/hopper.cuh"

@@ -26,8 +26,6 @@
 // that batch norm's gradient needs. At the end, a warp merges its lanes, the block merges its warps, and the block that
 // ends last merges all blocks. For given shapes, the order of the sums depends only on the number of SMs, so a GPU
 // gives the same bits in every run.
-//
-// Not yet run on hardware. To be tuned there: the number of stages, the rows of a tile, and the split of registers.
 #include "ringgrad/gpu/conv.cuh"
 #include "ringgrad/gpu/divisor.cuh"
 #include "ringgrad/gpu/hopper.cuh"

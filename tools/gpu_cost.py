@@ -24,7 +24,7 @@ blocks / 132 of them, rounded up. The time of a launch is the longest of these b
 Assumed: 1.7 GHz; loads that take 550 cycles, or 40 if the warp has read the same memory before; mma.sync at 62 % of
 the peak rate. Not modelled: waits at barriers, warps that compete for one unit in bursts, blocks that differ, caches
 that keep a tensor from one kernel to the next. Bounds overlap imperfectly, so a kernel may take 1.0 to 1.6 times its
-bound. Expect a total within -10 % and +60 %, and the ratio of two versions of a kernel within 15 %.
+bound. On an H200, a step took 1.6 to 1.7 times its calculated time.
 """
 import argparse
 import collections

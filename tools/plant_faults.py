@@ -123,7 +123,7 @@ EXECUTOR_FAULTS = [
     ("each chunk of filters taken for the first", "conv_hopper.cu", "conv_hopper", "first_channel = int(blockIdx.y) * N;", "first_channel = int(blockIdx.y) * 0;"),
     ("coefficients of the first chunk", "conv_hopper.cu", "conv_hopper", "channel = int(blockIdx.y) * N + c", "channel = int(blockIdx.y) * 0 + c"),
     ("no fence before products read the filters", "conv_hopper.cu", "conv_hopper",
-     "    fence_proxy_async();\n    arrive(barriers.consumers);", "    arrive(barriers.consumers);"),
+     "    fence_proxy_async();\n    mbarrier_arrive(barriers.consumers);", "    mbarrier_arrive(barriers.consumers);"),
     ("no wait for the filters", "conv_hopper.cu", "conv_hopper", "    mbarrier_wait(barriers.consumers, 0);\n", ""),
     ("no wait for the sums of other warps", "conv_hopper.cu", "conv_hopper", "    mbarrier_wait(barriers.consumers, 1);\n", ""),
     ("a gradient's sums of half of the lanes", "lane_sums.cuh", "conv_hopper",
