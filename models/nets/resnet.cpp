@@ -143,7 +143,7 @@ void ResNets::declare(rg::Options& o) {
     o.add(
         "stem", &stem_, {{"auto", Stem::automatic}, {"imagenet", Stem::imagenet}, {"cifar", Stem::cifar}},
         "resnet18, resnet50: first layers; imagenet: 7 x 7 with stride 2 and max pooling; cifar: 3 x 3; auto: imagenet "
-        "for images larger than 64 x 64");
+        "if both sides of the images exceed 64 pixels");
     o.add(
         "zero-last-gamma", &zero_last_gamma_,
         "resnet: set the last batch norm's weights of each residual branch to 0 at first, so that a block's result is "

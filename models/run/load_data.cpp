@@ -85,7 +85,7 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .basic();
     o.add("test-data", &test_path,
           "test set, of the same kinds as --data: its own test set if it has one, else all of it (default: the test "
-          "set of --data; of a folder without one, a fifth of each class)")
+          "set of --data; of a folder without one, a fifth of each class, of digits a tenth)")
         .metavar("DIR");
     o.add("size", &size,
           "height and width to which images are resized and cropped when they are loaded, with their aspect ratio "
@@ -108,7 +108,8 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .range(0, 0.9)
         .basic();
     o.add("batch-size", &batch_size,
-          "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs")
+          "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs, but not in quick94 "
+          "and for the embedded sample")
         .range(1, 1e6)
         .basic();
     o.add("shuffle", &shuffle,

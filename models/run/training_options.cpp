@@ -47,7 +47,8 @@ void TrainingOptions::declare_data(Options& o) {
           cat("random changes of the training images: none, or a list of ", joined(augment_names())))
         .metavar("LIST");
     o.add("translate", &translate,
-          "largest translation, in pixels; with --fill zero the same as a random crop with that padding")
+          "largest translation, in pixels, if --augment has translate; with --fill zero the same as a random crop with "
+          "that padding")
         .range(0, 1024);
     o.add("translate-x", &translate_x, "largest translation to the left and right; -1: that of --translate")
         .range(-1, 1024);
@@ -86,7 +87,7 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("lr", &schedule.base,
           cat("highest learning rate; 0: ", default_rate.text(),
               optimizer.kind == Kind::sgd ? cat("; with adam or adamw ", kAdamRate)
-                                          : cat("; with adamw ", kAdamRate, "; with sgd ", DefaultRate().text())))
+                                          : cat("; with sgd ", DefaultRate().text())))
         .at_least(0)
         .basic();
     o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate");

@@ -112,8 +112,10 @@ void RunOptions::declare(Options& o) {
     o.add("init-skip", &init_skip,
           "layers, separated by commas, whose tensors in --init are not used, such as fc if the file has other classes")
         .metavar("NAMES");
-    o.add("resume", &resume,
-          "continue --run-name, or the newest run, from its last checkpoint, with its options unless given")
+    o.add(
+         "resume", &resume,
+         "continue --run-name, or the newest run, from its last checkpoint, with its options, except --threads, unless "
+         "given")
         .basic();
     declare_progress(o, &progress);
     o.add("checkpoint-every", &checkpoint_every,

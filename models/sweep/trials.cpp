@@ -294,10 +294,11 @@ void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program
     o.add("lowest", &s.ranking.lowest, "the lowest value of --rank-by is the best, as with --rank-by validation_loss")
         .basic();
     o.add("ranks-per-trial", &s.ranks_per_trial, "number of ranks for each trial").range(1, 1e6).basic();
-    o.add("stop-below", &s.stop_below,
-          "stop bad trials; X: those with a validation accuracy below X percent; median: those whose best --rank-by is "
-          "worse than the median of the others after as many epochs; halving: those not in the better half after N, "
-          "2 N, 4 N ... epochs, with N from --stop-below-after; 0: none")
+    o.add(
+         "stop-below", &s.stop_below,
+         "stop bad trials; X: those with a validation accuracy below X percent; median: those whose best --rank-by is "
+         "worse than the median of the others after as many epochs; halving: those not in the better half after N, "
+         "2 N, 4 N ... epochs, with N from --stop-below-after; 0: none; median and halving wait for three other trials")
         .metavar("X|median|halving")
         .basic();
     o.add("stop-below-after", &s.rules.after, "first epoch after which --stop-below is checked").range(1, 1e6);
