@@ -30,7 +30,7 @@ double seconds_of(F&& f) {
 
 /// Peak rates of a device: floating-point operations per second, and bytes read or written per second. For a GPU,
 /// `flops` is the rate of its tensor cores in bf16, where a multiply-add counts as two operations. An f32 product takes
-/// six times as long as a bf16 product: it consists of three TF32 products, each at half the bf16 rate.
+/// three times as long as a bf16 product, since it consists of three of them.
 struct Rates {
     double flops = 0, bytes = 0;
 };

@@ -4,9 +4,9 @@
 //
 // A block of 4 warps computes 128 pixels x 32 or 64 channels; each warp computes 32 of the pixels. While pixels are
 // staged, readers (values.cuh) apply batch norm, ReLU or their gradient. A unit is 8 channels of one row and column of
-// the filters. Two units at a time are multiplied in bf16, from one or two planes (planes.cuh). A separate kernel first
-// brings the filters into planes, so that not every block has to. Results pass through shared memory, so that each
-// thread stores 8 channels of a pixel.
+// the filters. Two units at a time are multiplied in bf16, from one or two planes (planes.cuh). Unless given filters
+// are such a plane already, a separate kernel first brings them into planes, so that not every block has to. Results
+// pass through shared memory, so that each thread stores 8 channels of a pixel.
 //
 // If an op asks for statistics of the result, each block stores two values per channel. In the forward pass, they are a
 // mean and a sum of squared deviations. In the data gradient, they are the two sums that batch norm's gradient needs.
@@ -330,7 +330,8 @@ template <bool kDgrad, class T>
 class FilterPlanes {
 public:
     FilterPlanes(const Geometry& g, const GivenFilters& w)
-        : copy_(serves(w) ? 0 : size_t(kPlanes<T> * g.taps() * g.out_c)), data_(serves(w) ? w.rounded : copy_.data()) {
+        : copy_(serves(w) ? 0 : kPlanes<T> * size_t(g.taps()) * size_t(g.out_c)),
+          data_(serves(w) ? w.rounded : copy_.data()) {
         const auto fill = [&](auto* given) {
             const int count = g.taps() * g.out_c, places = g.r * g.s;
             if (count == 0) return;

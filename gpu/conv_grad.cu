@@ -209,6 +209,7 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
     if constexpr (std::is_same_v<T, bf16>)
         if (wgrad_on_hopper(g, dy, x, dw, db)) return;
     const int64_t count = int64_t(g.out_c) * wgrad_pitch(g.taps());
+    RG_CHECK(count < INT32_MAX - 32, "conv2d_grad: expected fewer than 2^31 values in all filters, got ", count);
     const auto launch_kernel = [&](auto whole) {
         constexpr Whole kWhole = decltype(whole)::value;
         constexpr int kPixelBytes = kPlanes<T> * 8 * kOctets<kWhole> * int(sizeof(bf16));

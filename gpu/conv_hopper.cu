@@ -284,8 +284,9 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
             RG_UNROLL
             for (int k = 0; k < N / 2; ++k) sum[k] = bias[k / 4 * 2 + k % 2];
 
-            // Prepares for the results, so that loads have arrived when the product is done. A lane stores octets of
-            // its pixels in both rows. The first of them goes to index first_output of `out`.
+            // Prepares for the results. In the data gradient, the loads of x should have arrived when the product is
+            // done. A lane stores octets of its pixels in both rows. The first of them goes to index first_output of
+            // `out`.
             const size_t row = size_t(tile) * T::kRows + down + 2 * warp;
             const size_t first_output = (row * W + right + pixel) * out_c + first_channel + 8 * quarter;
             const auto output_index = [&](int half, int octet) { return first_output + half * W * out_c + 32 * octet; };

@@ -1,8 +1,8 @@
 // Tensor cores: products of small matrices whose elements are spread over the lanes of a warp.
 //
-// All 32 lanes call each function together. For lane l, let g = l / 4 and t = l % 4. The table gives the
-// (row, column) of each element (PTX ISA manual, section "Matrix Fragments"). Two bf16 share a register; the one with
-// the lower column (for B: the lower row) is in the lower half.
+// All 32 lanes call each function together. For lane l, let g = l / 4 and t = l % 4. The table gives the (row, column)
+// of each element (PTX ISA manual, section "Matrix Fragments"). Two bf16 share a register; the one with the lower
+// column (for B: the lower row) is in the lower half.
 //
 //   m16n8k16 bf16   A 16 x 16   a[0] (g, 2t..2t+1)   a[1] (g+8, 2t..)   a[2] (g, 2t+8..)   a[3] (g+8, 2t+8..)
 //                   B 16 x 8    b[0] (2t..2t+1, g)   b[1] (2t+8..2t+9, g)

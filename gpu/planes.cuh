@@ -1,9 +1,9 @@
 // Shared by the matrix products of conv.cu and conv_grad.cu: operands in shared memory as planes of bf16.
 //
-// bf16 values have one plane. f32 values have two: each value is split into the sum of two bf16, a high and a low part.
+// bf16 values have one plane. f32 values have two: each value is rounded to the sum of two bf16, a high and a low part.
 // Three products of parts replace a product of f32; that of the low parts is left out. So a product has a relative
-// error of about 2^-18, which keeps the error of sums below 1e-5 (core/README.md). If a value is infinite, or so large
-// that its high part is, its products are NaN.
+// error of 2^-15 at most, and of 2^-18 as a root mean square over varied values, which keeps that of sums below 1e-5
+// (core/README.md). If a value is infinite, or so large that its high part is, its products are NaN.
 #pragma once
 
 #include "ringgrad/gpu/mma.cuh"
