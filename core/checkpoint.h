@@ -32,9 +32,9 @@ struct LoadedCheckpoint {
     std::vector<std::string> warnings; // of load_latest_checkpoint(): one for each newer file that cannot be loaded
 };
 
-/// Decode one checkpoint, from the file's contents or from the file. Throw Error if it is not a checkpoint or if any
-/// byte is damaged; the error names `path`, and the tensor or the header. load_checkpoint() also throws like
-/// read_file(). safetensors.h says how much memory this takes.
+/// Decode one checkpoint, from the file's contents or from the file. Throw Error if it is not a checkpoint or if a
+/// checksum shows damage (checksum.h); the error names `path`, and the tensor or the header. load_checkpoint() also
+/// throws like read_file(). safetensors.h says how much memory this takes.
 LoadedCheckpoint decode_checkpoint(const std::string& bytes, const std::string& path);
 LoadedCheckpoint load_checkpoint(const std::string& path);
 

@@ -81,7 +81,7 @@ private:
     std::vector<Binding> bindings_;
     Tensor arena_;
     std::vector<Tensor> device_inputs_; // copies of the inputs at fixed addresses, which graphs need
-    std::set<size_t> graph_ends_;       // index of the step after the last step of each graph
+    std::set<size_t> graph_ends_;       // index of the step after each step at which a graph ends, or would end
     std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // each with its entry of graph_ends_
     // Number of replays so far on a device, without a profile or `sync`. The second one captures the graphs.
     int64_t graph_replays_ = 0;

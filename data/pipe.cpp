@@ -28,7 +28,7 @@ constexpr size_t kErrorBytes = 4096;    // bytes of each output that are kept fo
 constexpr size_t kLineBytes = 300;      // longest excerpt
 constexpr size_t kMaxErrors = 64 << 20; // limit for standard error: progress bars write less
 constexpr int kPollMs = 20;             // longest wait for output before checking for stop requests and the end
-// An argument of only these characters needs no quotes in a shell.
+// An argument of only these characters, unless it is empty, needs no quotes in a shell.
 constexpr std::string_view kPlainCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,:/@%";
 constexpr int kLowestOther = 3;         // the first descriptor after the standard ones

@@ -1,5 +1,5 @@
-// Decodes images as they arrive. finish() assigns them to class folders and to the two sets, since only then all names
-// are known. See shards.h.
+// Decodes images as they arrive. finish() makes the two sets, and labels images by class folder, since only then all
+// names are known. See shards.h.
 #include "ringgrad/data/shards.h"
 
 #include "ringgrad/core/atomic_file.h"

@@ -45,7 +45,8 @@ std::vector<Shard> shards_of(const std::string& path, const std::vector<S3Object
 std::vector<Shard> find_shards(const std::string& path, const LoadOptions& options);
 
 /// Returns the bytes of a shard, unpacked if it was gzipped. Runs the command of a pipe: shard, so the caller must take
-/// such a command only from the command line. Throws Error like fetch(), and if the shard is incomplete or wrong.
+/// such a command only from the command line. Throws Error like fetch(), and for another length than the listed one,
+/// bad gzip or tar, or a part of a CIFAR record.
 std::string fetch_shard(const Shard& shard, const FetchOptions& options);
 
 class ShardSet {

@@ -179,8 +179,8 @@ __device__ __forceinline__ int list_units(const Geometry& g, const Tiling& t, co
     return units;
 }
 
-/// Loads the pixels of a tile for 8 kOctets channels from `first_channel` on, and stores them to the planes of `staged`
-/// (planes.cuh), which are `plane` values apart. `rows` and `columns` are the taps that will read them.
+/// Stages the pixels that a tile reads for the taps `rows` and `columns`: 8 kOctets channels from `first_channel` on, 0
+/// where there are none. The planes of `staged` (planes.cuh) are `plane` values apart.
 template <class T, bool kWhole, int kOctets, class Reader>
 __device__ __forceinline__ void stage_pixels(const Geometry& g, const Tiling& t, const Tile& tile, const TapRange& rows,
                                              const TapRange& columns, const Reader& reader, int first_channel,

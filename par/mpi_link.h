@@ -15,9 +15,9 @@ namespace rg::par {
 void end_with(pid_t parent);
 
 /// Initialises MPI and returns the link of all its ranks. Call it once per process. Throws Error if the MPI library
-/// accepts calls from one thread only, or a later call fails. If MPI_Init_thread fails, the library itself ends the
-/// process. With several ranks, also calls end_with() for the launcher of this process. The link's destructor
-/// finalises MPI, or aborts the job if an exception is being thrown.
+/// accepts calls from one thread only, or a later collective fails. If MPI_Init_thread or MPI_Comm_dup fails, the
+/// library itself ends the process. With several ranks, also calls end_with() for the launcher of this process. The
+/// link's destructor finalises MPI, or aborts the job if an exception is being thrown.
 std::unique_ptr<Link> open_mpi(int& argc, char**& argv);
 
 } // namespace rg::par

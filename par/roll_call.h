@@ -31,7 +31,7 @@ public:
     /// Returns true if another rank's wait has failed; this one should then fail too.
     bool check(const Operation& op, double begin, double waited, double limit) override;
     /// Called when a wait has failed. Returns the names of the missing ranks, or "" if none is known. Sends the names
-    /// to all other ranks, if this rank has sent a call in this wait and no other rank has sent names.
+    /// to all other ranks, if this rank has sent a call in this wait and had read no other rank's names before.
     std::string report_missing() override;
 
 private:

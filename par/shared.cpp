@@ -19,7 +19,7 @@
 // A vector in shared memory is one chunk, summed in place. Any other vector is copied in and out in chunks, which
 // alternate between two halves of the fixed window. A rank copies in chunk k + 1 before it waits until all ranks have
 // reduced chunk k. So it has work while others are late, and chunks stay in cache. Chunk k + 2 may reuse the half of
-// chunk k: by then this rank has seen that all ranks have reduced chunk k, so none still accesses this half.
+// chunk k in this rank's part: by then all ranks have reduced chunk k, so no other rank accesses it there.
 //
 // Each element is summed once, in rank order within a node, independent of chunks and slices. So all ranks hold the
 // same bits, and repeated runs give the same bits. Borders between slices lie on cache lines, so that no two ranks

@@ -67,7 +67,7 @@ Tensor dropout(const Tensor& x, float probability, const Tensor& seed, uint32_t 
 /// Does the same with a plain number as the seed. Throws Error in a traced function, because every replay would set the
 /// same elements to zero.
 Tensor dropout(const Tensor& x, float probability, uint64_t seed, uint32_t stream = 0);
-/// Returns a seed in the form that dropout() takes: i32 [2], in host memory.
+/// Returns a seed as dropout() takes it, i32 [2], in host memory. For a device it needs to be copied there.
 Tensor seed_tensor(uint64_t seed);
 
 // ---- rows of the op table ----

@@ -61,7 +61,7 @@ OutputSpecs infer_running_update(In in, const Attrs& attrs) {
     return like(in[RunningUpdateOp::running]);
 }
 
-/// Checks the arguments of a layer norm and returns the number of channels.
+/// Checks x and gamma of a layer norm and returns the number of channels.
 int64_t expect_layer_norm(const char* op, const Tensor& x, const Tensor& gamma) {
     const int rank = x.shape().rank();
     RG_CHECK(rank == 2 || rank == 4, op, ": x needs 2 or 4 extents, got ", x.shape().str());

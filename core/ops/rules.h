@@ -43,9 +43,9 @@ inline void expect_image(const char* op, const char* name, const Tensor& t) {
 /// Returns the type of parameters, statistics and sums that belong to activations x: f32 if x is bf16, else that of x.
 inline DType precise(const Tensor& x) { return x.dtype() == DType::bf16 ? DType::f32 : x.dtype(); }
 
-/// Returns the number of windows that fit into `extent` values with `pad` zeros on each side, if each window begins
-/// `stride` values after the one before. A window consists of `size` values; `dilation` is the distance between two
-/// neighbouring ones. Throws Error if no window fits.
+/// Returns the number of windows that fit into `extent` values and `pad` more on each side, if each window begins
+/// `stride` values after the one before. A window consists of `size` values, at distances of `dilation`. Throws Error
+/// if an argument is impossible or no window fits.
 inline int64_t window_extent(const char* op, int64_t extent, int64_t size, int64_t stride, int64_t pad,
                              int64_t dilation = 1) {
     RG_CHECK(stride >= 1 && pad >= 0 && size >= 1 && dilation >= 1, op, ": window ", size, ", stride ", stride,

@@ -131,14 +131,13 @@ struct Quick94Training final : ImageTraining {
         optimizer.lookahead = std::pow(0.95, 5);
         schedule.kind = ScheduleKind::triangular, schedule.peak = 0.23;
     }
-    /// Sets the first and the last learning rate. Without --data, also makes the mini-batches smaller, since the
-    /// embedded sample has too few images for large ones.
+    /// Sets defaults of a new training: the first and the last learning rate, and without --data smaller mini-batches,
+    /// since the embedded sample has too few images for large ones.
     void complete(const Options& options, const Workers&, bool resumed) override {
         if (resumed) return;
         if (data_options.path.empty() && !options.was_given("batch-size")) data_options.batch_size = 50;
-        const double rate = schedule.base > 0 ? schedule.base : default_rate.at(data_options.batch_size);
-        if (!options.was_given("lr-start")) schedule.start = 0.2 * rate;
-        if (!options.was_given("lr-floor")) schedule.floor = 0.07 * rate;
+        if (!options.was_given("lr-start")) schedule.start = 0.2 * highest_rate();
+        if (!options.was_given("lr-floor")) schedule.floor = 0.07 * highest_rate();
     }
     data::Normalise normalise(const data::ImageSet&) const override { return data::kCifar10; }
     /// Makes the first layer whiten 2 x 2 patches: its filters are the eigenvectors of patch_products(), each divided

@@ -33,9 +33,9 @@ namespace rg {
 
 class Plan;
 
-/// Holds lines of metrics.jsonl: loss, accuracy and lr of at most `points` (but at least 2) lines of steps, and all
-/// other lines. Whenever there would be more, it replaces each two consecutive lines of steps by one with their mean
-/// loss and accuracy.
+/// Holds lines of metrics.jsonl: at most `points` (but at least 2) lines of steps, with loss, accuracy and lr, and all
+/// other lines. If there are more steps, a line of steps stands for up to 2, 4, 8 ... of them, with their mean loss and
+/// accuracy.
 class Metrics {
 public:
     explicit Metrics(size_t points) : max_points_(std::max<size_t>(2, points - points % 2)) {}

@@ -123,16 +123,18 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
 }
 
+double TrainingOptions::highest_rate() const {
+    if (schedule.base > 0) return schedule.base;
+    const bool adam = optimizer.kind != Kind::sgd, same = adam == (default_optimizer_ != Kind::sgd);
+    return adam && !same ? kAdamRate : (same ? default_rate : DefaultRate()).at(data_options.batch_size);
+}
+
 void TrainingOptions::complete_schedule(const Options& options) {
     if (optimizer.kind != Kind::sgd)
         for (const char* name : {"momentum", "nesterov"})
             RG_CHECK(!options.was_given(name), "--", name,
                      ": expected --optimizer sgd, got another one; omit one of them");
-    if (schedule.base == 0) {
-        const bool adam = optimizer.kind != Kind::sgd, same = adam == (default_optimizer_ != Kind::sgd);
-        const DefaultRate rate = same ? default_rate : DefaultRate();
-        schedule.base = adam && !same ? kAdamRate : rate.at(data_options.batch_size);
-    }
+    schedule.base = highest_rate();
     schedule.epochs = double(epochs);
     schedule.drops = parse_drops(drops);
     schedule.check();

@@ -51,6 +51,8 @@ struct TrainingOptions {
     /// Declare the options of the data and of the training. machine_options and run_options declare their own.
     void declare_data(Options& options);
     void declare_training(Options& options);
+    /// Returns the highest learning rate: --lr, or without it the default of the optimizer and the mini-batch size.
+    double highest_rate() const;
     /// Sets the schedule. Call this when the mini-batch size is known. Throws Error if the options of the optimizer,
     /// the schedule or the augmentation are invalid or do not fit together.
     void complete_schedule(const Options& options);

@@ -150,8 +150,8 @@ TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Grou
         folder_.emplace(RunFolder::open(settings.runs, program_, settings.name));
         folder_->lock();
     }
-    // Rank 0 holds the lock before the other ranks read. So no other process changes the folder meanwhile, and all
-    // ranks load the same checkpoint.
+    // Rank 0 holds the lock, if the file system has locks, before the other ranks read. So no other training keeps them
+    // from loading the same checkpoint.
     const std::string path = group.allgather(folder_ ? folder_->checkpoint_path() : "", "run to resume")[0];
     checkpoint_ = std::make_unique<LoadedCheckpoint>(load_latest_checkpoint(path));
     restore_options(checkpoint_->state, options);

@@ -10,8 +10,8 @@
 namespace rg {
 namespace {
 
-constexpr double kMinPause = 1;       // shortest pause between two writes, in seconds
-constexpr double kPausePerWrite = 20; // shortest pause, as a multiple of the duration of the last write
+// For write_if_due(): shortest pause between two writes, in seconds, and as a multiple of the last write's duration.
+constexpr double kMinPause = 1, kPausePerWrite = 20;
 
 } // namespace
 

@@ -61,6 +61,12 @@ class Examples(job.JobTest):
         self.assertLess(job.epoch_lines(run)[-1]["test_loss"], 3)  # 2.3 is chance
         self.assertRegex(out, r"test acc [\d.]+ % with six views")
 
+    def test_quick94_takes_the_default_rate_of_another_optimizer(self):
+        run = self.runs / "adamw"
+        self.succeed(program(1, "quick94", "--threads", "1", "--device", "cpu", "--optimizer", "adamw", "--steps", "1",
+                             "--run-name", run.name))
+        self.assertAlmostEqual(json.loads(job.step_lines(run)[0])["lr"], 0.2 * 0.001)
+
     def test_patience_ends_a_training_that_does_not_improve(self):
         images = self.write_images()
         run = self.runs / "patient"
