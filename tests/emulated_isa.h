@@ -137,6 +137,7 @@ inline void multiply_tiles(int sum, int a, int b) {
 
 #define _mm512_loadu_si512 emulated::load
 #define _mm512_storeu_si512 emulated::store
+#define _mm512_stream_ps(p, v) emulated::store(p, (__m512i)(v))
 #define _mm512_maskz_loadu_ps emulated::load_lanes<float, __m512>
 #define _mm512_mask_storeu_ps emulated::store_lanes<float, __m512>
 #define _mm256_maskz_loadu_epi16 emulated::load_lanes<uint16_t, __m256i>

@@ -276,6 +276,33 @@ TEST_SUITE("core") {
         }
     }
 
+    TEST_CASE("ops: a convolution so large that its stores bypass the caches has the bits of its images") {
+        const Tensor gamma = Tensor::constant({16}, 1), beta = Tensor::constant({16}, 0.125),
+                     stats = Tensor::zeros({2, 16});
+        stats.slice(16, {16}).fill(1); // the variances
+        const auto values = [](const Shape& shape) {
+            const Tensor t = Tensor::empty(shape);
+            for (int64_t i = 0; i < t.numel(); ++i) t.data<float>()[i] = float(i * 7919 % 1999 - 999) / 1024;
+            return t;
+        };
+        for (const DType type : {DType::f32, DType::bf16})
+            for (const int64_t c : {2, 8}) { // direct convolution and Winograd, or tiles
+                const int64_t images = 16 / size_of(type), side = 512; // 64 MiB of results
+                const Tensor x = cast(values({images, side, side, c}), type), w = values({16, 3, 3, c});
+                const Conv2dOp conv{.conv = {.pad = 1}, .y_norm = {.relu = true}};
+                const auto convolve = [&](const Tensor& in) {
+                    return run(op::conv2d, {in, w, {}, {}, {}, {}, stats, gamma, beta}, conv)[Conv2dOp::y];
+                };
+                const Tensor y = convolve(x);
+                for (int64_t i = 0; i < images; ++i) {
+                    CAPTURE(i);
+                    const int64_t pixels = side * side;
+                    const Tensor one = convolve(x.slice(i * pixels * c, {1, side, side, c}));
+                    REQUIRE(same_bits(y.slice(i * pixels * 16, one.shape()), one));
+                }
+            }
+    }
+
     TEST_CASE("ops: updates as PyTorch defines them") {
         for (Backend backend : {Backend::reference, Backend::cpu}) {
             CAPTURE(int(backend));

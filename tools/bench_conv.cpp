@@ -99,8 +99,8 @@ double tile(ThreadPool& pool) {
     const Tensor bias = Tensor::zeros({k}), y = Tensor::zeros({pool.size(), kPixels, k});
     return rate(pool, 2.0 * kCalls * kPixels * kTaps * double(k), [&](int64_t thread) {
         for (int64_t call = 0; call < kCalls; ++call)
-            cpu::isa().conv->forward(image, x.data<float>(), filters.data<float>(), bias.data<float>(),
-                                     y.data<float>() + thread * kPixels * k);
+            cpu::isa().conv->forward(image, x.data<float>(), filters.data<float>(),
+                                     {y.data<float>() + thread * kPixels * k, bias.data<float>()});
     });
 }
 

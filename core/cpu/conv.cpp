@@ -15,8 +15,11 @@ namespace rg::cpu {
 
 namespace {
 
-/// Completes the convolved images [p q k]: statistics or ReLU, rounding to the type of y, max pooling. finish() does all
-/// of it. TileEngine leaves only the pooling to the epilogue.
+/// Least number of bytes of a result that is stored past the caches. The next op can often read a smaller result from
+/// the last-level cache.
+constexpr int64_t kPastCache = 64 << 20;
+
+/// What follows a convolution with results [p q k] per image: statistics or ReLU, rounding to the type of y, pooling.
 struct Epilogue {
     const Tensor& y;
     int64_t p, q, k;
@@ -34,13 +37,11 @@ struct Epilogue {
     void pool(int64_t n, const T* rounded) const {
         max_pool_image(rounded, p, q, k, window, image<T>(n));
     }
-    /// Processes image n of the convolution's f32 result, `convolved`, and rounds it to T. Without pooling, a float
-    /// result must already be in y.
-    template <class T>
-    void finish(int64_t n, float* convolved) const {
-        if (relu) isa().elements->f32.activation(convolved, convolved, values(), Activation::relu, 0, false);
-        if (stats) stats->add(n, convolved);
-        if constexpr (std::is_same_v<T, float>) {
+    /// Rounds image n of an engine's results, `convolved`, to T, and pools it. Without either, the results must already
+    /// be in y.
+    template <class T, class R>
+    void finish(int64_t n, const R* convolved) const {
+        if constexpr (std::is_same_v<T, R>) {
             if (window > 1) pool(n, convolved);
         } else if (window > 1) {
             const Scratch<T> rounded(values());
@@ -92,29 +93,24 @@ void each_group(const Epilogue& epilogue, int64_t group, double products, R* out
 
 template <class Engine, class T>
 void run(const Engine& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue, double products) {
-    float* in_place = nullptr; // y, if the engine can write to it directly: f32 without pooling
-    if constexpr (std::is_same_v<T, float>)
-        if (epilogue.window == 1) in_place = epilogue.image<float>(0);
+    using R = typename Engine::Result;
+    constexpr bool kCollects = std::is_same_v<Engine, TileEngine<T>>; // the engine itself computes statistics
+    R* in_place = nullptr; // y, if the engine can write to it directly: no rounding, no pooling
+    if constexpr (std::is_same_v<T, R>)
+        if (epilogue.window == 1) in_place = epilogue.image<T>(0);
+    StatsCollector* const stats = epilogue.stats;
+    const bool past = in_place && (kCollects || !stats) && epilogue.y.bytes() >= kPastCache;
     each_group(
         epilogue, engine.images_at_once(), products, in_place,
-        [&](int64_t first, int64_t count, float* result, Share share) {
-            engine.run(x, first, count, bias, result, share);
+        [&](int64_t first, int64_t count, R* result, Share share) {
+            const ConvResult<R> to{result, bias, epilogue.relu, past};
+            if constexpr (kCollects)
+                return engine.run(x, first, count, to, share, stats);
+            else
+                engine.run(x, first, count, to, share);
+            for (int64_t i = 0; stats && i < count; ++i) stats->add(first + i, result + i * epilogue.values());
         },
-        [&](int64_t n, float* result) { epilogue.finish<T>(n, result); });
-}
-
-template <class T>
-void run_tiles(const TileEngine<T>& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue,
-               double products) {
-    const bool pools = epilogue.window > 1;
-    each_group(
-        epilogue, engine.images_at_once(), products, pools ? nullptr : epilogue.image<T>(0),
-        [&](int64_t first, int64_t count, T* result, Share share) {
-            engine.run(x, first, count, bias, epilogue.relu, result, epilogue.stats, share);
-        },
-        [&](int64_t n, T* result) {
-            if (pools) epilogue.pool(n, result);
-        });
+        [&](int64_t n, const R* result) { epilogue.finish<T>(n, result); });
 }
 
 /// Convolves all images with the engine that method_for() (tile_engine.h) chooses, but with Direct instead of Winograd
@@ -125,8 +121,7 @@ void convolve(const Images<T>& x, const Padding& padding, Filters filters, PerAx
     const int64_t p = epilogue.p, q = epilogue.q;
     const double products = double(p * q * filters.k * filters.r * filters.s * filters.c / filters.groups);
     const Method method = method_for<T>(padding, p, q, stride, filters);
-    if (method == Method::tiles)
-        return run_tiles(TileEngine<T>(padding, p, q, stride, filters), x, bias, epilogue, products);
+    if (method == Method::tiles) return run(TileEngine<T>(padding, p, q, stride, filters), x, bias, epilogue, products);
     filters.to_bf16 = !std::is_same_v<T, float>;
     if (method == Method::winograd && !Winograd::waits_for_filters(filters, epilogue.y.extent(0), p, q))
         run(Winograd(padding, p, q, filters), x, bias, epilogue, products);

@@ -141,10 +141,10 @@ public:
              out.pixel * pixels * f.k},
           filters_(widened_.filters()) {}
     int64_t images_at_once() const { return 1; }
-    /// Computes out [p q k] = bias + filters * image, for image number `image` of `in`. `bias` comes from PaddedBias. A
+    /// Computes y [p q k] = bias + filters * image, for image number `image` of `in`. The bias comes from PaddedBias. A
     /// share consists of rows of the result, or of output channels.
     template <class T>
-    void run(const Images<T>& in, int64_t image, int64_t, const float* bias, float* out, Share share = {}) const {
+    void run(const Images<T>& in, int64_t image, int64_t, const ConvResult<float>& to, Share share = {}) const {
         Image padded(padding_, slack(), 1);
         padded.copy(in, image);
         const int64_t block = 2 * isa().width, blocks = (g_.k + block - 1) / block;
@@ -155,12 +155,12 @@ public:
         ConvImage part = g_;
         part.p = of_rows.end(g_.p) - row;
         part.k = std::min(g_.k, of_blocks.end(blocks) * block) - k;
-        isa().conv->forward(part, padded.data() + row * g_.row, filters_.data() + k * g_.runs * g_.taps, bias + k,
-                            out + row * g_.y_row + k);
+        isa().conv->forward(part, padded.data() + row * g_.row, filters_.data() + k * g_.runs * g_.taps,
+                            to.from(row * g_.y_row + k, k));
     }
     /// Computes the results like run(), from an image that is already padded. The first window begins at value `from`.
     void convolve(const Image& padded, int64_t from, int64_t, const float* bias, float* out, int64_t) const {
-        isa().conv->forward(g_, padded.data() + from, filters_.data(), bias, out);
+        isa().conv->forward(g_, padded.data() + from, filters_.data(), {out, bias});
     }
     /// Returns the number of values that the engine may read beyond the end of a padded image.
     int64_t slack() const { return 0; }
@@ -225,12 +225,12 @@ public:
     }
     int64_t images_at_once() const { return images_at_once_; }
     template <class T>
-    void run(const Images<T>& dy, int64_t first, int64_t count, const float* bias, Result* dx) const {
+    void run(const Images<T>& dy, int64_t first, int64_t count, const ConvResult<Result>& to) const {
         typename Engine::Image padded(padding_, slack_, count);
         padded.copy(dy, first);
-        if (written_ < values_) std::fill_n(dx, count * values_, Result{});
+        if (written_ < values_) std::fill_n(to.y, count * values_, Result{});
         for (const Part& part : parts_)
-            if (part.engine) part.engine->convolve(padded, part.from, count, bias, dx + part.to, values_);
+            if (part.engine) part.engine->convolve(padded, part.from, count, to.bias, to.y + part.to, values_);
     }
 
 private:
@@ -269,7 +269,7 @@ void convolve_images(const Engine& engine, const Images<T>& in, int64_t first, i
     for (int64_t image = first; image < first + count; image += batch) {
         const int64_t n = std::min(batch, first + count - image);
         float* const result = out ? out + image * out_values : scratch.data();
-        engine.run(in, image, n, bias, result);
+        engine.run(in, image, n, {result, bias});
         for (int64_t i = 0; i < n; ++i) done(image + i, result + i * out_values);
     }
 }
@@ -285,7 +285,7 @@ struct DataGradient {
         if constexpr (std::is_same_v<typename Engine::Result, T>)
             for (int64_t i = 0, n; i < count; i += n) {
                 n = std::min(engine.images_at_once(), count - i);
-                engine.run(dy, first + i, n, zeros, dx + i * values);
+                engine.run(dy, first + i, n, {dx + i * values, zeros});
             }
         else
             convolve_images(engine, dy, first, count, zeros, values, nullptr, [&](int64_t i, float* result) {

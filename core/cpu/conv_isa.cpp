@@ -12,6 +12,7 @@ struct Part {
     const float* w;    // packed filters of up to 2 vectors of output channels
     const float* bias; // the result starts at the bias; null: the pass adds to the result of the passes before
     int last;          // number of output channels in the last vector
+    bool relu, streams; // true: stores apply ReLU; stores bypass the caches
 };
 
 template <int MR, int NV>
@@ -28,15 +29,19 @@ void conv_tile(const ConvImage& g, const Part& part, Prefetch ahead, const float
     for (int64_t run = part.run0; run < part.run1; ++run)
         accumulate<MR, NV>(image + g.run_start[run] + part.j0, g.step, part.j1 - part.j0,
                            part.w + (run * g.taps + part.j0) * NV * kWidth, ahead, acc);
+    const Vec least = least_result(part.relu);
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
         for (int v = 0; v < NV; ++v) {
             float* to = y + i * g.y_step + v * kWidth;
-            if (v == NV - 1 && part.last < kWidth)
-                store_first(to, acc[i][v], part.last);
+            const Vec result = larger(least, acc[i][v]);
+            if (part.streams)
+                stream(to, result);
+            else if (v == NV - 1 && part.last < kWidth)
+                store_first(to, result, part.last);
             else
-                store(to, acc[i][v]);
+                store(to, result);
         }
     }
 }
@@ -72,15 +77,19 @@ void conv_part(const ConvImage& g, const Part& part, const float* padded, float*
 /// Otherwise each run takes one or more passes, each of which reads at most about kPartBytes bytes of the filters.
 constexpr int64_t kFilterBytes = 36 << 10, kPartBytes = 20 << 10;
 
-void forward(const ConvImage& g, const float* padded, const float* packed, const float* bias, float* y) {
+void forward(const ConvImage& g, const float* padded, const float* packed, const ConvResult<float>& to) {
+    const bool streams = can_stream(to, g.y_row, g.y_step);
     for (int64_t k = 0; k < g.k; k += 2 * kWidth) {
         const int64_t channels = g.k - k < 2 * kWidth ? g.k - k : 2 * kWidth;
         const int vectors = channels > kWidth ? 2 : 1;
         const int last = int(channels - (vectors - 1) * kWidth);
         const float* w = packed + k * g.runs * g.taps;
         const auto pass = [&](int64_t run0, int64_t run1, int64_t j0, int64_t j1) {
-            const Part part{run0, run1, j0, j1, w, run0 == 0 && j0 == 0 ? bias + k : nullptr, last};
-            (vectors == 2 ? conv_part<2> : conv_part<1>)(g, part, padded, y + k);
+            const bool first = run0 == 0 && j0 == 0, final = run1 == g.runs && j1 == g.taps;
+            const float* const bias = first ? to.bias + k : nullptr;
+            const bool past_cache = first && final && streams && last == kWidth;
+            const Part part{run0, run1, j0, j1, w, bias, last, final && to.relu, past_cache};
+            (vectors == 2 ? conv_part<2> : conv_part<1>)(g, part, padded, to.y + k);
         };
         const int64_t tap_bytes = vectors * kWidth * 4;
         if (g.runs * g.taps * tap_bytes <= kFilterBytes) {

@@ -8,9 +8,6 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-bool aligned(const float* p) { return reinterpret_cast<uintptr_t>(p) % (kWidth * 4) == 0; }
-bool aligned(const uint16_t* p) { return reinterpret_cast<uintptr_t>(p) % (kWidth * 2) == 0; }
-
 /// Calls body(i, j, lanes) for every vector of `count` values, where i is the index of its first value and j is i
 /// modulo the period, a multiple of kWidth. Only the last vector can have fewer than kWidth lanes.
 template <class Body>

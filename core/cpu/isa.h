@@ -27,9 +27,20 @@ struct ConvImage {
     int64_t y_row, y_step;    // forward only: distances in the result between vertical, and horizontal neighbours
 };
 
+/// Where a convolution writes its results, and what it does to them.
+template <class T> // float, or uint16_t for the bits of bf16
+struct ConvResult {
+    T* y;
+    const float* bias; // one value per output channel, in whole vectors
+    bool relu = false;
+    bool past_cache = false; // y is too large to stay in the caches; see StoredKernels::affine
+    /// Returns the part that begins at index `value` of y and channel `channel` of the bias.
+    ConvResult from(int64_t value, int64_t channel) const { return {y + value, bias + channel, relu, past_cache}; }
+};
+
 struct ConvKernels {
     /// Computes y[p q k] = bias + sum over all taps of image * filter. FilterPack (conv_engine.h) makes `packed`.
-    void (*forward)(const ConvImage&, const float* padded, const float* packed, const float* bias, float* y);
+    void (*forward)(const ConvImage&, const float* padded, const float* packed, const ConvResult<float>&);
     /// Adds the weight gradient: dw[runs taps k] += sum over result pixels of image * dy[p q k]. k is a multiple of the
     /// vector width.
     void (*wgrad)(const ConvImage&, const float* padded, const float* dy, float* dw);
@@ -65,10 +76,9 @@ struct WinogradKernels {
     void (*multiply)(const WinogradImage&, const float* v, int64_t v_component, int64_t tiles, const float* u,
                      int lanes, float* m);
     /// Computes the results of a row of tiles, y = A^T m A + bias, for the first `channels` of `lanes` output channels.
-    /// y and bias point to the first of these channels. Writes no more than `rows` rows of `columns` pixels of y. Reads
-    /// whole vectors of the bias.
+    /// y and bias point to the first of these channels. Writes no more than `rows` rows of `columns` pixels of y.
     void (*output)(const WinogradImage&, int64_t rows, int64_t columns, const float* m, int lanes, int channels,
-                   const float* bias, float* y);
+                   const ConvResult<float>&);
     /// Computes du [36][c][k_step] += v^T z for each component, with v from input() and z from gradient().
     void (*accumulate)(const WinogradImage&, const float* v, const float* z, int64_t v_component, int64_t z_component,
                        int64_t tiles, float* du);
@@ -195,16 +205,6 @@ struct TileConv {
     int64_t images;
     int64_t image, y_image; // values from one padded image to the next, and from one result to the next
 };
-template <class T> // float, or uint16_t for the bits of bf16
-struct TileResult {
-    T* y;              // [p q k]
-    const float* bias; // [k rounded up to a multiple of 16]
-    bool relu;
-    /// Null if no statistics are needed. Else [images][3][channels], with the channels rounded up to a multiple of
-    /// 16: the first pixel's value (shift), the sum of the deviations from `shift`, and the sum of their squares. These
-    /// are statistics of the values before ReLU.
-    float* stats;
-};
 /// The weight gradient of `images` images by tiles; see tiles_isa.cpp. x is the padded input, rearranged: it has
 /// one part, called copy, for each pair of a remainder (filter row modulo stride) and a filter column. A copy contains
 /// the pixels that the taps of these filter rows and this column multiply, in the order of the result pixels. For f32,
@@ -226,9 +226,14 @@ struct TileKernels {
     int pixels; // number of pixels in a tile
     /// Convolve padded images. The filters are packed as
     /// [pairs of tiles of 16 filters][r][runs][1 or 2 tiles][16 pairs of taps][16 filters][2]. forward_f32 is null if
-    /// three products of bf16 take longer than the multiply-adds of f32 with this instruction set.
-    void (*forward)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<uint16_t>&);
-    void (*forward_f32)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const TileResult<float>&);
+    /// three products of bf16 take longer than the multiply-adds of f32 with this instruction set. `stats` is null if
+    /// no statistics are needed, else [images][3][channels], with the channels rounded up to a multiple of 16: the
+    /// first pixel's value (shift), the sum of the deviations from `shift`, and the sum of their squares. These are
+    /// statistics of the values before ReLU.
+    void (*forward)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const ConvResult<uint16_t>&,
+                    float* stats);
+    void (*forward_f32)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const ConvResult<float>&,
+                        float* stats);
     /// Transposes `count` filters of up to 32 taps, `step` values apart, to out [32 taps][16 filters]. Zeros take the
     /// place of missing filters. Rows of `out` from `taps` on become zero or stay unchanged, so clear `out` first.
     void (*transpose_taps)(const float* filters, int64_t step, int64_t count, int64_t taps, float* out);

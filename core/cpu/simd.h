@@ -149,8 +149,14 @@ static inline void store_bytes(uint8_t* p, Vec v, int n) {
 }
 #endif
 
-/// Stores v past the caches, for results that are too large to stay there. p must be aligned to the size of kWidth
-/// values of its type. Stores normally on Arm, and bf16 also on x86 without AVX-512.
+/// Returns true if p is aligned to the size of kWidth values of its type.
+template <class T>
+static inline bool aligned(const T* p) {
+    return reinterpret_cast<uintptr_t>(p) % (kWidth * sizeof(T)) == 0;
+}
+
+/// Stores v past the caches, for results that are too large to stay there. p must be aligned(). Stores normally on Arm,
+/// and bf16 also on x86 without AVX-512.
 static inline void stream(float* p, Vec v) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(p, v);

@@ -166,8 +166,8 @@ void TileEngine<T>::place_tiles(int64_t p, int64_t q, int64_t stride, int64_t ru
 }
 
 template <class T>
-void TileEngine<T>::forward(const uint16_t* padded, int64_t count, int64_t y_image, const TileResult<T>& to,
-                            Share share) const {
+void TileEngine<T>::forward(const uint16_t* padded, int64_t count, int64_t y_image, const ConvResult<T>& to,
+                            Share share, float* stats) const {
     TileConv g = g_;
     g.images = count, g.y_image = y_image, g.low = count * g.image;
     const int64_t filter_pairs = (tiles_in(g.k) + 1) / 2, pixel_pairs = (g.tiles + 1) / 2;
@@ -180,19 +180,19 @@ void TileEngine<T>::forward(const uint16_t* padded, int64_t count, int64_t y_ima
         g.from += tile, g.to += tile * isa().tiles->pixels;
     }
     if constexpr (kPlanes<T> == 2)
-        isa().tiles->forward_f32(g, padded, filters_.data(), to);
+        isa().tiles->forward_f32(g, padded, filters_.data(), to, stats);
     else
-        isa().tiles->forward(g, padded, filters_.data(), to);
+        isa().tiles->forward(g, padded, filters_.data(), to, stats);
 }
 
 template <class T>
-void TileEngine<T>::run(const Images<T>& x, int64_t first, int64_t count, const float* bias, bool relu, T* y,
-                        StatsCollector* stats, Share share) const {
+void TileEngine<T>::run(const Images<T>& x, int64_t first, int64_t count, const ConvResult<T>& to, Share share,
+                        StatsCollector* stats) const {
     Image padded(padding_, slack(), count);
     padded.copy(x, first);
     const int64_t channels = tiles_in(g_.k) * kSide;
     const Scratch<float> sums(stats ? count * 3 * channels : 0);
-    forward(padded.data(), count, y_image_, {y, bias, relu, stats ? sums.data() : nullptr}, share);
+    forward(padded.data(), count, y_image_, to, share, stats ? sums.data() : nullptr);
     for (int64_t i = 0; stats && i < count; ++i) {
         const float* const of_image = sums + i * 3 * channels;
         stats->add_sums(first + i, g_.k, of_image, of_image + channels, of_image + 2 * channels);
@@ -202,7 +202,7 @@ void TileEngine<T>::run(const Images<T>& x, int64_t first, int64_t count, const 
 template <class T>
 void TileEngine<T>::convolve(const Image& padded, int64_t from, int64_t count, const float* bias, T* y,
                              int64_t y_image) const {
-    forward(padded.data() + from, count, y_image, {y, bias, false, nullptr}, {});
+    forward(padded.data() + from, count, y_image, {y, bias}, {}, nullptr);
 }
 
 template <class T>

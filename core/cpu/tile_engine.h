@@ -82,17 +82,14 @@ public:
     TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters, ResultStride out,
                int64_t pixels = 1);
 
-    /// Computes y [count p q k] of images [first, first + count), with ReLU if `relu`. `bias` comes from PaddedBias. If
-    /// `stats` is not null, adds the values before ReLU to it; then the share must be the whole. A share consists of
-    /// tiles of pixels or of filters.
-    void run(const Images<T>& x, int64_t first, int64_t count, const float* bias, bool relu, T* y,
-             StatsCollector* stats, Share share = {}) const;
+    /// Computes y [count p q k] of images [first, first + count). The bias comes from PaddedBias. A share consists of
+    /// tiles of pixels or of filters. If `stats` is not null, adds the values before ReLU to it; then the share must be
+    /// the whole.
+    void run(const Images<T>& x, int64_t first, int64_t count, const ConvResult<T>& to, Share share = {},
+             StatsCollector* stats = nullptr) const;
     /// Returns the number of images per call of run(). A call with several images reads filters that exceed the cache
     /// only once.
     int64_t images_at_once() const { return filters_.plane() * kPlanes<T> < kFiltersInCache ? 1 : 4; }
-    void run(const Images<T>& x, int64_t first, int64_t count, const float* bias, T* y) const {
-        run(x, first, count, bias, false, y, nullptr);
-    }
     /// Does the same as run() without ReLU, for `count` images that are already padded. The first window of the first
     /// image begins at index `from` of `padded`. In y, the results of neighbouring images are y_image values apart.
     void convolve(const Image& padded, int64_t from, int64_t count, const float* bias, T* y, int64_t y_image) const;
@@ -105,7 +102,8 @@ private:
     /// Chooses the windows and results of each tile (from_ and to_). Tiles cover either each result row separately, or
     /// all windows of the padded image in one run, whichever takes fewer tiles.
     void place_tiles(int64_t p, int64_t q, int64_t stride, int64_t run_row, ResultStride out);
-    void forward(const uint16_t* padded, int64_t count, int64_t y_image, const TileResult<T>& to, Share share) const;
+    void forward(const uint16_t* padded, int64_t count, int64_t y_image, const ConvResult<T>& to, Share share,
+                 float* stats) const;
 
     WidenedFilters widened_;
     Padding padding_;

@@ -56,6 +56,15 @@ struct EvenParts {
     int64_t count, shortest, longer; // the first `longer` parts are longer by one
 };
 
+/// Returns the least value of a result: 0 with ReLU, else minus infinity. larger(least, v) keeps a NaN v.
+inline Vec least_result(bool relu) { return splat(relu ? 0 : -__builtin_inff()); }
+
+/// Returns true if stream() can store results that are `row` and `pixel` values apart. A vector must be a cache line:
+/// parts of lines that are stored past the caches one by one would take more time.
+inline bool can_stream(const ConvResult<float>& to, int64_t row, int64_t pixel) {
+    return to.past_cache && kWidth == kLine && aligned(to.y) && row % kWidth == 0 && pixel % kWidth == 0;
+}
+
 /// Computes acc[i][v] += sum over j of image[i * step + j] * w[j][v], for MR pixels and NV vectors of output channels.
 template <int MR, int NV>
 inline __attribute__((always_inline)) void accumulate(const float* image, int64_t step, int64_t taps, const float* w,

@@ -37,11 +37,12 @@ struct Sums {
 /// Writes results + bias to channels k and following of y, with ReLU if to.relu. Row i of `results` belongs to pixel
 /// pixels[i] of y, or to none if that is -1. With kStats, adds the values before ReLU to all_sums.
 template <int NK, bool kStats, class T>
-void finish(const TileConv& g, const TileResult<T>& to, int64_t k, const int32_t* pixels, int rows,
+void finish(const TileConv& g, const ConvResult<T>& to, int64_t k, const int32_t* pixels, int rows,
             const float* results, Sums (&all_sums)[2]) {
     Sums sums[2] = {all_sums[0], all_sums[1]}; // stays in registers; the compiler must assume that y aliases all_sums
     const Vec bias[2] = {load(to.bias + k), load(to.bias + k + (NK > 1 ? kSide : 0))};
     const int last = int(g.k - k - (NK - 1) * kSide < kSide ? g.k - k - (NK - 1) * kSide : kSide);
+    const bool streams = to.past_cache && aligned(to.y) && g.k % kSide == 0;
     for (int i = 0; i < rows; ++i, results += 2 * kSide) {
         if (pixels[i] < 0) continue;
         T* const y = to.y + pixels[i] * g.k + k;
@@ -50,7 +51,10 @@ void finish(const TileConv& g, const TileResult<T>& to, int64_t k, const int32_t
             Vec v = load(results + n * kSide) + bias[n];
             if (kStats) sums[n].add(v);
             if (to.relu) v = relu(v);
-            store_first(y + n * kSide, v, n == NK - 1 ? last : kSide);
+            if (streams)
+                stream(y + n * kSide, v);
+            else
+                store_first(y + n * kSide, v, n == NK - 1 ? last : kSide);
         }
     }
     all_sums[0] = sums[0], all_sums[1] = sums[1];
@@ -60,7 +64,8 @@ void finish(const TileConv& g, const TileResult<T>& to, int64_t k, const int32_t
 int64_t channels_of(const TileConv& g) { return (g.k + kSide - 1) / kSide * kSide; }
 
 template <int NK, bool kStats, class T>
-void forward_block(const TileConv& g, const uint16_t* padded, const uint16_t* w, int64_t k, const TileResult<T>& to) {
+void forward_block(const TileConv& g, const uint16_t* padded, const uint16_t* w, int64_t k, const ConvResult<T>& to,
+                   float* stats) {
     constexpr bool kSplit = sizeof(T) == 4;
     alignas(64) float results[2 * kPixels * 2 * kSide];
     Sums sums[2];
@@ -72,15 +77,15 @@ void forward_block(const TileConv& g, const uint16_t* padded, const uint16_t* w,
     }
     const int64_t channels = channels_of(g);
     for (int n = 0; kStats && n < NK; ++n) {
-        float* const stats = to.stats + k + n * kSide;
-        store(stats, sums[n].shift);
-        store(stats + channels, sums[n].sum);
-        store(stats + 2 * channels, sums[n].squares);
+        float* const of_channels = stats + k + n * kSide;
+        store(of_channels, sums[n].shift);
+        store(of_channels + channels, sums[n].sum);
+        store(of_channels + 2 * channels, sums[n].squares);
     }
 }
 
 template <class T>
-void forward(const TileConv& g, const uint16_t* padded, const uint16_t* packed, const TileResult<T>& to) {
+void forward(const TileConv& g, const uint16_t* padded, const uint16_t* packed, const ConvResult<T>& to, float* stats) {
     configure();
     const int64_t channels = channels_of(g);
     for (int64_t k = g.k_begin; k < g.k_end; k += 2 * kSide) {
@@ -88,12 +93,9 @@ void forward(const TileConv& g, const uint16_t* padded, const uint16_t* packed, 
         const bool two = k + kSide < channels;
         // The images are the inner loop, so that these filters stay in cache.
         for (int64_t i = 0; i < g.images; ++i) {
-            const TileResult<T> image{to.y + i * g.y_image, to.bias, to.relu,
-                                      to.stats ? to.stats + i * 3 * channels : nullptr};
-            if (to.stats)
-                (two ? forward_block<2, true, T> : forward_block<1, true, T>)(g, padded + i * g.image, w, k, image);
-            else
-                (two ? forward_block<2, false, T> : forward_block<1, false, T>)(g, padded + i * g.image, w, k, image);
+            const auto block = two ? (stats ? forward_block<2, true, T> : forward_block<2, false, T>)
+                                   : (stats ? forward_block<1, true, T> : forward_block<1, false, T>);
+            block(g, padded + i * g.image, w, k, to.from(i * g.y_image, 0), stats ? stats + i * 3 * channels : nullptr);
         }
     }
 }

@@ -156,8 +156,7 @@ void Winograd::each_piece(int64_t images, Share share, F f) const {
 }
 
 template <class T>
-void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const float* bias, float* out,
-                   Share share) const {
+void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const ConvResult<float>& to, Share share) const {
     const int64_t most_tiles = lines_at_once_ * g_.across, v_component = component(most_tiles * g_.c_step);
     const int64_t block = 2 * isa().width, blocks = divide_up(g_.k, block);
     // If the transformed filters are larger than the transformed inputs, threads share the filters.
@@ -175,10 +174,9 @@ void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const flo
             isa().winograd->multiply(g_, v, v_component, (end - begin) * g_.across,
                                      u_ + part * part_floats() + k * kComponents * g_.c, int(lanes), m);
             for (int64_t i = begin; i < end; ++i) {
-                const Line to = line(i);
-                isa().winograd->output(g_, to.rows, to.columns, m + (i - begin) * g_.across * kComponents * lanes,
-                                       int(lanes), int(std::min(lanes, g_.k - k)), bias + channel,
-                                       out + to.y + channel);
+                const Line at = line(i);
+                isa().winograd->output(g_, at.rows, at.columns, m + (i - begin) * g_.across * kComponents * lanes,
+                                       int(lanes), int(std::min(lanes, g_.k - k)), to.from(at.y + channel, channel));
             }
         }
     });
@@ -204,7 +202,7 @@ void Winograd::accumulate(const Images<T>& in, int64_t first, int64_t images, co
 }
 
 #define RG_STORED(T)                                                                                                   \
-    template void Winograd::run(const Images<T>&, int64_t, int64_t, const float*, float*, Share) const;                \
+    template void Winograd::run(const Images<T>&, int64_t, int64_t, const ConvResult<float>&, Share) const;            \
     template void Winograd::accumulate(const Images<T>&, int64_t, int64_t, const float*, float*) const;
 RG_STORED(float)
 RG_STORED(uint16_t)

@@ -29,10 +29,10 @@ public:
 
     /// Returns the number of images per call: enough for efficient products, but few enough for the cache.
     int64_t images_at_once() const { return batch_; }
-    /// Computes out [images p q k] = bias + filters * in, for images [first, first + images). `images` is at most
+    /// Computes y [images p q k] = bias + filters * in, for images [first, first + images). `images` is at most
     /// images_at_once(). A share consists of rows of tiles, or of output channels.
     template <class T>
-    void run(const Images<T>& in, int64_t first, int64_t images, const float* bias, float* out, Share share = {}) const;
+    void run(const Images<T>& in, int64_t first, int64_t images, const ConvResult<float>& to, Share share = {}) const;
     /// Adds the contribution of images [first, first + images) to the transformed weight gradient du, which has
     /// floats_of_gradient() floats. dy [images p q k] begins at image `first`.
     template <class T>

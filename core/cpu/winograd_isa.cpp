@@ -155,22 +155,29 @@ void gradient(const WinogradImage& g, int64_t rows, int64_t columns, const float
 /// `columns` pixels, which may be more than the 4 of the tile.
 template <int kLanes>
 __attribute__((noinline)) void output_tile(const WinogradImage& g, int64_t rows, int64_t columns, const float* m,
-                                           const float* bias, int lanes, float* y) {
-    const Vec start = load(bias);
+                                           int lanes, const ConvResult<float>& to, bool streams) {
+    const Vec bias = load(to.bias), least = least_result(to.relu);
     transform_2d<6, 4>(
         output_1d, [&](int r, int s) { return load(m + (r * 6 + s) * kLanes); },
         [&](int r, int s, Vec x) {
-            if (r < rows && s < columns) store_first(y + r * g.y_row + s * g.y_pixel, x + start, lanes);
+            if (r >= rows || s >= columns) return;
+            float* const y = to.y + r * g.y_row + s * g.y_pixel;
+            if (streams)
+                stream(y, larger(least, x + bias));
+            else
+                store_first(y, larger(least, x + bias), lanes);
         });
 }
 
 void output(const WinogradImage& g, int64_t rows, int64_t columns, const float* m, int lanes, int channels,
-            const float* bias, float* y) {
+            const ConvResult<float>& to) {
+    const bool streams = can_stream(to, g.y_row, g.y_pixel) && channels % kWidth == 0;
     const auto tile = lanes == kWidth ? output_tile<kWidth> : output_tile<2 * kWidth>;
-    for (int64_t j = 0; j < g.across; ++j, columns -= 4, m += kComponents * lanes, y += 4 * g.y_pixel) {
-        if (channels < g.y_pixel) prefetch<4>(y + 12 * g.y_pixel, g.y_row, g.y_pixel);
+    for (int64_t j = 0; j < g.across; ++j, columns -= 4, m += kComponents * lanes) {
+        const ConvResult<float> results = to.from(4 * j * g.y_pixel, 0);
+        if (channels < g.y_pixel) prefetch<4>(results.y + 12 * g.y_pixel, g.y_row, g.y_pixel);
         for (int k = 0; k < channels; k += kWidth)
-            tile(g, rows, columns, m + k, bias + k, lanes_at(k, channels), y + k);
+            tile(g, rows, columns, m + k, lanes_at(k, channels), results.from(k, k), streams);
     }
 }
 
