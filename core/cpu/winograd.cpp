@@ -12,6 +12,7 @@
 #include "ringgrad/core/cpu/winograd.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace rg::cpu {
 
@@ -134,16 +135,26 @@ Winograd::Line Winograd::line(int64_t i) const {
              divide_up(whole_.columns - left, dilation_.w)}};
 }
 
-/// Holds some images as f32, normalised if they have a norm, and with the spacing between their pixels. Copies plain
-/// f32 images too: the kernels read rows that lie far apart, which takes longer in a large tensor than in scratch
-/// memory.
+/// Some images as f32, normalised if they have a norm, and with the spacing between their pixels. Plain f32 images
+/// without spacing are not copied.
 class Winograd::Inputs {
 public:
     template <class T>
-    Inputs(const Padding& whole, const Images<T>& in, int64_t first, int64_t images) : data(images * whole.values()) {
-        for (int64_t i = 0; i < images; ++i) whole.copy(in, first + i, data + i * whole.values());
+    Inputs(const Padding& whole, const Images<T>& in, int64_t first, int64_t images) {
+        if constexpr (std::is_same_v<T, float>)
+            if (!in.norm && whole.spacing == 1) {
+                data_ = in.data + first * in.values();
+                return;
+            }
+        copies_.emplace(images * whole.values());
+        for (int64_t i = 0; i < images; ++i) whole.copy(in, first + i, copies_->data() + i * whole.values());
+        data_ = copies_->data();
     }
-    const Scratch<float> data;
+    const float* data() const { return data_; }
+
+private:
+    std::optional<Scratch<float>> copies_;
+    const float* data_;
 };
 
 template <class F>
@@ -166,7 +177,7 @@ void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const Con
     const Scratch<float> v(kComponents * v_component), m(kComponents * most_tiles * block);
     each_piece(images, of_lines, [&](int64_t part, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i)
-            isa().winograd->input(g_, line(i).window, x.data + line(i).x + part * g_.c,
+            isa().winograd->input(g_, line(i).window, x.data() + line(i).x + part * g_.c,
                                   v + (i - begin) * g_.across * g_.c_step, v_component);
         for (int64_t k = of_blocks.begin(blocks) * block; k < std::min(g_.k, of_blocks.end(blocks) * block);
              k += block) {
@@ -192,7 +203,7 @@ void Winograd::accumulate(const Images<T>& in, int64_t first, int64_t images, co
         for (int64_t i = begin; i < end; ++i) {
             const Line from = line(i);
             const int64_t tile = (i - begin) * g_.across;
-            isa().winograd->input(g_, from.window, x.data + from.x + part * g_.c, v + tile * g_.c_step, v_component);
+            isa().winograd->input(g_, from.window, x.data() + from.x + part * g_.c, v + tile * g_.c_step, v_component);
             isa().winograd->gradient(g_, from.rows, from.columns, dy + from.y + part * g_.k, z + tile * g_.k_step,
                                      z_component);
         }

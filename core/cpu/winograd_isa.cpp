@@ -115,8 +115,8 @@ __attribute__((noinline)) void input_tile(const WinogradImage& g, const Winograd
         [&](int r, int s, Vec value) { store(v + (r * 6 + s) * component, value); });
 }
 
-/// Loads the first channels of 4 pixels in each of kRows rows into the cache. The processor itself prefetches only
-/// contiguous memory, not a few channels of each pixel.
+/// Loads a vector of channels of 4 pixels in each of kRows rows into the cache. The processor itself prefetches only
+/// contiguous memory, and the rows are far apart.
 template <int kRows>
 inline __attribute__((always_inline)) void prefetch(const float* first, int64_t row, int64_t pixel) {
     for (int r = 0; r < kRows; ++r)
@@ -127,9 +127,10 @@ void input(const WinogradImage& g, const WinogradWindow& window, const float* x,
     WinogradWindow in = window;
     for (int64_t j = 0; j < g.across; ++j, in.left -= 4, in.right -= 4, x += 4 * g.x_pixel, v += g.c_step) {
         const bool inside = in.top <= 0 && in.bottom >= 6 && in.left <= 0 && in.right >= 6;
-        if (g.c < g.x_pixel) prefetch<6>(x + 14 * g.x_pixel, g.x_row, g.x_pixel);
-        for (int64_t c = 0; c < g.c; c += kWidth)
+        for (int64_t c = 0; c < g.c; c += kWidth) {
+            prefetch<6>(x + 14 * g.x_pixel + c, g.x_row, g.x_pixel);
             (inside ? input_tile<true> : input_tile<false>)(g, in, x + c, lanes_at(c, g.c), v + c, component);
+        }
     }
 }
 
