@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Predicts with the same network in ringgrad and in ONNX Runtime in turn, and prints a table of the ratios.
 
-    npm install onnxruntime-node          # in any folder; then, with Node.js:
+    npm install --ignore-scripts onnxruntime-node          # in any folder; then, with Node.js:
     NODE_PATH=that/folder/node_modules python3 tools/bench/vs_onnxruntime.py
+
+The scripts that npm would run only download libraries for GPUs.
 
 train_cifar makes the network, in one step on the built-in sample, and export_onnx writes it for ONNX Runtime. A round
 measures every case once. The table has medians over the rounds: milliseconds per call, and the ratio of the two in the
