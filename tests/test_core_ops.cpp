@@ -277,9 +277,10 @@ TEST_SUITE("core") {
     }
 
     TEST_CASE("ops: a convolution so large that its stores bypass the caches has the bits of its images") {
-        const Tensor gamma = Tensor::constant({16}, 1), beta = Tensor::constant({16}, 0.125),
-                     stats = Tensor::zeros({2, 16});
-        stats.slice(16, {16}).fill(1); // the variances
+        constexpr int64_t k = 64, side = 256;
+        const Tensor gamma = Tensor::constant({k}, 1), beta = Tensor::constant({k}, 0.125),
+                     stats = Tensor::zeros({2, k});
+        stats.slice(k, {k}).fill(1); // the variances
         const auto values = [](const Shape& shape) {
             const Tensor t = Tensor::empty(shape);
             for (int64_t i = 0; i < t.numel(); ++i) t.data<float>()[i] = float(i * 7919 % 1999 - 999) / 1024;
@@ -287,8 +288,8 @@ TEST_SUITE("core") {
         };
         for (const DType type : {DType::f32, DType::bf16})
             for (const int64_t c : {2, 8}) { // direct convolution and Winograd, or tiles
-                const int64_t images = 16 / size_of(type), side = 512; // 64 MiB of results
-                const Tensor x = cast(values({images, side, side, c}), type), w = values({16, 3, 3, c});
+                const int64_t images = 16 / size_of(type); // 64 MiB of results
+                const Tensor x = cast(values({images, side, side, c}), type), w = values({k, 3, 3, c});
                 const Conv2dOp conv{.conv = {.pad = 1}, .y_norm = {.relu = true}};
                 const auto convolve = [&](const Tensor& in) {
                     return run(op::conv2d, {in, w, {}, {}, {}, {}, stats, gamma, beta}, conv)[Conv2dOp::y];
@@ -298,7 +299,7 @@ TEST_SUITE("core") {
                     CAPTURE(i);
                     const int64_t pixels = side * side;
                     const Tensor one = convolve(x.slice(i * pixels * c, {1, side, side, c}));
-                    REQUIRE(same_bits(y.slice(i * pixels * 16, one.shape()), one));
+                    REQUIRE(same_bits(y.slice(i * pixels * k, one.shape()), one));
                 }
             }
     }

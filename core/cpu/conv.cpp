@@ -4,7 +4,7 @@
 // max pooling, the result has p x q pixels and k channels.
 //
 // Usually a thread does all the work on one image or a few, while they stay in its second-level cache: the copy of the
-// input, convolution, statistics of the result or ReLU, rounding, max pooling.
+// input, convolution and ReLU, statistics of the result, rounding, max pooling.
 #include "ringgrad/core/ops/conv.h"
 #include "ringgrad/core/cpu/conv_groups.h"
 #include "ringgrad/core/cpu/dense.h"
@@ -16,10 +16,10 @@ namespace rg::cpu {
 namespace {
 
 /// Least number of bytes of a result that is stored past the caches. The next op can often read a smaller result from
-/// the last-level cache.
+/// the last-level cache. Element-wise ops, which only wait for memory, have a lower limit: past_cache() in norm.h.
 constexpr int64_t kPastCache = 64 << 20;
 
-/// What follows a convolution with results [p q k] per image: statistics or ReLU, rounding to the type of y, pooling.
+/// What an op does with the results [p q k] of each image: ReLU or statistics, rounding to the type of y, max pooling.
 struct Epilogue {
     const Tensor& y;
     int64_t p, q, k;
@@ -37,12 +37,11 @@ struct Epilogue {
     void pool(int64_t n, const T* rounded) const {
         max_pool_image(rounded, p, q, k, window, image<T>(n));
     }
-    /// Rounds image n of an engine's results, `convolved`, to T, and pools it. Without either, the results must already
-    /// be in y.
+    /// Completes image n of an engine's results, `convolved`, which are not in y yet: rounds them to T, and pools them.
     template <class T, class R>
     void finish(int64_t n, const R* convolved) const {
         if constexpr (std::is_same_v<T, R>) {
-            if (window > 1) pool(n, convolved);
+            pool(n, convolved);
         } else if (window > 1) {
             const Scratch<T> rounded(values());
             isa().elements->narrow(convolved, rounded, values());
@@ -65,10 +64,10 @@ int64_t shares_of(int64_t groups, double products) {
     return shares;
 }
 
-/// Calls convolve(first, count, result, share) for all groups of up to `group` images, and done(image, result) for each
-/// image. The results go to `out`, or to scratch memory if `out` is null. A thread convolves and completes a whole
-/// group, while the group is in its cache. But if no statistics are needed, shares_of() may let several threads share
-/// each group. `products` is the number of multiply-adds per image.
+/// Calls convolve(first, count, result, share) for all groups of up to `group` images. The results go to `out`. If
+/// `out` is null, they go to scratch memory, and done(image, result) follows for each image. A thread convolves and
+/// completes a whole group, while the group is in its cache. But if no statistics are needed, shares_of() may let
+/// several threads share each group. `products` is the number of multiply-adds per image.
 template <class R, class Convolve, class Done>
 void each_group(const Epilogue& epilogue, int64_t group, double products, R* out, Convolve convolve, Done done) {
     const int64_t images = epilogue.y.extent(0), groups = (images + group - 1) / group, values = epilogue.values();
@@ -80,7 +79,7 @@ void each_group(const Epilogue& epilogue, int64_t group, double products, R* out
             const Scratch<R> scratch(out ? 0 : count * values);
             R* const result = out ? out + first * values : scratch.data();
             convolve(first, count, result, Share{});
-            for (int64_t i = 0; i < count; ++i) done(first + i, result + i * values);
+            for (int64_t i = 0; !out && i < count; ++i) done(first + i, result + i * values);
         });
     const Scratch<R> scratch(out ? 0 : images * values);
     R* const results = out ? out : scratch.data();
@@ -88,7 +87,7 @@ void each_group(const Epilogue& epilogue, int64_t group, double products, R* out
         const int64_t first = task / shares * group;
         convolve(first, count_of(first), results + first * values, Share{task % shares, shares});
     });
-    parallel(images, [&](int64_t n) { done(n, results + n * values); });
+    if (!out) parallel(images, [&](int64_t n) { done(n, results + n * values); });
 }
 
 template <class Engine, class T>

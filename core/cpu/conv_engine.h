@@ -3,6 +3,7 @@
 //
 // An engine copies one image or a few at a time (padding.h) and convolves them. The copy does all conversions of the
 // input. Except in Winograd, the copy also has zeros around the image, so that the kernels need no code for borders.
+// Winograd copies only images that need a conversion.
 //
 // Shapes: n images, h x w input pixels, c input and k output channels, p x q result pixels, r x s filters.
 #pragma once
@@ -159,8 +160,8 @@ public:
                             to.from(row * g_.y_row + k, k));
     }
     /// Computes the results like run(), from an image that is already padded. The first window begins at value `from`.
-    void convolve(const Image& padded, int64_t from, int64_t, const float* bias, float* out, int64_t) const {
-        isa().conv->forward(g_, padded.data() + from, filters_.data(), {out, bias});
+    void convolve(const Image& padded, int64_t from, int64_t, const ConvResult<float>& to, int64_t) const {
+        isa().conv->forward(g_, padded.data() + from, filters_.data(), to);
     }
     /// Returns the number of values that the engine may read beyond the end of a padded image.
     int64_t slack() const { return 0; }
@@ -230,7 +231,7 @@ public:
         padded.copy(dy, first);
         if (written_ < values_) std::fill_n(to.y, count * values_, Result{});
         for (const Part& part : parts_)
-            if (part.engine) part.engine->convolve(padded, part.from, count, to.bias, to.y + part.to, values_);
+            if (part.engine) part.engine->convolve(padded, part.from, count, to.from(part.to, 0), values_);
     }
 
 private:

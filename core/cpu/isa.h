@@ -33,9 +33,12 @@ struct ConvResult {
     T* y;
     const float* bias; // one value per output channel, in whole vectors
     bool relu = false;
-    bool past_cache = false; // y is too large to stay in the caches; see StoredKernels::affine
-    /// Returns the part that begins at index `value` of y and channel `channel` of the bias.
-    ConvResult from(int64_t value, int64_t channel) const { return {y + value, bias + channel, relu, past_cache}; }
+    bool past_cache = false; // true: whole cache lines of y are stored past the caches, by stream() of simd.h
+    /// Returns the part that begins at index `value` of y and channel `channel` of the bias. Always inline, since
+    /// kernels must not call functions that other files define (simd.h).
+    [[gnu::always_inline]] ConvResult from(int64_t value, int64_t channel) const {
+        return {y + value, bias + channel, relu, past_cache};
+    }
 };
 
 struct ConvKernels {

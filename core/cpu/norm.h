@@ -118,7 +118,8 @@ private:
 /// Returns the number of values in an image of t, whose axes are images, rows, columns and channels.
 inline int64_t image_values(const Tensor& t) { return t.extent(1) * t.extent(2) * t.extent(3); }
 
-/// Returns true if a result has 4 MiB or more. It is then too large to stay in the caches until it is read again.
+/// Returns true if the result of an element-wise op has 4 MiB or more. It is then too large to stay in the second-level
+/// cache until it is read again.
 inline bool past_cache(const Tensor& t) { return t.bytes() >= int64_t{4} << 20; }
 
 } // namespace rg::cpu

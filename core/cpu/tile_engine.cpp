@@ -200,9 +200,9 @@ void TileEngine<T>::run(const Images<T>& x, int64_t first, int64_t count, const 
 }
 
 template <class T>
-void TileEngine<T>::convolve(const Image& padded, int64_t from, int64_t count, const float* bias, T* y,
+void TileEngine<T>::convolve(const Image& padded, int64_t from, int64_t count, const ConvResult<T>& to,
                              int64_t y_image) const {
-    forward(padded.data() + from, count, y_image, {y, bias}, {}, nullptr);
+    forward(padded.data() + from, count, y_image, to, {}, nullptr);
 }
 
 template <class T>

@@ -90,9 +90,9 @@ public:
     /// Returns the number of images per call of run(). A call with several images reads filters that exceed the cache
     /// only once.
     int64_t images_at_once() const { return filters_.plane() * kPlanes<T> < kFiltersInCache ? 1 : 4; }
-    /// Does the same as run() without ReLU, for `count` images that are already padded. The first window of the first
-    /// image begins at index `from` of `padded`. In y, the results of neighbouring images are y_image values apart.
-    void convolve(const Image& padded, int64_t from, int64_t count, const float* bias, T* y, int64_t y_image) const;
+    /// Does the same as run() for `count` images that are already padded. The first window of the first image begins at
+    /// index `from` of `padded`. In y, the results of neighbouring images are y_image values apart.
+    void convolve(const Image& padded, int64_t from, int64_t count, const ConvResult<T>& to, int64_t y_image) const;
     /// Returns the number of values that the engine may read beyond a padded image: a tile of pixels and a run of taps.
     int64_t slack() const;
 

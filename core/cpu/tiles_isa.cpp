@@ -42,7 +42,7 @@ void finish(const TileConv& g, const ConvResult<T>& to, int64_t k, const int32_t
     Sums sums[2] = {all_sums[0], all_sums[1]}; // stays in registers; the compiler must assume that y aliases all_sums
     const Vec bias[2] = {load(to.bias + k), load(to.bias + k + (NK > 1 ? kSide : 0))};
     const int last = int(g.k - k - (NK - 1) * kSide < kSide ? g.k - k - (NK - 1) * kSide : kSide);
-    const bool streams = to.past_cache && aligned(to.y) && g.k % kSide == 0;
+    const bool streams = to.past_cache && aligned(to.y) && g.k * sizeof(T) % 64 == 0; // whole cache lines
     for (int i = 0; i < rows; ++i, results += 2 * kSide) {
         if (pixels[i] < 0) continue;
         T* const y = to.y + pixels[i] * g.k + k;

@@ -115,7 +115,7 @@ __attribute__((noinline)) void input_tile(const WinogradImage& g, const Winograd
         [&](int r, int s, Vec value) { store(v + (r * 6 + s) * component, value); });
 }
 
-/// Loads a vector of channels of 4 pixels in each of kRows rows into the cache. The processor itself prefetches only
+/// Loads a cache line of 4 pixels in each of kRows rows into the cache. The processor itself prefetches only
 /// contiguous memory, and the rows are far apart.
 template <int kRows>
 inline __attribute__((always_inline)) void prefetch(const float* first, int64_t row, int64_t pixel) {
@@ -128,7 +128,7 @@ void input(const WinogradImage& g, const WinogradWindow& window, const float* x,
     for (int64_t j = 0; j < g.across; ++j, in.left -= 4, in.right -= 4, x += 4 * g.x_pixel, v += g.c_step) {
         const bool inside = in.top <= 0 && in.bottom >= 6 && in.left <= 0 && in.right >= 6;
         for (int64_t c = 0; c < g.c; c += kWidth) {
-            prefetch<6>(x + 14 * g.x_pixel + c, g.x_row, g.x_pixel);
+            if (c % kLine == 0) prefetch<6>(x + 14 * g.x_pixel + c, g.x_row, g.x_pixel);
             (inside ? input_tile<true> : input_tile<false>)(g, in, x + c, lanes_at(c, g.c), v + c, component);
         }
     }
@@ -176,7 +176,7 @@ void output(const WinogradImage& g, int64_t rows, int64_t columns, const float* 
     const auto tile = lanes == kWidth ? output_tile<kWidth> : output_tile<2 * kWidth>;
     for (int64_t j = 0; j < g.across; ++j, columns -= 4, m += kComponents * lanes) {
         const ConvResult<float> results = to.from(4 * j * g.y_pixel, 0);
-        if (channels < g.y_pixel) prefetch<4>(results.y + 12 * g.y_pixel, g.y_row, g.y_pixel);
+        if (channels < g.y_pixel && !streams) prefetch<4>(results.y + 12 * g.y_pixel, g.y_row, g.y_pixel);
         for (int k = 0; k < channels; k += kWidth)
             tile(g, rows, columns, m + k, lanes_at(k, channels), results.from(k, k), streams);
     }
