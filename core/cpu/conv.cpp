@@ -19,7 +19,8 @@ namespace {
 /// the last-level cache. Element-wise ops, which only wait for memory, have a lower limit: past_cache() in norm.h.
 constexpr int64_t kPastCache = 64 << 20;
 
-/// What an op does with the results [p q k] of each image: ReLU or statistics, rounding to the type of y, max pooling.
+/// Says what an op does with the results [p q k] of each image: ReLU or statistics, rounding to the type of y, and max
+/// pooling.
 struct Epilogue {
     const Tensor& y;
     int64_t p, q, k;

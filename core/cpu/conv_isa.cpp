@@ -12,7 +12,8 @@ struct Part {
     const float* w;    // packed filters of up to 2 vectors of output channels
     const float* bias; // the result starts at the bias; null: the pass adds to the result of the passes before
     int last;          // number of output channels in the last vector
-    bool relu, streams; // true: stores apply ReLU; stores bypass the caches
+    bool relu;         // true: the pass completes the results, and applies ReLU to them
+    bool streams;      // true: the results are stored past the caches
 };
 
 template <int MR, int NV>

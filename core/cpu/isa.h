@@ -27,7 +27,7 @@ struct ConvImage {
     int64_t y_row, y_step;    // forward only: distances in the result between vertical, and horizontal neighbours
 };
 
-/// Where a convolution writes its results, and what it does to them.
+/// Says where a convolution writes its results, and what it does to them first.
 template <class T> // float, or uint16_t for the bits of bf16
 struct ConvResult {
     T* y;
