@@ -54,7 +54,8 @@
 
 #define SHARED(type, name, count) __shared__ alignas(16) type name[count]
 // Declares an array of bytes and casts it to `type`. All kernels of a file share the extern array, so it must have the
-// same type in each. Its alignment of 128 bytes is more than any kernel needs; descriptors (hopper.cuh) need 16.
+// same type in each. Its alignment of 128 bytes is more than any kernel needs; bulk copies and descriptors
+// (hopper.cuh) need 16.
 #define DYNAMIC_SHARED(type, name)                                                                                     \
     extern __shared__ __align__(128) unsigned char rg_dynamic_shared[];                                                \
     type* const name = reinterpret_cast<type*>(rg_dynamic_shared)

@@ -1,8 +1,9 @@
 // Instructions for kernels on Hopper GPUs (sm_90a): matrix products by a warpgroup with operands in shared memory
-// (wgmma), barriers in shared memory (mbarrier), and the division of registers among warpgroups (setmaxnreg).
+// (wgmma), barriers in shared memory (mbarrier), copies that signal such a barrier (cp.async.bulk), and the division of
+// registers among warpgroups (setmaxnreg).
 //
-// Operands. Products access shared memory through the asynchronous proxy. A thread that has stored part of an operand
-// (store_operand) must call fence_proxy_async() before it signals other threads.
+// Operands. Products and bulk copies access shared memory through the asynchronous proxy. A thread that has stored part
+// of an operand (store_operand) must call fence_proxy_async() before it signals other threads.
 //
 // Products. The 4 warps of a warpgroup (threads 128 i to 128 i + 127) call these functions together, with the same a
 // and b: wgmma_fence(d), any number of wgmma(d, a, b), wgmma_commit(), wgmma_wait(d). wgmma computes d += a b. Between
@@ -19,10 +20,11 @@
 // and distances are multiples of 16, so adding bytes / 16 to a descriptor moves the operand. (PTX ISA manual,
 // "Matrix-Descriptor Format" and "Strides": leading and stride offset. With swizzle, MN-major operands exchange them.)
 //
-// Barriers. A phase of a barrier ends when all arrivals have come; then the next phase begins. mbarrier_wait(barrier,
-// parity) blocks until the phase of that parity has ended; the first phase has parity 0. On a new barrier, waiting for
-// parity 1 returns at once, as if a phase before the first had ended. One thread initialises a barrier and calls
-// fence_proxy_async(). Then the whole block calls __syncthreads(), before other threads use the barrier.
+// Barriers. A phase of a barrier ends when all arrivals and all expected bytes have come; then the next phase begins.
+// mbarrier_wait(barrier, parity) blocks until the phase of that parity has ended; the first phase has parity 0. On a
+// new barrier, waiting for parity 1 returns at once, as if a phase before the first had ended. One thread initialises a
+// barrier and calls fence_proxy_async(). Then the whole block calls __syncthreads(), before other threads use the
+// barrier.
 //
 // tests/simt/hopper.h models these functions on the host. There, changing the number of registers has no effect. When
 // nvcc compiles for other GPUs, this file defines nothing, not even RG_HOPPER.
@@ -51,13 +53,18 @@ __device__ __forceinline__ uint32_t shared_address(const void* shared) {
 __device__ __forceinline__ void store_operand(void* shared, uint4 value) { *static_cast<uint4*>(shared) = value; }
 __device__ __forceinline__ void fence_proxy_async() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// ---- barriers ----
+// ---- barriers and bulk copies ----
 
 __device__ __forceinline__ void mbarrier_init(uint64_t* barrier, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals) : "memory");
 }
 __device__ __forceinline__ void mbarrier_arrive(uint64_t* barrier) {
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+/// Arrives at the barrier, and adds `bytes` to the number of bytes that bulk copies must bring before the phase ends.
+__device__ __forceinline__ void mbarrier_arrive_expect(uint64_t* barrier, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(barrier)), "r"(bytes)
+                 : "memory");
 }
 __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
     uint32_t ended;
@@ -72,6 +79,15 @@ __device__ __forceinline__ void mbarrier_wait(uint64_t* barrier, int parity) {
                      : "memory");
     while (!ended);
 }
+/// Starts a copy from global to shared memory. The current phase of the barrier cannot end before the copy is complete,
+/// if mbarrier_arrive_expect() was called with its bytes. Addresses and size are multiples of 16.
+__device__ __forceinline__ void bulk_copy(void* shared, const void* global, int bytes, uint64_t* barrier) {
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+                     shared_address(shared)),
+                 "l"(__cvta_generic_to_global(global)), "r"(bytes), "r"(shared_address(barrier))
+                 : "memory");
+}
+
 // ---- products ----
 
 // The fence and wait instructions do not name d as an operand. So pin() keeps the compiler from moving computations
@@ -111,9 +127,22 @@ __device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b) {
 
 // Ten operands of an asm text, of which t is the tens digit: RG_TEN(1) is "%10,%11,...,%19,". RG_TEN() is "%0,...,%9,".
 #define RG_TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
+__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
+                 "{" RG_TEN() RG_TEN(1) RG_TEN(2) RG_TEN(3) RG_TEN(4) RG_TEN(5) "%60,%61,%62,%63}, "
+                 "%64, %65, 1, 1, 1, 0, 0;"
+                 : RG_D16(0), RG_D16(16), RG_D16(32), RG_D16(48)
+                 : "l"(a), "l"(b));
+}
 __device__ __forceinline__ void wgmma_transposed(float (&d)[4], uint64_t a, uint64_t b) {
     asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 1, 1;"
                  : RG_D4(0)
+                 : "l"(a), "l"(b));
+}
+__device__ __forceinline__ void wgmma_transposed(float (&d)[16], uint64_t a, uint64_t b) {
+    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
+                 "{" RG_TEN() "%10,%11,%12,%13,%14,%15}, %16, %17, 1, 1, 1, 1, 1;"
+                 : RG_D16(0)
                  : "l"(a), "l"(b));
 }
 __device__ __forceinline__ void wgmma_transposed(float (&d)[32], uint64_t a, uint64_t b) {
@@ -163,8 +192,10 @@ __device__ __forceinline__ void increase_registers() {
 #endif
 #else
 
+using simt::bulk_copy;
 using simt::fence_proxy_async;
 using simt::mbarrier_arrive;
+using simt::mbarrier_arrive_expect;
 using simt::mbarrier_init;
 using simt::mbarrier_wait;
 using simt::shared_address;

@@ -25,7 +25,12 @@ enum class Fault {
     early_release,
     full_parity,
     empty_parity,
+    no_copy_wait,
+    no_waiter,
+    few_bytes,
+    unfenced_barrier,
     uninitialised_barrier,
+    many_arrivals,
     many_phases,
     lazy_warp,
     other_product,
@@ -43,19 +48,19 @@ __global__ void __launch_bounds__(kThreads) products_kernel(const uint4* a, cons
     SHARED(uint4, columns, kSteps * 2 * N);
     SHARED(uint64_t, full, kStages);
     SHARED(uint64_t, empty, kStages);
+    SHARED(uint64_t, arrived, 1);
     const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32 % 4;
     const auto is = [&](Fault f) { return fault == f; };
     if (thread == 0) {
-        for (int i = 0; i < kStages; ++i) {
-            mbarrier_init(full + i, 4);
-            if (!is(Fault::uninitialised_barrier)) mbarrier_init(empty + i, 4);
-        }
-        fence_proxy_async();
+        for (int i = 0; i < kStages; ++i) mbarrier_init(full + i, 4), mbarrier_init(empty + i, 4);
+        if (!is(Fault::uninitialised_barrier)) mbarrier_init(arrived, 1);
+        if (!is(Fault::unfenced_barrier)) fence_proxy_async();
+        mbarrier_arrive_expect(arrived, is(Fault::few_bytes) ? 16 : int(sizeof columns));
+        if (is(Fault::many_arrivals)) mbarrier_arrive(arrived);
+        bulk_copy(columns, b, sizeof columns, arrived);
     }
     __syncthreads();
     if (thread < 128) {
-        for (int i = thread; i < kSteps * 2 * N; i += 128) store_operand(columns + i, b[i]);
-        fence_proxy_async();
         for (int tile = 0; tile < kTiles; ++tile) {
             const int stage = tile % kStages;
             mbarrier_wait(empty + stage, (tile / kStages + (is(Fault::empty_parity) ? 0 : 1)) % 2);
@@ -77,6 +82,8 @@ __global__ void __launch_bounds__(kThreads) products_kernel(const uint4* a, cons
         }
         return;
     }
+    if (!is(Fault::no_copy_wait) && !is(Fault::no_waiter)) mbarrier_wait(arrived, 0);
+    if (is(Fault::no_waiter)) return;
     for (int tile = 0; tile < kTiles; ++tile) {
         const int stage = tile % kStages;
         mbarrier_wait(full + stage, (tile / kStages + (is(Fault::full_parity) ? 1 : 0)) % 2);
@@ -174,15 +181,17 @@ void check(Fault fault, std::initializer_list<std::string> parts) {
 
 TEST_SUITE("simt") {
     TEST_CASE_TEMPLATE("simt: a pipeline of a warpgroup's products against plain loops", Columns,
-                       std::integral_constant<int, 32>, std::integral_constant<int, 64>) {
+                       std::integral_constant<int, 32>, std::integral_constant<int, 64>,
+                       std::integral_constant<int, 128>) {
         Products<Columns::value> products;
         products.run(Fault::none);
         CHECK(products.d == products.expected);
     }
 
     TEST_CASE_TEMPLATE("simt: products of transposed operands against plain loops", Columns,
-                       std::integral_constant<int, 8>, std::integral_constant<int, 64>, std::integral_constant<int, 96>,
-                       std::integral_constant<int, 128>, std::integral_constant<int, 192>) {
+                       std::integral_constant<int, 8>, std::integral_constant<int, 32>, std::integral_constant<int, 64>,
+                       std::integral_constant<int, 96>, std::integral_constant<int, 128>,
+                       std::integral_constant<int, 192>) {
         constexpr size_t N = Columns::value;
         alignas(16) bf16 a[16 * 64], b[16 * N];
         for (size_t i = 0; i < 16 * 64; ++i) a[i] = to_bf16(float(int(i * 37 % 251) - 125)); // exact in bf16
@@ -209,6 +218,8 @@ TEST_SUITE("simt") {
                "has stored at ", "without fence_proxy_async()", kHere});
         check(Fault::plain_store, {"wgmma: a, row 0", "was not written by store_operand()", kHere});
         check(Fault::store_after_fence, {"wgmma: a, row 0", "overwritten without store_operand()"});
+        check(Fault::no_copy_wait,
+              {"wgmma: b, row 0", "the destination of the copy at ", "has not been waited for", kHere});
         check(Fault::full_parity, {"wgmma: a, row ", "reads "});
         check(Fault::early_release, {"products_kernel<N>: output 0 differs at byte ", "a wait is missing"});
         check(Fault::beyond, {"wgmma: a, row 56, is not within a shared array"});
@@ -230,8 +241,12 @@ TEST_SUITE("simt") {
 
     TEST_CASE("simt: barriers that are misused") {
         check(Fault::empty_parity, {"no thread can go on: threads ", "wait in mbarrier_wait at ", kHere});
-        check(Fault::uninitialised_barrier, {"this barrier has not been initialised"});
+        check(Fault::few_bytes, {"no thread can go on: ", "threads 128-255 wait in mbarrier_wait at "});
+        check(Fault::no_waiter, {"no thread can go on: ", "threads 128-255 returned"});
+        check(Fault::unfenced_barrier, {"thread 0: bulk copy: no fence_proxy_async() since its barrier"});
+        check(Fault::uninitialised_barrier, {"thread 0: this barrier has not been initialised"});
         check(Fault::many_phases, {"no thread can go on: threads "});
+        check(Fault::many_arrivals, {"more arrivals than the 1 of this barrier"});
     }
 
     TEST_CASE("simt: operands that are not where the descriptor says") {

@@ -1,7 +1,7 @@
 """Runs the blocks of a launch: memory with its state, barriers, and instructions of a whole warp or warpgroup.
 
-Products execute as late as their waits allow: wgmma at wgmma.wait_group. So a missing wait or fence reads memory or
-registers that have no values yet.
+Copies and products execute as late as their waits allow: wgmma at wgmma.wait_group, and a bulk copy when no thread can
+go on without it. So a missing wait or fence reads memory or registers that have no values yet.
 """
 import math
 import struct
@@ -151,17 +151,20 @@ class Thread:
         self.number, self.ntid, self.nctaid = number, launch.block, launch.grid
         self.site, self.answer = None, None  # the site where it waits, and the answer that lets it go on
         self.tried = None                    # the last wait for a barrier that has failed once
-        self.stores = []                     # the addresses that it has stored to since its last fence.proxy.async
+        self.stores, self.barriers = [], []  # what it has stored or initialised since its last fence.proxy.async
         self.fenced, self.sums, self.open, self.products = False, {}, [], []  # wgmma: see the functions of Launch
 
 
 class Barrier:
     def __init__(self, count):
-        self.count, self.pending, self.phase = count, count, 0
+        self.count, self.pending, self.bytes, self.phase, self.fenced = count, count, 0, 0, False
 
-    def arrive(self):
-        self.pending -= 1
-        if self.pending == 0:
+    def arrive(self, arrivals, expected_bytes):
+        self.pending -= arrivals
+        self.bytes += expected_bytes
+        if self.pending < 0:
+            raise Fault(f"more than {self.count} arrivals at a barrier")
+        if self.pending == 0 and self.bytes == 0:
             self.phase, self.pending = self.phase + 1, self.count
 
 
@@ -177,7 +180,7 @@ class Launch:
         self.names = {
             **ARITHMETIC, **self.shared.functions(kernel.asynchronous), **memory.functions(False),
             "FENCE_PROXY": self.fence_proxy, "BARRIER_INIT": self.barrier_init, "BARRIER_ARRIVE": self.arrive,
-            "FENCE_PRODUCTS": self.fence_products, "PRODUCT": self.product,
+            "BULK_COPY": self.bulk_copy, "FENCE_PRODUCTS": self.fence_products, "PRODUCT": self.product,
             "COMMIT": self.commit}
         exec(kernel.code, self.names)
 
@@ -191,7 +194,7 @@ class Launch:
     def start_block(self):
         size = len(self.shared.data)
         self.shared.data[:], self.shared.state[:] = b"\xff" * size, bytes([WRITE]) * size
-        self.barriers = {}  # by address
+        self.barriers, self.copies = {}, []  # barriers by address; bulk copies that are not complete
         width, height, depth = self.block
         self.threads = [Thread(n, self) for n in range(width * height * depth)]
         for t in self.threads:
@@ -214,6 +217,9 @@ class Launch:
             for warp in self.order:
                 self.run_warp(warp)
             self.release()
+            while not any(self.ready) and self.copies:
+                self.complete_copy()
+                self.release()
         if any(self.waiting):
             places = {}
             for t in sum(self.waiting, []):
@@ -302,7 +308,7 @@ class Launch:
                 except Fault as error:
                     self.fail(f"threads {begin} to {begin + GROUP - 1}: line {i.line}: {i.text}: {error}")
 
-    # ---- barriers ----------------------------------------------------------------------------------------------------
+    # ---- barriers and copies -----------------------------------------------------------------------------------------
 
     def barrier_at(self, address):
         if address not in self.barriers:
@@ -313,9 +319,10 @@ class Launch:
         offset = self.shared.at(address, 8, WRITE)
         self.shared.state[offset:offset + 8] = bytes(8)  # no other access
         self.barriers[address] = Barrier(count)
+        thread.barriers.append(self.barriers[address])
 
-    def arrive(self, address):
-        self.barrier_at(address).arrive()
+    def arrive(self, address, expected_bytes):
+        self.barrier_at(address).arrive(1, expected_bytes)
 
     def phase_is_over(self, thread):
         address, parity = thread.arguments
@@ -331,10 +338,27 @@ class Launch:
         first, thread.tried = thread.tried != wait, wait
         return first
 
+    def bulk_copy(self, to, source, size, barrier):
+        if not self.barrier_at(barrier).fenced:
+            raise Fault("the barrier of a copy needs a fence.proxy.async after its initialisation")
+        if size % 16:
+            raise Fault(f"a copy of {size} bytes, which is not a multiple of 16")
+        offset = self.shared.at(to, size, WRITE, 16)
+        self.shared.state[offset:offset + size] = bytes([WRITE]) * size
+        self.copies.append((offset, self.memory.at(source, size, READ, 16), size, barrier))
+
+    def complete_copy(self):
+        to, source, size, barrier = self.copies.pop(0)
+        self.shared.data[to:to + size] = self.memory.data[source:source + size]
+        self.shared.state[to:to + size] = bytes([READ | WRITE | ASYNC]) * size
+        self.barriers[barrier].arrive(0, -size)
+
     def fence_proxy(self, thread):
         for offset, size in thread.stores:
             self.shared.state[offset:offset + size] = bytes([READ | WRITE | ASYNC]) * size
-        thread.stores = []
+        for barrier in thread.barriers:
+            barrier.fenced = True
+        thread.stores, thread.barriers = [], []
 
     # ---- products of a warpgroup -------------------------------------------------------------------------------------
 

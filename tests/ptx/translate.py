@@ -433,11 +433,19 @@ class Kernel:
         if action == "init.shared::cta.b64":
             return f"BARRIER_INIT(T, {self.address(i.operands[0])}, {self.value(i.operands[1], 'u32')})"
         if action == "arrive.shared::cta.b64" and i.operands[0] == "_":
-            return f"BARRIER_ARRIVE({self.address(i.operands[1])})"
+            return f"BARRIER_ARRIVE({self.address(i.operands[1])}, 0)"
+        if action == "arrive.expect_tx.shared::cta.b64" and i.operands[0] == "_":
+            return f"BARRIER_ARRIVE({self.address(i.operands[1])}, {self.value(i.operands[2], 'u32')})"
         if action == "try_wait.parity.shared::cta.b64":
             wait = self.wait(i, self.address(i.operands[1]), self.value(i.operands[2], "u32"))
             return f"{i.operands[0]} = {wait}"
         raise Fault("unknown operation of a barrier")
+
+    def op_cp(self, i):
+        if i.parts[1:] != ["async", "bulk", "shared::cluster", "global", "mbarrier::complete_tx::bytes"]:
+            raise Fault("unknown copy")
+        to, source, barrier = (self.address(i.operands[n]) for n in (0, 1, 3))
+        return f"BULK_COPY({to}, {source}, {self.value(i.operands[2], 'u32')}, {barrier})"
 
 
 def plain_name(name):

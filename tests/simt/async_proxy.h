@@ -1,13 +1,14 @@
 // Model of the asynchronous proxy of Hopper GPUs: its view of shared memory, and the operations of a block in flight.
 //
 // Operands (OperandMemory). A product may read 16 bytes after the thread that stored them has called
-// fence_proxy_async(). Operands are compared with the stored contents, so that other kinds of writes are detected as
-// well.
+// fence_proxy_async(), or after the bulk copy that writes them has executed. Operands are compared with the stored
+// contents, so that other kinds of writes are detected as well.
 //
-// Products execute when their warp waits. Until then, sums are NaN, so a missing wait shows in the results. With eager
-// products (Settings), they read their operands at once. If an operand is overwritten too early, the two modes give
-// different results. Products are computed warp by warp, so the warps of a warpgroup may be as far apart as on a GPU.
-// Each warp must issue the same products.
+// Bulk copies execute when a thread waits for their barrier and all arrivals have come. Products execute when their
+// warp waits. Until then, the destination of a copy keeps its old contents, and sums are NaN, so a missing wait shows
+// in the results. With eager copies (Settings), both read their sources at once. If an operand is overwritten too
+// early, the two modes give different results. Products are computed warp by warp, so the warps of a warpgroup may be
+// as far apart as on a GPU. Each warp must issue the same products.
 #pragma once
 
 #include "ringgrad/tests/simt/executor.h"
@@ -25,11 +26,13 @@ public:
     void start_block();
     void stored(const std::byte* at, int thread, Site site);
     void fence(int thread);
+    void copy_issued(const std::byte* to, int bytes, Site site);
+    void copy_done(const std::byte* to, int bytes);
     /// Returns why a product must not read these bytes, or an empty text if it may. `at` is aligned to 16 bytes.
     std::string objection(const std::byte* at, int bytes) const;
 
 private:
-    enum class State : uint8_t { unknown, stored, visible };
+    enum class State : uint8_t { unknown, stored, copy_in_flight, visible };
     static constexpr int kBytes = 16;
     struct Chunk {
         State state = State::unknown;
@@ -47,7 +50,17 @@ private:
 /// An mbarrier.
 struct Barrier {
     int arrivals = 0, missing = 0; // per phase; still missing in this phase
+    int64_t bytes = 0;             // expected minus copied
     int phase = 0;
+    int initialiser = 0;
+    bool fenced = false;
+    struct Copy {
+        std::byte* to;
+        const void* from;
+        int bytes;
+        Site site;
+    };
+    std::vector<Copy> copies; // issued, not yet executed
     std::vector<Lane*> waiting;
     char order = 0; // only its address is used, by ThreadSanitizer
 };

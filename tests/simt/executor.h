@@ -37,8 +37,8 @@ enum class Order { forward, reverse, shuffled };
 struct Settings {
     Order order = Order::forward;
     uint64_t seed = 1;
-    /// If true, products execute when they are issued. If false, they execute as late as a wait allows.
-    bool eager_products = false;
+    /// If true, bulk copies and products execute when they are issued. If false, they execute as late as a wait allows.
+    bool eager_copies = false;
 };
 /// The settings of the calling thread's launches.
 Settings& settings();

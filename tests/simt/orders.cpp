@@ -19,8 +19,8 @@ constexpr Run kRuns[] = {
     {"reverse", {Order::reverse, 1, false}},
     {"shuffled", {Order::shuffled, 1, false}},
     {"shuffled with another seed", {Order::shuffled, 2, false}},
-    {"forward with eager products", {Order::forward, 1, true}},
-    {"reverse with eager products", {Order::reverse, 1, true}},
+    {"forward with eager copies", {Order::forward, 1, true}},
+    {"reverse with eager copies", {Order::reverse, 1, true}},
 };
 
 struct RestoreSettings {

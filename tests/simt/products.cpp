@@ -129,13 +129,13 @@ void issue(void* const (&data)[kWarp], unsigned, int values) {
         }
     }
     ++sums->products;
-    if (executor().settings.eager_products) multiply(p, number, *sums);
+    if (executor().settings.eager_copies) multiply(p, number, *sums);
     warp.open.push_back(p);
 }
 
 void finish(WarpProducts& warp, const Product& p) {
     Sums& sums = *find(warp, p);
-    if (!executor().settings.eager_products) {
+    if (!executor().settings.eager_copies) {
         check(p, warp_index()); // again, since operands may have been overwritten
         multiply(p, warp_index(), sums);
     }

@@ -1,4 +1,4 @@
-// Implements operands and barriers of async_proxy.h. products.cpp implements products.
+// Implements operands, barriers and bulk copies of async_proxy.h. products.cpp implements products.
 #include "ringgrad/tests/simt/async_proxy.h"
 
 #include "ringgrad/tests/simt/hopper.h"
@@ -20,6 +20,42 @@ Barrier& barrier_at(const void* address, Site site) {
     const auto barrier = barriers.find(address);
     if (barrier == barriers.end()) fail_here(site, "this barrier has not been initialised");
     return barrier->second;
+}
+
+void execute(Barrier& barrier, const Barrier::Copy& copy) {
+    {
+        const FiberAccesses instrument;
+        note_read(copy.from, size_t(copy.bytes));
+        note_write(copy.to, size_t(copy.bytes));
+    }
+    std::memcpy(copy.to, copy.from, size_t(copy.bytes));
+    executor().proxy.operands.copy_done(copy.to, copy.bytes);
+    barrier.bytes -= copy.bytes;
+}
+
+/// Ends the phase if all arrivals and bytes have come. Executes the copies first if only they are missing and a thread
+/// waits.
+void try_end_phase(Barrier& barrier) {
+    if (barrier.missing > 0) return;
+    if (!barrier.waiting.empty() && !barrier.copies.empty()) {
+        acquire(&barrier.order); // a copy comes after all that came before its issue
+        for (const Barrier::Copy& copy : std::exchange(barrier.copies, {})) execute(barrier, copy);
+    }
+    if (barrier.bytes != 0) return;
+    ++barrier.phase;
+    barrier.missing = barrier.arrivals;
+    release(&barrier.order);
+    for (Lane* lane : std::exchange(barrier.waiting, {})) lane->state = State::ready;
+}
+
+void arrive(uint64_t* at, int bytes, Site site) {
+    const OwnAccesses do_not_instrument;
+    Barrier& barrier = barrier_at(at, site);
+    if (barrier.missing == 0) fail_here(site, cat("more arrivals than the ", barrier.arrivals, " of this barrier"));
+    release(&barrier.order);
+    barrier.bytes += bytes;
+    --barrier.missing;
+    try_end_phase(barrier);
 }
 
 } // namespace
@@ -54,15 +90,30 @@ void OperandMemory::fence(int thread) {
         if (Chunk& c = chunk(at); c.state == State::stored && c.thread == thread) c.state = State::visible;
 }
 
+void OperandMemory::copy_issued(const std::byte* to, int bytes, Site site) {
+    for (int i = 0; i < bytes; i += kBytes) {
+        chunk(to + i).state = State::copy_in_flight;
+        chunk(to + i).site = site;
+    }
+}
+
+void OperandMemory::copy_done(const std::byte* to, int bytes) {
+    for (int i = 0; i < bytes; i += kBytes) {
+        chunk(to + i).state = State::visible;
+        std::memcpy(chunk(to + i).contents, to + i, kBytes);
+    }
+}
+
 std::string OperandMemory::objection(const std::byte* at, int bytes) const {
     for (int i = 0; i < bytes; i += kBytes) {
         const size_t index = size_t(at + i - executor().arena.begin()) / kBytes;
         const Chunk unknown, &c = index < chunks_.size() ? chunks_[index] : unknown;
         const std::string site = cat(" at ", c.site.file ? c.site.file : "", ":", c.site.line);
         switch (c.state) {
-        case State::unknown: return "an operand that was not written by store_operand()";
+        case State::unknown: return "an operand that was not written by store_operand() or a copy";
         case State::stored:
             return cat("an operand that thread ", c.thread, " has stored", site, " without fence_proxy_async() since");
+        case State::copy_in_flight: return cat("the destination of the copy", site, ", which has not been waited for");
         case State::visible:
             if (std::memcmp(c.contents, at + i, kBytes) != 0)
                 return "an operand that was overwritten without store_operand()";
@@ -86,7 +137,9 @@ void operand_stored(const void* shared, Site site) {
 
 void fence_proxy_async() {
     const OwnAccesses do_not_instrument;
-    executor().proxy.operands.fence(executor().current().number);
+    const int thread = executor().current().number;
+    executor().proxy.operands.fence(thread);
+    for (auto& [at, barrier] : executor().proxy.barriers) barrier.fenced |= barrier.initialiser == thread;
 }
 
 // ---- barriers ------------------------------------------------------------------------------------------------------
@@ -98,17 +151,11 @@ void mbarrier_init(uint64_t* at, int arrivals, Site site) {
     const auto [barrier, fresh] = executor().proxy.barriers.try_emplace(at);
     if (!fresh) fail_here(site, "mbarrier_init: the barrier is already initialised");
     barrier->second.arrivals = barrier->second.missing = arrivals;
+    barrier->second.initialiser = executor().current().number;
 }
 
-void mbarrier_arrive(uint64_t* at, Site site) {
-    const OwnAccesses do_not_instrument;
-    Barrier& barrier = barrier_at(at, site);
-    release(&barrier.order);
-    if (--barrier.missing > 0) return;
-    ++barrier.phase;
-    barrier.missing = barrier.arrivals;
-    for (Lane* lane : std::exchange(barrier.waiting, {})) lane->state = State::ready;
-}
+void mbarrier_arrive(uint64_t* barrier, Site site) { arrive(barrier, 0, site); }
+void mbarrier_arrive_expect(uint64_t* barrier, int bytes, Site site) { arrive(barrier, bytes, site); }
 
 void mbarrier_wait(uint64_t* at, int parity, Site site) {
     Barrier& barrier = barrier_at(at, site);
@@ -121,10 +168,29 @@ void mbarrier_wait(uint64_t* at, int parity, Site site) {
         {
             const OwnAccesses do_not_instrument;
             barrier.waiting.push_back(&lane);
+            try_end_phase(barrier);
         }
-        executor().wait(lane);
+        if (lane.state == State::waiting) executor().wait(lane);
     }
     acquire(&barrier.order);
+}
+
+void bulk_copy(void* to, const void* from, int bytes, uint64_t* at, Site site) {
+    const OwnAccesses do_not_instrument;
+    Barrier& barrier = barrier_at(at, site);
+    const auto misaligned = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 != 0; };
+    if (bytes <= 0 || bytes % 16 != 0 || misaligned(to) || misaligned(from))
+        fail_here(site, cat("bulk copy of ", bytes, " bytes: size and addresses must be multiples of 16"));
+    if (!in_shared(to, size_t(bytes))) fail_here(site, "bulk copy: the destination is not in shared memory");
+    if (!barrier.fenced) fail_here(site, "bulk copy: no fence_proxy_async() since its barrier was initialised");
+    const Barrier::Copy copy{bytes_of(to), from, bytes, site};
+    executor().proxy.operands.copy_issued(copy.to, bytes, site);
+    release(&barrier.order);
+    if (executor().settings.eager_copies)
+        execute(barrier, copy);
+    else
+        barrier.copies.push_back(copy);
+    try_end_phase(barrier);
 }
 
 // ---- blocks --------------------------------------------------------------------------------------------------------
@@ -137,6 +203,9 @@ void AsyncProxy::start_block() {
 }
 
 void AsyncProxy::end_block(const std::string& prefix) const {
+    for (const auto& [at, barrier] : barriers)
+        for (const Barrier::Copy& copy : barrier.copies)
+            fail(prefix, "no thread waited for this copy [", copy.site.file, ":", copy.site.line, "]");
     for (const auto& [group, products] : groups)
         for (int warp = 4 * group; warp < 4 * group + 4; ++warp)
             if (const auto it = warps.find(warp); it == warps.end() || it->second.issued != products.size())
