@@ -12,6 +12,7 @@
 // mean and a sum of squared deviations. In the data gradient, they are the two sums that batch norm's gradient needs.
 // ChannelReductions (conv.cuh) merges the values of all blocks in a fixed order.
 #include "ringgrad/gpu/conv.cuh"
+#include "ringgrad/gpu/conv_results.cuh"
 #include "ringgrad/gpu/halo.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
@@ -21,33 +22,6 @@
 namespace rg::RG_GPU {
 
 namespace {
-
-/// 8 values of a tensor of type T, as loaded.
-template <class T>
-using EightOf = typename OctetReader<Plain<T>>::Loaded;
-
-__device__ __forceinline__ EightOf<float> eight_of(const float (&v)[8], float) {
-    Octet octet;
-    RG_UNROLL
-    for (int i = 0; i < 8; ++i) octet.v[i] = v[i];
-    return octet;
-}
-__device__ __forceinline__ EightOf<bf16> eight_of(const float (&v)[8], bf16) { return pack_8(v); }
-__device__ __forceinline__ void values_of(const Octet& octet, float (&v)[8]) {
-    RG_UNROLL
-    for (int i = 0; i < 8; ++i) v[i] = octet.v[i];
-}
-__device__ __forceinline__ void values_of(uint4 eight, float (&v)[8]) { unpack_8(eight, v); }
-
-/// Loads the 8 values from `index` on. If not `whole`, loads only the first `count` one by one; the others are 0.
-template <class T>
-__device__ __forceinline__ EightOf<T> load_eight(const T* from, size_t index, bool whole, int count) {
-    if (whole) return OctetReader<Plain<T>>({from}, 0).load(index);
-    float v[8];
-    RG_UNROLL
-    for (int i = 0; i < 8; ++i) v[i] = i < count ? load(from + index + i) : 0;
-    return eight_of(v, T{});
-}
 
 /// The dynamic shared memory of a block that computes kN channels of the result, from kOctets octets of input channels
 /// at a time. First, it holds the planes of the staged pixels, those of the filters [unit][channel of the result]
@@ -59,17 +33,16 @@ struct Memory {
     /// beyond the last channel or, with kOctets = 1, an additional octet.
     static constexpr int kStagedOctets = kOctets == 1 ? 2 : kOctets;
     // A padding of 16 bytes puts 8 neighbouring units (pixels, threads) into different banks.
-    static constexpr int kUnitPitch = 8 * kN + 8, kResultPitch = kN + 4, kSumPitch = 2 * kN + 4;
+    static constexpr int kUnitPitch = 8 * kN + 8;
     static constexpr int kPixelBytes = kPlanes * 8 * kStagedOctets * int(sizeof(bf16));
     static constexpr int kUnitBytes = kPlanes * kUnitPitch * int(sizeof(bf16)) + 2 * int(sizeof(int));
-    static constexpr int kSumsPerChannel = kTileThreads / (kN / 8); // threads that have the same channels
-    static constexpr int kResultBytes = (kTilePixels * kResultPitch + kSumsPerChannel * kSumPitch) * int(sizeof(float));
+    using Results = ResultTile<kTilePixels, kN, kTileThreads>;
     static __host__ __device__ int units(const Tiling& t) { return (t.taps.h * t.taps.w * kOctets + 1) / 2 * 2; }
     /// Returns the number of values in a plane of staged pixels, or of filters.
     static __host__ __device__ int pixel_plane(const Tiling& t) { return kStagedOctets * t.octet_cells * 8; }
     static __host__ __device__ int filter_plane(const Tiling& t) { return units(t) * kUnitPitch; }
     static size_t bytes(const Tiling& t) {
-        return size_t(std::max(kResultBytes, t.octet_cells * kPixelBytes + units(t) * kUnitBytes));
+        return size_t(std::max(Results::kBytes, t.octet_cells * kPixelBytes + units(t) * kUnitBytes));
     }
 };
 
@@ -183,100 +156,17 @@ __device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, con
         }
 
     __syncthreads(); // all warps have read the last pixels and filters
-    float *const results = reinterpret_cast<float*>(memory), *const sums = results + kTilePixels * M::kResultPitch;
+    float* const results = reinterpret_cast<float*>(memory);
     RG_UNROLL
     for (int m = 0; m < 2; ++m) RG_UNROLL
     for (int n = 0; n < kN / 8; ++n) RG_UNROLL
     for (int i = 0; i < 2; ++i)
-        *reinterpret_cast<float2*>(results + (32 * warp + 16 * m + 8 * i + lane / 4) * M::kResultPitch + 8 * n +
+        *reinterpret_cast<float2*>(results + (32 * warp + 16 * m + 8 * i + lane / 4) * M::Results::kPitch + 8 * n +
                                    lane % 4 * 2) = make_float2(sum[m][n][2 * i], sum[m][n][2 * i + 1]);
     __syncthreads(); // the results are in shared memory
-
-    // A thread takes 8 channels of every kStep-th pixel, and adds up their terms of the statistics.
-    constexpr int kStep = M::kSumsPerChannel, kBatch = 4;
-    const int in_tile = thread % (kN / 8) * 8, out_channel = first_out + in_tile, count = g.out_c - out_channel;
-    const bool whole = g.out_c % 8 == 0;
-    const auto load_coefficients = [&](const float* from, float(&v)[8]) {
-        RG_UNROLL
-        for (int j = 0; j < 8; ++j) v[j] = from && j < count ? from[out_channel + j] : 0;
-    };
-    float bias[8], scale[8], shift[8], mean[8];
-    load_coefficients(e.bias, bias);
-    if constexpr (kDgrad) {
-        load_coefficients(e.terms.scale, scale), load_coefficients(e.terms.shift, shift);
-        load_coefficients(e.terms.mean, mean);
-    } else {
-        values_of(load_eight(results, in_tile, true, 8), shift);
-    }
-    const NormTerms<T> terms{e.terms.x, scale, shift, mean, e.terms.relu};
-    TwoSums channel_sums[8];
-    for (int begin = thread / (kN / 8); begin < kTilePixels && count > 0; begin += kBatch * kStep) {
-        EightOf<T> residual[kBatch] = {}, x[kBatch] = {};
-        if constexpr (kDgrad) {
-            RG_UNROLL
-            for (int i = 0; i < kBatch; ++i) {
-                const size_t index = size_t(max(numbers[begin + i * kStep], 0)) * g.out_c + out_channel;
-                if (e.residual) residual[i] = load_eight(e.residual, index, whole, count);
-                if (e.partials) x[i] = load_eight(e.terms.x, index, whole, count);
-            }
-        }
-        RG_UNROLL
-        for (int i = 0; i < kBatch; ++i) {
-            const int number = numbers[begin + i * kStep];
-            float v[8], other[8];
-            load_8(results + (begin + i * kStep) * M::kResultPitch + in_tile, v);
-            if constexpr (kDgrad) {
-                values_of(residual[i], other);
-                RG_UNROLL
-                for (int j = 0; j < 8; ++j) v[j] += other[j];
-                if (e.partials && number >= 0) {
-                    values_of(eight_of(v, T{}), v);
-                    values_of(x[i], other);
-                    RG_UNROLL
-                    for (int j = 0; j < 8; ++j) terms.add_of(v[j], other[j], j, channel_sums[j]);
-                }
-            } else {
-                RG_UNROLL
-                for (int j = 0; j < 8; ++j) {
-                    const float d = number >= 0 ? v[j] - shift[j] : 0;
-                    channel_sums[j].first += d, channel_sums[j].second += d * d;
-                    v[j] += bias[j];
-                    if (e.relu) v[j] = relu_of(v[j]);
-                }
-            }
-            if (number < 0) continue;
-            T* const to = out + size_t(number) * g.out_c + out_channel;
-            if (whole) {
-                store_octet(to, eight_of(v, T{}));
-            } else {
-                RG_UNROLL
-                for (int j = 0; j < 8; ++j)
-                    if (j < count) store(to + j, v[j]);
-            }
-        }
-    }
-    if (!e.partials) return;
-    Octet first, second;
-    RG_UNROLL
-    for (int j = 0; j < 8; ++j) first.v[j] = channel_sums[j].first, second.v[j] = channel_sums[j].second;
-    store_octet(sums + thread / (kN / 8) * M::kSumPitch + in_tile, first);
-    store_octet(sums + thread / (kN / 8) * M::kSumPitch + kN + in_tile, second);
-    __syncthreads(); // the sums are in shared memory
-    if (thread >= kN || first_out + thread >= g.out_c) return;
-    TwoSums total;
-    for (int i = 0; i < kStep; ++i) {
-        total.first += sums[i * M::kSumPitch + thread];
-        total.second += sums[i * M::kSumPitch + kN + thread];
-    }
-    if constexpr (!kDgrad) { // the terms were deviations from the first pixel
-        const float mean_deviation = total.first / float(max(tile.results(t, g.images, g.out_w), 1));
-        const float squares = total.second - total.first * mean_deviation;
-        total = {results[thread] + mean_deviation + (e.bias ? e.bias[first_out + thread] : 0),
-                 squares < 0 ? 0 : squares};
-    }
-    float* const partial =
-        e.partials + (size_t(blockIdx.z) * gridDim.x + blockIdx.x) * 2 * g.out_c + first_out + thread;
-    partial[0] = total.first, partial[g.out_c] = total.second;
+    M::Results::template finish<kDgrad>(e, g.out_c, first_out, results, numbers,
+                                        [&] { return tile.results(t, g.images, g.out_w); },
+                                        blockIdx.z * gridDim.x + blockIdx.x, out);
 }
 
 template <class T, bool kWhole, int kN, class Reader>

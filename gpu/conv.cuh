@@ -1,23 +1,11 @@
-// Shared by the convolution kernels (conv*.cu): operations on a result before it is stored, and reductions.
+// Shared by the convolution kernels (conv*.cu): reductions of results, and the kernels that the files offer each other.
 #pragma once
 
+#include "ringgrad/gpu/conv_results.cuh"
 #include "ringgrad/gpu/geometry.cuh"
 #include "ringgrad/gpu/norm.cuh"
 
 namespace rg::RG_GPU {
-
-/// The operations on a result before a kernel stores it.
-template <class T>
-struct Epilogue {
-    const float* bias = nullptr; // null if there is none
-    bool relu = false;
-    const T* residual = nullptr; // added to a data gradient; null if there is none
-    /// Receives partials [number of partials][2][out_c]; null if none are needed. A partial holds two values for each
-    /// channel, computed from the results of some of the pixels. In the forward pass, they are the mean and the sum of
-    /// squared deviations. In the data gradient, they are the two sums of `terms`.
-    float* partials = nullptr;
-    NormTerms<T> terms = {};
-};
 
 /// A `term` functor for reduce_slabs() (columns.cuh). Converts a partial of the forward pass into two sums over its
 /// pixels: deviations from the first partial's mean, and their squares. That mean is so close to the total mean that

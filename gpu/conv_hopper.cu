@@ -69,7 +69,7 @@ struct Tiles {
 };
 
 /// Returns the number of pixels that a partial covers. Each block stores one partial: two values per channel, computed
-/// from the block's pixels (Epilogue in conv.cuh).
+/// from the block's pixels (Epilogue in conv_results.cuh).
 struct TilePixels {
     Tiles tiles;
     int pixels; // pixels per tile
