@@ -247,6 +247,8 @@ void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& giv
                 const ChannelReductions& reductions) {
     if constexpr (std::is_same_v<T, bf16>)
         if (convolve_on_hopper(g, kDgrad, reader, given, e, out, reductions)) return;
+    if constexpr (std::is_same_v<T, bf16> && !kDgrad)
+        if (convolve_packed(g, reader, given, e, out, reductions)) return;
     const FilterPlanes<kDgrad, T> w(g, given);
     const auto launch_kernel = [&](auto whole, auto channels) {
         constexpr bool kWhole = decltype(whole)::value;

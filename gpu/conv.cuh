@@ -90,6 +90,20 @@ template <class Reader>
 bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
                         bf16* out, const ChannelReductions& reductions);
 
+/// Returns true if the kernels of conv_hopper.cu are enabled and cover the case, for both directions.
+bool hopper_covers(const Geometry& g);
+
+/// Defined in conv_packed_hopper.cu. Does the same as convolve_on_hopper() in the forward pass, for other cases.
+template <class Reader>
+bool convolve_packed(const Geometry& g, const Reader& reader, const GivenFilters& w, const Epilogue<bf16>& e, bf16* out,
+                     const ChannelReductions& reductions);
+
+/// Defined in conv_packed_hopper.cu. Runs conv2d_grad with readers of dy and x, and returns true; `sums` is as in
+/// data_gradient(). Returns false if its kernels are not enabled, do not cover the case, or are slower than others.
+template <class DyReader, class XReader>
+bool conv2d_grad_packed(const Geometry& g, const DyReader& dy, const XReader& x, const Call& call,
+                        const NormSums* sums);
+
 /// Defined in conv_grad_hopper.cu. Computes the weight gradient dw and the bias gradient db with the Hopper kernel and
 /// returns true. Returns false and does nothing if that kernel is not enabled or does not cover the case.
 template <class DyReader, class XReader>

@@ -185,20 +185,22 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
     }
 }
 
-/// Adds the sums of all splits and stores dw and db. There may be many splits, so 8 threads share each value.
-__global__ void conv2d_wgrad_reduce_kernel(int splits, int k, int taps, Divisor pitch, const float* partials, float* dw,
-                                           float* db) {
-    SHARED(double, sums, 8 * 32);
-    const int value = int(threadIdx.x) % 32, first = int(threadIdx.x) / 32;
-    const int i = int(blockIdx.x) * 32 + value, count = k * int(pitch), filter = i / pitch, tap = i % pitch;
+/// Adds the sums of all splits and stores dw and db. A block takes `values` values at a time, and 256 / values threads
+/// share each of them.
+__global__ void __launch_bounds__(256)
+    conv2d_wgrad_reduce_kernel(int splits, int values, int k, int taps, Divisor pitch, const float* partials, float* dw,
+                               float* db) {
+    SHARED(double, sums, 256);
+    const int value = int(threadIdx.x) % values, first = int(threadIdx.x) / values, shares = 256 / values;
+    const int i = int(blockIdx.x) * values + value, count = k * int(pitch), filter = i / pitch, tap = i % pitch;
     const bool inside = i < count && tap <= taps;
     double sum = 0;
     if (inside)
-        for (int split = first; split < splits; split += 8) sum += double(partials[size_t(split) * count + i]);
+        for (int split = first; split < splits; split += shares) sum += double(partials[size_t(split) * count + i]);
     sums[threadIdx.x] = sum;
     __syncthreads();
     if (first > 0 || !inside) return;
-    for (int other = 1; other < 8; ++other) sum += sums[other * 32 + value];
+    for (int other = 1; other < shares; ++other) sum += sums[other * values + value];
     (tap < taps ? dw[filter * taps + tap] : db[filter]) = float(sum);
 }
 
@@ -237,8 +239,9 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
 } // namespace
 
 void reduce_wgrad(const Geometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db) {
-    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(int64_t(g.out_c) * wgrad_pitch(g.taps()), 32), 256, 0, stream(),
-              count, g.out_c, g.taps(), Divisor(wgrad_pitch(g.taps())), partials, pointer<float>(dw),
+    const int values = count >= 8 ? 32 : 256; // few splits need no sharing
+    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(int64_t(g.out_c) * wgrad_pitch(g.taps()), values), 256, 0,
+              stream(), count, values, g.out_c, g.taps(), Divisor(wgrad_pitch(g.taps())), partials, pointer<float>(dw),
               pointer<float>(db));
 }
 
@@ -254,25 +257,21 @@ void conv2d_grad(const Call& call) {
     const Geometry g = geometry_of(a.data ? dx.shape() : x.shape(), dy.shape(), w, a.conv);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        if (!y.defined()) {
-            const Plain<T> reader{pointer<T>(dy)};
-            if (a.filters) run_wgrad<T>(g, reader, Plain<T>{pointer<T>(x)}, dw, dbias);
-            if (a.data) data_gradient<T>(reader, dy.shape(), w, a.conv, call.in[O::addend], dx, nullptr);
-            return;
-        }
+        const auto run = [&](const auto& dy_reader, const auto& x_reader, const NormSums* sums) {
+            if constexpr (std::is_same_v<T, bf16>)
+                if (conv2d_grad_packed(g, dy_reader, x_reader, call, sums)) return;
+            if (a.filters) run_wgrad<T>(g, dy_reader, x_reader, dw, dbias);
+            if (a.data) data_gradient<T>(dy_reader, dy.shape(), w, a.conv, call.in[O::addend], dx, sums);
+        };
+        const Plain<T> plain_x{pointer<T>(x)};
+        if (!y.defined()) return run(Plain<T>{pointer<T>(dy)}, plain_x, nullptr);
         const Norm y_norm(call.in.subspan(O::y_stats, 3), a.y_norm, call.in[O::y_sums], double(g.pixels()));
         const NormGradient<T> reader = y_norm.gradient<T>(dy, y);
-        std::optional<Norm> x_norm;
-        if (call.in[O::x_stats].defined()) x_norm.emplace(call.in.subspan(O::x_stats, 3), a.x_norm);
-        if (x_norm)
-            run_wgrad<T>(g, reader, x_norm->read<T>(x), dw, dbias);
-        else
-            run_wgrad<T>(g, reader, Plain<T>{pointer<T>(x)}, dw, dbias);
+        if (!call.in[O::x_stats].defined()) return run(reader, plain_x, nullptr);
+        const Norm x_norm(call.in.subspan(O::x_stats, 3), a.x_norm);
         std::optional<NormSums> sums;
-        if (a.with_sums)
-            sums.emplace(*x_norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta], call.out[O::x_sums]);
-        if (a.data)
-            data_gradient<T>(reader, y.shape(), w, a.conv, call.in[O::addend], dx, sums ? &*sums : nullptr);
+        if (a.with_sums) sums.emplace(x_norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta], call.out[O::x_sums]);
+        run(reader, x_norm.read<T>(x), sums ? &*sums : nullptr);
     });
 }
 

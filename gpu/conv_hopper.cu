@@ -485,15 +485,19 @@ using Constant = std::integral_constant<int, I>;
 
 } // namespace
 
-template <class Reader>
-bool convolve_on_hopper(const Geometry& g, bool gradient, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
-                        bf16* out, const ChannelReductions& reductions) {
+bool hopper_covers(const Geometry& g) {
     const auto covered = [](int channels) { return channels == 32 || channels == 64 || channels == 128; };
     if (!gpu_traits().hopper_kernels || g.images == 0 || g.r != 3 || g.s != 3 || g.stride != Axes(1) ||
         g.pad != Axes(1) || g.dilation != Axes(1) || !covered(g.in_c) || !covered(g.out_c) ||
         (g.in_w != 8 && g.in_w != 16 && g.in_w != 32) || g.in_h % rows_of_tile(g.in_w) != 0)
         return false;
-    if (std::max(g.in_c, g.out_c) == 128 && (std::min(g.in_c, g.out_c) == 32 || g.in_w > 8)) return false;
+    return std::max(g.in_c, g.out_c) < 128 || (std::min(g.in_c, g.out_c) > 32 && g.in_w == 8);
+}
+
+template <class Reader>
+bool convolve_on_hopper(const Geometry& g, bool gradient, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
+                        bf16* out, const ChannelReductions& reductions) {
+    if (!hopper_covers(g)) return false;
     const auto with_chunk = [&](auto f) { g.out_c == 32 ? f(Constant<32>{}) : f(Constant<64>{}); };
     const auto with_width = [&](auto f) {
         if (g.in_w == 8) f(Constant<8>{});

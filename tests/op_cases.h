@@ -175,6 +175,14 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {3, 9, 7, 64, 32, 3, 3, 1, 1, true, true},    // extents that no tile of 4 divides
              {3, 8, 8, 128, 128, 3, 3, 1, 1, true, true},  // on Hopper GPUs, two chunks of filters
              {1, 6, 9, 128, 48, 3, 3, 1, 0},               //
+             {3, 9, 7, 64, 64, 3, 3, 1, 1, true, true},    // on Hopper GPUs, packed images: of several tiles,
+             {2, 6, 5, 128, 192, 3, 3, 1, 0, true, true},  // without padding,
+             {3, 7, 10, 64, 128, 3, 3, 2, 1, true, true},  // in phases,
+             {2, 5, 7, 128, 64, 3, 3, {1, 2}, {2, 0}},     //
+             {2, 7, 9, 128, 128, 1, 1, 2, 0, true, true},  // of which one is used,
+             {3, 11, 9, 64, 192, 1, 1, 1, 0, true, true},  // for single taps, and
+             {2, 9, 11, 3, 64, 7, 7, 2, 3, true, true},    // rows of first layers
+             {3, 9, 8, 3, 128, 3, 3, 1, 1, true, true},    //
              {1, 5, 6, 200, 24, 5, 5, 1, 2},               //
              {1, 20, 40, 32, 32, 3, 3, 1, 1, true, true},  // several bands of the weight gradient
              {1, 3, 65, 3, 40, 3, 3, 1, 1},                // a wide row
@@ -201,6 +209,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              // n h w c k  r s stride pad bias stats values dilation groups
              {2, 9, 8, 5, 7, 3, 3, 1, 2, true, true, normal, 2},
              {1, 11, 12, 16, 16, 3, 3, 1, 2, true, true, normal, 2},
+             {1, 9, 11, 64, 64, 3, 3, {2, 1}, 2, true, true, normal, {1, 3}},
              {2, 9, 10, 8, 20, 3, 3, 2, 2, true, false, normal, 2}, // stride and dilation have a common factor
              {1, 10, 9, 4, 6, 3, 2, {2, 3}, {1, 2}, true, true, normal, {3, 2}},
              {1, 13, 12, 4, 6, 3, 3, {4, 2}, 1, true, true, normal, {2, 4}},

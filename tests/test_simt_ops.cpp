@@ -159,7 +159,8 @@ TEST_SUITE("simt") {
         ExecutorDevice device;
         CHECK(gpu::find_hopper_mismatch(device, traits) == "");
         Faulty faulty;
-        CHECK(gpu::find_hopper_mismatch(faulty, traits) == "a convolution of 32 channels with 64 filters at width 8");
+        CHECK(gpu::find_hopper_mismatch(faulty, traits) ==
+              "a convolution of 64 channels with 64 filters 3 x 3 at width 9");
         CHECK(traits.sm_count == before.sm_count);
         CHECK(traits.hopper_kernels == before.hopper_kernels);
     }
@@ -175,13 +176,13 @@ TEST_SUITE("simt") {
     TEST_CASE("simt ops: the kernels for Hopper GPUs agree with the reference in every order of threads") {
         using gpu_on_host::settable_gpu_traits;
         const gpu::GpuTraits before = settable_gpu_traits();
-        int tried = 0;
+        int tried = 0, packed = 0;
         for (const OpCase& c : op_cases()) {
             if (simt::kTsan && (tried || GradientCase::work(c) > 1e7)) continue;
             settable_gpu_traits() = {.sm_count = std::array{4, 1, 16}[size_t(tried % 3)], .hopper_kernels = true};
             if (!c.narrow || (c.op != op::conv2d && c.op != op::conv2d_grad) || infinite_products(c)) continue;
             const Shape& w = c.in[c.op == op::conv2d ? size_t(Conv2dOp::w) : size_t(Conv2dGradOp::w)].shape;
-            if (w[0] % 32 || w[1] != 3) continue;
+            if (w[0] % 32 || w[1] % 2 == 0) continue;
             CAPTURE(describe(c));
             const std::vector<Tensor> in = draw_inputs(c, DType::f32);
             std::vector<Tensor> first;
@@ -192,6 +193,7 @@ TEST_SUITE("simt") {
                 const KernelRun got = run_kernel(c, in, gpu_on_host::kernel(c.op), 64);
                 const std::vector<std::string> launched = simt::take_launched();
                 if (!among(launched, "hopper_kernel")) break;
+                packed += first.empty() && among(launched, "packed_hopper_kernel");
                 CHECK(got.error == "");
                 CHECK_FALSE(summed_apart(c, launched));
                 CAPTURE(int(settings.order));
@@ -208,6 +210,7 @@ TEST_SUITE("simt") {
             }
         }
         CHECK(tried >= (simt::kTsan ? 1 : 30));
+        CHECK(packed >= (simt::kTsan ? 0 : 20));
         settable_gpu_traits() = before;
         simt::settings() = {};
     }
