@@ -55,6 +55,7 @@ struct Taps {
     int count = 0, phases = 0, low = 0, high = 0; // the smallest and the largest offset, or 0
     int begin[kMaxPhases + 1] = {};               // of each phase in the arrays below
     int place[kMaxTaps] = {}, offset[kMaxTaps] = {};
+    __host__ __device__ bool empty(int phase) const { return begin[phase] == begin[phase + 1]; }
 };
 
 /// The cells of a plane. It begins and ends with `margin` cells of zeros, where offsets lead. Cell 0 is the one after
@@ -157,14 +158,14 @@ private:
 
 // ---- packing -------------------------------------------------------------------------------------------------------
 
-/// Packs images h x w with `channels` channels. A block packs 64 channels of 256 cells; the grid has blocks of cells x
-/// groups of channels x phases.
+/// Packs images h x w with `channels` channels. Bit i of `phases` is set if phase i is needed. A block packs 64
+/// channels of 256 cells; the grid has blocks of cells x groups of channels x phases.
 template <class Reader>
 __global__ void __launch_bounds__(256)
-    conv2d_pack_hopper_kernel(Cells cells, Taps taps, int h, int w, int channels, Reader reader, bf16* packed) {
+    conv2d_pack_hopper_kernel(Cells cells, unsigned phases, int h, int w, int channels, Reader reader, bf16* packed) {
     constexpr int kOctets = 8, kStep = 256 / kOctets, kBatch = 4;
     const int phase = int(blockIdx.z);
-    if (gridDim.z > 1 && taps.begin[phase] == taps.begin[phase + 1]) return; // nobody reads it
+    if (!(phases >> phase & 1)) return;
     const int octet = int(blockIdx.y) * kOctets + int(threadIdx.x) % kOctets;
     const OctetReader<Reader> octet_reader(reader, 8 * octet);
     uint4* const to = reinterpret_cast<uint4*>(packed) + (size_t(phase) * (channels / 8) + octet) * cells.count;
@@ -199,12 +200,13 @@ struct FirstLayer {
     int h, row, values, step, pad; // `row`: values of a row
 };
 
-/// Packs the images of a first layer. A block packs 256 cells; the grid has blocks of cells x 1 x phases.
+/// Packs the images of a first layer. Bit i of `phases` is set if phase i is needed. A block packs 256 cells; the grid
+/// has blocks of cells x 1 x phases.
 __global__ void __launch_bounds__(256)
-    conv2d_pack_first_hopper_kernel(Cells cells, Taps taps, FirstLayer layer, uint4* packed) {
+    conv2d_pack_first_hopper_kernel(Cells cells, unsigned phases, FirstLayer layer, uint4* packed) {
     constexpr int kOctets = kFirstLayer / 8;
     const int phase = int(blockIdx.z), octet = int(threadIdx.x) % kOctets;
-    if (taps.begin[phase] == taps.begin[phase + 1]) return; // nobody reads it
+    if (!(phases >> phase & 1)) return;
     for (int i = int(threadIdx.x) / kOctets; i < 256; i += 256 / kOctets) {
         const int cell = int(blockIdx.x) * 256 + i;
         if (cell >= cells.count) continue;
@@ -243,35 +245,40 @@ __global__ void conv2d_pack_filters_hopper_kernel(int count, int n, int taps, in
     packed[i] = pack_8(v);
 }
 
-/// Packs a tensor h x w in `phases` phases.
-template <class Reader>
-void pack(const Plan& plan, int phases, int h, int w, int channels, const Reader& reader, bf16* to) {
-    const dim3 grid(blocks_for(plan.cells.count, 256), unsigned(channels / 64), unsigned(phases));
-    RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, grid, 256, 0, stream(), plan.cells, plan.taps, h, w, channels, reader,
-              to);
-}
+/// Provides the packed dy.
+class PackedDy {
+public:
+    template <class Reader>
+    PackedDy(const Plan& plan, const Geometry& g, const Reader& reader)
+        : data_(size_t(g.out_c) * size_t(plan.cells.count)) {
+        RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, dim3(blocks_for(plan.cells.count, 256), unsigned(g.out_c / 64)),
+                  256, 0, stream(), plan.cells, 1u, g.out_h, g.out_w, g.out_c, reader, data_);
+    }
+    operator const bf16*() const { return data_; }
 
-/// Returns the number of values of packed images.
-size_t packed_size(const Plan& plan, int phases, int channels) {
-    return size_t(phases) * size_t(channels) * size_t(plan.cells.count);
-}
+private:
+    Scratch<bf16> data_;
+};
 
 /// Provides the packed x.
 class PackedX {
 public:
     template <class Reader>
     PackedX(const Plan& plan, const Geometry& g, const Reader& reader)
-        : data_(packed_size(plan, plan.taps.phases, plan.channels)) {
+        : data_(size_t(plan.taps.phases) * size_t(plan.channels) * size_t(plan.cells.count)) {
+        unsigned phases = 0;
+        for (int i = 0; i < plan.taps.phases; ++i) phases |= unsigned(!plan.taps.empty(i)) << i;
+        const unsigned cells = blocks_for(plan.cells.count, 256), z = unsigned(plan.taps.phases);
         if constexpr (std::is_same_v<Reader, Plain<bf16>>)
             if (plan.first_layer) {
                 const FirstLayer layer{reader.x,        g.in_h, g.in_w * g.in_c, plan.values, g.stride.w * g.in_c,
                                        g.pad.w * g.in_c};
-                RG_LAUNCH(conv2d_pack_first_hopper_kernel,
-                          dim3(blocks_for(plan.cells.count, 256), 1, unsigned(plan.taps.phases)), 256, 0, stream(),
-                          plan.cells, plan.taps, layer, reinterpret_cast<uint4*>(data_.data()));
+                RG_LAUNCH(conv2d_pack_first_hopper_kernel, dim3(cells, 1, z), 256, 0, stream(), plan.cells, phases,
+                          layer, reinterpret_cast<uint4*>(data_.data()));
                 return;
             }
-        pack(plan, plan.taps.phases, g.in_h, g.in_w, g.in_c, reader, data_);
+        RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, dim3(cells, unsigned(g.in_c / 64), z), 256, 0, stream(),
+                  plan.cells, phases, g.in_h, g.in_w, g.in_c, reader, data_);
     }
     operator const bf16*() const { return data_; }
 
@@ -358,7 +365,7 @@ __device__ __forceinline__ void produce(const Convolution& c, const bf16* images
     Ring slot{T::kSlots}, stage{c.stages};
     const int begin = kDgrad ? int(blockIdx.z) : 0, end = kDgrad ? begin + 1 : taps.phases;
     for (int phase = begin; phase < end; ++phase) {
-        if (taps.begin[phase] == taps.begin[phase + 1]) continue;
+        if (taps.empty(phase)) continue;
         for (int chunk = 0; chunk < c.chunks; ++chunk) {
             const int octet = ((kDgrad ? 0 : phase) * c.chunks + chunk) * T::kOctets;
             mbarrier_wait(stage_barriers.empty + stage.index, stage.parity ^ 1);
@@ -396,7 +403,7 @@ __device__ __forceinline__ void consume(const Convolution& c, const std::byte* s
     Ring slot{T::kSlots}, stage{c.stages};
     const int begin = kDgrad ? int(blockIdx.z) : 0, end = kDgrad ? begin + 1 : taps.phases;
     for (int phase = begin; phase < end; ++phase) {
-        if (taps.begin[phase] == taps.begin[phase + 1]) continue;
+        if (taps.empty(phase)) continue;
         for (int chunk = 0; chunk < c.chunks; ++chunk) {
             mbarrier_wait(stage_barriers.full + stage.index, stage.parity);
             const uint64_t cells =
@@ -544,7 +551,7 @@ struct WeightGradient {
         tile_cells = size, x_cells = size + all.high - all.low, tiles = (cells.count - 2 * cells.margin) / size;
         taps = all.count, phases = 0;
         for (int i = 0; i < all.phases; ++i) {
-            if (all.begin[i] == all.begin[i + 1]) continue;
+            if (all.empty(i)) continue;
             for (int tap = all.begin[i]; tap < all.begin[i + 1]; ++tap)
                 place[tap] = all.place[tap], start[tap] = phases * octets * x_cells + all.offset[tap] - low;
             phase[phases++] = i;
@@ -741,8 +748,7 @@ bool conv2d_grad_packed(const Geometry& g, const DyReader& dy_reader, const XRea
     if (!covers(g) || hopper_covers(g) || (first_layer(g) && (a.data || !std::is_same_v<XReader, Plain<bf16>>)))
         return false;
     const Plan plan = plan_of(g, first_layer(g));
-    const Scratch<bf16> dy(packed_size(plan, 1, g.out_c));
-    pack(plan, 1, g.out_h, g.out_w, g.out_c, dy_reader, dy);
+    const PackedDy dy(plan, g, dy_reader);
     const Tensor &dw = call.out[O::dw], &db = call.out[O::dbias], &dx = call.out[O::dx];
     if (a.filters && !(plan.first_layer      ? run_wgrad<kMaxTaps, kFirstLayer>(g, plan, dy, x, dw, db)
                        : plan.taps.count > 1 ? run_wgrad<kMaxTaps, 64>(g, plan, dy, x, dw, db)

@@ -181,7 +181,8 @@ class Launch:
             **ARITHMETIC, **self.shared.functions(kernel.asynchronous), **memory.functions(False),
             "FENCE_PROXY": self.fence_proxy, "BARRIER_INIT": self.barrier_init, "BARRIER_ARRIVE": self.arrive,
             "BULK_COPY": self.bulk_copy, "FENCE_PRODUCTS": self.fence_products, "PRODUCT": self.product,
-            "COMMIT": self.commit}
+            "COMMIT": self.commit,
+            "PARAMETER": lambda at, form: struct.unpack_from(form, parameters[at >> 32], at & 0xffffffff)[0]}
         exec(kernel.code, self.names)
 
     def run(self):

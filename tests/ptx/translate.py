@@ -52,7 +52,7 @@ class Kernel:
         self.place_shared(body, module_shared)
         self.sites = []            # instruction of each place where threads wait
         self.parameter_loads = []  # (index, offset, format) of each value in the list P
-        self.pointers = {}         # the parameter whose address a register holds
+        self.pointers = {}         # the parameter whose address (index << 32) a register holds
         self.lines = [0]           # PTX line of each line of `python`
         self.sums = []             # the registers of each accumulator of wgmma
         self.python = []
@@ -243,7 +243,7 @@ class Kernel:
         target, source = i.operands
         if source in self.parameters:
             self.pointers[target] = source
-            return "pass"
+            return f"{target[1:]} = {self.parameters[source] << 32}"
         if source.startswith("{"):
             parts = registers_of(source)
             width = width_of(i.kind) // len(parts)
@@ -309,6 +309,11 @@ class Kernel:
             raise Fault("a conversion that is not implemented")
         return f"{target} = {a} & {(1 << width_of(to)) - 1}"
 
+    def op_bfi(self, i):
+        a, b, position, length = (self.value(o, i.kind) for o in i.operands[1:])
+        mask = (1 << int(length)) - 1 << int(position)
+        return self.assign(i, f"{b} & {(1 << width_of(i.kind)) - 1 ^ mask} | {a} << {position} & {mask}")
+
     def op_prmt(self, i):
         a, b, selector = (self.value(o, "u32") for o in i.operands[1:])
         return f"{i.operands[0][1:]} = PRMT({a}, {b}, {selector})"
@@ -331,6 +336,11 @@ class Kernel:
 
     def load_parameter(self, i, targets):
         name, *offset = i.operands[1].strip("[]").split("+")
+        if name not in self.pointers and name not in self.parameters:  # an address that was computed
+            if len(targets) > 1 or width_of(i.kind) != 32:
+                raise Fault("a load of this type from a computed address is not implemented")
+            mask = f" & {(1 << 64) - 1}" if targets[0].startswith("rd") else ""
+            return f"{targets[0]} = PARAMETER({self.address(i.operands[1])}, '<{LETTERS[i.kind]}'){mask}"
         index, at = self.parameters[self.pointers.get(name, name)], int(offset[0]) if offset else 0
         lines = []
         for target in targets:
