@@ -92,6 +92,7 @@ speed_of_other_networks() {
     need $build/bench_train
     measure --net B --precision bf16 --batch 32
     measure --net C --precision bf16 --batch 128
+    for mode in train infer; do measure --net resnet18 --size 224 --mode $mode --precision bf16 --batch 256; done
 }
 profile() { # kernels
     use "$1"
@@ -328,7 +329,7 @@ step 'prediction speed, portable kernels' 60 15 speed portable infer bf16
 step 'prediction speed, Hopper kernels' 60 15 speed hopper infer bf16
 step 'training speed, fp32' 60 15 speed portable train fp32
 step 'prediction speed, fp32' 60 15 speed portable infer fp32
-step 'training speed, other networks' 60 15 speed_of_other_networks
+step 'speed, other networks' 60 15 speed_of_other_networks
 step '20 losses, 4 ranks beside 1' 60 15 losses_of_ranks
 step "training, $epochs epochs" 200 $((10 + epochs)) train 1
 if [ "$gpus" -gt 1 ]; then step "training, $epochs epochs, $gpus GPUs" 200 $((10 + epochs)) train "$gpus"; fi
@@ -338,6 +339,7 @@ for mode in train infer; do
         step "PyTorch, $mode, batch $batch" 60 15 torch --mode $mode --batch $batch
     done
     step "PyTorch, $mode, fp32" 60 15 torch --mode $mode --batch 1024 --precision fp32
+    step "PyTorch, $mode, resnet18" 60 15 torch --mode $mode --batch 256 --net resnet18 --size 224
 done
 for mode in train infer; do
     for batch in 1024 256; do
