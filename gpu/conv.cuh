@@ -99,7 +99,7 @@ bool convolve_packed(const Geometry& g, const Reader& reader, const GivenFilters
                      const ChannelReductions& reductions);
 
 /// Defined in conv_packed_hopper.cu. Runs conv2d_grad with readers of dy and x, and returns true; `sums` is as in
-/// data_gradient(). Returns false if its kernels are not enabled, do not cover the case, or are slower than others.
+/// data_gradient(). Returns false if its kernels are not enabled or do not cover the case, or if hopper_covers().
 template <class DyReader, class XReader>
 bool conv2d_grad_packed(const Geometry& g, const DyReader& dy, const XReader& x, const Call& call,
                         const NormSums* sums);

@@ -210,8 +210,7 @@ template <class T, class DyReader, class XReader>
 void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     if constexpr (std::is_same_v<T, bf16>)
         if (wgrad_on_hopper(g, dy, x, dw, db)) return;
-    const int64_t count = int64_t(g.out_c) * wgrad_pitch(g.taps());
-    RG_CHECK(count < INT32_MAX - 32, "conv2d_grad: expected fewer than 2^31 values in all filters, got ", count);
+    const size_t count = size_t(g.out_c) * size_t(wgrad_pitch(g.taps()));
     const auto launch_kernel = [&](auto whole) {
         constexpr Whole kWhole = decltype(whole)::value;
         constexpr int kPixelBytes = kPlanes<T> * 8 * kOctets<kWhole> * int(sizeof(bf16));
@@ -222,7 +221,7 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
             std::min(std::max(1, kBlocks / int(grid.x * grid.y)), steps_in(t.blocks(), kTilesPerBlock));
         const int per_split = steps_in(t.blocks(), std::max(1, max_splits));
         const unsigned splits = blocks_for(t.blocks(), std::max(1, per_split));
-        const Scratch<float> partials(splits * size_t(count));
+        const Scratch<float> partials(splits * count);
         if (splits > 0)
             RG_LAUNCH((conv2d_wgrad_kernel<T, kWhole, DyReader, XReader>), dim3(grid.x, grid.y, splits), kTileThreads,
                       size_t(t.octet_cells * kPixelBytes), stream(), g, t, dy, x, per_split, partials);
@@ -240,9 +239,10 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
 
 void reduce_wgrad(const Geometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db) {
     const int values = count >= 8 ? 32 : 256; // few splits need no sharing
-    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(int64_t(g.out_c) * wgrad_pitch(g.taps()), values), 256, 0,
-              stream(), count, values, g.out_c, g.taps(), Divisor(wgrad_pitch(g.taps())), partials, pointer<float>(dw),
-              pointer<float>(db));
+    const int64_t all = int64_t(g.out_c) * wgrad_pitch(g.taps());
+    RG_CHECK(all < INT32_MAX - values, "conv2d_grad: expected fewer than 2^31 values in all filters, got ", all);
+    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(all, values), 256, 0, stream(), count, values, g.out_c, g.taps(),
+              Divisor(wgrad_pitch(g.taps())), partials, pointer<float>(dw), pointer<float>(db));
 }
 
 // If y is given, a batch norm follows the convolution, and dy is the gradient with respect to its result. The kernels

@@ -1,7 +1,8 @@
-// Convolution and its gradients for Hopper GPUs (sm_90a), for images of any size. Covers bf16 and multiples of 64
-// channels and filters, for 3 x 3 and 1 x 1 filters with strides of 1 and 2. And first layers: few input channels, of
-// which a row of the filters has at most 32 values, as in 7 x 7 filters of RGB images. conv_hopper.cu and
-// conv_grad_hopper.cu are faster for the few cases that they cover; conv.cu and conv_grad.cu cover all others.
+// Convolution and its gradients for Hopper GPUs (sm_90a), for images up to some 500 pixels wide. Covers bf16 and
+// multiples of 64 channels and filters, for 3 x 3 and 1 x 1 filters with strides of 1 and 2. And first layers, which
+// have few input channels: a row of their filters has at most 32 values, as in 7 x 7 filters of RGB images, and they
+// need no data gradient. conv_hopper.cu and conv_grad_hopper.cu are faster where conv_hopper.cu covers the case;
+// conv.cu and conv_grad.cu cover all other cases.
 //
 // Packed images. A kernel first brings the images into an order in which the others copy them in bulk. It applies batch
 // norm, ReLU or their gradient once per value. An octet is a group of 8 channels:
@@ -18,7 +19,7 @@
 // Products. The rows of a product are consecutive cells. Those that are no pixels of the result are left out when a
 // block stores its results. A warp copies cells and filters to shared memory, and two groups of 128 threads multiply.
 // In the weight gradient, the sum runs over cells, and dy is 0 in those that are no pixels. So a value of x that is not
-// finite makes the gradients of all taps of its channel NaN.
+// finite makes the gradients of all taps of its channel NaN, even if no filter reads the value.
 //
 //   staged cells     [octet][cell][8 channels]
 //   staged filters   [octet of input channels][result channel][8 input channels], for one row and column of the filters
@@ -32,6 +33,7 @@
 #include "ringgrad/gpu/octets.cuh"
 
 #include <algorithm>
+#include <optional>
 
 namespace rg::RG_GPU {
 
@@ -42,6 +44,9 @@ constexpr int kFirstLayer = 32; // values of a cell in a first layer
 constexpr int kMaxTaps = 9, kMaxPhases = 4, kMaxStages = 4;
 /// The number of cells in a plane is a multiple of this, besides the cells at its ends.
 constexpr int kCellStep = 256;
+/// Cells of a tile of the weight gradient.
+constexpr int kLargeTile = 128, kSmallTile = 64;
+constexpr int kSlotsBytes = 48 << 10; // of the slots of filters, at most
 // Dynamic shared memory of a block if an SM runs one or two. The arrays of fixed size take less than kFixedBytes.
 constexpr int kFixedBytes = 2 << 10, kSharedBytes = (227 << 10) - kFixedBytes,
               kHalfOfShared = (113 << 10) - kFixedBytes;
@@ -89,14 +94,24 @@ struct AxisTaps {
     }
 };
 
-/// Returns the plan of a convolution, for its gradients as well.
-Plan plan_of(const Geometry& g, bool first_layer) {
+/// Returns the plan of a convolution, for its gradients as well, or none if the kernels of this file do not cover it.
+std::optional<Plan> find_plan(const Geometry& g) {
+    const bool first_layer = g.in_c % 64 != 0, square = g.r == g.s && (g.r == 1 || g.r == 3);
+    const bool covered =
+        first_layer ? g.r <= kMaxTaps && g.s * g.in_c <= kFirstLayer && g.dilation.w == 1 : square && g.stride.w <= 2;
+    if (!gpu_traits().hopper_kernels || !covered || g.out_c % 64 != 0 || g.stride.h > 2) return {};
     const AxisTaps rows(g.r, g.stride.h, g.pad.h, g.dilation.h, g.in_h, g.out_h);
     const AxisTaps columns = first_layer ? AxisTaps(1, 1, 0, 1, g.out_w, g.out_w)
                                          : AxisTaps(g.s, g.stride.w, g.pad.w, g.dilation.w, g.in_w, g.out_w);
+    // Many zeros would cost more than these kernels gain.
+    const double pixels = std::max(double(g.pixels()), double(g.images) * g.in_h * g.in_w / g.stride.h / g.stride.w);
+    const double all_cells = double(g.images) * rows.length * columns.length;
+    if (g.pixels() == 0 || all_cells > 4 * pixels || all_cells > 1 << 28) return {};
+
     const int filter_columns = first_layer ? 1 : g.s, stride_w = first_layer ? 1 : g.stride.w;
     Taps taps;
     taps.phases = g.stride.h * stride_w;
+    int used_phases = 0;
     for (int phase = 0; phase < taps.phases; ++phase) {
         for (int r = 0; r < g.r; ++r)
             for (int s = 0; s < filter_columns; ++s) {
@@ -108,20 +123,25 @@ Plan plan_of(const Geometry& g, bool first_layer) {
                 ++taps.count;
             }
         taps.begin[phase + 1] = taps.count;
+        used_phases += !taps.empty(phase);
     }
-    const int64_t inner = int64_t(g.images) * rows.length * columns.length;
+    // In each kernel, at least one stage must fit into shared memory.
+    const int halo = taps.high - taps.low;
+    if (halo > kSharedBytes / 128 || kSlotsBytes + 128 * (256 + halo) > kSharedBytes ||
+        8192 + used_phases * 128 * (kSmallTile + halo) > kSharedBytes)
+        return {};
     const int margin = std::max(-taps.low, taps.high);
-    const int64_t count = (inner + kCellStep - 1) / kCellStep * kCellStep + 2 * margin;
-    return {taps,
-            {Divisor(rows.length * columns.length), Divisor(columns.length), g.images, margin, int(count), g.stride.h,
-             stride_w},
-            first_layer,
-            first_layer ? kFirstLayer : g.in_c,
-            g.taps() / taps.count,
-            g.in_h,
-            g.in_w,
-            g.out_h,
-            g.out_w};
+    const int count = (int(all_cells) + kCellStep - 1) / kCellStep * kCellStep + 2 * margin;
+    return Plan{
+        taps,
+        {Divisor(rows.length * columns.length), Divisor(columns.length), g.images, margin, count, g.stride.h, stride_w},
+        first_layer,
+        first_layer ? kFirstLayer : g.in_c,
+        g.taps() / taps.count,
+        g.in_h,
+        g.in_w,
+        g.out_h,
+        g.out_w};
 }
 
 /// The pixel of a cell, within its phase.
@@ -322,6 +342,7 @@ struct Tile {
     static constexpr int kOctets = C / 8;
     static constexpr int kCells = N == 64 ? 256 : 128, kGroupCells = kCells / 2, kParts = kGroupCells / 64;
     static constexpr int kSlots = N == 64 ? 6 : 3, kSlotBytes = C * N * 2; // of filters
+    static_assert(kSlots * kSlotBytes <= kSlotsBytes);
     using Results = ResultTile<kCells, N, kConsumers>;
 };
 
@@ -498,19 +519,19 @@ __global__ void __launch_bounds__(kThreads, 2)
     convolve<64, N, true>(c, images, filters, e, out);
 }
 
-/// Runs the convolution or its data gradient for packed images with `channels` channels. Returns false and does nothing
-/// if the stages would take too much shared memory.
+/// Runs the convolution or its data gradient for packed images with `channels` channels.
 template <int C, int N, bool kDgrad>
-bool run_conv2d(const Geometry& g, const Plan& plan, int channels, const bf16* images, const GivenFilters& w,
+void run_conv2d(const Geometry& g, const Plan& plan, int channels, const bf16* images, const GivenFilters& w,
                 Epilogue<bf16> e, bf16* out, const ChannelReductions& reductions) {
     using T = Tile<C, N>;
     const int stage_cells = T::kCells + plan.taps.high - plan.taps.low, stage_bytes = T::kOctets * stage_cells * 16;
     const int chunks = channels / C, slot_bytes = T::kSlots * T::kSlotBytes;
     // Two blocks per SM if each can have two stages, since one then computes while the other stores its results.
-    const int fit = (kHalfOfShared - slot_bytes) / stage_bytes, uses = (kDgrad ? 1 : plan.taps.phases) * chunks;
-    const int stages = std::min({uses, kMaxStages, std::max(fit, 2)});
+    const int fit = (kHalfOfShared - slot_bytes) / stage_bytes, most = (kSharedBytes - slot_bytes) / stage_bytes;
+    const int uses = (kDgrad ? 1 : plan.taps.phases) * chunks;
+    const int stages = std::min({uses, kMaxStages, std::max(fit, std::min(most, 2))});
     const int bytes = std::max(slot_bytes + stages * stage_bytes, T::Results::kBytes);
-    if (bytes > kSharedBytes) return false;
+    RG_CHECK(stages > 0 && bytes <= kSharedBytes, "conv2d: ", stages, " stages do not fit into shared memory");
     const Convolution c{plan, chunks, g.out_c, stages, stage_cells};
     const unsigned tiles = unsigned((plan.cells.count - 2 * plan.cells.margin) / T::kCells);
     const dim3 grid(tiles, unsigned(g.out_c / N), kDgrad ? unsigned(plan.taps.phases) : 1);
@@ -525,7 +546,6 @@ bool run_conv2d(const Geometry& g, const Plan& plan, int channels, const bf16* i
         RG_LAUNCH((conv2d_forward_packed_hopper_kernel<C, N>), grid, kThreads, size_t(bytes), stream(), c, images,
                   filters, e, out);
     reductions.finish(partials, tiles * grid.z, TileResults{c, T::kCells}, g);
-    return true;
 }
 
 // ---- the weight gradient -------------------------------------------------------------------------------------------
@@ -602,7 +622,7 @@ __device__ __forceinline__ void consume(const WeightGradient& p, const std::byte
     constexpr int kFirst = kTaps == 1 ? 0 : 5 * kIndex, kCount = kTaps == 1 ? 1 : 5 - kIndex;
     constexpr bool kBias = kTaps == 1 || kIndex == 0;
     const int first_filter = kTaps == 1 ? 64 * kIndex : 0; // of the block's
-    const bool takes_part = first_filter < p.filters;
+    const bool takes_part = first_filter < p.filters && kFirst < p.taps;
     const int dy_bytes = p.filters / 8 * p.tile_cells * 16;
     float sums[kCount][N / 2] = {}, bias[4] = {};
     const uint64_t ones_descriptor = descriptor(ones, 0, 0); // the same 8 x 8 ones for all 16 cells
@@ -690,15 +710,15 @@ __global__ void __launch_bounds__(kGradThreads, 1)
 #endif
 }
 
-/// Computes dw and db. Returns false and does nothing if the stages would take too much shared memory.
+/// Computes dw and db.
 template <int kTaps, int N, class XReader>
-bool run_wgrad(const Geometry& g, const Plan& plan, const bf16* dy, const XReader& x_reader, const Tensor& dw,
+void run_wgrad(const Geometry& g, const Plan& plan, const bf16* dy, const XReader& x_reader, const Tensor& dw,
                const Tensor& db) {
     const int filters = kTaps == 1 && g.out_c % 128 == 0 ? 128 : 64, taps = g.taps();
     WeightGradient p{plan.cells, plan.channels, plan.values, g.out_c, wgrad_pitch(taps), taps, filters, plan.taps.low};
-    p.set_tile(128, plan.taps, N / 8);
-    if (p.stages < 3) p.set_tile(64, plan.taps, N / 8); // with a larger halo, but space for more stages
-    if (p.stages < 2) return false;
+    p.set_tile(kLargeTile, plan.taps, N / 8);
+    if (p.stages < 3) p.set_tile(kSmallTile, plan.taps, N / 8); // relatively more halo, but space for more stages
+    RG_CHECK(p.stages > 0, "conv2d_grad: expected a stage of at most ", kSharedBytes, " bytes, got ", p.stage_bytes);
     const int in_chunks = plan.channels / N, out_chunks = g.out_c / p.filters;
     const int splits = std::clamp(gpu_traits().sm_count / (in_chunks * out_chunks), 1, p.tiles);
     const Scratch<float> partials(size_t(splits) * size_t(g.out_c) * size_t(p.pitch));
@@ -707,20 +727,6 @@ bool run_wgrad(const Geometry& g, const Plan& plan, const bf16* dy, const XReade
               dim3(unsigned(splits), unsigned(in_chunks), unsigned(out_chunks)), kGradThreads,
               size_t(p.stages * p.stage_bytes), stream(), p, dy, x, partials);
     reduce_wgrad(g, splits, partials, dw, db);
-    return true;
-}
-
-/// Returns true if the kernels cover the case. first_layer() tells which of the two kinds of cases it is.
-bool first_layer(const Geometry& g) { return g.in_c % 64 != 0; }
-bool covers(const Geometry& g) {
-    const auto cells = [](int pixels, int pad, int taps, int dilation) { return pixels + 2 * pad + taps * dilation; };
-    const double most_cells = double(g.images) * cells(g.in_h, g.pad.h, g.r, g.dilation.h) *
-                              cells(g.in_w, g.pad.w, g.s, g.dilation.w); // at least
-    if (!gpu_traits().hopper_kernels || g.out_c % 64 != 0 || g.stride.h > 2 || g.pixels() == 0 ||
-        int64_t(g.images) * g.in_h * g.in_w == 0 || most_cells > 1 << 29)
-        return false;
-    if (first_layer(g)) return g.r <= kMaxTaps && g.s * g.in_c <= kFirstLayer && g.dilation.w == 1;
-    return g.stride.w <= 2 && ((g.r == 3 && g.s == 3) || (g.r == 1 && g.s == 1));
 }
 
 } // namespace
@@ -728,12 +734,17 @@ bool covers(const Geometry& g) {
 template <class Reader>
 bool convolve_packed(const Geometry& g, const Reader& reader, const GivenFilters& w, const Epilogue<bf16>& e, bf16* out,
                      const ChannelReductions& reductions) {
-    if (!covers(g) || (first_layer(g) && !std::is_same_v<Reader, Plain<bf16>>)) return false;
-    const Plan plan = plan_of(g, first_layer(g));
+    const std::optional<Plan> found = find_plan(g);
+    if (!found || (found->first_layer && !std::is_same_v<Reader, Plain<bf16>>)) return false;
+    const Plan& plan = *found;
     const PackedX x(plan, g, reader);
-    if (plan.first_layer) return run_conv2d<kFirstLayer, 64, false>(g, plan, plan.channels, x, w, e, out, reductions);
-    return g.out_c % 128 == 0 ? run_conv2d<64, 128, false>(g, plan, plan.channels, x, w, e, out, reductions)
-                              : run_conv2d<64, 64, false>(g, plan, plan.channels, x, w, e, out, reductions);
+    if (plan.first_layer)
+        run_conv2d<kFirstLayer, 64, false>(g, plan, plan.channels, x, w, e, out, reductions);
+    else if (g.out_c % 128 == 0)
+        run_conv2d<64, 128, false>(g, plan, plan.channels, x, w, e, out, reductions);
+    else
+        run_conv2d<64, 64, false>(g, plan, plan.channels, x, w, e, out, reductions);
+    return true;
 }
 template bool convolve_packed(const Geometry&, const Plain<bf16>&, const GivenFilters&, const Epilogue<bf16>&, bf16*,
                               const ChannelReductions&);
@@ -745,22 +756,31 @@ bool conv2d_grad_packed(const Geometry& g, const DyReader& dy_reader, const XRea
                         const NormSums* sums) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();
-    if (!covers(g) || hopper_covers(g) || (first_layer(g) && (a.data || !std::is_same_v<XReader, Plain<bf16>>)))
+    const std::optional<Plan> found = find_plan(g);
+    if (!found || hopper_covers(g) || (found->first_layer && (a.data || !std::is_same_v<XReader, Plain<bf16>>)))
         return false;
-    const Plan plan = plan_of(g, first_layer(g));
+    const Plan& plan = *found;
     const PackedDy dy(plan, g, dy_reader);
-    const Tensor &dw = call.out[O::dw], &db = call.out[O::dbias], &dx = call.out[O::dx];
-    if (a.filters && !(plan.first_layer      ? run_wgrad<kMaxTaps, kFirstLayer>(g, plan, dy, x, dw, db)
-                       : plan.taps.count > 1 ? run_wgrad<kMaxTaps, 64>(g, plan, dy, x, dw, db)
-                       : g.in_c % 128 == 0   ? run_wgrad<1, 128>(g, plan, dy, x, dw, db)
-                                             : run_wgrad<1, 64>(g, plan, dy, x, dw, db)))
-        return false;
+    const Tensor &dw = call.out[O::dw], &db = call.out[O::dbias];
+    if (!a.filters) {
+    } else if (plan.first_layer) {
+        run_wgrad<kMaxTaps, kFirstLayer>(g, plan, dy, x, dw, db);
+    } else if (plan.taps.count > 1) {
+        run_wgrad<kMaxTaps, 64>(g, plan, dy, x, dw, db);
+    } else if (g.in_c % 128 == 0) {
+        run_wgrad<1, 128>(g, plan, dy, x, dw, db);
+    } else {
+        run_wgrad<1, 64>(g, plan, dy, x, dw, db);
+    }
     if (!a.data) return true;
-    const Geometry of_dx = geometry_of(call.in[O::dy].shape(), dx.shape(), call.in[O::w], a.conv);
+    const Tensor &w = call.in[O::w], &dx = call.out[O::dx];
+    const Geometry of_dx = geometry_of(call.in[O::dy].shape(), dx.shape(), w, a.conv);
     const Epilogue<bf16> e{.residual = pointer<bf16>(call.in[O::addend])};
-    bf16* const out = pointer<bf16>(dx);
-    return g.in_c % 128 == 0 ? run_conv2d<64, 128, true>(of_dx, plan, g.out_c, dy, call.in[O::w], e, out, {{}, sums})
-                             : run_conv2d<64, 64, true>(of_dx, plan, g.out_c, dy, call.in[O::w], e, out, {{}, sums});
+    if (g.in_c % 128 == 0)
+        run_conv2d<64, 128, true>(of_dx, plan, g.out_c, dy, w, e, pointer<bf16>(dx), {{}, sums});
+    else
+        run_conv2d<64, 64, true>(of_dx, plan, g.out_c, dy, w, e, pointer<bf16>(dx), {{}, sums});
+    return true;
 }
 template bool conv2d_grad_packed(const Geometry&, const Plain<bf16>&, const Plain<bf16>&, const Call&, const NormSums*);
 template bool conv2d_grad_packed(const Geometry&, const NormGradient<bf16>&, const Plain<bf16>&, const Call&,

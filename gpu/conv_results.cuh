@@ -82,6 +82,8 @@ struct ResultTile {
             load_coefficients(e.terms.mean, mean);
         } else {
             values_of(load_eight(results, in_tile, true, 8), shift);
+            RG_UNROLL
+            for (float& each : shift) each = numbers[0] >= 0 ? each : 0;
         }
         const NormTerms<T> terms{e.terms.x, scale, shift, mean, e.terms.relu};
         TwoSums channel_sums[8];
@@ -146,10 +148,11 @@ struct ResultTile {
             total.first += sums[i * kSumPitch + thread];
             total.second += sums[i * kSumPitch + kN + thread];
         }
-        if constexpr (!kDgrad) { // the terms were deviations from the first pixel
+        if constexpr (!kDgrad) { // the terms were deviations from the first pixel, or from 0 if it has no number
             const float mean_deviation = total.first / float(max(count_pixels(), 1));
             const float squares = total.second - total.first * mean_deviation;
-            total = {results[thread] + mean_deviation + (e.bias ? e.bias[channel] : 0), squares < 0 ? 0 : squares};
+            total = {(numbers[0] >= 0 ? results[thread] : 0) + mean_deviation + (e.bias ? e.bias[channel] : 0),
+                     squares < 0 ? 0 : squares};
         }
         float* const to = e.partials + size_t(partial) * 2 * out_c + channel;
         to[0] = total.first, to[out_c] = total.second;

@@ -34,9 +34,9 @@ __global__ void __launch_bounds__(kThreads) elementwise_groups_kernel(int64_t co
     if (i < count) f.template at<kWidth>(i);
 }
 
-/// Calls f.at<8>(i) for each octet of values if `row`, the number of values with consecutive channels, is a multiple of
-/// 8 and the tensors are aligned. Else calls f.at<1>(i) for each value. In bf16, an octet takes one load of 16 bytes;
-/// loads of 2 bytes lose half of the memory's rate.
+/// Calls f.at<8>(i) for each octet of values if the tensors are aligned and `row` is a multiple of 8. Else calls
+/// f.at<1>(i) for each value. `row` is the number of values with consecutive channels, and `count` a multiple of it. In
+/// bf16, an octet takes one load of 16 bytes; loads of 2 bytes lose half of the memory's rate.
 template <class F>
 void elementwise_groups(int64_t count, int64_t row, std::initializer_list<const void*> tensors, const F& f) {
     if (count == 0) return;
@@ -47,7 +47,7 @@ void elementwise_groups(int64_t count, int64_t row, std::initializer_list<const 
         RG_LAUNCH((elementwise_groups_kernel<kWidth, F>), blocks_for(count, kThreads * kWidth), kThreads, 0, stream(),
                   count, f);
     };
-    with_width(aligned && count % 8 == 0 ? row : 1, launch_kernel);
+    with_width(aligned ? row : 1, launch_kernel);
 }
 
 /// Calls f with the kind as a constant, so that each kind has kernels of its own.

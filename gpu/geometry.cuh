@@ -18,7 +18,7 @@ struct Axes {
 };
 
 /// Extents of a convolution with filters of r rows and s columns. in_h, in_w and in_c are those of x, and out_h, out_w
-/// and out_c those of y. But in the data gradients of conv.cu and conv_hopper.cu, they are those of dy and dx.
+/// and out_c those of y. But in the data gradients of conv*.cu, they are those of dy and dx.
 struct Geometry {
     int images, in_h, in_w, in_c, out_h, out_w, out_c, r, s;
     Axes stride, pad, dilation;

@@ -235,4 +235,24 @@ TEST_SUITE("simt") {
         }
         gpu_on_host::settable_gpu_traits() = before;
     }
+
+    // The first cell of the second tile of packed images is no pixel of the result, and reads the last column.
+    TEST_CASE("simt ops: the kernels for Hopper GPUs leave pixels that no filter reads out of statistics") {
+        const gpu::GpuTraits before = gpu_on_host::settable_gpu_traits();
+        gpu_on_host::settable_gpu_traits() = {.sm_count = 4, .hopper_kernels = true};
+        const int64_t width = 86, c = 64, k = 128;
+        const Tensor x = Tensor::zeros({1, 9, width, c}), w = Tensor::zeros({k, 3, 3, c});
+        for (int64_t i = 0; i < x.numel(); ++i)
+            x.data<float>()[i] = i / c % width == width - 1 ? INFINITY : float(i / c % 2); // y = 0 in each pixel
+        for (int64_t i = 0; i < k; ++i) w.data<float>()[((i * 3 + 1) * 3 + 0) * c] = 1;
+        ExecutorDevice device;
+        const Context on{.device = &device};
+        const ContextScope scope(on);
+        simt::take_launched();
+        const Tensor moments =
+            conv2d_stats(x.to(DType::bf16).to_device(), w.to_device(), {}, {.stride = 2}).stats.to_host();
+        CHECK(among(simt::take_launched(), "packed_hopper_kernel"));
+        for (int64_t i = 0; i < 2 * k; ++i) CHECK(moments.data<float>()[i] == 0);
+        gpu_on_host::settable_gpu_traits() = before;
+    }
 }
