@@ -80,9 +80,10 @@ struct Plan {
     int in_h, in_w, out_h, out_w;
 };
 
-/// The taps of one axis.
+/// The taps of one axis, for images with `full` and results with `small` pixels along it.
 struct AxisTaps {
-    int phase[kMaxTaps], offset[kMaxTaps], low = 0, high = 0, length; // cells from a row (image) to the next
+    int phase[kMaxTaps], offset[kMaxTaps], low = 0, high = 0; // low, high: the smallest and the largest offset, or 0
+    int length;                                               // cells, zeros included
     AxisTaps(int taps, int stride, int pad, int dilation, int full, int small) {
         for (int i = 0; i < taps; ++i) {
             const int position = i * dilation - pad;
@@ -213,11 +214,11 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/// A first layer's images h x w with c channels, of which the filters read `values` values of a row: the first one for
-/// result column i is i * step - pad.
+/// The images of a first layer, which have h rows of `row` values. For result column i, the filters read `values`
+/// values of a row, from value i * step - pad on.
 struct FirstLayer {
     const bf16* x;
-    int h, row, values, step, pad; // `row`: values of a row
+    int h, row, values, step, pad;
 };
 
 /// Packs the images of a first layer. Bit i of `phases` is set if phase i is needed. A block packs 256 cells; the grid
@@ -346,6 +347,7 @@ struct Tile {
     using Results = ResultTile<kCells, N, kConsumers>;
 };
 
+/// What the kernels of the forward pass and of the data gradient need to know.
 struct Convolution {
     Plan plan;
     int chunks, out_c;       // of C input channels; channels of the result
@@ -554,6 +556,7 @@ void run_conv2d(const Geometry& g, const Plan& plan, int channels, const bf16* i
 constexpr int kGradThreads = kConsumers + kGroup, kProducerRegisters = 72, kConsumerRegisters = 216;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
 
+/// What the kernel of the weight gradient needs to know.
 struct WeightGradient {
     Cells cells;
     int channels, values, out_c; // of a cell of x; of a filter per tap (Plan); of dy
@@ -738,12 +741,10 @@ bool convolve_packed(const Geometry& g, const Reader& reader, const GivenFilters
     if (!found || (found->first_layer && !std::is_same_v<Reader, Plain<bf16>>)) return false;
     const Plan& plan = *found;
     const PackedX x(plan, g, reader);
-    if (plan.first_layer)
-        run_conv2d<kFirstLayer, 64, false>(g, plan, plan.channels, x, w, e, out, reductions);
-    else if (g.out_c % 128 == 0)
-        run_conv2d<64, 128, false>(g, plan, plan.channels, x, w, e, out, reductions);
-    else
-        run_conv2d<64, 64, false>(g, plan, plan.channels, x, w, e, out, reductions);
+    const auto run = plan.first_layer     ? run_conv2d<kFirstLayer, 64, false>
+                     : g.out_c % 128 == 0 ? run_conv2d<64, 128, false>
+                                          : run_conv2d<64, 64, false>;
+    run(g, plan, plan.channels, x, w, e, out, reductions);
     return true;
 }
 template bool convolve_packed(const Geometry&, const Plain<bf16>&, const GivenFilters&, const Epilogue<bf16>&, bf16*,
@@ -761,25 +762,16 @@ bool conv2d_grad_packed(const Geometry& g, const DyReader& dy_reader, const XRea
         return false;
     const Plan& plan = *found;
     const PackedDy dy(plan, g, dy_reader);
-    const Tensor &dw = call.out[O::dw], &db = call.out[O::dbias];
-    if (!a.filters) {
-    } else if (plan.first_layer) {
-        run_wgrad<kMaxTaps, kFirstLayer>(g, plan, dy, x, dw, db);
-    } else if (plan.taps.count > 1) {
-        run_wgrad<kMaxTaps, 64>(g, plan, dy, x, dw, db);
-    } else if (g.in_c % 128 == 0) {
-        run_wgrad<1, 128>(g, plan, dy, x, dw, db);
-    } else {
-        run_wgrad<1, 64>(g, plan, dy, x, dw, db);
-    }
+    const auto wgrad = plan.first_layer      ? run_wgrad<kMaxTaps, kFirstLayer, XReader>
+                       : plan.taps.count > 1 ? run_wgrad<kMaxTaps, 64, XReader>
+                       : g.in_c % 128 == 0   ? run_wgrad<1, 128, XReader>
+                                             : run_wgrad<1, 64, XReader>;
+    if (a.filters) wgrad(g, plan, dy, x, call.out[O::dw], call.out[O::dbias]);
     if (!a.data) return true;
     const Tensor &w = call.in[O::w], &dx = call.out[O::dx];
     const Geometry of_dx = geometry_of(call.in[O::dy].shape(), dx.shape(), w, a.conv);
-    const Epilogue<bf16> e{.residual = pointer<bf16>(call.in[O::addend])};
-    if (g.in_c % 128 == 0)
-        run_conv2d<64, 128, true>(of_dx, plan, g.out_c, dy, w, e, pointer<bf16>(dx), {{}, sums});
-    else
-        run_conv2d<64, 64, true>(of_dx, plan, g.out_c, dy, w, e, pointer<bf16>(dx), {{}, sums});
+    const auto dgrad = g.in_c % 128 == 0 ? run_conv2d<64, 128, true> : run_conv2d<64, 64, true>;
+    dgrad(of_dx, plan, g.out_c, dy, w, {.residual = pointer<bf16>(call.in[O::addend])}, pointer<bf16>(dx), {{}, sums});
     return true;
 }
 template bool conv2d_grad_packed(const Geometry&, const Plain<bf16>&, const Plain<bf16>&, const Call&, const NormSums*);
