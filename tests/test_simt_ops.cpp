@@ -218,20 +218,29 @@ TEST_SUITE("simt") {
     TEST_CASE("simt ops: the kernels for Hopper GPUs count all tiles of all blocks in statistics") {
         const gpu::GpuTraits before = gpu_on_host::settable_gpu_traits();
         gpu_on_host::settable_gpu_traits() = {.sm_count = 16, .hopper_kernels = true};
-        const int64_t images = 20, c = 32; // a tile per image: 4 of the 16 blocks have two, the others one
-        const Tensor x = Tensor::zeros({images, 8, 8, c}), w = Tensor::zeros({c, 3, 3, c});
-        for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(i / (8 * 8 * c)); // the number of the image
-        for (int64_t k = 0; k < c; ++k) w.data<float>()[((k * 3 + 1) * 3 + 1) * c + k] = 1; // y = x
-        ExecutorDevice device;
-        const Context on{.device = &device};
-        const ContextScope scope(on);
-        simt::take_launched();
-        const Tensor moments =
-            conv2d_stats(x.to(DType::bf16).to_device(), w.to_device(), {}, {.pad = 1}).stats.to_host();
-        CHECK(among(simt::take_launched(), "hopper_kernel"));
-        for (int64_t k = 0; k < c; ++k) {
-            CHECK(moments.data<float>()[k] == doctest::Approx(9.5).epsilon(1e-5)); // of 0 to 19
-            CHECK(moments.data<float>()[c + k] == doctest::Approx(33.25).epsilon(1e-5));
+        struct Layer {
+            const char* kernel;
+            int64_t width, c, dilation;
+        };
+        // A tile per image: 4 of the 16 blocks have two, the others one. And packed images, where a tile ends in the
+        // second of the zeros behind a row.
+        for (const Layer& layer : {Layer{"forward_hopper_kernel", 8, 32, 1}, Layer{"packed_hopper_kernel", 5, 64, 2}}) {
+            const int64_t images = 20, c = layer.c;
+            const Tensor x = Tensor::zeros({images, 8, layer.width, c}), w = Tensor::zeros({c, 3, 3, c});
+            for (int64_t i = 0; i < x.numel(); ++i)
+                x.data<float>()[i] = float(i / (8 * layer.width * c)); // the number of the image
+            for (int64_t k = 0; k < c; ++k) w.data<float>()[((k * 3 + 1) * 3 + 1) * c + k] = 1; // y = x
+            ExecutorDevice device;
+            const Context on{.device = &device};
+            const ContextScope scope(on);
+            simt::take_launched();
+            const Conv conv{.pad = layer.dilation, .dilation = layer.dilation};
+            const Tensor moments = conv2d_stats(x.to(DType::bf16).to_device(), w.to_device(), {}, conv).stats.to_host();
+            CHECK(among(simt::take_launched(), layer.kernel));
+            for (int64_t k = 0; k < c; ++k) {
+                CHECK(moments.data<float>()[k] == doctest::Approx(9.5).epsilon(1e-5)); // of 0 to 19
+                CHECK(moments.data<float>()[c + k] == doctest::Approx(33.25).epsilon(1e-5));
+            }
         }
         gpu_on_host::settable_gpu_traits() = before;
     }
