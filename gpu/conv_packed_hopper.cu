@@ -337,7 +337,7 @@ struct Ring {
     }
 };
 
-/// What a block computes: kCells cells x N channels of the result, from C input channels at a time.
+/// A block computes kCells cells x N channels of the result, from C input channels at a time.
 template <int C, int N>
 struct Tile {
     static constexpr int kOctets = C / 8;
@@ -347,7 +347,7 @@ struct Tile {
     using Results = ResultTile<kCells, N, kConsumers>;
 };
 
-/// What the kernels of the forward pass and of the data gradient need to know.
+/// Holds the extents of a convolution or of its data gradient, for the kernel.
 struct Convolution {
     Plan plan;
     int chunks, out_c;       // of C input channels; channels of the result
@@ -556,7 +556,7 @@ void run_conv2d(const Geometry& g, const Plan& plan, int channels, const bf16* i
 constexpr int kGradThreads = kConsumers + kGroup, kProducerRegisters = 72, kConsumerRegisters = 216;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
 
-/// What the kernel of the weight gradient needs to know.
+/// Holds the extents of a weight gradient, for the kernel.
 struct WeightGradient {
     Cells cells;
     int channels, values, out_c; // of a cell of x; of a filter per tap (Plan); of dy
