@@ -66,10 +66,6 @@ struct Images {
 
 #ifdef RG_HOPPER
 
-struct Barriers {
-    uint64_t *full, *empty;
-};
-
 /// Sets the registers per thread to N.
 template <int N>
 __device__ __forceinline__ void set_registers() {
@@ -133,7 +129,7 @@ private:
 
 template <int C, int W, class DyReader, class XReader>
 __device__ __forceinline__ void produce(const Images& images, const DyReader& dy_reader, const XReader& x_reader,
-                                        std::byte* stages, const Barriers& barriers) {
+                                        std::byte* stages, const StageBarriers& barriers) {
     using T = Tile<C, W>;
     // The zero pixels left and right of the image are stored once and never change.
     for (int i = int(threadIdx.x); i < kStages * (T::kRows + 2) * T::kOctets * 2; i += kGroup) {
@@ -188,7 +184,7 @@ __device__ __forceinline__ void store_sums(const Images& images, int s, const fl
 /// the bias gradient.
 template <int C, int W, int kIndex>
 __device__ __forceinline__ void consume(const Images& images, const std::byte* stages, const uint4* ones,
-                                        const Barriers& barriers, float* partials) {
+                                        const StageBarriers& barriers, float* partials) {
     using T = Tile<C, W>;
     constexpr int kHalf = T::kColumns / 2;
     // Sums of column 2 kIndex of the filter, of half of the middle column, and of the bias
@@ -245,7 +241,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         }
     fence_proxy_async();
     __syncthreads();
-    const Barriers barriers{full, empty};
+    const StageBarriers barriers{full, empty};
     using T = Tile<C, W>;
     const int group = int(threadIdx.x) / kGroup;
     if (group == 0) {

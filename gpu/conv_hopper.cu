@@ -78,8 +78,8 @@ struct TilePixels {
 
 #ifdef RG_HOPPER
 
-struct Barriers {
-    uint64_t *full, *empty, *consumers; // the last is for all threads of consumers
+struct Barriers : StageBarriers {
+    uint64_t* consumers; // for all threads of consumers
 };
 
 __device__ __forceinline__ uint4 add_8(uint4 a, uint4 b) {
@@ -405,7 +405,7 @@ __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reade
         if (const int c = int(threadIdx.x), channel = int(blockIdx.y) * N + c; e.partials && c < N)
             coefficients[c] = e.terms.scale[channel], coefficients[N + c] = e.terms.shift[channel],
             coefficients[2 * N + c] = e.terms.mean[channel];
-    const Barriers barriers{full, empty, consumers};
+    const Barriers barriers{{full, empty}, consumers};
     constexpr int kConsumers = T::kPatches > 1 ? 2 : 1; // per tile; they take its patches in turn
     if (threadIdx.x == 0) {
         for (int i = 0; i < T::kStages; ++i) {

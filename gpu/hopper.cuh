@@ -222,6 +222,20 @@ void increase_registers() {
 #endif
 
 #ifdef RG_HOPPER
+/// The barriers of a ring of stages in shared memory. full[i] tells consumers that stage i is loaded, and empty[i]
+/// tells producers that it is free again.
+struct StageBarriers {
+    uint64_t *full, *empty;
+};
+
+/// A stage of a ring, and the parity of its barriers' phase.
+struct Ring {
+    int size, index = 0, parity = 0;
+    __device__ __forceinline__ void advance() {
+        if (++index == size) index = 0, parity ^= 1;
+    }
+};
+
 __device__ __forceinline__ uint64_t descriptor(const void* shared, int next_values, int next_rows) {
     const auto field = [](int bytes) { return uint64_t(bytes >> 4 & 0x3fff); };
     return field(int(shared_address(shared))) | field(next_values) << 16 | field(next_rows) << 32;

@@ -4,6 +4,8 @@
 #include "ringgrad/gpu/cuda.cuh"
 #include "ringgrad/gpu/gpu_traits.h"
 
+#include <utility>
+
 namespace rg::RG_GPU {
 
 /// Returns at least `bytes` bytes of device memory, aligned to 256 bytes. Memory must be given back in reverse order.
@@ -23,9 +25,10 @@ template <class T>
 class Scratch {
 public:
     explicit Scratch(size_t count) : data_(static_cast<T*>(take_scratch(count * sizeof(T)))) {}
-    ~Scratch() { give_back_scratch(data_); }
-    Scratch(const Scratch&) = delete;
-    Scratch& operator=(const Scratch&) = delete;
+    Scratch(Scratch&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+    ~Scratch() {
+        if (data_) give_back_scratch(data_);
+    }
     operator T*() const { return data_; }
     T* data() const { return data_; }
 

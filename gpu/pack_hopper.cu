@@ -1,0 +1,210 @@
+// Decides which convolutions are computed with packed images (packed_images.cuh), and packs images and filters.
+#include "ringgrad/gpu/packed_images.cuh"
+
+#include "ringgrad/gpu/octets.cuh"
+
+#include <algorithm>
+
+namespace rg::RG_GPU {
+
+namespace {
+
+/// The taps of one axis, for images with `full` and results with `small` pixels along it.
+struct AxisTaps {
+    int phase[kMaxTaps], offset[kMaxTaps], low = 0, high = 0; // low, high: the smallest and the largest offset, or 0
+    int length;                                               // cells, zeros included
+    AxisTaps(int taps, int stride, int pad, int dilation, int full, int small) {
+        for (int i = 0; i < taps; ++i) {
+            const int position = i * dilation - pad;
+            phase[i] = (position % stride + stride) % stride;
+            offset[i] = (position - phase[i]) / stride;
+            low = std::min(low, offset[i]), high = std::max(high, offset[i]);
+        }
+        length = std::max((full + stride - 1) / stride - low, small + high);
+    }
+};
+
+/// Packs images h x w with `channels` channels. Bit i of `phases` is set if phase i is needed. A block packs 64
+/// channels of 256 cells; the grid has blocks of cells x groups of channels x phases.
+template <class Reader>
+__global__ void __launch_bounds__(256)
+    conv2d_pack_hopper_kernel(Cells cells, unsigned phases, int h, int w, int channels, Reader reader, bf16* packed) {
+    constexpr int kOctets = 8, kStep = 256 / kOctets, kBatch = 4;
+    const int phase = int(blockIdx.z);
+    if (!(phases >> phase & 1)) return;
+    const int octet = int(blockIdx.y) * kOctets + int(threadIdx.x) % kOctets;
+    const OctetReader<Reader> octet_reader(reader, 8 * octet);
+    uint4* const to = reinterpret_cast<uint4*>(packed) + (size_t(phase) * (channels / 8) + octet) * cells.count;
+    const int first_row = phase / cells.stride_w, first_column = phase - first_row * cells.stride_w;
+    const int row_step = gridDim.z > 1 ? cells.stride_h : 1, column_step = gridDim.z > 1 ? cells.stride_w : 1;
+    const int begin = int(blockIdx.x) * 256 + int(threadIdx.x) / kOctets;
+    RG_NO_UNROLL
+    for (int i = 0; i < 256; i += kBatch * kStep) {
+        typename OctetReader<Reader>::Loaded loaded[kBatch];
+        bool inside[kBatch];
+        RG_UNROLL
+        for (int j = 0; j < kBatch; ++j) {
+            const int cell = begin + i + j * kStep - cells.margin;
+            const CellPixel p(cells, max(cell, 0));
+            const int row = p.row * row_step + first_row, column = p.column * column_step + first_column;
+            inside[j] = cell >= 0 && p.image < cells.images && row < h && column < w;
+            // Elsewhere, loads the first pixel, since the compiler would wait for a load in a branch.
+            const size_t pixel = inside[j] ? (size_t(p.image) * h + row) * w + column : 0;
+            loaded[j] = octet_reader.load(pixel * channels + 8 * octet);
+        }
+        RG_UNROLL
+        for (int j = 0; j < kBatch; ++j)
+            if (const int cell = begin + i + j * kStep; cell < cells.count)
+                to[cell] = choose(inside[j], octet_reader.transform(loaded[j]), 0);
+    }
+}
+
+/// The images of a first layer, which have h rows of `row` values. For result column i, the filters read `values`
+/// values of a row, from value i * step - pad on.
+struct FirstLayer {
+    const bf16* x;
+    int h, row, values, step, pad;
+};
+
+/// Packs the images of a first layer. Bit i of `phases` is set if phase i is needed. A block packs 256 cells; the grid
+/// has blocks of cells x 1 x phases.
+__global__ void __launch_bounds__(256)
+    conv2d_pack_first_hopper_kernel(Cells cells, unsigned phases, FirstLayer layer, uint4* packed) {
+    constexpr int kOctets = kFirstLayer / 8;
+    const int phase = int(blockIdx.z), octet = int(threadIdx.x) % kOctets;
+    if (!(phases >> phase & 1)) return;
+    for (int i = int(threadIdx.x) / kOctets; i < 256; i += 256 / kOctets) {
+        const int cell = int(blockIdx.x) * 256 + i;
+        if (cell >= cells.count) continue;
+        const CellPixel p(cells, max(cell - cells.margin, 0));
+        const int row = p.row * cells.stride_h + phase, first = p.column * layer.step - layer.pad;
+        const bool inside = cell >= cells.margin && p.image < cells.images && row < layer.h;
+        const bf16* const from = layer.x + (size_t(p.image) * layer.h + row) * layer.row;
+        float v[8];
+        RG_UNROLL
+        for (int j = 0; j < 8; ++j) {
+            const int value = 8 * octet + j, at = first + value;
+            v[j] = inside && value < layer.values && at >= 0 && at < layer.row ? load(from + at) : 0;
+        }
+        packed[(size_t(phase) * kOctets + octet) * cells.count + cell] = pack_8(v);
+    }
+}
+
+/// Stores what pack_filters() returns; `count` is its number of octets.
+template <bool kDgrad, class Given>
+__global__ void conv2d_pack_filters_hopper_kernel(int count, int n, int taps, int chunks, int c, int values,
+                                                  const Given* w, uint4* packed) {
+    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
+    if (i >= count) return;
+    const int octets = c / 8, octet = i / n % octets, chunk = i / (n * octets) % chunks;
+    const int tap = i / (n * octets * chunks) % taps;
+    const int result = i / (n * octets * chunks * taps) * n + i % n, channel = chunk * c + octet * 8;
+    float v[8];
+    RG_UNROLL
+    for (int j = 0; j < 8; ++j)
+        if constexpr (kDgrad)
+            v[j] = load(w + (size_t(channel + j) * taps + tap) * values + result);
+        else
+            v[j] = channel + j < values ? load(w + (size_t(result) * taps + tap) * values + channel + j) : 0;
+    packed[i] = pack_8(v);
+}
+
+} // namespace
+
+std::optional<PackedPlan> packed_plan_of(const Geometry& g) {
+    const bool first_layer = g.in_c % 64 != 0, square = g.r == g.s && (g.r == 1 || g.r == 3);
+    const bool covered =
+        first_layer ? g.r <= kMaxTaps && g.s * g.in_c <= kFirstLayer && g.dilation.w == 1 : square && g.stride.w <= 2;
+    if (!gpu_traits().hopper_kernels || !covered || g.out_c % 64 != 0 || g.stride.h > 2) return {};
+    const AxisTaps rows(g.r, g.stride.h, g.pad.h, g.dilation.h, g.in_h, g.out_h);
+    const AxisTaps columns = first_layer ? AxisTaps(1, 1, 0, 1, g.out_w, g.out_w)
+                                         : AxisTaps(g.s, g.stride.w, g.pad.w, g.dilation.w, g.in_w, g.out_w);
+    // Many zeros would cost more than these kernels gain.
+    const double pixels = std::max(double(g.pixels()), double(g.images) * g.in_h * g.in_w / g.stride.h / g.stride.w);
+    const double all_cells = double(g.images) * rows.length * columns.length;
+    if (g.pixels() == 0 || all_cells > 4 * pixels || all_cells > 1 << 28) return {};
+
+    const int filter_columns = first_layer ? 1 : g.s, stride_w = first_layer ? 1 : g.stride.w;
+    Taps taps;
+    taps.phases = g.stride.h * stride_w;
+    int used_phases = 0;
+    for (int phase = 0; phase < taps.phases; ++phase) {
+        for (int r = 0; r < g.r; ++r)
+            for (int s = 0; s < filter_columns; ++s) {
+                if (rows.phase[r] * stride_w + columns.phase[s] != phase) continue;
+                taps.place[taps.count] = r * filter_columns + s;
+                taps.offset[taps.count] = rows.offset[r] * columns.length + columns.offset[s];
+                taps.low = std::min(taps.low, taps.offset[taps.count]);
+                taps.high = std::max(taps.high, taps.offset[taps.count]);
+                ++taps.count;
+            }
+        taps.begin[phase + 1] = taps.count;
+        used_phases += !taps.empty(phase);
+    }
+    // In each kernel, at least one stage must fit into shared memory.
+    const int halo = taps.high - taps.low;
+    if (halo > kSharedBytes / 128 || kSlotsBytes + 128 * (256 + halo) > kSharedBytes ||
+        8192 + used_phases * 128 * (kSmallTile + halo) > kSharedBytes)
+        return {};
+    const int margin = std::max(-taps.low, taps.high);
+    const int count = (int(all_cells) + kCellStep - 1) / kCellStep * kCellStep + 2 * margin;
+    return PackedPlan{
+        taps,
+        {Divisor(rows.length * columns.length), Divisor(columns.length), g.images, margin, count, g.stride.h, stride_w},
+        first_layer,
+        first_layer ? kFirstLayer : g.in_c,
+        g.taps() / taps.count,
+        g.in_h,
+        g.in_w,
+        g.out_h,
+        g.out_w};
+}
+
+template <class Reader>
+Scratch<bf16> pack_x(const PackedPlan& plan, const Geometry& g, const Reader& reader) {
+    const Taps& taps = plan.taps;
+    Scratch<bf16> packed(size_t(taps.phases) * size_t(plan.channels) * size_t(plan.cells.count));
+    unsigned phases = 0;
+    for (int i = 0; i < taps.phases; ++i) phases |= unsigned(!taps.empty(i)) << i;
+    const unsigned cells = blocks_for(plan.cells.count, 256), z = unsigned(taps.phases);
+    if constexpr (std::is_same_v<Reader, Plain<bf16>>)
+        if (plan.first_layer) {
+            const int row = g.in_w * g.in_c, step = g.stride.w * g.in_c, pad = g.pad.w * g.in_c;
+            const FirstLayer layer{reader.x, g.in_h, row, plan.values, step, pad};
+            RG_LAUNCH(conv2d_pack_first_hopper_kernel, dim3(cells, 1, z), 256, 0, stream(), plan.cells, phases, layer,
+                      reinterpret_cast<uint4*>(packed.data()));
+            return packed;
+        }
+    RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, dim3(cells, unsigned(g.in_c / 64), z), 256, 0, stream(), plan.cells,
+              phases, g.in_h, g.in_w, g.in_c, reader, packed);
+    return packed;
+}
+template Scratch<bf16> pack_x(const PackedPlan&, const Geometry&, const Plain<bf16>&);
+template Scratch<bf16> pack_x(const PackedPlan&, const Geometry&, const Normalised<bf16>&);
+
+template <class Reader>
+Scratch<bf16> pack_dy(const PackedPlan& plan, const Geometry& g, const Reader& reader) {
+    Scratch<bf16> packed(size_t(g.out_c) * size_t(plan.cells.count));
+    RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, dim3(blocks_for(plan.cells.count, 256), unsigned(g.out_c / 64)), 256,
+              0, stream(), plan.cells, 1u, g.out_h, g.out_w, g.out_c, reader, packed);
+    return packed;
+}
+template Scratch<bf16> pack_dy(const PackedPlan&, const Geometry&, const Plain<bf16>&);
+template Scratch<bf16> pack_dy(const PackedPlan&, const Geometry&, const NormGradient<bf16>&);
+
+template <bool kDgrad>
+Scratch<bf16> pack_filters(const PackedPlan& plan, int c, int n, int channels, int results, const GivenFilters& w) {
+    Scratch<bf16> packed(size_t(plan.taps.count) * size_t(channels) * size_t(results));
+    const int count = plan.taps.count * channels / 8 * results;
+    const auto pack = [&](auto* given) {
+        RG_LAUNCH((conv2d_pack_filters_hopper_kernel<kDgrad, std::decay_t<decltype(*given)>>), blocks_for(count, 256),
+                  256, 0, stream(), count, n, plan.taps.count, channels / c, c, plan.values, given,
+                  reinterpret_cast<uint4*>(packed.data()));
+    };
+    w.f32 ? pack(w.f32) : pack(w.rounded);
+    return packed;
+}
+template Scratch<bf16> pack_filters<false>(const PackedPlan&, int, int, int, int, const GivenFilters&);
+template Scratch<bf16> pack_filters<true>(const PackedPlan&, int, int, int, int, const GivenFilters&);
+
+} // namespace rg::RG_GPU

@@ -1,0 +1,91 @@
+// Packed images, for the convolutions of Hopper GPUs (sm_90a) that cover many shapes: conv_packed_hopper.cu and
+// conv_grad_packed_hopper.cu. pack_hopper.cu brings images into an order in which these copy them in bulk, and applies
+// batch norm, ReLU or their gradient once per value. An octet is a group of 8 channels:
+//
+//   packed images   [phase][octet of channels][cell][8 channels]
+//
+// A cell holds a pixel, or zeros around the images. The rows of all images follow each other. After each row come cells
+// of zeros, which serve as the right padding of this row and as the left padding of the next; after each image come
+// rows of zeros. So each row and column of the filters (tap) reads a cell at a fixed offset from the result's. With a
+// stride, the pixels whose row and column leave the same remainders form a phase, which is packed like an image of its
+// own. In a first layer, a cell holds no pixel, but all values of a row of x that the filters read for a result, as 32
+// channels. So its filters have a single column.
+#pragma once
+
+#include "ringgrad/gpu/conv.cuh"
+#include "ringgrad/gpu/divisor.cuh"
+#include "ringgrad/gpu/scratch.cuh"
+
+#include <optional>
+
+namespace rg::RG_GPU {
+
+constexpr int kFirstLayer = 32; // values of a cell in a first layer
+constexpr int kMaxTaps = 9, kMaxPhases = 4, kMaxStages = 4;
+/// The number of cells in a plane is a multiple of this, besides the cells at its ends.
+constexpr int kCellStep = 256;
+/// Cells of the smallest tile of the weight gradient.
+constexpr int kSmallTile = 64;
+/// Shared memory of the forward pass and the data gradient for filters, at most.
+constexpr int kSlotsBytes = 48 << 10;
+/// Dynamic shared memory of a block if an SM runs one. The arrays of fixed size take less than kFixedBytes.
+constexpr int kFixedBytes = 2 << 10, kSharedBytes = (227 << 10) - kFixedBytes;
+
+/// The rows and columns of the filters (taps), sorted by phase. In the forward pass and in the weight gradient, a phase
+/// is a set of pixels of x, and the result in cell i reads cell i + offset of the tap's phase. In the data gradient, it
+/// is a set of pixels of dx, and their cell i reads cell i - offset of dy.
+struct Taps {
+    int count = 0, phases = 0, low = 0, high = 0; // the smallest and the largest offset, or 0
+    int begin[kMaxPhases + 1] = {};               // of each phase in the arrays below
+    int place[kMaxTaps] = {}, offset[kMaxTaps] = {};
+    __host__ __device__ bool empty(int phase) const { return begin[phase] == begin[phase + 1]; }
+};
+
+/// The cells of a plane. It begins and ends with `margin` cells of zeros, where offsets lead. Cell 0 is the one after
+/// the first of these margins.
+struct Cells {
+    Divisor per_image, per_row;
+    int images, margin, count; // `count` includes the margins
+    int stride_h, stride_w;
+};
+
+/// A convolution as packed.
+struct PackedPlan {
+    Taps taps;
+    Cells cells;
+    bool first_layer;
+    int channels, values; // of a cell; of a filter per tap, which in a first layer are fewer
+    int in_h, in_w, out_h, out_w;
+};
+
+/// Returns the plan of a convolution, for its gradients as well, or none if the kernels do not cover it.
+std::optional<PackedPlan> packed_plan_of(const Geometry& g);
+
+/// Return the packed x and dy. Only Plain<bf16> reads the x of a first layer.
+template <class Reader>
+Scratch<bf16> pack_x(const PackedPlan& plan, const Geometry& g, const Reader& reader);
+template <class Reader>
+Scratch<bf16> pack_dy(const PackedPlan& plan, const Geometry& g, const Reader& reader);
+
+/// Returns filters w [k][taps][values] as [chunk of n results][tap][chunk of c channels][octet of them][result][8
+/// channels]. In the forward pass, results are the k filters, and channels those of a cell. In the data gradient,
+/// results are the values of a filter, and channels the k filters.
+template <bool kDgrad>
+Scratch<bf16> pack_filters(const PackedPlan& plan, int c, int n, int channels, int results, const GivenFilters& w);
+
+/// Defined in conv_grad_packed_hopper.cu. Computes the weight gradient dw and the bias gradient db from packed images.
+void wgrad_packed(const Geometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
+                  const Tensor& db);
+
+/// The pixel of a cell, within its phase.
+struct CellPixel {
+    int image, row, column;
+    __device__ __forceinline__ CellPixel(const Cells& cells, int cell) {
+        image = cell / cells.per_image;
+        const int in_image = cell - image * cells.per_image;
+        row = in_image / cells.per_row;
+        column = in_image - row * cells.per_row;
+    }
+};
+
+} // namespace rg::RG_GPU
