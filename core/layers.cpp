@@ -97,8 +97,9 @@ Tensor LayerNorm::operator()(const Tensor& x) const {
     return layer_norm(x, *gamma_, *beta_, epsilon_);
 }
 
-Tensor Dropout::operator()(const Tensor& x, const Tensor& seed, Mode mode) const {
-    return mode == Mode::evaluate ? x : dropout(x, probability, seed, stream);
+Tensor Dropout::operator()(const Tensor& x, Mode mode) const {
+    RG_CHECK(parameters_, "dropout: expected a layer with parameters, got a default one; assign another one first");
+    return mode == Mode::evaluate ? x : dropout(x, probability_, parameters_->step_seed(), stream_);
 }
 
 Dense::Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in, bool bias)

@@ -10,14 +10,14 @@ enum class Mode : uint8_t { train, evaluate };
 
 /// Options of a batch norm that few networks change.
 struct NormOptions {
-    bool scale = true; // false: the weights keep their initial values, so only the bias is trained
+    bool scale = true; // false: the weights get Entry::rate 0 (parameters.h), so Optimizer trains only the bias
     float epsilon = 1e-5f;
     /// Weight of the newest mini-batch in the running statistics. PyTorch calls this weight momentum.
     float momentum = 0.1f;
 };
 
-/// Batch norm, and optionally ReLU. Declares the parameters NAME.weight and NAME.bias, [channels] each, and the running
-/// statistics NAME.
+/// Batch norm of images [n h w channels], and optionally ReLU. Declares the parameters NAME.weight and NAME.bias,
+/// [channels] each, and the running statistics NAME.
 class Norm {
 public:
     struct Spec {
@@ -43,8 +43,8 @@ private:
     NormOptions options_;
 };
 
-/// Convolution, batch norm, and optionally ReLU. Declares the parameters NAME.conv.weight, NAME.conv.bias (unless
-/// Spec::bias is false), NAME.bn.weight and NAME.bn.bias, and the running statistics NAME.bn.
+/// Convolution of images [n h w in], batch norm, and optionally ReLU. Declares the parameters NAME.conv.weight,
+/// NAME.conv.bias (unless Spec::bias is false), NAME.bn.weight and NAME.bn.bias, and the running statistics NAME.bn.
 class ConvNorm {
 public:
     struct Spec {
@@ -111,13 +111,19 @@ private:
     float epsilon_ = 0;
 };
 
-/// Dropout in training; see dropout(). Mode::evaluate returns x itself. Layers that share a seed need different values
-/// of `stream`.
-struct Dropout {
-    float probability = 0.5f;
-    uint32_t stream = 0;
-    /// The seed is i32 [2]; see seed_tensor(). Mode::evaluate ignores it, so it may be undefined then.
-    Tensor operator()(const Tensor& x, const Tensor& seed, Mode mode) const;
+/// Dropout in training; see dropout(). Mode::evaluate returns x itself. The elements that become zero depend on the
+/// seed of Parameters::allocate(), on the order of such layers, and on Parameters::begin_step().
+class Dropout {
+public:
+    Dropout() = default; // unusable, until another one is assigned
+    Dropout(Parameters& parameters, float probability)
+        : parameters_(&parameters), probability_(probability), stream_(parameters.add_random_stream()) {}
+    Tensor operator()(const Tensor& x, Mode mode) const;
+
+private:
+    const Parameters* parameters_ = nullptr;
+    float probability_ = 0;
+    uint32_t stream_ = 0;
 };
 
 /// Fully connected layer. Declares the parameters NAME.weight [out in] and, with a bias, NAME.bias [out]. operator()
@@ -135,7 +141,8 @@ private:
 };
 
 /// A network that maps inputs to the scores of classes. A derived class has layers as members, and may pass
-/// `parameters` to their constructors. Its constructor must call parameters.allocate() after all layers are made.
+/// `parameters` to their constructors. Its constructor must call parameters.allocate() after all layers are made. It
+/// must not set other values, because it also runs without memory (DryRun). ImageTraining::initialise() is for that.
 class Network {
 public:
     virtual ~Network() = default;

@@ -3,6 +3,7 @@
 // all extents except the last.
 #include "ringgrad/core/parameters.h"
 
+#include "ringgrad/core/ops/elements.h"
 #include "ringgrad/core/rng.h"
 
 #include <algorithm>
@@ -64,6 +65,11 @@ const Tensor& Parameters::add_state(std::string name, int64_t channels) {
     return states_.back().running;
 }
 
+uint32_t Parameters::add_random_stream() {
+    expect_not_allocated("a layer with random numbers");
+    return random_streams_++;
+}
+
 void Parameters::allocate(uint64_t seed, Init init, DType type) {
     RG_CHECK(!values_.defined(), "parameters: expected one call of allocate(), got a second; remove one of them");
     int64_t total = 0, state_total = 0;
@@ -72,6 +78,8 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
     values_ = Tensor::zeros({total}, type);
     gradients_ = Tensor::zeros({total}, type);
     state_ = Tensor::zeros({state_total}, type);
+    seed_ = seed;
+    if (random_streams_ > 0) step_seed_ = Tensor::zeros({2}, DType::i32);
     for (size_t i = 0; i < entries_.size(); ++i) {
         Entry& e = entries_[i];
         e.value = values_.slice(e.offset, e.shape);
@@ -84,6 +92,20 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
         s.running = state_.slice(s.offset, {2, s.channels});
         if (!DryRun::active()) state_.slice(s.offset + s.channels, {s.channels}).fill(1);
     }
+}
+
+void Parameters::begin_step(int64_t step, int64_t first) {
+    has_step_ = true;
+    if (!step_seed_.defined()) return;
+    Rng random(seed_, Purpose::step, 0, uint64_t(step) << 32 ^ uint64_t(first));
+    const uint64_t low = random.next();
+    step_seed_.copy_from(seed_tensor(uint64_t{random.next()} << 32 | low));
+}
+
+const Tensor& Parameters::step_seed() const {
+    RG_CHECK(has_step_ || Scope::current().trace || DryRun::active(), "parameters: expected begin_step() before a ",
+             "layer draws random numbers, got none; call it in each step");
+    return step_seed_;
 }
 
 void Parameters::place_gradients(std::byte* memory) {

@@ -29,10 +29,11 @@ public:
         std::string name;
         Shape shape;
         enum class Start : uint8_t { random, zeros, ones } start = Start::zeros;
-        /// The next three apply if the caller of an update op passes them on (UpdateInputs), as the training loop does.
+        /// Optimizer (models/run/optimizer.h) applies the next three, as they are when it is made. sgdm_update() and
+        /// adam_update() alone do not.
         float rate = 1;  // factor of the learning rate; 0: the update does not change the value
         float decay = 1; // factor of the weight decay
-        /// The training loop changes the value only in the first `epochs` epochs.
+        /// Number of epochs in which the value changes.
         int64_t epochs = std::numeric_limits<int64_t>::max();
         int64_t offset = 0; // elements from the start of each of the flat buffers values() and gradients()
         Tensor value = {}, gradient = {};
@@ -54,6 +55,9 @@ public:
     /// means to 0 and the variances to 1.
     const Tensor& add_state(std::string name, int64_t channels);
 
+    /// Declares a layer that draws random numbers in training, and returns its stream; see dropout() (ops/elements.h).
+    uint32_t add_random_stream();
+
     /// Allocates the buffers and sets the initial values. Call it once, after all add() and add_state(). f64 is for
     /// checks on the reference backend.
     void allocate(uint64_t seed, Init init, DType type = DType::f32);
@@ -72,6 +76,14 @@ public:
     /// Returns the number of elements in all entries, without the gaps.
     int64_t count() const;
 
+    /// Gives the layers that draw random numbers, such as Dropout, the seed for a step, counted from 1, and for the
+    /// part of its mini-batch that begins with sample `first`. Call it before the forward pass of each step, as Trainer
+    /// does.
+    void begin_step(int64_t step, int64_t first = 0);
+    /// Returns that seed, i32 [2]. It is undefined without such a layer. Throws Error if it is needed now, outside of a
+    /// trace, and begin_step() was never called.
+    const Tensor& step_seed() const;
+
     const Tensor& values() const { return values_; }
     const Tensor& gradients() const { return gradients_; }
     const Tensor& state() const { return state_; }
@@ -87,6 +99,10 @@ private:
     std::deque<Entry> entries_;
     std::deque<State> states_;
     Tensor values_, gradients_, state_;
+    uint32_t random_streams_ = 0;
+    uint64_t seed_ = 0;
+    Tensor step_seed_; // undefined without random streams
+    bool has_step_ = false;
 };
 
 } // namespace rg

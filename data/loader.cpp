@@ -186,7 +186,8 @@ Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t ind
     for (int64_t position = begin + part.begin; position < begin + part.end; ++position)
         samples.push_back(order ? (*order)[size_t(position)] : position);
     Batch batch;
-    batch.epoch = epoch, batch.index = number, batch.global_size = size, batch.first = begin + part.begin;
+    batch.epoch = epoch, batch.index = number, batch.first = begin + part.begin;
+    batch.size = part.size(), batch.global_size = size;
     if (set_) write_images(batch, samples);
     for (const Column& column : columns_) {
         const Tensor values = column.tensor(part.size());

@@ -50,14 +50,14 @@ Column rows(const Tensor& values);
 /// Returns a column of f32 values that f computes.
 Column computed(const Shape& extents, std::function<void(const Sample& sample, std::span<float> out)> f);
 
-/// A part of a mini-batch: n samples, possibly 0. Images have height h, width w and c channels.
+/// A part of a mini-batch: n samples, possibly 0, in host memory. Images have height h, width w and c channels.
 struct Batch {
     Tensor x;              // f32 [n h w c]; undefined without images, and with LoaderOptions::views
     Tensor indices, views; // only with views: i32 [n] and i32 [n 6], inputs of the augment op (core/ops.h)
     Tensor labels;         // i32 [n]; undefined without images
     int64_t epoch = 0, index = 0;
-    int64_t global_size = 0; // number of samples in the whole mini-batch
-    int64_t first = 0;       // position of this part's first sample in the epoch's order
+    int64_t size = 0, global_size = 0; // number of samples in this part, and in the whole mini-batch
+    int64_t first = 0;                 // position of this part's first sample in the epoch's order
     Tensor targets = {};     // f32 [n 1]; undefined if the set has no targets
     std::vector<Tensor> columns = {}; // [n extents...], in the order of the loader's columns
 };
@@ -69,11 +69,12 @@ struct LoaderOptions {
     int64_t batch_size = 256;  // samples per mini-batch on all ranks together
     Shuffle shuffle = Shuffle::epoch;
     bool keep_partial = false; // keeps a last mini-batch that is smaller than the others
-    uint64_t seed = 0;
+    uint64_t seed = 0;         // the same on all ranks
     Augment augment = {};
     Normalise normalise = {};
-    int rank = 0, ranks = 1; // which part of each mini-batch next() returns; see part_range()
-    int parts = 1;           // number of parts that next() returns, one after another: `rank` and those after it
+    // Each mini-batch has `ranks` parts (part_range()). next() returns parts `rank` to rank + parts - 1, one per call.
+    // With MPI, set `rank` and `ranks` to those of the group; otherwise every rank gets whole mini-batches.
+    int rank = 0, ranks = 1, parts = 1;
     int threads = 1;         // number of background threads; 0: next() does the work itself
     int depth = 2;           // largest number of parts that background threads prepare ahead
     bool views = false;      // returns indices and views for the augment op instead of images

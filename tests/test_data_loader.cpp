@@ -578,6 +578,7 @@ TEST_SUITE("data") {
                         for (loader->start(2); loader->has_next();) {
                             const Batch batch = loader->next();
                             REQUIRE(batch.columns.size() == 3);
+                            CHECK(batch.size == batch.columns[1].extent(0));
                             CHECK(batch.columns[0].shape() == Shape{batch.columns[1].extent(0), 2});
                             CHECK(batch.columns[2].shape() == Shape{batch.columns[1].extent(0), 1, 3});
                             CHECK(batch.x.defined() == images);

@@ -1,4 +1,5 @@
 // Tests the layers of networks.
+#include "ringgrad/core/accelerate.h"
 #include "ringgrad/core/layers.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/tests/op_check.h"
@@ -54,12 +55,38 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("layers: dropout drops in training only, and its stream tells layers apart") {
-        const Tensor x = Tensor::constant({20, 50}, 1), seed = seed_tensor(3);
-        const Dropout layer{.probability = 0.25f, .stream = 1};
-        CHECK(same_bits(layer(x, seed, Mode::train), dropout(x, 0.25f, seed, 1)));
-        CHECK_FALSE(same_bits(layer(x, seed, Mode::train), Dropout{0.25f, 2}(x, seed, Mode::train)));
-        CHECK(layer(x, {}, Mode::evaluate).key() == x.key());
-        CHECK(error_of([&] { layer(x, {}, Mode::train); }) == "dropout: seed is undefined");
+        const Tensor x = Tensor::constant({20, 50}, 1);
+        Parameters parameters, others;
+        const Dropout first(parameters, 0.25f), second(parameters, 0.25f), other(others, 0.25f);
+        parameters.allocate(3, Init::he), others.allocate(4, Init::he);
+        CHECK(first(x, Mode::evaluate).key() == x.key());
+        CHECK(contains(error_of([&] { first(x, Mode::train); }), "expected begin_step() before a layer draws"));
+        const auto mask = [&](const Dropout& layer) { return layer(x, Mode::train).clone(); };
+        parameters.begin_step(1), others.begin_step(1);
+        const Tensor of_step_1 = mask(first);
+        CHECK(same_bits(of_step_1, dropout(x, 0.25f, parameters.step_seed(), 0)));
+        CHECK_FALSE(same_bits(of_step_1, mask(second)));
+        CHECK_FALSE(same_bits(of_step_1, mask(other)));
+        for (const auto& [step, part] : {std::pair(2, 0), {1, 8}}) {
+            parameters.begin_step(step, part);
+            CHECK_FALSE(same_bits(of_step_1, mask(first)));
+        }
+        parameters.begin_step(1);
+        CHECK(same_bits(of_step_1, mask(first)));
+    }
+
+    TEST_CASE("layers: replays draw the numbers of their step") {
+        Parameters parameters;
+        const Dropout layer(parameters, 0.5f);
+        parameters.allocate(0, Init::he);
+        Accelerated f([&](auto in, bool) { return std::vector{layer(in[0], Mode::train)}; });
+        const Tensor x = Tensor::constant({100}, 1);
+        f.plan({x}); // traces before the first step, as Trainer does
+        for (const int step : {1, 2, 1}) {
+            parameters.begin_step(step);
+            CHECK(same_bits(f({x})[0], layer(x, Mode::train)));
+        }
+        CHECK(f.hit_rate() == 1);
     }
 
     TEST_CASE("layers: a convolution in groups has filters for the channels of a group") {

@@ -4,12 +4,15 @@
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/models/programs.h"
+#include "ringgrad/models/run/image_training.h"
 #include "ringgrad/models/run/model_file.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
 
 #include <cmath>
 #include <doctest/doctest.h>
+#include <set>
+#include <sstream>
 
 namespace rg {
 namespace {
@@ -19,22 +22,61 @@ public:
     bool standalone() const override { return false; }
 };
 
-/// Trains in the run folder `name`.
-void train(const Program& program, const TempDir& folder, const std::string& name, std::vector<std::string> args) {
+/// Trains in the run folder `name`. Returns the exit code.
+int train(const Program& program, const TempDir& folder, const std::string& name, std::vector<std::string> args,
+          int ranks = 1) {
     args.insert(args.end(),
                 {"--runs=" + folder.path(), "--run-name=" + name, "--device=cpu", "--threads=1", "--precision=fp32"});
-    par::run_threads(1, [&](par::Link& link) {
+    int code = -1;
+    par::run_threads(ranks, [&](par::Link& link) {
         par::Group group(link);
         Quiet trial;
-        CHECK(program.run(group, args, trial) == 0);
+        const int own = program.run(group, args, trial);
+        if (link.rank() == 0) code = own;
     });
+    return code;
+}
+
+/// A network with dropout, and its training.
+struct DropoutNetwork final : Network {
+    Dropout drop;
+    Dense fc;
+    DropoutNetwork(const ImageTask& task, float probability)
+        : drop(parameters, probability), fc(parameters, "fc", task.classes, task.height * task.width * task.channels) {
+        parameters.allocate(task.seed, Init::he);
+    }
+    Tensor forward(const Tensor& x, Mode mode) const override { return fc(drop(x, mode)); }
+};
+struct DropoutNetworks final : NetworkFamily {
+    double probability = 0.5;
+    DropoutNetworks() : NetworkFamily({"dropout"}) {}
+    void declare(Options& o) override { o.add("dropout", &probability, "probability").range(0, 0.9); }
+    std::unique_ptr<Network> make(const std::string&, const ImageTask& task) const override {
+        return std::make_unique<DropoutNetwork>(task, float(probability));
+    }
+};
+const RegisterNetworks<DropoutNetworks> dropout_networks;
+struct DropoutTraining final : ImageTraining {
+    DropoutTraining() : ImageTraining({"dropout"}) {}
+};
+constexpr Program kDropout{"dropout", "trains with dropout", make_training<DropoutTraining>};
+
+/// Returns the losses of the steps of a run.
+std::vector<double> losses(const std::string& run) {
+    std::vector<double> values;
+    std::istringstream lines(read_file(run + "/metrics.jsonl"));
+    for (std::string line; std::getline(lines, line);)
+        if (const Json json = Json::parse(line, run); json.find("step") && json.find("loss"))
+            values.push_back(json.at("loss").as_double());
+    return values;
 }
 
 TEST_SUITE("models") {
     TEST_CASE("train_digits_angles: the saved model returns degrees") {
         const TempDir dir;
         data::write_digits(dir / "set", data::draw_digits(20, 1));
-        train(train_digits_angles, dir, "a", {"--data=" + dir / "set", "--epochs=6", "--batch-size=16", "--seed=3"});
+        CHECK(train(train_digits_angles, dir, "a",
+                    {"--data=" + dir / "set", "--epochs=6", "--batch-size=16", "--seed=3"}) == 0);
         const std::string metrics = read_file(dir / "a/metrics.jsonl");
         const size_t last = metrics.rfind("{\"epoch\"");
         const double rmse = Json::parse(metrics.substr(last, metrics.find('\n', last) - last), "metrics")
@@ -53,6 +95,30 @@ TEST_SUITE("models") {
         for (size_t i = 0; i < test.targets.size(); ++i)
             squares += std::pow(double(degrees.span<float>()[i]) - double(test.targets[i]), 2);
         CHECK(std::sqrt(squares / double(test.count)) == doctest::Approx(rmse).epsilon(1e-3));
+    }
+
+    TEST_CASE("dropout: a training drops other values in each step, the same ones again after a resume") {
+        const TempDir dir;
+        data::write_digits(dir / "set", data::draw_digits(4, 1));
+        // The same images in each step, and a learning rate of 0: only the dropped values change the loss.
+        const std::vector<std::string> args = {"--data=" + dir / "set", "--batch-size=30", "--shuffle=never",
+                                               "--augment=none",        "--lr=0",          "--workers=2"};
+        const auto with = [&](std::vector<std::string> more) {
+            more.insert(more.begin(), args.begin(), args.end());
+            return more;
+        };
+        CHECK(train(kDropout, dir, "a", with({"--steps=4"})) == 0);
+        const std::vector<double> whole = losses(dir / "a");
+        REQUIRE(whole.size() == 4);
+        CHECK(std::set(whole.begin(), whole.end()).size() == 4);
+        CHECK(train(kDropout, dir, "b", with({"--steps=2"})) == 0);
+        CHECK(train(kDropout, dir, "b", {"--resume", "--steps=4"}) == 0);
+        CHECK(losses(dir / "b") == whole);
+        CHECK(train(kDropout, dir, "c", with({"--steps=4"}), 2) == 0);
+        CHECK(losses(dir / "c") == whole);
+
+        const std::string error = error_of([&] { train(kDropout, dir, "b", {"--resume", "--dropout=0.2"}); });
+        CHECK(contains(error, "--resume: expected --dropout 0.5"));
     }
 }
 

@@ -89,11 +89,12 @@ StepResult Trainer::step(double lr) {
     for (int workers_left = group.workers(group.rank()); workers_left > 0; --workers_left) {
         const data::Batch batch = feed.loader.next(); // the worker's part, which may be empty
         global_size = batch.global_size;
-        const double share = double(batch.labels.extent(0)) / double(global_size);
+        const double share = double(batch.size) / double(global_size);
         if (sync) sync->samples = global_size, sync->fraction = share;
-        images += batch.labels.extent(0);
+        images += batch.size;
         run.phases.lap(PhaseClock::data);
 
+        parameters.begin_step(run.position().step + 1, batch.first);
         const bool last = workers_left == 1;
         if (last) gradient_sum.begin(share);
         const std::span<const Tensor> results = train_step(feed.inputs(batch), true);

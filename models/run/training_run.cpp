@@ -64,13 +64,15 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
 }
 
 /// Sets the options that the command line does not give to their values in the checkpoint. Throws Error if the command
-/// line changes an option in kFixed: the checkpoint would then not fit the network, the images, their order or the
-/// optimizer. Also throws Error if check_stored_command() refuses a stored value.
+/// line changes an option of the network, or one after which the checkpoint would not fit the images, their order or
+/// the optimizer. Also throws Error if check_stored_command() refuses a stored value.
 void restore_options(const TensorFile& file, Options& options) {
-    static const std::set<std::string> kFixed = {
-        "batch-size", "validation",  "partial-batch",   "shuffle", "seed",      "size",         "augment",  "translate",
-        "fill",       "translate-x", "translate-y",     "rotate",  "scale",     "resized-crop", "net",      "width",
-        "depth",      "stem",        "zero-last-gamma", "init",    "init-skip", "initializer",  "optimizer"};
+    std::set<std::string> fixed = {"batch-size",  "validation", "partial-batch", "shuffle",      "seed",
+                                   "size",        "augment",    "translate",     "fill",         "translate-x",
+                                   "translate-y", "rotate",     "scale",         "resized-crop", "net",
+                                   "init",        "init-skip",  "initializer",   "optimizer"};
+    const Json network = Json::parse(file.text("network"), file.source + ": network"); // its name and its options
+    for (const auto& [name, value] : network.as_object()) fixed.insert(name);
     const Json saved = Json::parse(file.text("options"), file.source);
     const auto run = std::filesystem::path(file.source).parent_path().parent_path(); // file.source: RUN/checkpoint/FILE
     for (const auto& [name, value] : options.values()) {
@@ -81,7 +83,7 @@ void restore_options(const TensorFile& file, Options& options) {
             check_stored_command(run.string(), old, cat("give --", name, " again"));
             options.set(name, old);
         } else {
-            RG_CHECK(value == old || !kFixed.contains(name), "--resume: expected --", name, " ",
+            RG_CHECK(value == old || !fixed.contains(name), "--resume: expected --", name, " ",
                      old.empty() ? "none" : old, ", as in ", file.source, ", got ", value,
                      "; omit the option, or start a new run with --init");
         }
