@@ -33,7 +33,8 @@ public:
 
 struct Context {
     Backend backend = Backend::cpu;
-    Device* device = nullptr;      // runs the ops and holds new tensors; null: `backend` runs the ops in host memory
+    // Runs the ops and holds new tensors; null: `backend` runs the ops in host memory. See gpu/device.h.
+    Device* device = nullptr;
     ThreadPool* threads = nullptr; // null: the calling thread runs all tasks
     SyncGroup* sync = nullptr;     // null: batch statistics are over the samples of the op's input alone
     bool strict_fp32 = false;      // true: CPU convolutions use no Winograd, and those in f32 no bf16 products

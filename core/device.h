@@ -35,7 +35,8 @@ struct Rates {
     double flops = 0, bytes = 0;
 };
 
-/// If a shared_ptr owns the device, each tensor on it shares the ownership, so the device lives as long as its tensors.
+/// A shared_ptr should own a device: each tensor on it then shares the ownership, so the device lives as long as its
+/// tensors. Otherwise it must outlive them.
 class Device : public std::enable_shared_from_this<Device> {
 public:
     virtual ~Device() = default;

@@ -15,9 +15,9 @@ void execute(Op op, const Call& call) {
     if (c.device)
         for (const auto& side : {call.in, call.out})
             for (const Tensor& t : side)
-                RG_CHECK(!t.defined() || t.numel() == 0 || t.device() == c.device, op->name,
-                         ": expected tensors on ", c.device->name(), ", got one of shape ", t.shape().str(),
-                         " elsewhere; copy it with Tensor::copy_from()");
+                RG_CHECK(!t.defined() || t.numel() == 0 || t.device() == c.device, op->name, ": expected tensors on ",
+                         c.device->name(), ", got one of shape ", t.shape().str(),
+                         " elsewhere; copy it with Tensor::to_device()");
     else if (op->check)
         op->check(call);
     const Kernel kernel = c.device ? c.device->kernel(op) : c.backend == Backend::cpu ? op->cpu : op->reference;

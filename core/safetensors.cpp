@@ -208,7 +208,7 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
     std::memcpy(bytes.data() + kLengthBytes, text.data(), text.size());
     char* data = bytes.data() + kLengthBytes + text.size();
     for (size_t i : layout)
-        if (const Tensor& t = tensors[i].value; t.bytes() > 0)
+        if (const Tensor t = tensors[i].value.to_host(); t.bytes() > 0)
             std::memcpy(data + begins[i], t.bytes_data(), size_t(t.bytes()));
     return bytes;
 }

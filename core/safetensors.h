@@ -44,10 +44,10 @@ inline constexpr uint64_t kMaxTensorFile = uint64_t{1} << 36;
 /// Largest header, in bytes, that is read or written. The format defines this limit.
 inline constexpr int64_t kMaxTensorHeader = 100'000'000;
 
-/// Returns the contents of a file with these tensors and metadata. The tensors must be in host memory. The data of
-/// tensors with larger elements come first, so that in the file each tensor is aligned to its element size. Throws
-/// Error if a name is empty, used twice or "__metadata__", if a metadata key is used twice, if a text is not valid
-/// UTF-8, if a tensor is undefined, or if the header is too long.
+/// Returns the contents of a file with these tensors, in host or device memory, and metadata. The data of tensors with
+/// larger elements come first, so that in the file each tensor is aligned to its element size. Throws Error if a name
+/// is empty, used twice or "__metadata__", if a metadata key is used twice, if a text is not valid UTF-8, if a tensor
+/// is undefined, or if the header is too long.
 std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metadata& metadata);
 /// Decodes the contents of a file into tensors in host memory. If the contents violate the format, or if a tensor has
 /// another type or more than four extents, throws Error. The message names `source` and, if a single tensor is wrong,

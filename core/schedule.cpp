@@ -24,6 +24,7 @@ void Schedule::check() const {
 }
 
 double Schedule::rate_at(double progress) const {
+    check();
     return progress < warmup ? progress / warmup * rate_without_warmup(progress) : rate_without_warmup(progress);
 }
 

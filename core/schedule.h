@@ -23,7 +23,7 @@ enum class ScheduleKind { constant, piecewise, cosine, triangular };
 struct Schedule {
     ScheduleKind kind = ScheduleKind::constant;
     double base = 0.1;              // rate before drops or decay; triangular: the rate at the peak
-    double epochs = 1;              // length of the training, in epochs
+    double epochs = 1;              // length of the training; cosine and triangular end after it
     std::vector<double> drops = {}; // used by piecewise
     double factor = 0.1;            // used by piecewise
     double floor = 0;               // used by cosine and triangular
@@ -35,7 +35,8 @@ struct Schedule {
     /// epochs. Also throws unless start is -1 or 0 <= start <= base, and unless the drops are not negative and strictly
     /// increase. Checks all members, whatever the kind.
     void check() const;
-    /// Returns the rate at `progress` >= 0 epochs. After the last epoch, cosine and triangular stay at `floor`.
+    /// Returns the rate at `progress` >= 0 epochs. After the last epoch, cosine and triangular stay at `floor`. Throws
+    /// Error like check().
     double rate_at(double progress) const;
 
 private:

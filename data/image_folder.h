@@ -36,8 +36,8 @@ ImageSet read_image_folder(const std::string& path, Conversion& conversion, std:
 using Angles = std::map<std::string, float, std::less<>>;
 Angles parse_angles(const std::string& text, const std::string& name);
 
-/// Returns the PNGs anywhere below a folder, sorted, except hidden ones. Throws Error for a broken link and, unless
-/// `skip_other_images`, for an image of another kind.
+/// Returns the PNGs anywhere below a folder, sorted, except hidden ones; possibly none. Throws Error if there is no
+/// such folder, for a broken link and, unless `skip_other_images`, for an image of another kind.
 std::vector<std::filesystem::path> png_files(const std::filesystem::path& folder, bool skip_other_images = false);
 
 /// Returns the format of an image, such as "JPEG", or "" if the file does not look like an image. `begin` is the

@@ -363,11 +363,13 @@ FoundGpus find_devices() {
     return found;
 }
 
-std::unique_ptr<Device> open_device(int index) {
+std::shared_ptr<Device> open_device(int index) {
     FoundGpus found;
     const std::vector<int> indices = find_usable(found);
     RG_CHECK(!indices.empty(), "device cuda: ", found.why_none);
-    auto device = std::make_unique<CudaDevice>(indices.at(size_t(index)));
+    RG_CHECK(index >= 0 && size_t(index) < indices.size(), "device cuda: expected a GPU from 0 to ",
+             indices.size() - 1, ", got ", index);
+    auto device = std::make_shared<CudaDevice>(indices[size_t(index)]);
     device->check_hopper_kernels();
     return device;
 }

@@ -13,13 +13,13 @@ struct FoundGpus {
 FoundGpus find_devices();
 
 /// Opens GPU `index` of find_devices() for this process. Several processes may share a GPU. Throws Error if there is no
-/// GPU that this build can use, or if CUDA reports an error. Otherwise, `index` must be below the number of ids.
-std::unique_ptr<Device> open_device(int index);
+/// such GPU, or if CUDA reports an error. On several ranks, see Machine (models/run/machine.h), which gives each a GPU.
+std::shared_ptr<Device> open_device(int index);
 
 /// The functions with which programs find and open GPUs. Tests replace these functions to supply their own devices.
 struct GpuFunctions {
     FoundGpus (*find)();
-    std::unique_ptr<Device> (*open)(int index);
+    std::shared_ptr<Device> (*open)(int index);
 };
 /// Initially find_devices() and open_device().
 inline GpuFunctions& gpu_functions() {

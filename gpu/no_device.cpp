@@ -6,7 +6,7 @@ namespace rg::gpu {
 
 FoundGpus find_devices() { return {{}, "this build has no CUDA"}; }
 
-std::unique_ptr<Device> open_device(int) {
+std::shared_ptr<Device> open_device(int) {
     fail("device cuda: this build has no CUDA; install the CUDA toolkit and build again with -Dcuda=enabled");
 }
 

@@ -105,6 +105,6 @@ inline constexpr gpu::GpuFunctions kExecutorGpus{
     [] {
         return gpu::FoundGpus{{"executor"}, {}};
     },
-    [](int) -> std::unique_ptr<Device> { return std::make_unique<ExecutorDevice>(); }};
+    [](int) -> std::shared_ptr<Device> { return std::make_shared<ExecutorDevice>(); }};
 
 } // namespace rg

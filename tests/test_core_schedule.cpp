@@ -58,6 +58,7 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([] { Schedule{.base = 0.1, .floor = 0.2}.check(); }), "from 0 to 0.1, got 0.2"));
         CHECK(contains(error_of([] { Schedule{.factor = 0}.check(); }), "factor"));
         CHECK(contains(error_of([] { Schedule{.peak = 1}.check(); }), "peak"));
+        CHECK(contains(error_of([] { (void)Schedule{.peak = 1}.rate_at(0); }), "peak"));
         CHECK(contains(error_of([] { Schedule{.drops = {45, 30}}.check(); }), "got 30 after 45"));
         CHECK(parse_drops("").empty());
         CHECK(parse_drops("45") == std::vector<double>{45});

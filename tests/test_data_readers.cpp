@@ -280,6 +280,7 @@ TEST_SUITE("data") {
         write_file_atomic(dir / "c/z.png", "garbage");
         CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3); }), dir / "c/z.png"));
         CHECK(contains(error_of([&] { read_image_folder(dir / "nothing", 3); }), "got nothing"));
+        CHECK(contains(error_of([&] { (void)png_files(dir / "nothing"); }), "expected a folder of PNG images"));
     }
 
     TEST_CASE("image folder: rejects images that are not PNGs, or skips them on request") {

@@ -37,13 +37,13 @@ std::vector<Tensor> run_there(const OpCase& c, std::span<const Tensor> host_inpu
 }
 
 /// Returns the first GPU. If there is none, prints the reason and returns null.
-std::unique_ptr<Device> first_gpu() {
+std::shared_ptr<Device> first_gpu() {
     const gpu::FoundGpus found = gpu::find_devices();
     if (found.ids.empty()) {
         MESSAGE("skipped: ", found.why_none);
         return nullptr;
     }
-    std::unique_ptr<Device> device = gpu::open_device(0);
+    std::shared_ptr<Device> device = gpu::open_device(0);
     MESSAGE(device->name());
     return device;
 }
@@ -86,7 +86,7 @@ Tensor train_on_device(DType type, Launches launches) {
 
 /// Returns the gradients after each of some steps, summed over the ranks. With `early`, their sum runs during backward.
 std::vector<Tensor> sum_there(par::Group& group, bool early) {
-    const std::unique_ptr<Device> device = gpu::open_device(0);
+    const std::shared_ptr<Device> device = gpu::open_device(0);
     const Context on{.device = device.get()};
     const ContextScope scope(on);
     CifarNet net({.width = 32, .depth = 2}); // has several gradient buckets
@@ -117,7 +117,7 @@ std::vector<Tensor> sum_there(par::Group& group, bool early) {
 
 TEST_SUITE("gpu") {
     TEST_CASE("gpu: a plan's graph and its single launches give the same bits") {
-        const std::unique_ptr<Device> device = first_gpu();
+        const std::shared_ptr<Device> device = first_gpu();
         if (!device) return;
         const Context on{.device = device.get()};
         const ContextScope scope(on);
@@ -146,7 +146,7 @@ TEST_SUITE("gpu") {
     }
 
     TEST_CASE("gpu: uploads any size, and moves chunks to the host and back between ops") {
-        const std::unique_ptr<Device> device = first_gpu();
+        const std::shared_ptr<Device> device = first_gpu();
         if (!device) return;
         const Context on{.device = device.get()};
         const ContextScope scope(on);
@@ -197,7 +197,7 @@ TEST_SUITE("gpu") {
     }
 
     TEST_CASE("gpu: names the requested and the available memory if there is not enough") {
-        const std::unique_ptr<Device> device = first_gpu();
+        const std::shared_ptr<Device> device = first_gpu();
         if (!device) return;
         CHECK_THROWS_WITH_AS(device->allocate(size_t{1} << 50), doctest::Contains("expected 1073741824 MiB"), Error);
         void* const memory = device->allocate(1 << 20); // still works
@@ -206,7 +206,7 @@ TEST_SUITE("gpu") {
     }
 
     TEST_CASE("gpu ops: kernels agree with the reference, and repeat their results bit for bit") {
-        const std::unique_ptr<Device> device = first_gpu();
+        const std::shared_ptr<Device> device = first_gpu();
         if (!device) return;
         const Context on{.device = device.get()};
         for (const OpCase& c : op_cases()) {

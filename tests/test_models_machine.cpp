@@ -182,7 +182,7 @@ TEST_SUITE("models") {
             const GpusInPlace none({[] {
                                         return gpu::FoundGpus{{}, gpu::why_not("T4", {7, 5}, "sm_80")};
                                     },
-                                    [](int) -> std::unique_ptr<Device> { fail("device cuda: no such GPU"); }});
+                                    [](int) -> std::shared_ptr<Device> { fail("device cuda: no such GPU"); }});
             const std::string text = machine_text({"test"});
             CHECK(text.starts_with("cpu ("));
             CHECK(contains(text, ", since T4 is an sm_75 GPU, but this build was compiled for sm_80;"));

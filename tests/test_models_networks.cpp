@@ -130,6 +130,8 @@ TEST_SUITE("models") {
         const auto load = [&](const std::vector<std::string>& skip) {
             load_state_dict(net.parameters, three.file, skip);
         };
+        Parameters unallocated;
+        CHECK(contains(error_of([&] { load_state_dict(unallocated, three.file); }), "call allocate()"));
         CHECK(error_of([&] { load({}); }) == "saved: expected tensor fc.weight of [5 8], got [3 8]; load a file of the "
                                              "same network, or omit the tensor with --init-skip fc");
         CHECK(error_of([&] {

@@ -4,6 +4,7 @@
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/profile.h"
 #include "ringgrad/core/rng.h"
+#include "ringgrad/core/safetensors.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/data/loader.h"
 #include "ringgrad/gpu/block_cache.h"
@@ -223,6 +224,7 @@ TEST_SUITE("simt") {
         a.fill(2);
         host.fill(5);
         CHECK(a.to_host().data<float>()[2] == 2);
+        CHECK(encode_tensors({{"a", a}}, {}) == encode_tensors({{"a", a.to_host()}}, {}));
         CHECK_THROWS_WITH_AS(relu(host), doctest::Contains("activation: expected tensors on the executor"), Error);
         const Tensor sum = add(a, a), copy = sum.clone();
         CHECK(copy.device() == &device);

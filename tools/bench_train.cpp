@@ -72,7 +72,7 @@ int bench(const Settings& s) {
     Profile profile;
     RG_CHECK(s.device == "cpu" || s.precision != "fp32-strict",
              "bench_train: expected --precision fp32 or bf16 on a GPU, got fp32-strict; choose one of these");
-    const std::unique_ptr<Device> device = s.device == "cuda" ? gpu::open_device(0) : nullptr;
+    const std::shared_ptr<Device> device = s.device == "cuda" ? gpu::open_device(0) : nullptr;
     Context context{.device = device.get(), .threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
     const ContextScope scope(context);
 

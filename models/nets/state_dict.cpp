@@ -106,6 +106,7 @@ void check_state_dict(const Parameters& parameters, const TensorFile& file, cons
 }
 
 void load_state_dict(Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip) {
+    RG_CHECK(parameters.values().defined(), "state dict: expected allocated parameters, got none; call allocate()");
     check_state_dict(parameters, file, skip);
     for (const auto& e : parameters.entries()) {
         if (has_prefix(e.name, skip)) continue;
