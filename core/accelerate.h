@@ -8,7 +8,9 @@
 // The signature of a call consists of the shapes and types of its inputs, the training flag, and the parts of the
 // Context that change the computation: the backend, the device, strict_fp32, and whether `sync` is set. If the context
 // has a device, inputs may be in host or device memory, and results are in device memory. The function must read and
-// write tensors through ops only. Anything else that it does happens during the trace, and not in replays.
+// write tensors through ops only. Anything else that it does happens during the trace, and not in replays. So pass
+// every value that changes between calls in `in`: a number or tensor that the function captures stays that of the
+// trace. Only new values in a captured tensor's memory, such as updated parameters, count in replays.
 #pragma once
 
 #include "ringgrad/core/context.h"

@@ -25,8 +25,8 @@ public:
     const std::vector<std::string>& names() const { return names_; }
     /// Declares the options, whose values are members of this object.
     virtual void declare(Options&) {}
-    /// Makes the network `name`, one of names(). May throw Error if the network cannot take images as in `task`; if it
-    /// does not, forward() does.
+    /// Makes the network `name`, one of names(). Throws Error if the network cannot take images as in `task`, or leaves
+    /// this check to forward() (see expect_images()).
     virtual std::unique_ptr<Network> make(const std::string& name, const ImageTask& task) const = 0;
 
 private:

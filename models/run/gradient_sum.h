@@ -7,7 +7,9 @@
 //     network(inputs, true); // this replay starts the sums or downloads of finished buckets
 //     sum.finish();          // the gradients are now those of the whole mini-batch
 //
-// Here `network` is an Accelerated (core/accelerate.h) that computes the gradients of a worker.
+// Here `network` is an Accelerated (core/accelerate.h) that computes the gradients of a worker. A Tape does as well;
+// then finish() sums all gradients. The loss must be a mean over the samples, since each worker counts by its share of
+// them.
 //
 // All gradients lie in one flat buffer, roughly in the order in which backward finishes them. A bucket is a range of
 // this buffer, and buckets are summed in order. On the CPU, with `overlap`, a thread sums them, and only this thread
@@ -30,7 +32,8 @@ namespace rg {
 
 class GradientSum {
 public:
-    /// Collective. On the CPU with several ranks or workers, moves the gradients into Group::memory(). The group, the
+    /// Collective. Call it after Parameters::allocate(), and before any code keeps a plan or a tensor of the gradients:
+    /// on the CPU with several ranks or workers, it moves the gradients into Group::memory(). The group, the
     /// parameters and the device of the gradients must outlive this. `algorithm` and `wire` apply only if every rank
     /// has one worker. `overlap` applies on the CPU alone. Without it, finish() sums gradients in host memory all at
     /// once, on the caller's thread. `overlap` must be false if the ranks exchange anything else during backward, such

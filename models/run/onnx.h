@@ -7,11 +7,12 @@
 // can also write their own networks. has_onnx_node() says which ops have a counterpart in ONNX. Ops that only training
 // needs have none.
 //
-// The input is `image`, f32 [n channels height width], for any number n of images: bytes divided by 255, as in PyTorch.
-// The file contains the normalisation. A network on vectors of k values has the input `x`, f32 [n k], and no
-// normalisation. Inputs, outputs and weights are f32. Names, values and layouts of the weights are those of
-// state_dict(). The exceptions are weights that the prediction uses in another shape, which are named constant_1,
-// constant_2 and so on. For example, a 1 x 1 convolution of channels-last values becomes a Gemm with filters [out in].
+// A network with several inputs cannot be written. The input is `image`, f32 [n channels height width], for any number
+// n of images: bytes divided by 255, as in PyTorch. The file contains the normalisation. A network on vectors of k
+// values has the input `x`, f32 [n k], and no normalisation. Inputs, outputs and weights are f32. Names, values and
+// layouts of the weights are those of state_dict(). The exceptions are weights that the prediction uses in another
+// shape, which are named constant_1, constant_2 and so on. For example, a 1 x 1 convolution of channels-last values
+// becomes a Gemm with filters [out in].
 //
 // Our gelu uses the error function, not the approximation by tanh. Opset 17 has no node for gelu, so the file contains
 // the nodes of its formula.

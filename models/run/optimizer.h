@@ -31,15 +31,17 @@ struct OptimizerOptions {
 class Optimizer {
 public:
     /// Takes each entry's factors for learning rate and weight decay, and its number of epochs, from `parameters`,
-    /// which must outlive this.
+    /// which must outlive this. Set them before.
     Optimizer(const Parameters& parameters, const OptimizerOptions& options);
 
-    /// Call this before the steps of an epoch, counted from 1. Values whose Entry::epochs have passed no longer change.
+    /// Call this before the steps of an epoch, counted from 1. Updates no longer change values
+    /// whose Entry::epochs have passed; lookahead still does.
     void begin_epoch(int64_t epoch) const;
-    /// Sets the learning rate and the number of the step, counted from 1.
+    /// Sets the learning rate and the number of the step, counted from 1. Call it before each update().
     void set(double lr, int64_t step) const;
     /// Updates the parameters, and in state() all buffers except the slow weights of the lookahead. Changes none of
-    /// these if a gradient or the loss is not finite. Sets non_finite_at().
+    /// these if a gradient or the loss is not finite. Sets non_finite_at(). On several ranks, gradients and loss are
+    /// those of the whole mini-batch, and so the same on all.
     void update(const Tensor& loss) const;
 
     /// Applies the lookahead after step `step` of `steps`, if it is due. Does nothing without lookahead.

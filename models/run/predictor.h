@@ -33,11 +33,13 @@ public:
         Tensor scores;               // f32 [n classes]: probabilities
         std::vector<Tensor> targets; // f32 [n 1] for each target
     };
-    /// Predicts for n images of any size and number of channels. Converts them to the network's size and channels, as a
-    /// training with --size does. The results are in host memory. Throws Error like the function below.
+    /// Predicts for n images of any size and number of channels, such as the PNGs of data::png_files(), as one batch.
+    /// For many, call it with up to some 256 at a time: each n has its own plan. Converts them to the network's size
+    /// and channels, as a training with --size does. The results are in host memory. Throws Error like the function
+    /// below.
     Outputs predict(std::span<const data::Image> images);
-    /// Predicts for images [n height width channels] of the network's size. Throws Error if n is 0, if `pixels` is not
-    /// a whole number of images, or if a result is not finite.
+    /// Predicts for images [n height width channels] of the network's size, of 8 bits; n follows from the number of
+    /// bytes. Throws Error if n is 0, if `pixels` is not a whole number of images, or if a result is not finite.
     Outputs predict(std::span<const uint8_t> pixels);
 
 private:

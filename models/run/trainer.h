@@ -1,4 +1,5 @@
-// The loop of a data-parallel training, for any network and optimizer.
+// The loop of a data-parallel training of a network on images with labels. For other data, write the loop yourself,
+// with Loader (data/loader.h), GradientSum (gradient_sum.h) and Optimizer (optimizer.h).
 //
 //     Trainer trainer(run, machine, net.parameters, Optimizer(net.parameters, {.momentum = 0.9}), feed,
 //                     [&](const data::Batch& batch) -> ScoresAndLoss {
@@ -30,7 +31,8 @@ struct ScoresAndLoss {
 };
 
 struct Trainer {
-    /// The network's forward pass in training and its loss. It may be traced, so it may only use ops.
+    /// The network's forward pass in training and its loss, a mean over the batch's images. It may be traced, so it may
+    /// only use ops.
     using Forward = std::function<ScoresAndLoss(const data::Batch& batch)>;
 
     /// Collective. Creates the GradientSum, then calls TrainingRun::restore_parameters(). Keeps copies of the optimizer

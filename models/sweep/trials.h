@@ -59,8 +59,8 @@ struct TrialsRun {
 struct TrialsProgram {
     std::string name, description;
     std::vector<const Program*> programs; // training programs; --program chooses one if there are several
-    std::vector<std::string> defaults =
-        {}; // arguments of all trials; those of the command line follow and override them
+    /// Arguments of all trials, after --validation=0.1. Those of the command line follow and override them.
+    std::vector<std::string> defaults = {};
     /// The grid if neither --grid nor --table is given. If it is empty, the user must give --grid or --table.
     std::vector<std::string> default_grid = {};
     /// Changes the settings of a trial, for example to derive one option from another.
