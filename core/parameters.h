@@ -29,7 +29,7 @@ public:
         std::string name;
         Shape shape;
         enum class Start : uint8_t { random, zeros, ones } start = Start::zeros;
-        /// Optimizer (models/run/optimizer.h) applies the next three, as they are when it is made. sgdm_update() and
+        /// Optimizer (models/run/optimizer.h) applies the next three; set them before it is made. sgdm_update() and
         /// adam_update() alone do not.
         float rate = 1;  // factor of the learning rate; 0: the update does not change the value
         float decay = 1; // factor of the weight decay
@@ -77,11 +77,10 @@ public:
     int64_t count() const;
 
     /// Gives the layers that draw random numbers, such as Dropout, the seed for a step, counted from 1, and for the
-    /// part of its mini-batch that begins with sample `first`. Call it before the forward pass of each step, as Trainer
-    /// does.
+    /// part of its mini-batch that begins with sample `first`. Call it before each forward pass in training, and before
+    /// it is traced, as Trainer does.
     void begin_step(int64_t step, int64_t first = 0);
-    /// Returns that seed, i32 [2]. It is undefined without such a layer. Throws Error if it is needed now, outside of a
-    /// trace, and begin_step() was never called.
+    /// Returns that seed, i32 [2], for such a layer. Throws Error if begin_step() was never called.
     const Tensor& step_seed() const;
 
     const Tensor& values() const { return values_; }

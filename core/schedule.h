@@ -23,7 +23,7 @@ enum class ScheduleKind { constant, piecewise, cosine, triangular };
 struct Schedule {
     ScheduleKind kind = ScheduleKind::constant;
     double base = 0.1;              // rate before drops or decay; triangular: the rate at the peak
-    double epochs = 1;              // length of the training; cosine and triangular end after it
+    double epochs = 1;              // length of the training, in epochs
     std::vector<double> drops = {}; // used by piecewise
     double factor = 0.1;            // used by piecewise
     double floor = 0;               // used by cosine and triangular

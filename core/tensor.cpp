@@ -266,8 +266,8 @@ std::byte* Tensor::bytes_data() const {
     RG_CHECK(defined(), "tensor: expected a value, got an undefined tensor; assign a tensor first");
     RG_CHECK(storage_, "tensor: expected values, got a tensor that no tape saved; add it to the op row's saves");
     RG_CHECK(storage_->block || numel() == 0,
-             "tensor: values do not exist while a function is traced, or a network is made to learn its size; return ",
-             "the tensor and read it afterwards, or write it later (ImageTraining::initialise())");
+             "tensor: values do not exist while a function is traced, or while a network is made to learn its size; ",
+             "read or write them afterwards");
     return static_cast<std::byte*>(storage_->block) + offset_;
 }
 

@@ -171,7 +171,8 @@ void OtherImages::check() const {
 }
 
 std::vector<fs::path> png_files(const fs::path& folder, bool skip_other_images) {
-    RG_CHECK(fs::is_directory(folder), "expected a folder of PNG images, got none (", folder.string(), ")");
+    RG_CHECK(fs::is_directory(folder), "expected a folder of PNG images, got none (", folder.string(),
+             "); check the path");
     OtherImages others;
     std::vector<fs::path> pngs = images_below(folder, others);
     if (!skip_other_images) others.check();

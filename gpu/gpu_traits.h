@@ -8,7 +8,7 @@ namespace rg::gpu {
 
 struct GpuTraits {
     int sm_count = 1;            // number of SMs
-    bool hopper_kernels = false; // true if ops use the kernels of conv*_hopper.cu wherever these cover the case
+    bool hopper_kernels = false; // true if ops use the kernels of *_hopper.cu wherever these cover the case
 };
 
 /// Compute capability of a GPU, for example major = 9 and minor = 0 for sm_90.

@@ -57,6 +57,7 @@ TEST_SUITE("models") {
     TEST_CASE("layers: dropout drops in training only, and its stream tells layers apart") {
         const Tensor x = Tensor::constant({20, 50}, 1);
         Parameters parameters, others;
+        CHECK(contains(error_of([&] { parameters.begin_step(1); }), "expected begin_step() after allocate()"));
         const Dropout first(parameters, 0.25f), second(parameters, 0.25f), other(others, 0.25f);
         parameters.allocate(3, Init::he), others.allocate(4, Init::he);
         CHECK(first(x, Mode::evaluate).key() == x.key());
@@ -81,7 +82,9 @@ TEST_SUITE("models") {
         parameters.allocate(0, Init::he);
         Accelerated f([&](auto in, bool) { return std::vector{layer(in[0], Mode::train)}; });
         const Tensor x = Tensor::constant({100}, 1);
-        f.plan({x}); // traces before the first step, as Trainer does
+        CHECK(contains(error_of([&] { f({x}); }), "expected begin_step() before a layer draws"));
+        parameters.begin_step(1);
+        f.plan({x});
         for (const int step : {1, 2, 1}) {
             parameters.begin_step(step);
             CHECK(same_bits(f({x})[0], layer(x, Mode::train)));

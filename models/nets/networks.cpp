@@ -81,7 +81,12 @@ Json NetworkChoice::describe() const {
     chosen().declare(options);
     Json network = Json::object().set("name", name_);
     const Json values = options.to_json();
-    for (const auto& [name, value] : values.as_object()) network.set(name, value);
+    for (const auto& [name, value] : values.as_object()) {
+        RG_CHECK(name != "name", "network ", name_,
+                 ": expected options with other names than \"name\", which files of ",
+                 "models have for the network itself; rename the option");
+        network.set(name, value);
+    }
     return network;
 }
 

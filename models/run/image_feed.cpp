@@ -39,6 +39,7 @@ std::vector<Tensor> ImageFeed::inputs(const data::Batch& batch) const {
 data::Batch ImageFeed::batch(std::span<const Tensor> inputs) const {
     const data::Augmenter& augmenter = loader.augmenter();
     data::Batch batch;
+    batch.size = inputs[0].extent(0);
     batch.x = machine_.device()
                   ? augment(resident_, inputs[0], inputs[1], statistics_,
                             {augmenter.height(), augmenter.width(), augmenter.reflect(), machine_.activations()})

@@ -27,8 +27,8 @@ public:
     std::vector<Tensor> inputs(const data::Batch& batch) const;
 
     /// Converts the result of inputs() to a batch. Call this inside the Accelerated function, since it runs ops. The
-    /// batch has only x, labels, targets and columns. From the result of images(), it has only x. Its x has the type
-    /// Machine::activations(), f32 or bf16.
+    /// batch has only size, x, labels, targets and columns. From the result of images(), it has only size and x. Its x
+    /// has the type Machine::activations(), f32 or bf16.
     data::Batch batch(std::span<const Tensor> inputs) const;
 
     /// Returns the length of a training on this set: `steps` steps, or if `steps` is -1, `epochs` epochs. Throws Error

@@ -116,7 +116,7 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           {{"epoch", data::Shuffle::epoch}, {"once", data::Shuffle::once}, {"never", data::Shuffle::never}},
           "order of the images; epoch: a new random one in every epoch; once: one random order for all; never: that of "
           "the files");
-    o.add("seed", &seed, "seed of all random numbers: initial values, held-out images, order, augmentation")
+    o.add("seed", &seed, "seed of all random numbers: initial values, held-out images, order, augmentation, dropout")
         .at_least(0);
 }
 

@@ -34,8 +34,8 @@ public:
     /// which must outlive this. Set them before.
     Optimizer(const Parameters& parameters, const OptimizerOptions& options);
 
-    /// Call this before the steps of an epoch, counted from 1. Updates no longer change values
-    /// whose Entry::epochs have passed; lookahead still does.
+    /// Call this before the steps of an epoch, counted from 1. Updates no longer change values whose Entry::epochs have
+    /// passed; lookahead still does.
     void begin_epoch(int64_t epoch) const;
     /// Sets the learning rate and the number of the step, counted from 1. Call it before each update().
     void set(double lr, int64_t step) const;

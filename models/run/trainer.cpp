@@ -33,6 +33,7 @@ Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameter
     train_step.after_step = [this](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
     run.restore_parameters(parameters, this->optimizer.state());
     if (!run.resumed()) this->optimizer.start_averages(); // --init may have changed the parameters
+    parameters.begin_step(run.position().step + 1);       // for plan()
 }
 
 Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Score()>& test) {

@@ -71,8 +71,11 @@ void restore_options(const TensorFile& file, Options& options) {
                                    "size",        "augment",    "translate",     "fill",         "translate-x",
                                    "translate-y", "rotate",     "scale",         "resized-crop", "net",
                                    "init",        "init-skip",  "initializer",   "optimizer"};
-    const Json network = Json::parse(file.text("network"), file.source + ": network"); // its name and its options
-    for (const auto& [name, value] : network.as_object()) fixed.insert(name);
+    if (const std::string* text = file.find_text("network")) { // its name, and its options
+        const Json network = Json::parse(*text, file.source + ": network");
+        for (const auto& [name, value] : network.as_object())
+            if (name != "name") fixed.insert(name);
+    }
     const Json saved = Json::parse(file.text("options"), file.source);
     const auto run = std::filesystem::path(file.source).parent_path().parent_path(); // file.source: RUN/checkpoint/FILE
     for (const auto& [name, value] : options.values()) {
