@@ -7,7 +7,6 @@
 #include "ringgrad/core/checksum.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace rg::par {
 
@@ -26,8 +25,9 @@ std::vector<double> sum_rows(Group& group, std::vector<std::vector<double>> rows
     std::vector<double> sum, row(rows[0].size());
     for (const int rank : group.order())
         for (int worker = 0; worker < group.workers(rank); ++worker) {
-            std::memcpy(row.data(), texts[size_t(rank)].data() + size_t(worker) * row.size() * sizeof(double),
-                        row.size() * sizeof(double));
+            // Not memcpy: a network without batch norm has no values here, and data() may be null.
+            const size_t size = row.size() * sizeof(double);
+            texts[size_t(rank)].copy(reinterpret_cast<char*>(row.data()), size, size_t(worker) * size);
             if (sum.empty())
                 sum = row;
             else
