@@ -108,12 +108,12 @@ std::string OperandMemory::objection(const std::byte* at, int bytes) const {
     for (int i = 0; i < bytes; i += kBytes) {
         const size_t index = size_t(at + i - executor().arena.begin()) / kBytes;
         const Chunk unknown, &c = index < chunks_.size() ? chunks_[index] : unknown;
-        const std::string site = cat(" at ", c.site.file ? c.site.file : "", ":", c.site.line);
+        const auto site = [&] { return cat(" at ", c.site.file, ":", c.site.line); };
         switch (c.state) {
         case State::unknown: return "an operand that was not written by store_operand() or a copy";
         case State::stored:
-            return cat("an operand that thread ", c.thread, " has stored", site, " without fence_proxy_async() since");
-        case State::copy_in_flight: return cat("the destination of the copy", site, ", which has not been waited for");
+            return cat("an operand that thread ", c.thread, " has stored", site(), " without fence_proxy_async() since");
+        case State::copy_in_flight: return cat("the destination of the copy", site(), ", which has not been waited for");
         case State::visible:
             if (std::memcmp(c.contents, at + i, kBytes) != 0)
                 return "an operand that was overwritten without store_operand()";
