@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <cstring>
 #include <doctest/doctest.h>
 #include <map>
@@ -24,6 +25,10 @@
 using namespace rg;
 
 namespace {
+
+// By default, larger convolutions are left out: smaller ones launch the same kernels, with the same edges of tiles.
+constexpr double kProducts = 3e6;
+constexpr double kProductsOfBoth = 1e5; // see repeats()
 
 /// f32 is multiplied in two parts (planes.cuh), of which an infinity has none: it becomes a NaN in convolutions.
 bool infinite_products(const OpCase& c) {
@@ -39,11 +44,35 @@ int64_t terms(const OpCase& c) {
     return c.attrs.as<Conv2dGradOp>().data ? per(Conv2dGradOp::w, 3) : per(Conv2dGradOp::dy, 3);
 }
 
+/// Returns the number of products of a convolution in one direction, or 0 for other ops.
+double products(const OpCase& c) {
+    if (c.op != op::conv2d && c.op != op::conv2d_grad) return 0;
+    const bool forward = c.op == op::conv2d;
+    const Shape& w = c.in[forward ? size_t(Conv2dOp::w) : size_t(Conv2dGradOp::w)].shape;
+    const Shape& pixels = c.in[forward ? size_t(Conv2dOp::x) : size_t(Conv2dGradOp::dy)].shape;
+    return double(pixels[0] * pixels[1] * pixels[2]) * double(w.numel());
+}
+
+/// True for the test simt-ops-all, which runs every case.
+bool run_all() {
+    static const bool kAll = std::getenv("RG_SIMT_ALL") != nullptr;
+    return kAll;
+}
+
+/// Returns true for a large case of both gradients without fused steps. Other cases launch the same kernels, since a
+/// gradient's kernels do not depend on the other gradient.
+bool repeats(const OpCase& c) {
+    if (c.op != op::conv2d_grad || c.in[Conv2dGradOp::y].draw != Draw::absent) return false;
+    const auto& a = c.attrs.as<Conv2dGradOp>();
+    return a.data && a.filters && products(c) > kProductsOfBoth;
+}
+
 /// All that they can; with ThreadSanitizer, which takes its time, the least of each op and type: four, and of
 /// convolutions four more that go round the loop over their tiles more than once.
 std::vector<OpCase> cases_to_run() {
     std::vector<OpCase> cases = op_cases();
     std::erase_if(cases, infinite_products);
+    if (!run_all()) std::erase_if(cases, [](const OpCase& c) { return repeats(c) || products(c) > kProducts; });
     if (!simt::kTsan) return cases;
     std::erase_if(cases, [](const OpCase& c) { return c.in[0].shape.numel() == 0; });
     std::stable_sort(cases.begin(), cases.end(),
@@ -198,13 +227,16 @@ TEST_SUITE("simt") {
             if (simt::kTsan && (tried || GradientCase::work(c) > 1e7)) continue;
             settable_gpu_traits() = {.sm_count = std::array{4, 1, 16}[size_t(tried % 3)], .hopper_kernels = true};
             if (!c.narrow || (c.op != op::conv2d && c.op != op::conv2d_grad) || infinite_products(c)) continue;
+            if (!run_all() && repeats(c)) continue;
             const Shape& w = c.in[c.op == op::conv2d ? size_t(Conv2dOp::w) : size_t(Conv2dGradOp::w)].shape;
             if (w[0] % 32 || w[1] % 2 == 0) continue;
             CAPTURE(describe(c));
             const std::vector<Tensor> in = draw_inputs(c, DType::f32);
             std::vector<Tensor> first;
-            for (const simt::Settings& settings :
-                 std::initializer_list<simt::Settings>{{}, {simt::Order::reverse, 1, true}, {simt::Order::shuffled}}) {
+            // Cases take the second order in turn; the test simt-ops-all takes all three.
+            std::vector<simt::Settings> orders{{}, {simt::Order::reverse, 1, true}, {simt::Order::shuffled}};
+            if (!run_all()) orders.erase(orders.begin() + 1 + tried % 2);
+            for (const simt::Settings& settings : orders) {
                 simt::settings() = settings;
                 simt::take_launched();
                 const KernelRun got = run_kernel(c, in, gpu_on_host::kernel(c.op), 64);
