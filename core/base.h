@@ -7,11 +7,13 @@
 
 #include "ringgrad/core/scope.h"
 
+#include <concepts>
 #include <cstddef>
 #include <cstdint>
-#include <sstream>
+#include <initializer_list>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
 namespace rg {
@@ -22,13 +24,32 @@ public:
     using std::runtime_error::runtime_error;
 };
 
-/// Concatenates the printed forms of all arguments.
-template <class... Parts>
-std::string cat(const Parts&... parts) {
-    std::ostringstream out;
-    (out << ... << parts);
-    return out.str();
-}
+/// One part of a message: a text, a character or a number, with the printed form that std::ostream gives it. It refers
+/// to the text, so it is only an argument.
+class Part {
+public:
+    Part(std::string_view text) : kind_(Kind::text), text_(text) {}
+    Part(const std::string& text) : Part(std::string_view(text)) {}
+    Part(const char* text) : Part(std::string_view(text)) {}
+    Part(char c) : kind_(Kind::character), integer_(c) {}
+    Part(std::signed_integral auto value) : kind_(Kind::integer), integer_(value) {}
+    Part(std::unsigned_integral auto value) : kind_(Kind::natural), natural_(value) {}
+    Part(std::floating_point auto value) : kind_(Kind::real), real_(value) {}
+    void append_to(std::string& text) const;
+
+private:
+    enum class Kind : uint8_t { text, character, integer, natural, real } kind_;
+    union {
+        std::string_view text_;
+        int64_t integer_;
+        uint64_t natural_;
+        double real_;
+    };
+};
+
+/// Concatenates the printed forms of all parts.
+std::string cat(std::initializer_list<Part> parts);
+std::string cat(const auto&... parts) { return cat({Part(parts)...}); }
 
 /// While a LayerScope exists, fail() and RG_CHECK append " (layer NAME)" to their messages on this thread. The name
 /// must outlive the LayerScope, which keeps only a reference.
@@ -36,26 +57,22 @@ class LayerScope {
 public:
     explicit LayerScope(const std::string& name) : layer_(Scope::current().layer, &name) {}
     /// Returns " (layer NAME)" for the innermost LayerScope of this thread, or an empty text if there is none.
-    static std::string note() {
-        const std::string* const layer = Scope::current().layer;
-        return layer ? cat(" (layer ", *layer, ")") : "";
-    }
+    static std::string note();
 
 private:
     Setting<const std::string*> layer_;
 };
 
 /// Throws Error with the concatenated parts, followed by LayerScope::note().
-template <class... Parts>
-[[noreturn]] void fail(const Parts&... parts) {
-    throw Error(cat(parts..., LayerScope::note()));
-}
+[[noreturn]] void fail(std::initializer_list<Part> parts);
+[[noreturn]] void fail(const auto&... parts) { fail({Part(parts)...}); }
 
 } // namespace rg
 
-/// RG_CHECK(condition, parts...) calls fail(parts...) if the condition is false.
+/// RG_CHECK(condition, parts...) calls fail(parts...) if the condition is false. Passing the parts as a list instantiates
+/// no template, which would make the many checks slow to compile.
 #define RG_CHECK(condition, ...)                                                                                       \
     do {                                                                                                               \
         if (!(condition)) [[unlikely]]                                                                                 \
-            ::rg::fail(__VA_ARGS__);                                                                                   \
+            ::rg::fail({__VA_ARGS__});                                                                                 \
     } while (0)

@@ -8,6 +8,7 @@
 
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/device.h"
+#include "ringgrad/core/formatted.h"
 
 #include <algorithm>
 #include <atomic>
@@ -194,7 +195,7 @@ Tensor Tensor::zeros(const Shape& shape, DType type) {
 
 Tensor Tensor::borrow(std::byte* memory, const Shape& shape, DType type) {
     RG_CHECK(memory && reinterpret_cast<uintptr_t>(memory) % kAlign == 0,
-             "Tensor::borrow: expected memory aligned to 64 bytes, got ", static_cast<const void*>(memory),
+             "Tensor::borrow: expected memory aligned to 64 bytes, got ", formatted("%p", static_cast<const void*>(memory)),
              "; allocate it with that alignment");
     Tensor t;
     t.shape_ = shape;

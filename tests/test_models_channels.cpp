@@ -1,6 +1,7 @@
 // Tests that text from outside passes unchanged between ranks, files and shells, or is rejected. par/channels.md and
 // data/channels.md list these channels. test_core_text.cpp tests output to a terminal.
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/json.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/data/fetch.h"
@@ -37,14 +38,12 @@ std::string tar_with(const std::string& path) {
     const auto member = [](char type, const std::string& content) {
         std::string header(512, '\0');
         header[0] = 'x';
-        header.replace(
-            124, 12, cat(std::string(11 - cat(std::oct, content.size()).size(), '0'), std::oct, content.size(), '\0'));
+        header.replace(124, 12, formatted("%011zo", content.size()) + '\0');
         header[156] = type;
         header.replace(148, 8, 8, ' ');
         unsigned sum = 0;
         for (const char c : header) sum += uint8_t(c);
-        std::string digits = cat(std::oct, sum);
-        header.replace(148, 8, std::string(6 - digits.size(), '0') + digits + std::string("\0 ", 2));
+        header.replace(148, 8, formatted("%06o", sum) + std::string("\0 ", 2));
         return header + content + std::string((512 - content.size() % 512) % 512, '\0');
     };
     const std::string record = " path=" + path + "\n";

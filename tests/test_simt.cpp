@@ -11,7 +11,7 @@
 namespace rg::RG_GPU {
 namespace {
 
-constexpr unsigned kAll = 0xffffffffu;
+using simt::kAllLanes;
 
 // ---- correct kernels ----
 
@@ -43,19 +43,19 @@ __global__ void shuffle_kernel(T* out) {
     const int lane = int(threadIdx.x);
     const T value = T(lane * 10);
     T* mine = out + lane * 6;
-    mine[0] = __shfl_sync(kAll, value, 5);
-    mine[1] = __shfl_sync(kAll, value, 1, 8);
-    mine[2] = __shfl_up_sync(kAll, value, 3u, 16);
-    mine[3] = __shfl_down_sync(kAll, value, 2u, 8);
-    mine[4] = __shfl_xor_sync(kAll, value, 12, 16);
+    mine[0] = __shfl_sync(kAllLanes, value, 5);
+    mine[1] = __shfl_sync(kAllLanes, value, 1, 8);
+    mine[2] = __shfl_up_sync(kAllLanes, value, 3u, 16);
+    mine[3] = __shfl_down_sync(kAllLanes, value, 2u, 8);
+    mine[4] = __shfl_xor_sync(kAllLanes, value, 12, 16);
     mine[5] = lane < 8 ? __shfl_xor_sync(0xffu, value, 4) : T(-1);
 }
 
 __global__ void vote_kernel(unsigned* out) {
     const int lane = int(threadIdx.x);
-    out[lane * 4] = __ballot_sync(kAll, lane % 3 == 0);
-    out[lane * 4 + 1] = unsigned(__any_sync(kAll, lane == 7)) + 2 * unsigned(__any_sync(kAll, lane > 31));
-    out[lane * 4 + 2] = unsigned(__all_sync(kAll, lane < 32)) + 2 * unsigned(__all_sync(kAll, lane < 31));
+    out[lane * 4] = __ballot_sync(kAllLanes, lane % 3 == 0);
+    out[lane * 4 + 1] = unsigned(__any_sync(kAllLanes, lane == 7)) + 2 * unsigned(__any_sync(kAllLanes, lane > 31));
+    out[lane * 4 + 2] = unsigned(__all_sync(kAllLanes, lane < 32)) + 2 * unsigned(__all_sync(kAllLanes, lane < 31));
     // The two halves of the warp take different branches, and each half votes for itself.
     out[lane * 4 + 3] = lane < 16 ? __ballot_sync(0xffffu, lane & 1) : __ballot_sync(0xffff0000u, lane & 2);
 }

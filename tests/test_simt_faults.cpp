@@ -13,7 +13,7 @@
 namespace rg::RG_GPU {
 namespace {
 
-constexpr unsigned kAll = 0xffffffffu;
+using simt::kAllLanes;
 
 __global__ void missing_barrier_kernel(float* out) {
     SHARED(float, values, 64);
@@ -33,7 +33,7 @@ __global__ void written_too_early_kernel(float* out) {
         if (thread % 32 == 0) partial[thread / 32] = mine;
         __syncthreads();
         sum += warp_sum(partial[thread % 2]);
-        if (i == 0) __syncwarp(kAll); // a warp's barrier is not enough
+        if (i == 0) __syncwarp(kAllLanes); // a warp's barrier is not enough
     }
     out[thread] = sum;
 }
@@ -78,7 +78,7 @@ __global__ void divergent_kernel() {
 }
 constexpr int kDivergent = __LINE__ - 4;
 
-__global__ void width_kernel(int* out, int width) { out[threadIdx.x] = __shfl_xor_sync(kAll, 1, 1, width); }
+__global__ void width_kernel(int* out, int width) { out[threadIdx.x] = __shfl_xor_sync(kAllLanes, 1, 1, width); }
 constexpr int kWidth = __LINE__ - 1;
 
 __global__ void mask_kernel(int* out, unsigned mask, int source) {
@@ -88,18 +88,18 @@ constexpr int kMask = __LINE__ - 2;
 
 __global__ void lane_left_kernel(int* out) {
     if (threadIdx.x == 9) return;
-    out[threadIdx.x] = __any_sync(kAll, 1);
+    out[threadIdx.x] = __any_sync(kAllLanes, 1);
 }
 constexpr int kLaneLeft = __LINE__ - 2;
 
 __global__ void lane_elsewhere_kernel(int* out) {
     if (threadIdx.x == 9) __syncthreads();
-    out[threadIdx.x] = __any_sync(kAll, 1);
+    out[threadIdx.x] = __any_sync(kAllLanes, 1);
 }
 constexpr int kLaneElsewhere = __LINE__ - 2;
 
 __global__ void different_collectives_kernel(int* out) {
-    out[threadIdx.x] = threadIdx.x < 16 ? __any_sync(kAll, 1) : __all_sync(kAll, 1);
+    out[threadIdx.x] = threadIdx.x < 16 ? __any_sync(kAllLanes, 1) : __all_sync(kAllLanes, 1);
 }
 constexpr int kDifferent = __LINE__ - 2;
 
@@ -123,7 +123,7 @@ struct Counted {
 __global__ void unwound_kernel(int* alive) {
     const Counted counted(alive + threadIdx.x);
     __syncthreads();
-    if (threadIdx.x == 40) __shfl_sync(kAll, 1, 1, 3);
+    if (threadIdx.x == 40) __shfl_sync(kAllLanes, 1, 1, 3);
     __syncthreads();
 }
 
@@ -230,7 +230,7 @@ TEST_SUITE("simt") {
                     {"thread 8: __shfl_sync: mask 0xfffffeff lacks the calling lane", line(kMask)});
         check_fault([&] { RG_LAUNCH(mask_kernel, 1, 16, 0, nullptr, out.data(), 0xffffu, 20); },
                     {"thread 0: __shfl_sync: reads lane 20, which is not in mask 0xffff", line(kMask)});
-        check_fault([&] { RG_LAUNCH(mask_kernel, 1, 40, 0, nullptr, out.data(), kAll, 0); },
+        check_fault([&] { RG_LAUNCH(mask_kernel, 1, 40, 0, nullptr, out.data(), kAllLanes, 0); },
                     {"thread 32: __shfl_sync: lane 8 of mask 0xffffffff is beyond the end", line(kMask)});
     }
 

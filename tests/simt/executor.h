@@ -9,6 +9,7 @@
 #pragma once
 
 #include "ringgrad/core/base.h"
+#include "ringgrad/core/formatted.h"
 
 #include <functional>
 #include <span>
@@ -30,6 +31,9 @@ struct Site {
 };
 
 inline constexpr int kWarp = 32;
+inline constexpr unsigned kAllLanes = 0xffffffffu; // the mask of a whole warp
+/// Returns a mask as in "0xff", for errors.
+inline std::string hex(unsigned mask) { return formatted("0x%x", mask); }
 
 /// The order in which ready threads run. Blocks run in the same kind of order.
 enum class Order { forward, reverse, shuffled };

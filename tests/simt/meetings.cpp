@@ -58,10 +58,10 @@ void Executor::meet(const Collective& collective, unsigned mask, void* data, Sit
     const int first = lane.number / kWarp * kWarp;
     const unsigned lane_bit = 1u << (lane.number - first);
     if (!(mask & lane_bit))
-        fail_here(site, cat(collective.name, ": mask 0x", std::hex, mask, " lacks the calling lane"));
+        fail_here(site, cat(collective.name, ": mask ", hex(mask), " lacks the calling lane"));
     if (const unsigned gone = mask & warp.returned) {
         const int other = std::countr_zero(gone);
-        fail_here(site, cat(collective.name, ": lane ", other, " of mask 0x", std::hex, mask, std::dec,
+        fail_here(site, cat(collective.name, ": lane ", other, " of mask ", hex(mask),
                             first + other >= size_ ? " is beyond the end of the block" : " has returned"));
     }
     lane.collective = &collective;
@@ -112,7 +112,7 @@ std::string Executor::list_threads() const {
         std::string state = "returned";
         if (lane.state == State::waiting) {
             state = cat("wait in ", lane.collective->name, " at ", lane.site.file, ":", lane.site.line);
-            if (lane.mask) state += cat(" with mask 0x", std::hex, lane.mask);
+            if (lane.mask) state += cat(" with mask ", hex(lane.mask));
         }
         if (state != run_state) close(i);
         run_state = state;

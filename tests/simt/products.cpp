@@ -14,7 +14,6 @@
 namespace rg::simt {
 namespace {
 
-constexpr unsigned kAllLanes = 0xffffffffu;
 constexpr int kSum = 16, kRun = 8; // values that a product sums, and neighbouring values in memory
 constexpr int kMaxColumns = 192;   // of a product
 constexpr float kInFlight = std::bit_cast<float>(0xffffffffu); // a NaN

@@ -150,7 +150,7 @@ void Executor::lane_returned(Lane& lane) {
         const Lane& other = *block_[size_t(lane.number / kWarp * kWarp + std::countr_zero(waiting))];
         if (other.mask & bit)
             fail_here(other.site, cat("returned, while thread ", other.number, " waits for it in ",
-                                      other.collective->name, " with mask 0x", std::hex, other.mask));
+                                      other.collective->name, " with mask ", hex(other.mask)));
     }
 }
 

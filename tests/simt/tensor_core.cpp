@@ -9,8 +9,6 @@
 namespace rg::simt {
 namespace {
 
-constexpr unsigned kAllLanes = 0xffffffffu;
-
 struct Fragments {
     float* d;
     const uint32_t *a, *b;

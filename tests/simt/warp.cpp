@@ -55,7 +55,7 @@ uint64_t shuffle(Shuffle mode, unsigned mask, uint64_t bits, int operand, int wi
         fail_here(site, cat(name, ": width ", width, " is not a power of two up to 32"));
     ShuffleData data{bits, source_lane(mode, lane_index(), operand, width), 0};
     if (!(mask >> data.source & 1))
-        fail_here(site, cat(name, ": reads lane ", data.source, ", which is not in mask 0x", std::hex, mask));
+        fail_here(site, cat(name, ": reads lane ", data.source, ", which is not in mask ", hex(mask)));
     warp_collective({.name = name, .argument = width, .combine = exchange}, mask, &data, site);
     return data.out;
 }
