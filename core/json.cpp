@@ -244,6 +244,19 @@ void write_string(std::string& out, std::string_view text) {
 
 } // namespace
 
+Json::Json() = default;
+Json::Json(bool v) : value_(v) {}
+Json::Json(int64_t v) : value_(v) {}
+Json::Json(double v) : value_(v) {}
+Json::Json(std::string v) : value_(std::move(v)) {}
+Json::Json(Array v) : value_(std::move(v)) {}
+Json::Json(Object v) : value_(std::move(v)) {}
+Json::Json(const Json&) = default;
+Json::Json(Json&&) noexcept = default;
+Json& Json::operator=(const Json&) = default;
+Json& Json::operator=(Json&&) noexcept = default;
+Json::~Json() = default;
+
 Json Json::parse(std::string_view text, const std::string& source) { return Parser(text, source).document(); }
 
 const char* Json::kind() const {

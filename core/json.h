@@ -22,16 +22,22 @@ public:
     using Member = std::pair<std::string, Json>;
     using Object = std::vector<Member>;
 
-    Json() = default; // null
-    Json(std::nullptr_t) {}
-    Json(bool v) : value_(v) {}
-    Json(int v) : value_(int64_t{v}) {}
-    Json(int64_t v) : value_(v) {}
-    Json(double v) : value_(v) {}
-    Json(const char* v) : value_(std::string(v)) {}
-    Json(std::string v) : value_(std::move(v)) {}
-    Json(Array v) : value_(std::move(v)) {}
-    Json(Object v) : value_(std::move(v)) {}
+    Json(); // null
+    Json(std::nullptr_t) : Json() {}
+    Json(bool v);
+    Json(int v) : Json(int64_t{v}) {}
+    Json(int64_t v);
+    Json(double v);
+    Json(const char* v) : Json(std::string(v)) {}
+    Json(std::string v);
+    Json(Array v);
+    Json(Object v);
+    // Defined in json.cpp, since the operations of a variant take long to compile.
+    Json(const Json&);
+    Json(Json&&) noexcept;
+    Json& operator=(const Json&);
+    Json& operator=(Json&&) noexcept;
+    ~Json();
     template <class T>
     Json(const T*) = delete; // a pointer would convert to bool
     static Json array() { return Array{}; }
