@@ -23,7 +23,7 @@
 namespace rg::par {
 
 namespace {
-constexpr int kDataTag = 3;
+constexpr int kDoublingTag = 3;
 }
 
 DoublingPlan::DoublingPlan(Link& link, size_t bytes) : link_(link), bytes_(bytes), sum_(bytes), received_(bytes) {
@@ -45,8 +45,8 @@ DoublingPlan::DoublingPlan(Link& link, size_t bytes) : link_(link), bytes_(bytes
 
 void DoublingPlan::add_round(int peer, bool sends, bool receives, bool adds) {
     Round round{peer, sends, receives, adds, {}, {}};
-    if (sends) round.out = link_.open_send(sum_.data(), bytes_, peer, kDataTag);
-    if (receives) round.in = link_.open_receive(adds ? received_.data() : sum_.data(), bytes_, peer, kDataTag);
+    if (sends) round.out = link_.open_send(sum_.data(), bytes_, peer, kDoublingTag);
+    if (receives) round.in = link_.open_receive(adds ? received_.data() : sum_.data(), bytes_, peer, kDoublingTag);
     rounds_.push_back(std::move(round));
 }
 

@@ -13,7 +13,7 @@ namespace rg::par {
 
 namespace {
 
-constexpr int kDataTag = 4;
+constexpr int kGroupTag = 4;
 constexpr size_t kBroadcastChunk = 1 << 20; // bytes; the levels of the tree transfer different chunks at once
 
 /// Returns the plan for a vector, and makes it if there is none. The plan becomes the first in the list. If the list
@@ -190,9 +190,9 @@ void Group::broadcast(std::span<std::byte> bytes, int root, std::string_view wha
             link_.wait(channel, op, int(begin / kBroadcastChunk));
         };
         if (number != 0)
-            transfer(link_.open_receive(chunk.data(), chunk.size(), (number - lowest_bit + root) % p, kDataTag));
+            transfer(link_.open_receive(chunk.data(), chunk.size(), (number - lowest_bit + root) % p, kGroupTag));
         for (int bit = 1; bit < lowest_bit && number + bit < p; bit *= 2)
-            transfer(link_.open_send(chunk.data(), chunk.size(), (number + bit + root) % p, kDataTag));
+            transfer(link_.open_send(chunk.data(), chunk.size(), (number + bit + root) % p, kGroupTag));
     }
 }
 
@@ -210,8 +210,8 @@ std::vector<std::string> Group::allgather(std::string_view text, std::string_vie
     for (int round = 0; round < p - 1; ++round) { // pass on the own text, then each one that arrived
         const std::string& outgoing = texts[size_t((rank() - round + p) % p)];
         std::string& incoming = texts[size_t((rank() - round - 1 + p) % p)];
-        Channel in = link_.open_receive(incoming.data(), incoming.size(), link_.previous(), kDataTag);
-        Channel out = link_.open_send(outgoing.data(), outgoing.size(), link_.next(), kDataTag);
+        Channel in = link_.open_receive(incoming.data(), incoming.size(), link_.previous(), kGroupTag);
+        Channel out = link_.open_send(outgoing.data(), outgoing.size(), link_.next(), kGroupTag);
         link_.start(in);
         link_.start(out);
         link_.wait(in, op, round);

@@ -40,7 +40,7 @@ namespace rg::par {
 namespace {
 constexpr int kDepth = 2; // receives in flight: one arrives while the other is added
 constexpr int kAhead = 2; // sends in flight
-constexpr int kDataTag = 2;
+constexpr int kRingTag = 2;
 static_assert(kAhead <= kDepth);
 } // namespace
 
@@ -56,7 +56,7 @@ RingPlan::RingPlan(Link& link, const Vector& vector, size_t segment_bytes) : lin
     staging_.resize(kDepth * longest);
     const int next = link.next(), previous = link.previous();
     for (int i = 0; i < kDepth; ++i)
-        to_stage_.push_back(link.open_receive(staging_.data() + size_t(i) * longest, longest, previous, kDataTag));
+        to_stage_.push_back(link.open_receive(staging_.data() + size_t(i) * longest, longest, previous, kRingTag));
     sends_.resize(size_t(p * segments_));
     in_place_.resize(size_t(p * segments_));
     for (int64_t item = 0; item < items_; ++item) {
@@ -64,10 +64,10 @@ RingPlan::RingPlan(Link& link, const Vector& vector, size_t segment_bytes) : lin
         // A chunk is sent at most once in each half. Both sends share a channel: by invariant (1), the first has
         // completed.
         if (item < half_ + segments_)
-            send_channel(item) = link.open_send(vector.data + out.begin * width, out.count * width, next, kDataTag);
+            send_channel(item) = link.open_send(vector.data + out.begin * width, out.count * width, next, kRingTag);
         if (item >= half_)
             receive_channel(item) =
-                link.open_receive(vector.data + in.begin * width, in.count * width, previous, kDataTag);
+                link.open_receive(vector.data + in.begin * width, in.count * width, previous, kRingTag);
     }
 }
 

@@ -52,7 +52,7 @@ namespace rg::par {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr size_t kAhead = 32; // cache lines prefetched ahead; 20 % faster for vectors of 16 MB, beyond the cache
+constexpr size_t kPrefetchedLines = 32; // prefetched ahead; 20 % faster for vectors of 16 MB, beyond the cache
 // Length of a message between nodes. MPI libraries send 8000 bytes without asking the receiver first. For a longer
 // message they ask, and the answer would wait behind the data that flow in its direction. For the same reason, few
 // messages are in flight. For 2.7 MB between two nodes at 1 Gbit/s, 64 KB in flight took 25 ms, and all of it 35 ms.
@@ -83,8 +83,8 @@ void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const
     };
     size_t first = 0;
     for (; first + kLanes <= end; first += kLanes) {
-        if (first + kAhead * kLanes < end)
-            for (std::byte* const source : sources) __builtin_prefetch(values(source) + first + kAhead * kLanes, 1);
+        if (first + kPrefetchedLines * kLanes < end)
+            for (std::byte* const source : sources) __builtin_prefetch(values(source) + first + kPrefetchedLines * kLanes, 1);
         sum_range(first, kLanes);
     }
     if (first < end) sum_range(first, end - first);

@@ -14,7 +14,7 @@ constexpr int kFirstTag = 64, kTagsEach = 16, kNoticeTag = kTagsEach - 1, kLinks
 // Number of polls for a message per check for notices: for each other rank, a check costs as much as such a poll.
 constexpr uint64_t kPollsPerCheck = 64;
 // First byte of a notice: the sender had no error, an error of its own, or a PeerFailed.
-constexpr char kNoError = '.', kFailed = '!', kEcho = '~';
+constexpr char kNoError = '.', kFailed = '!', kEchoed = '~';
 
 /// Keeps a window until the process ends.
 void keep(std::shared_ptr<SharedWindow> window) {
@@ -50,7 +50,7 @@ SubLink::SubLink(Link& whole, std::vector<int> members, int64_t number)
 
 std::string SubLink::finish(const std::string& error, bool echo) {
     const Operation op{"task", "end on all ranks of its group", kNoticeBytes};
-    const char kind = error.empty() ? kNoError : echo ? kEcho : kFailed;
+    const char kind = error.empty() ? kNoError : echo ? kEchoed : kFailed;
     for (const int q : others()) {
         Notice& notice = notices_[size_t(q)];
         notice.sent[0] = kind;
@@ -68,7 +68,7 @@ std::string SubLink::finish(const std::string& error, bool echo) {
         const char rank_kind = q == rank() ? kind : notice.received[0];
         const std::string_view text = q == rank() ? std::string_view(error) : notice.received.data() + 1;
         if (rank_kind == kFailed && first.empty()) first = with_rank(text, q);
-        if (rank_kind == kEcho && echoed.empty()) echoed = text;
+        if (rank_kind == kEchoed && echoed.empty()) echoed = text;
     }
     for (const int q : others()) whole_.wait(notices_[size_t(q)].out, op);
     if (first.empty()) first = echoed;

@@ -28,20 +28,20 @@ struct Toy {
 };
 
 /// Holds the values, state and factors that the reference keeps for one parameter tensor.
-struct Slot {
+struct Reference {
     Values p, m, v, average;
     double rate = 1, decay = 0;
 };
 
 /// The update of one step in double.
-void update(std::vector<Slot>& slots, const Parameters& parameters, const OptimizerOptions& o, double lr, int step) {
+void update(std::vector<Reference>& slots, const Parameters& parameters, const OptimizerOptions& o, double lr, int step) {
     double squares = 0;
     const std::vector<Tensor> gradients = parameters.gradient_list();
     for (const Tensor& g : gradients)
         for (const float v : g.span<float>()) squares += double(v) * double(v);
     const double clip = o.max_norm > 0 ? std::min(1.0, o.max_norm / (std::sqrt(squares) + 1e-6)) : 1;
     for (size_t s = 0; s < slots.size(); ++s) {
-        Slot& slot = slots[s];
+        Reference& slot = slots[s];
         const double rate = lr * slot.rate;
         for (size_t i = 0; i < slot.p.size(); ++i) {
             double g = clip * double(gradients[s].span<float>()[i]);
@@ -63,7 +63,7 @@ void update(std::vector<Slot>& slots, const Parameters& parameters, const Optimi
     }
 }
 
-std::vector<double> list(const Tensor& t) { return {t.span<float>().begin(), t.span<float>().end()}; }
+std::vector<double> values_in(const Tensor& t) { return {t.span<float>().begin(), t.span<float>().end()}; }
 
 /// Returns true if a value differs by more than roundings of values of about 1, also of perturbed ones.
 bool differ(const std::vector<double>& a, const std::vector<double>& b) {
@@ -72,12 +72,12 @@ bool differ(const std::vector<double>& a, const std::vector<double>& b) {
     return false;
 }
 
-double largest_difference(const Parameters& parameters, const std::vector<Slot>& slots, Values Slot::*values) {
+double largest_difference(const Parameters& parameters, const std::vector<Reference>& slots, Values Reference::*values) {
     double largest = 0;
     const std::vector<Tensor> tensors = parameters.value_list();
     for (size_t s = 0; s < slots.size(); ++s)
         for (size_t i = 0; i < (slots[s].*values).size(); ++i)
-            largest = std::max(largest, std::abs(list(tensors[s])[i] - (slots[s].*values)[i]));
+            largest = std::max(largest, std::abs(values_in(tensors[s])[i] - (slots[s].*values)[i]));
     return largest;
 }
 
@@ -95,10 +95,10 @@ TEST_SUITE("models") {
                     options.decay_biases = !groups;
                     Toy toy;
                     if (groups) toy.parameters.entry("weight").rate = 0.5f;
-                    std::vector<Slot> slots;
+                    std::vector<Reference> slots;
                     for (const Tensor& t : toy.parameters.value_list()) {
                         const Values zeros(size_t(t.numel()));
-                        slots.push_back({list(t), zeros, zeros, list(t), 1, 0.05});
+                        slots.push_back({values_in(t), zeros, zeros, values_in(t), 1, 0.05});
                     }
                     if (groups) slots[0].rate = 0.5, slots[1].decay = 0;
                     const Optimizer optimizer(toy.parameters, options);
@@ -110,11 +110,11 @@ TEST_SUITE("models") {
                         update(slots, toy.parameters, options, double(float(0.01 * step)), step);
                     }
                     // The values are about 1. Each of the 20 steps adds a few roundings of 6e-8, or 1e-6 if perturbed.
-                    CHECK(largest_difference(toy.parameters, slots, &Slot::p) < 5e-5);
+                    CHECK(largest_difference(toy.parameters, slots, &Reference::p) < 5e-5);
                     optimizer.exchange_average();
-                    CHECK(largest_difference(toy.parameters, slots, &Slot::average) < 5e-5);
+                    CHECK(largest_difference(toy.parameters, slots, &Reference::average) < 5e-5);
                     optimizer.exchange_average();
-                    CHECK(largest_difference(toy.parameters, slots, &Slot::p) < 5e-5);
+                    CHECK(largest_difference(toy.parameters, slots, &Reference::p) < 5e-5);
                 }
     }
 
@@ -125,12 +125,12 @@ TEST_SUITE("models") {
             toy.draw_gradients(1);
             optimizer.set(0.1, 1);
             optimizer.update(Tensor::zeros({}));
-            const std::vector<double> before = list(toy.parameters.values()), state = list(optimizer.state()[0].value);
+            const std::vector<double> before = values_in(toy.parameters.values()), state = values_in(optimizer.state()[0].value);
             toy.parameters.gradient_list()[0].span<float>()[5] = INFINITY;
             optimizer.update(Tensor::zeros({}));
             CHECK(optimizer.non_finite_at().data<int32_t>()[0] >= 0);
-            CHECK(list(toy.parameters.values()) == before);
-            CHECK(list(optimizer.state()[0].value) == state);
+            CHECK(values_in(toy.parameters.values()) == before);
+            CHECK(values_in(optimizer.state()[0].value) == state);
         }
     }
 
@@ -138,17 +138,17 @@ TEST_SUITE("models") {
         Toy toy;
         toy.parameters.entry("weight").rate = 0;
         toy.parameters.entry("bias").epochs = 2;
-        const std::vector<double> weights = list(toy.parameters.entry("weight").value);
+        const std::vector<double> weights = values_in(toy.parameters.entry("weight").value);
         const Optimizer optimizer(toy.parameters, {.weight_decay = 0.1});
         for (int epoch = 1; epoch <= 4; ++epoch) {
             CAPTURE(epoch);
-            const std::vector<double> before = list(toy.parameters.entry("bias").value);
+            const std::vector<double> before = values_in(toy.parameters.entry("bias").value);
             toy.draw_gradients(uint64_t(epoch));
             optimizer.begin_epoch(epoch);
             optimizer.set(0.1, epoch);
             optimizer.update(Tensor::zeros({}));
-            CHECK(differ(list(toy.parameters.entry("bias").value), before) == (epoch <= 2));
-            CHECK_FALSE(differ(list(toy.parameters.entry("weight").value), weights));
+            CHECK(differ(values_in(toy.parameters.entry("bias").value), before) == (epoch <= 2));
+            CHECK_FALSE(differ(values_in(toy.parameters.entry("weight").value), weights));
         }
     }
 
@@ -159,7 +159,7 @@ TEST_SUITE("models") {
         optimizer.set(0.5, 1);
         optimizer.update(Tensor::zeros({})); // the gradients are zero
         // The bias is 1 before. 1e-5 is above a rounding and the perturbation of results.
-        CHECK(list(toy.parameters.entry("bias").value)[0] == doctest::Approx(1 - 0.5 * 0.1 * 0.25).epsilon(1e-5));
+        CHECK(values_in(toy.parameters.entry("bias").value)[0] == doctest::Approx(1 - 0.5 * 0.1 * 0.25).epsilon(1e-5));
     }
 
     TEST_CASE("optimizer: lookahead moves the weights back every five steps, and at the end") {

@@ -28,13 +28,13 @@ Json step_line(int64_t step, int64_t epoch) {
     return Json().set("step", step).set("epoch", epoch).set("loss", 1.0 / double(step)).set("lr", 0.1);
 }
 
-Json epoch_line(int64_t epoch) { return Json().set("epoch", epoch).set("train_loss", 0.5 / double(epoch)); }
+Json train_line(int64_t epoch) { return Json().set("epoch", epoch).set("train_loss", 0.5 / double(epoch)); }
 
 /// Logs the steps [from, to] of a training with 4 steps per epoch, and the epochs that end within them.
 void train(RunFolder& run, int64_t from, int64_t to) {
     for (int64_t step = from; step <= to; ++step) {
         run.log(step_line(step, (step - 1) / 4 + 1));
-        if (step % 4 == 0) run.log(epoch_line(step / 4));
+        if (step % 4 == 0) run.log(train_line(step / 4));
     }
 }
 
@@ -84,7 +84,7 @@ TEST_SUITE("models") {
         run.log(Json().set("step", 1).set("epoch", 1).set("loss", 1.0 / 3).set("lr", 0.1));
         CHECK(read_file(run.metrics_path()) ==
               "{\"step\": 1, \"epoch\": 1, \"loss\": 0.3333333333333333, \"lr\": 0.1}\n");
-        run.log(epoch_line(1));
+        run.log(train_line(1));
         run.sync();
         CHECK(read_file(run.metrics_path()).ends_with("\n{\"epoch\": 1, \"train_loss\": 0.5}\n"));
         run.write_config(Json().set("program", "train").set("seed", 7));
@@ -173,7 +173,7 @@ TEST_SUITE("models") {
                 train(run, 1, 11);
                 std::ofstream(run.metrics_path(), std::ios::app) << "{\"step\": 12, \"epo"; // a kill cut the line
                 run.cut_metrics(step, epochs);
-                if (epochs < step / 4) run.log(epoch_line(step / 4));
+                if (epochs < step / 4) run.log(train_line(step / 4));
                 train(run, step + 1, 12);
                 CHECK(read_file(run.metrics_path()) == expected);
             }

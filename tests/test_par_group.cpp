@@ -3,6 +3,7 @@
 
 #include "ringgrad/par/group.h"
 #include "ringgrad/par/mpi_link.h"
+#include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
 
 #include <atomic>
@@ -30,8 +31,6 @@ std::string failure(int n, const std::function<void(Link&)>& body) {
     }
     return {};
 }
-
-bool contains(const std::string& text, std::string_view part) { return text.find(part) != std::string::npos; }
 
 } // namespace
 

@@ -1,10 +1,10 @@
 #!/bin/sh
-# From a fresh clone to a trained network: installs what is missing (see deps.sh), builds in release mode, and trains
+# From a fresh clone to a trained network: installs what is missing (see deps.sh), builds, and trains
 # on the CIFAR-10 sample in the repository with four MPI ranks. Arguments go to train_cifar, e.g. --epochs 3.
 set -eu
 cd "$(dirname "$0")/.."
 . tools/deps.sh
 
-configure build --buildtype=release
+configure build
 ninja -C build train_cifar predict inspect
 exec mpiexec -n 4 build/train_cifar "$@"

@@ -70,7 +70,7 @@ for test in map(json.loads, open(sys.argv[1])):
 }
 
 echo "== release"
-if prepare build --buildtype=release; then
+if prepare build; then
     ninja -C build || add_failures 1 "build: cannot be built"
     run_tests build --no-suite more-seeds $left_out
 fi
@@ -88,8 +88,7 @@ if [ "$all" ]; then
 
     if command -v clang++ >/dev/null 2>&1; then
         echo "== clang, threads"
-        if CXX=clang++ prepare build-clang -Dcuda=disabled -Doptimization=1 -Ddebug=false -Db_pch=false \
-            -Db_sanitize=thread -Db_lundef=false; then
+        if CXX=clang++ prepare build-clang -Dcuda=disabled -Dunity=off -Db_pch=false -Db_sanitize=thread -Db_lundef=false; then
             TSAN_OPTIONS=halt_on_error=1 run_tests build-clang --timeout-multiplier 4 \
                 core ops-portable data models par simt-small
             run_tests build-clang --suite fuzz

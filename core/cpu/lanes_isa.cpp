@@ -8,9 +8,9 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-// A forward tile has up to kPixels result pixels. A weight-gradient tile has up to kTaps taps. A full tile has enough
+// A forward tile has up to kPixels result pixels. A weight-gradient tile has up to kLaneTaps taps. A full tile has enough
 // independent sums to hide the latency of the multiply-adds.
-constexpr int kPixels = kRegisters == 32 ? 14 : 8, kTaps = kRegisters == 32 ? 12 : 9;
+constexpr int kPixels = kRegisters == 32 ? 14 : 8, kLaneTaps = kRegisters == 32 ? 12 : 9;
 
 /// Calls f(first channel, number of lanes) for the vectors of a pixel with `lanes` channels. For all but an incomplete
 /// last vector, the number is the constant kWidth.
@@ -56,7 +56,7 @@ void forward(const LaneRow& g, const float* image, const float* w, const float* 
 
 /// Adds the weight gradient of MR taps.
 template <int MR>
-void wgrad_tile(const LaneRow& g, const LaneTap* taps, const float* image, const float* dy, float* dw) {
+void lane_wgrad_tile(const LaneRow& g, const LaneTap* taps, const float* image, const float* dy, float* dw) {
     each_vector(
         g.lanes, [ =, &g ](int64_t c, int lanes) __attribute__((always_inline)) {
             Vec acc[MR];
@@ -73,17 +73,17 @@ void wgrad_tile(const LaneRow& g, const LaneTap* taps, const float* image, const
         });
 }
 
-using WgradTile = void (*)(const LaneRow&, const LaneTap*, const float*, const float*, float*);
+using LaneWgradTile = void (*)(const LaneRow&, const LaneTap*, const float*, const float*, float*);
 
-template <int MR = kTaps>
-WgradTile wgrad_tile_of(int64_t taps) {
+template <int MR = kLaneTaps>
+LaneWgradTile lane_tile_of(int64_t taps) {
     if constexpr (MR > 1)
-        if (taps < MR) return wgrad_tile_of<MR - 1>(taps);
-    return wgrad_tile<MR>;
+        if (taps < MR) return lane_tile_of<MR - 1>(taps);
+    return lane_wgrad_tile<MR>;
 }
 
 void wgrad(const LaneRow& g, const float* image, const float* dy, float* dw) {
-    for (int64_t t = 0; t < g.count; t += kTaps) wgrad_tile_of(g.count - t)(g, g.taps + t, image, dy, dw);
+    for (int64_t t = 0; t < g.count; t += kLaneTaps) lane_tile_of(g.count - t)(g, g.taps + t, image, dy, dw);
 }
 
 void spread(const float* from, int64_t pixels, int64_t channels, const LaneSources* sources, int64_t count, float* to) {

@@ -319,7 +319,6 @@ namespace {
 
 /// The distribution function of a standard normal variable.
 double normal_cdf(double x) { return 0.5 * std::erfc(-x * std::sqrt(0.5)); }
-double logistic(double x) { return 1 / (1 + std::exp(-x)); }
 
 double activated(const ActivationOp& a, double x) {
     switch (a.kind) {

@@ -214,12 +214,6 @@ Values cross_entropy_gradient(Values p, const Targets& targets, double dloss) {
     return p;
 }
 
-/// Returns 1 / (1 + exp(-x)). Computes only exp(-|x|), which cannot overflow.
-double logistic(double x) {
-    const double e = std::exp(-std::abs(x));
-    return (x < 0 ? e : 1) / (1 + e);
-}
-
 } // namespace
 
 void softmax(const Call& call) {

@@ -37,4 +37,10 @@ struct Index4 {
     int64_t b, c, d;
 };
 
+/// Returns 1 / (1 + exp(-x)). Computes only exp(-|x|), which cannot overflow.
+inline double logistic(double x) {
+    const double e = std::exp(-std::abs(x));
+    return (x < 0 ? e : 1) / (1 + e);
+}
+
 } // namespace rg::ref
