@@ -2,11 +2,6 @@
 // launches and the results of one case. Nothing runs on the executor; the reference computes the results.
 //
 //     ptx_record quick|all
-//     ptx_record step portable|hopper BATCH
-//
-// `step` is for tools/gpu_cost.py: it records the ops of a training step of cifar_net in bf16, without memory and
-// results. Each line then has the op's name, the shapes of its inputs, the bytes of its inputs and outputs, and its
-// launches.
 //
 // The cases are those of op_cases.h, and others below, which launch the rest of the kernels. For each kernel (each
 // instance of a template), records the largest case of at most some number of products, or the smallest if all are
@@ -16,11 +11,8 @@
 //     "launches"  offset of the kernel within this program (nm gives its name), grid, block, bytes of dynamic shared
 //                 memory, and the parameters as hexadecimal digits
 //     "results"   address, type, tolerance (rms, max), and the expected values as hexadecimal digits of doubles
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/tape.h"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/scratch.cuh"
-#include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/simt/executor.h"
@@ -263,59 +255,9 @@ std::string record_rate(LaunchRecorder& recorder) {
                ", \"f32\", 0, 0, \"", hex(sums.data(), 8 * sums.size()), "\"]]}\n");
 }
 
-/// Records a training step as a program replays it: forward, loss, backward, update.
-void record_step(bool hopper, int64_t batch) {
-    static LaunchRecorder recorder(size_t(batch) << 22); // static, since after_op captures nothing
-    simt::interceptor = &recorder;
-    recorder.start_case();
-    gpu_on_host::settable_gpu_traits() = {.sm_count = 132, .hopper_kernels = hopper};
-    const Context context{.device = &recorder};
-    const ContextScope scope(context);
-    const CifarNet network({.width = 32, .depth = 4});
-    const Parameters& parameters = network.parameters;
-    const Tensor velocity = Tensor::zeros(parameters.values().shape()), rate = Tensor::zeros({1});
-    const Tensor found = Tensor::zeros({}, DType::i32);
-    const Tensor x = Tensor::empty({batch, 32, 32, 3}), labels = Tensor::empty({batch}, DType::i32);
-    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
-    Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
-        Tape tape;
-        const Tensor loss = cross_entropy(network.outputs(cast(in[0], DType::bf16), Mode::train)[0], in[1]);
-        tape.gradients(loss, values, gradients);
-        first_non_finite(parameters.gradients(), loss, found);
-        sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate, {found});
-        return {loss};
-    });
-    step({x, labels}, true);
-    recorder.launches.clear();
-    after_op = [](Op op, const Call& call) {
-        std::string shapes;
-        int64_t bytes = 0;
-        for (const Tensor& t : call.in) {
-            shapes += cat(shapes.empty() ? "\"" : ", \"", t.defined() ? t.shape().str() : "", "\"");
-            bytes += t.defined() ? t.bytes() : 0;
-        }
-        for (const Tensor& t : call.out) bytes += t.defined() ? t.bytes() : 0;
-        std::fputs(cat("{\"op\": \"", op->name, "\", \"shapes\": [", shapes, "], \"bytes\": ", bytes,
-                       ", \"launches\": [", describe(recorder.launches), "]}\n")
-                       .c_str(),
-                   stdout);
-        recorder.launches.clear();
-    };
-    step({x, labels}, true);
-    after_op = nullptr;
-}
-
 } // namespace
 
 int main(int argc, char** argv) {
-    if (argc == 4 && argv[1] == std::string("step")) {
-        const std::string kernels = argv[2];
-        const int64_t batch = std::atoll(argv[3]);
-        RG_CHECK((kernels == "hopper" || kernels == "portable") && batch > 0,
-                 "ptx_record: expected step, hopper or portable, and a batch size");
-        record_step(kernels == "hopper", batch);
-        return 0;
-    }
     const std::string amount = argc == 2 ? argv[1] : "";
     RG_CHECK(amount == "quick" || amount == "all", "ptx_record: expected quick or all");
     const bool all = amount == "all";
