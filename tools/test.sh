@@ -1,21 +1,24 @@
 #!/bin/sh
 # Builds and runs the tests.
 #
-#     sh tools/test.sh          the release build, with the tests of the programs and the library
+#     sh tools/test.sh          the tests of the programs and the library
+#     sh tools/test.sh --ci     also compiles the CUDA kernels, if nvcc is found, and runs the unit tests under address
+#                               and undefined-behaviour sanitizers
 #     sh tools/test.sh --all    also tests of headers and tools; tests with perturbed results of ops, on every
-#                               instruction set; most tests under address and undefined-behaviour sanitizers; with
-#                               clang++, tests under ThreadSanitizer and a few seconds of every fuzzer; with a cross
-#                               compiler and an emulator (aarch64.ini), tests for 64-bit Arm
+#                               instruction set; most tests under sanitizers; with clang++, tests under ThreadSanitizer
+#                               and a few seconds of every fuzzer; with a cross compiler and an emulator (aarch64.ini),
+#                               tests for 64-bit Arm
 #
 # The last line is "N passed, M failed, K skipped", with the Meson tests of all builds. The lines before it list the
 # skipped tests with their reasons, and the failed tests. The exit status is 0 if no test failed. Build folders are
-# kept, so a second run compiles only changed files. With --all, warnings are errors.
+# kept, so a second run compiles only changed files. With --ci and --all, warnings are errors.
 set -eu
 case ${1:-} in
-'') all='' left_out='--no-suite slow --no-suite perturbed' ;;
---all) all=yes left_out='' ;;
+'') ci='' all='' left_out='--no-suite slow --no-suite perturbed' ;;
+--ci) ci=yes all='' left_out='--no-suite slow --no-suite perturbed' ;;
+--all) ci=yes all=yes left_out='' ;;
 *)
-    echo "test.sh: expected no argument or --all, got $1; see the top of the file" >&2
+    echo "test.sh: expected no argument, --ci or --all, got $1; see the top of the file" >&2
     exit 1
     ;;
 esac
@@ -39,7 +42,7 @@ failed: $2"
 }
 
 prepare() { # build folder, Meson options; a failure counts as one failed test
-    if configure "$@" ${all:+-Dwerror=true}; then return 0; fi
+    if configure "$@" ${ci:+-Dwerror=true}; then return 0; fi
     add_failures 1 "$1: cannot be configured"
     return 1
 }
@@ -70,22 +73,33 @@ for test in map(json.loads, open(sys.argv[1])):
 }
 
 echo "== release"
-if prepare build; then
+case $ci$all in
+'') [ -f build/build.ninja ] || cuda=$(without_cuda_if_no_gpu) ;;
+yes) cuda='-Dcuda=auto -Dgpu_arch=sm_90a' ;;
+yesyes) cuda='-Dcuda=auto -Dgpu_arch=sm_80,sm_90a,compute_90' ;;
+esac
+if prepare build ${cuda:-}; then
     ninja -C build || add_failures 1 "build: cannot be built"
     run_tests build --no-suite more-seeds $left_out
 fi
 
-if [ "$all" ]; then
+if [ "$ci" ]; then
     echo "== sanitizers"
     # MPICH leaks memory at exit, so programs that call MPI_Init run without the leak check.
     export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
-    if prepare build-asan -Dcuda=disabled -Doptimization=g -Ddebug=false -Dcpp_args=-g1 -Db_sanitize=address,undefined \
+    if prepare build-asan -Dcuda=disabled -Doptimization=g -Dcpp_args=-g1 -Db_sanitize=address,undefined \
         -Db_lundef=false; then
         sanitized='--timeout-multiplier 4 --no-suite slow --no-suite perturbed --no-suite more-seeds'
-        ASAN_OPTIONS=detect_leaks=1 run_tests build-asan $sanitized --no-suite mpi
-        ASAN_OPTIONS=detect_leaks=0 run_tests build-asan $sanitized --suite mpi
+        if [ "$all" ]; then
+            ASAN_OPTIONS=detect_leaks=1 run_tests build-asan $sanitized --no-suite mpi
+            ASAN_OPTIONS=detect_leaks=0 run_tests build-asan $sanitized --suite mpi
+        else
+            ASAN_OPTIONS=detect_leaks=1 run_tests build-asan $sanitized core ops-portable data models par simt-small
+        fi
     fi
+fi
 
+if [ "$all" ]; then
     if command -v clang++ >/dev/null 2>&1; then
         echo "== clang, threads"
         if CXX=clang++ prepare build-clang -Dcuda=disabled -Dunity=off -Db_pch=false -Db_sanitize=thread -Db_lundef=false; then
