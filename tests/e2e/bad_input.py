@@ -22,8 +22,8 @@ class BadInput(job.JobTest):
         return str(folder)
 
     def refuse_training(self, options, *words, **environment):
-        """Checks that a training fails with these words, on one rank and on three."""
-        for ranks in job.rank_counts(1, 3):
+        """Checks that a training fails with these words, on one rank and on two."""
+        for ranks in job.rank_counts(1, 2):
             self.refuse(job.train(ranks, *SHORT, *options), *words, **environment)
             self.assertFalse(self.runs.exists(), options)
 

@@ -182,7 +182,7 @@ class Cloud(CloudJob):
         self.addCleanup(server.stop)
         curl = self.environment(server.url, "curl", "cat")
         data = "s3://bucket/set & é+1/"
-        for ranks in job.rank_counts(1, 4):
+        for ranks in job.rank_counts(1, 2):
             disk = self.trained(ranks, f"disk-{ranks}", str(self.files))
             self.assertEqual(len(disk[0]), 12)
             server.requests.clear()
@@ -255,7 +255,7 @@ class Cloud(CloudJob):
         (self.folder / "temporary").mkdir()
         curl = self.environment(server.url, "curl") | {"TMPDIR": str(self.folder / "temporary")}
         data = "s3://bucket/set 1&é/"
-        for ranks in job.rank_counts(1, 3):
+        for ranks in job.rank_counts(1, 2):
             disk = self.trained(ranks, f"disk-{ranks}", str(self.images))
             self.assertEqual(self.trained(ranks, f"tars-{ranks}", "s3://bucket/tars/", **curl), disk)
             server.requests.clear()
@@ -295,7 +295,7 @@ class Cloud(CloudJob):
 
     @unittest.skipUnless(shutil.which("curl"), "no curl")
     def test_server_dies_and_comes_back(self):
-        ranks = job.rank_counts(1, 4)[-1]
+        ranks = job.rank_counts(1, 2)[-1]
         server = Server(self.cifar_objects())
         curl = self.environment(server.url, "curl")
         data, longer = "s3://bucket/set & é+1/", ["--epochs", "200", "--steps", "-1", "--checkpoint-every", "5"]
@@ -325,7 +325,7 @@ class Cloud(CloudJob):
 
     @unittest.skipUnless(shutil.which("curl"), "no curl")
     def test_server_dies_during_a_read(self):
-        ranks = job.rank_counts(1, 4)[-1]
+        ranks = job.rank_counts(1, 2)[-1]
         server = Server(self.cifar_objects())
         curl, cache = self.environment(server.url, "curl"), ["--cache", "cache", "--retries", "1"]
         data = "s3://bucket/set & é+1/"
@@ -350,7 +350,7 @@ class Cloud(CloudJob):
         self.assertLess((run / "report.html").stat().st_size, 2_000_000)
 
     def test_pipe_tars_and_cache(self):
-        ranks = job.rank_counts(1, 3)[-1]
+        ranks = job.rank_counts(1, 2)[-1]
         disk = self.trained(ranks, "disk", str(self.images))
         paths = sorted(path.relative_to(self.images) for path in self.images.rglob("*.png"))
         for i in range(3):

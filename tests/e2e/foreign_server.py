@@ -42,7 +42,7 @@ class ForeignServer(cloud.CloudJob):
         put("/bucket")
         for key, content in self.cifar_objects().items():
             put(f"/bucket/{key}", content)
-        ranks = job.rank_counts(1, 4)[-1]
+        ranks = job.rank_counts(1, 2)[-1]
         disk = self.trained(ranks, "disk", str(self.files))
         for client in filter(shutil.which, ("curl", "aws")):
             environment = self.environment(url, client)
