@@ -15,7 +15,7 @@ import time
 import job
 
 REPEATS = int(os.environ.get("REPEATS", "1"))
-RANKS, LAST_STEP = 3, 200
+RANKS, LAST_STEP = 3, 130
 DEADLINE = 2  # seconds
 OPTIONS = [*job.TINY, "--epochs", "1000", "--checkpoint-every", "3", "--seed", "5"]
 # How ranks sum: in shared memory, by messages, and as on two machines, where a thread sums during backward.
@@ -40,6 +40,8 @@ def ranks_of(process):
 
 
 class Faults(job.JobTest):
+    undisturbed = {}  # step lines by the name of the training, for all tests
+
     def setUp(self):
         super().setUp()
         self.seconds = []
@@ -98,15 +100,16 @@ class Faults(job.JobTest):
         """Returns the step lines of an undisturbed training."""
         options, environment = way
         name = "-".join(["whole", *options[1:], *environment])
-        if not (self.runs / name).exists():
+        if name not in self.undisturbed:
             command = job.train(RANKS, *OPTIONS, *options, "--steps", str(LAST_STEP), "--run-name", name)
             self.succeed(command, **environment)
-        return job.step_lines(self.runs / name)
+            self.undisturbed[name] = job.step_lines(self.runs / name)
+        return self.undisturbed[name]
 
     def test_killed(self):
         for repetition, chance in self.repetitions():
             way, missing = chance.choice(WAYS), chance.randrange(RANKS)
-            run, process = self.begin(f"killed-{repetition}", chance.randrange(4, 100), way)
+            run, process = self.begin(f"killed-{repetition}", chance.randrange(4, 30), way)
             os.kill(self.pids[missing], signal.SIGKILL)
             # mpiexec kills the other ranks before they can print.
             self.assertIn("Killed (signal 9)", self.end(process).out)
@@ -116,7 +119,7 @@ class Faults(job.JobTest):
         """Kills the helper of mpiexec that is the ranks' parent. The ranks save and end, and so does mpiexec."""
         for repetition, chance in self.repetitions():
             way = chance.choice(WAYS)
-            run, process = self.begin(f"launcher-{repetition}", chance.randrange(4, 100), way)
+            run, process = self.begin(f"launcher-{repetition}", chance.randrange(4, 30), way)
             parents = {pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1]
                        for pid in self.pids.values()}
             self.assertEqual(len(parents), 1)
@@ -136,7 +139,7 @@ class Faults(job.JobTest):
     def test_stopped(self):
         for repetition, chance in self.repetitions():
             way, missing = chance.choice(WAYS), chance.randrange(RANKS)
-            run, process = self.begin(f"stopped-{repetition}", chance.randrange(4, 100), way)
+            run, process = self.begin(f"stopped-{repetition}", chance.randrange(4, 30), way)
             os.kill(self.pids[missing], signal.SIGSTOP)
             self.assert_named(missing, self.end(process).err)
             if missing != 0:
@@ -149,7 +152,7 @@ class Faults(job.JobTest):
         """Checks the message about a slow rank at half the deadline."""
         for repetition, chance in self.repetitions():
             way, slow = chance.choice(WAYS), chance.randrange(RANKS)
-            run, process = self.begin(f"slow-{repetition}", chance.randrange(4, 100), way, deadline=3 * DEADLINE)
+            run, process = self.begin(f"slow-{repetition}", chance.randrange(4, 30), way, deadline=3 * DEADLINE)
             os.kill(self.pids[slow], signal.SIGSTOP)
             line = process.stderr.readline()
             os.kill(self.pids[slow], signal.SIGCONT)
@@ -174,7 +177,7 @@ class Faults(job.JobTest):
         """Stops a rank, and then one that waits for it. When this one goes on, it must not name the rank that answers."""
         for repetition, chance in self.repetitions():
             way, (slow, waiting, third) = chance.choice(WAYS), chance.sample(range(RANKS), RANKS)
-            run, process = self.begin(f"wait-{repetition}", chance.randrange(4, 100), way, deadline=3 * DEADLINE)
+            run, process = self.begin(f"wait-{repetition}", chance.randrange(4, 30), way, deadline=3 * DEADLINE)
             os.kill(self.pids[slow], signal.SIGSTOP)
             time.sleep(0.75)  # half the time until the first call
             os.kill(self.pids[waiting], signal.SIGSTOP)
@@ -193,7 +196,7 @@ class Faults(job.JobTest):
         """Makes writes of rank 0 fail."""
         for repetition, chance in self.repetitions():
             way = chance.choice(WAYS)
-            run, process = self.begin(f"disk-{repetition}", chance.randrange(4, 100), way)
+            run, process = self.begin(f"disk-{repetition}", chance.randrange(4, 30), way)
             checkpoints = run / "checkpoint"
             checkpoints.rename(run / "away")
             checkpoints.touch()
