@@ -51,7 +51,7 @@ class Digits(job.JobTest):
         self.refuse(program("make_digits", 1, again), "new or empty", "again")
 
     def test_train_digits(self):
-        for ranks in job.rank_counts(1, 3):
+        for ranks in job.rank_counts(1, 2):
             run = self.run_program("train_digits", ranks, f"digits-{ranks}", "--epochs", 8)
             epochs = job.epoch_lines(run)
             self.assertEqual(len(job.step_lines(run)), 8 * (180 // 16))
