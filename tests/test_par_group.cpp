@@ -1,5 +1,5 @@
-// Tests the other collectives, and ranks that are late, missing or in another operation. Deadlines are short only where
-// no rank will ever answer. No check depends on how long something takes.
+// Tests messages between threads, and ranks that are late, missing or in another operation. Deadlines are short only
+// where no rank will ever answer. No check depends on how long something takes.
 
 #include "ringgrad/par/group.h"
 #include "ringgrad/par/mpi_link.h"
@@ -35,53 +35,6 @@ std::string failure(int n, const std::function<void(Link&)>& body) {
 } // namespace
 
 TEST_SUITE("par") {
-    TEST_CASE("broadcast: sends from every root, also in several chunks") {
-        for (int n = 1; n <= 9; ++n)
-            for (const size_t count : {size_t(0), size_t(1), size_t(1000), size_t(700'000)}) {
-                if (count > 1000 && n != 5) continue;
-                CAPTURE(n);
-                CAPTURE(count);
-                std::vector<size_t> wrong(static_cast<size_t>(n), 0);
-                par::run_threads(n, [&](Link& link) {
-                    Group group(link);
-                    for (int root = 0; root < n; ++root) {
-                        std::vector<uint32_t> words(count);
-                        for (size_t i = 0; i < count; ++i) words[i] = uint32_t(i * 7919 + size_t(link.rank()));
-                        group.broadcast(std::as_writable_bytes(std::span(words)), root, "words");
-                        for (size_t i = 0; i < count; ++i)
-                            wrong[size_t(link.rank())] += words[i] != uint32_t(i * 7919 + size_t(root));
-                    }
-                });
-                CHECK(wrong == std::vector<size_t>(size_t(n), 0));
-            }
-    }
-
-    TEST_CASE("allgather: returns strings of different lengths, also empty ones") {
-        for (int n = 1; n <= 9; ++n) {
-            CAPTURE(n);
-            std::vector<std::string> expected;
-            for (int r = 0; r < n; ++r) expected.push_back(std::string(size_t(r * 5 % 7), char('a' + r)));
-            std::vector<std::vector<std::string>> results(static_cast<size_t>(n));
-            par::run_threads(n, [&](Link& link) {
-                Group group(link);
-                results[size_t(link.rank())] = group.allgather(expected[size_t(link.rank())], "names");
-            });
-            for (const auto& result : results) CHECK(result == expected);
-        }
-    }
-
-    TEST_CASE("all: returns true only if every rank passes true") {
-        for (int n = 1; n <= 9; ++n)
-            for (int no = -1; no < n; ++no) { // the rank that passes false; -1 for none
-                std::vector<int> results(size_t(n), -1);
-                par::run_threads(n, [&](Link& link) {
-                    Group group(link);
-                    results[size_t(link.rank())] = group.all(link.rank() != no, "has data");
-                });
-                CHECK(results == std::vector<int>(size_t(n), no == -1));
-            }
-    }
-
     TEST_CASE("barrier: no rank leaves before the last has entered") {
         for (const int n : {1, 2, 3, 5, 8}) {
             std::atomic<int> inside{0};
@@ -124,6 +77,15 @@ TEST_SUITE("par") {
         }
     }
 #endif
+
+    TEST_CASE("allreduce: the algorithm mpi needs MPI") {
+        const std::string text = failure(2, [](Link& link) {
+            Group group(link);
+            std::vector<float> values(4);
+            group.allreduce_sum(values, "x", Algorithm::mpi);
+        });
+        CHECK(contains(text, "expected an MPI link"));
+    }
 
     TEST_CASE("link: rejects a message that is longer than its receive") {
         const std::string text = failure(2, [](Link& link) {

@@ -218,38 +218,6 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("task pool: groups of ranks sum independently at the same time") {
-        const par::TaskTable table = {
-            {"sum", [](TaskContext& context, const Json& x) {
-                 Group& group = context.group();
-                 std::vector<float> values(1000, float(x.as_int() * (group.rank() + 1)));
-                 for (const auto algorithm : {par::Algorithm::automatic, par::Algorithm::ring, par::Algorithm::small})
-                     group.allreduce_sum(values, "values", algorithm);
-                 context.report(group.size());
-                 return Json(double(values[999]));
-             }}};
-        for (int n = 1; n <= 4; ++n)
-            for (int size = 1; size <= n; ++size) {
-                CAPTURE(n);
-                CAPTURE(size);
-                std::vector<double> sums;
-                int reports = 0, sizes_wrong = 0;
-                pool_on(n, table, [&](TaskPool& pool) {
-                    pool.on_report([&](const TaskRecord&, const Json& at) { reports += at.as_int() == size; });
-                    for (int i = 1; i <= 9; ++i) pool.submit("sum", i, size);
-                    for (const TaskRecord* task : pool.fetch_outputs()) {
-                        sums.push_back(task->output.as_double());
-                        sizes_wrong +=
-                            int(task->ranks.size()) != size || !std::is_sorted(task->ranks.begin(), task->ranks.end());
-                    }
-                });
-                CHECK(reports == 9);
-                CHECK(sizes_wrong == 0);
-                for (int i = 1; i <= 9; ++i)
-                    CHECK(sums[size_t(i) - 1] == double(i * size * (size + 1) / 2 * size * size));
-            }
-    }
-
     TEST_CASE("task pool: later small tasks do not overtake a task for many ranks") {
         std::vector<int64_t> begun;
         pool_on(3, {{"square", square}}, [&](TaskPool& pool) {
@@ -261,41 +229,6 @@ TEST_SUITE("par") {
         });
         CHECK(std::is_sorted(begun.begin(), begun.end()));
         CHECK(begun.size() == 12);
-    }
-
-    TEST_CASE("task pool: if one rank of a group fails, the others continue with other tasks") {
-        const par::TaskTable table = {
-            {"square", square}, {"half", [](TaskContext& context, const Json& odd) -> Json {
-                                     Group& group = context.group();
-                                     std::vector<float> values(5000, 1);
-                                     for (int i = 0; i < 5; ++i) {
-                                         if (i == 2 && group.rank() == odd.as_int()) fail("planted failure");
-                                         group.allreduce_sum(values, "values",
-                                                             i % 2 ? par::Algorithm::ring : par::Algorithm::automatic);
-                                     }
-                                     return Json("well");
-                                 }}};
-        for (int n = 2; n <= 4; ++n)
-            for (int odd = 0; odd < n; ++odd) {
-                CAPTURE(n);
-                CAPTURE(odd);
-                std::vector<std::string> ends;
-                pool_on(n, table, [&](TaskPool& pool) {
-                    for (int round = 0; round < 3; ++round) {
-                        pool.submit("half", odd, n);
-                        pool.submit("half", n, n); // no rank fails
-                        pool.submit("square", 3);
-                    }
-                    for (const TaskRecord* task : pool.fetch_outputs())
-                        ends.push_back(task->error + task->output.dump());
-                });
-                REQUIRE(ends.size() == 9);
-                for (size_t round = 0; round < 3; ++round) {
-                    CHECK(ends[3 * round] == cat("planted failure (rank ", odd, ")null"));
-                    CHECK(ends[3 * round + 1] == "\"well\"");
-                    CHECK(ends[3 * round + 2] == "9");
-                }
-            }
     }
 
     TEST_CASE("task pool: an error of the caller or of a callback ends the job with its text") {

@@ -4,6 +4,7 @@
 // buffer of a closed channel, even if ranks unwind after an error in any order.
 
 #include "ringgrad/tests/thread_link.h"
+#include "ringgrad/tests/ranks.h"
 
 #include <algorithm>
 #include <atomic>
@@ -208,6 +209,15 @@ void run_threads(int size, const std::function<void(Link&)>& body, int per_node)
     for (std::thread& t : threads) t.join();
     if (first) std::rethrow_exception(first);
     if (peer_failed) std::rethrow_exception(peer_failed);
+}
+
+void on_ranks(const std::function<void(Link&)>& body) {
+    for (int n = 1; n <= 9; ++n) run_threads(n, body);
+}
+
+void on_nodes(const std::function<void(Link&)>& body) {
+    for (int n = 1; n <= 9; ++n)
+        for (int per_node = 1; per_node <= n; ++per_node) run_threads(n, body, per_node);
 }
 
 } // namespace rg::par

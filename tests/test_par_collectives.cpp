@@ -1,0 +1,124 @@
+// Tests the collectives besides the all-reduce, and the task pool, on ranks of any kind.
+
+#include "ringgrad/par/task_pool.h"
+#include "ringgrad/tests/ranks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+
+#include <doctest/doctest.h>
+
+using namespace rg;
+using par::Algorithm;
+using par::Group;
+using par::Link;
+using par::TaskRecord;
+using par::TaskState;
+
+TEST_SUITE("par") {
+    TEST_CASE("link: each rank has a place on its node") {
+        par::on_nodes([](Link& link) {
+            CHECK(link.local_size() >= 1);
+            CHECK(link.local_rank() < link.local_size());
+            if (!link.node().ranks.empty()) CHECK(link.node().ranks[size_t(link.local_rank())] == link.rank());
+        });
+    }
+
+    TEST_CASE("broadcast: sends from every root, also in several chunks") {
+        par::on_ranks([](Link& link) {
+            Group group(link);
+            for (const size_t count : {size_t(0), size_t(1), size_t(1000), size_t(700'000)}) {
+                if (count > 1000 && link.size() > 5) continue; // takes long
+                CAPTURE(count);
+                for (int root = 0; root < link.size(); ++root) {
+                    std::vector<uint32_t> words(count);
+                    for (size_t i = 0; i < count; ++i) words[i] = uint32_t(i * 7919 + size_t(link.rank()));
+                    group.broadcast(std::as_writable_bytes(std::span(words)), root, "words");
+                    size_t wrong = 0;
+                    for (size_t i = 0; i < count; ++i) wrong += words[i] != uint32_t(i * 7919 + size_t(root));
+                    CHECK(wrong == 0);
+                }
+            }
+        });
+    }
+
+    TEST_CASE("allgather: returns strings of different lengths, also empty ones") {
+        par::on_ranks([](Link& link) {
+            Group group(link);
+            std::vector<std::string> expected;
+            for (int r = 0; r < link.size(); ++r) expected.push_back(std::string(size_t(r * 5 % 7), char('a' + r)));
+            CHECK(group.allgather(expected[size_t(link.rank())], "names") == expected);
+        });
+    }
+
+    TEST_CASE("all: returns true only if every rank passes true") {
+        par::on_ranks([](Link& link) {
+            Group group(link);
+            for (int no = -1; no < link.size(); ++no) // the rank that passes false; -1 for none
+                CHECK(group.all(link.rank() != no, "has data") == (no == -1));
+        });
+    }
+
+    TEST_CASE("task pool: groups sum at the same time; a rank that fails, or a cancel, ends only its task") {
+        const par::TaskTable table = {
+            {"sum",
+             [](par::TaskContext& task, const Json& odd) -> Json {
+                 Group& group = task.group();
+                 std::vector<float> values(odd.as_int() < group.size() ? 900 : 50'000);
+                 for (const auto algorithm :
+                      {Algorithm::automatic, Algorithm::ring, Algorithm::small, Algorithm::automatic}) {
+                     for (size_t i = 0; i < values.size(); ++i) values[i] = par::value_of(i, group.rank());
+                     group.allreduce_sum(values, "values", algorithm);
+                     if (algorithm == Algorithm::ring && group.rank() == odd.as_int()) fail("planted");
+                     task.report(group.size());
+                 }
+                 return values.back() == par::sum_of(values.size() - 1, group.link());
+             }},
+            {"endless",
+             [](par::TaskContext& task, const Json&) {
+                 int64_t times = 0;
+                 for (; !task.cancelled(); ++times) {
+                     task.report(times);
+                     std::this_thread::sleep_for(std::chrono::microseconds(100)); // real tasks take longer
+                 }
+                 return Json(times);
+             }},
+        };
+        par::on_ranks([&](Link& link) {
+            if (link.size() > 4) return; // takes long
+            par::run_task_pool(link, table, [&](par::TaskPool& pool) {
+                int reports = 0, expected_reports = 0;
+                pool.on_report([&](const TaskRecord& task, const Json& data) {
+                    if (task.function == "endless" && data.as_int() == 5) pool.cancel(task.id);
+                    const bool no_rank_fails = task.function == "sum" && task.args.as_int() == task.size;
+                    reports += no_rank_fails && data.as_int() == task.size;
+                });
+                for (int round = 0; round < 3; ++round)
+                    for (int size = 1; size <= link.size(); ++size)
+                        for (int odd = 0; odd <= size; ++odd) { // if odd == size, no rank fails
+                            pool.submit("sum", odd, size);
+                            pool.submit("endless", {});
+                        }
+                for (const TaskRecord* task : pool.fetch_outputs()) {
+                    CHECK(int(task->ranks.size()) == task->size);
+                    CHECK(std::is_sorted(task->ranks.begin(), task->ranks.end()));
+                    if (task->function == "endless") {
+                        CHECK(task->state == TaskState::cancelled);
+                        CHECK(task->output.as_int() >= 5);
+                    } else if (const int odd = int(task->args.as_int()); odd < task->size) {
+                        const std::string at = task->size > 1 ? cat(" (rank ", task->ranks[size_t(odd)], ")") : "";
+                        CHECK(task->state == TaskState::failed);
+                        CHECK(task->error == "planted" + at);
+                    } else {
+                        CHECK(task->state == TaskState::finished);
+                        CHECK(task->output.as_bool());
+                        expected_reports += 4;
+                    }
+                }
+                CHECK(reports == expected_reports);
+            });
+            Group(link).barrier("after the pool");
+        });
+    }
+}
