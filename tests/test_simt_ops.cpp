@@ -26,7 +26,7 @@ using namespace rg;
 
 namespace {
 
-// By default, larger convolutions are left out: smaller ones launch the same kernels, with the same edges of tiles.
+// By default, larger convolutions are left out: smaller ones launch the same kernels.
 constexpr double kProducts = 3e6;
 constexpr double kProductsOfBoth = 1e5; // see repeats()
 

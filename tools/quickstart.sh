@@ -1,5 +1,5 @@
 #!/bin/sh
-# From a fresh clone to a trained network: installs what is missing (see deps.sh), builds, and trains
+# Makes a trained network from a fresh clone: installs what is missing (see deps.sh), builds, and trains
 # on the CIFAR-10 sample in the repository with four MPI ranks. Arguments go to train_cifar, e.g. --epochs 3.
 set -eu
 cd "$(dirname "$0")/.."
