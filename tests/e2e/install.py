@@ -18,8 +18,7 @@ COMPILERS = [sys.argv[3:]] + [[path] for path in [shutil.which("clang++")] if pa
 # These are compiled and must run with these arguments. The build compiles the other examples, too, and test_headers()
 # checks that the headers which they include are installed.
 EXAMPLES = {"mlp": [], "own_sweep": ["--epochs", "1", "--grid", "lr=0.01,0.05"]}
-BOTH = {"classify": "predict"}  # programs with a second name
-PROGRAMS = ["classify", "experiment", "export_onnx", "inspect", "predict", "sweep_cifar", "train_cifar", "train_digits",
+PROGRAMS = ["experiment", "export_onnx", "inspect", "predict", "sweep_cifar", "train_cifar", "train_digits",
             "train_digits_angles"]
 FOLDERS = ["core", "data", "gpu", "models", "models/run", "models/sweep", "par"]  # with a README
 PAGE = ["base.js", "chart.js", "join.py", "page.html", "page.js", "parts.js", "settings.js", "style.css", "table.js"]
@@ -113,7 +112,7 @@ class InstallTest(job.JobTest):
     def test_programs(self):
         bin, tools = self.prefix / "bin", self.prefix / "share" / "ringgrad" / "tools"
         for name in PROGRAMS:
-            self.assertRegex(self.succeed([str(bin / name), "--version"]), rf"^{BOTH.get(name, name)} \d.* instruction sets .*\n$")
+            self.assertRegex(self.succeed([str(bin / name), "--version"]), rf"^{name} \d.* instruction sets .*\n$")
             self.assertEqual(self.succeed([str(bin / name), "-h"]), self.succeed([str(bin / name), "--help"]))
         command = [str(bin / "train_cifar"), "--run-name", "one", *job.TINY, "--steps", "2"]
         self.succeed(["sh", str(tools / "run.sh"), "--", *command])
