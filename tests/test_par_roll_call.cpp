@@ -40,7 +40,7 @@ std::vector<std::string> said(int n, const std::function<void(Group&)>& sums) {
 TEST_SUITE("par") {
     TEST_CASE("roll call: every rank names the missing rank and no other") {
         for (const auto algorithm : {Algorithm::shared, Algorithm::ring, Algorithm::small})
-            for (const int n : {2, 4, 5}) {
+            for (const int n : {2, 5}) {
                 const int missing = n / 2;
                 const std::vector<std::string> texts = said(n, [&](Group& group) {
                     std::vector<float> values(5000);
@@ -85,10 +85,10 @@ TEST_SUITE("par") {
         for (const auto algorithm : {Algorithm::shared, Algorithm::ring}) {
             std::vector<float> sums(3);
             par::run_threads(3, [&](Link& link) {
-                link.set_deadline(4); // so the first call is after 1 s
+                link.set_deadline(2); // so the first call is after 0.5 s
                 Group group(link, 1000);
                 for (int round = 0; round < 3; ++round) {
-                    if (round == link.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(1200));
+                    if (round == link.rank()) std::this_thread::sleep_for(std::chrono::milliseconds(600));
                     std::vector<float> values(5000, 1.0f);
                     group.allreduce_sum(values, "gradients", algorithm);
                     sums[size_t(link.rank())] += values[4999];

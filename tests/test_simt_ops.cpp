@@ -27,7 +27,7 @@ using namespace rg;
 namespace {
 
 // By default, larger convolutions are left out: smaller ones launch the same kernels.
-constexpr double kProducts = 3e6;
+constexpr double kProducts = 1e6;
 constexpr double kProductsOfBoth = 1e5; // see repeats()
 
 /// f32 is multiplied in two parts (planes.cuh), of which an infinity has none: it becomes a NaN in convolutions.

@@ -28,7 +28,7 @@ struct Losses final : Trial {
 std::vector<double> train(const Program& program, int ranks, const std::vector<std::string>& own,
                           const std::vector<std::string>& more) {
     TempDir folder;
-    std::vector<std::string> args = {"--steps", "2", "--batch-size", "4", "--threads", "1", "--runs", folder.path()};
+    std::vector<std::string> args = {"--steps", "2", "--batch-size", "2", "--threads", "1", "--runs", folder.path()};
     args.insert(args.end(), own.begin(), own.end());
     args.insert(args.end(), more.begin(), more.end());
     std::vector<Losses> trials(static_cast<size_t>(ranks));
