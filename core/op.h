@@ -99,15 +99,17 @@ public:
     /// Returns true if the gradient of input i is needed.
     virtual bool wants(int i) const = 0;
     /// Returns the buffer that the caller of Tape::gradients() gave for the gradient of input i. The rule may pass the
-    /// buffer to run() as an output. Returns an undefined tensor if there is no such buffer, or if the buffer already
-    /// holds an earlier contribution.
+    /// buffer to run() as an output. Returns an undefined tensor if there is no such buffer, if the buffer already
+    /// holds an earlier contribution, or if another input is the same tensor.
     virtual Tensor into(int i) const = 0;
     /// Contributes `gradient` to the gradient of input i. Tape::gradients() assigns the first contribution and adds
     /// later ones.
     virtual void give(int i, const Tensor& gradient) = 0;
-    /// States that input i was computed from input `other`, and that the gradient of `other` already includes the part
-    /// that flows through input i. So input i needs no gradient of its own.
+    /// States that the gradient of input `other` already includes the part that flows through input i, if input i was
+    /// computed from `other` alone. Then input i needs no gradient of its own. Has no effect otherwise.
     virtual void covers(int i, int other) = 0;
+    /// States that the op takes input i for a constant, such as running statistics that other ops of the tape update.
+    virtual void takes_as_constant(int i) = 0;
 
 protected:
     ~Backward() = default;

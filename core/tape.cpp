@@ -46,13 +46,14 @@ constexpr Barrier kView{"a view of a part (Tensor::slice())",
 struct Dependents {
     uint32_t needed = 0, blocked = 0;
     Barrier barrier = {}; // the call that blocks the last blocked input
+    std::array<std::optional<Tensor::Key>, kMaxInputs> origin = {}; // Value::origin of the blocked inputs
 };
 
 /// Walks the nodes forwards to find the values that depend on the requested tensors.
 class Dependence {
 public:
     explicit Dependence(std::span<const Tensor> requested) {
-        for (const Tensor& t : requested) values_.emplace(t.key(), Value{t.bytes(), true, false, {}});
+        for (const Tensor& t : requested) values_.emplace(t.key(), Value{t.bytes(), true});
     }
 
     Dependents visit(const Tape::Node& node) {
@@ -64,7 +65,7 @@ public:
             const bool whole = is_whole(t, value);
             (whole && !value->second.blocked ? inputs.needed : inputs.blocked) |= 1u << i;
             if (value->second.blocked)
-                inputs.barrier = value->second.barrier;
+                inputs.barrier = value->second.barrier, inputs.origin[i] = value->second.origin;
             else if (!whole)
                 inputs.barrier = kView;
         }
@@ -80,9 +81,10 @@ public:
             else if (!depends)
                 values_.erase(t.key()); // the node overwrites any value there
             else if (node.backward && i == 0)
-                values_[t.key()] = {t.bytes(), false, false, {}};
+                values_[t.key()] = {t.bytes()};
             else
-                values_[t.key()] = {t.bytes(), false, true, inputs.blocked ? inputs.barrier : barrier_of(node)};
+                values_[t.key()] = {t.bytes(), false, true, inputs.blocked ? inputs.barrier : barrier_of(node),
+                                    node.backward ? node.out[0].key() : origin_of(node, inputs)};
         }
         return inputs;
     }
@@ -96,8 +98,11 @@ public:
 private:
     struct Value {
         int64_t bytes;
-        bool requested, blocked;
-        Barrier barrier;
+        bool requested = false, blocked = false;
+        Barrier barrier = {};
+        // The value through which a blocked value depends on the requested tensors, if there is only one. For example,
+        // statistics depend on them through the images whose statistics they are.
+        std::optional<Tensor::Key> origin = {};
     };
 
     using Position = std::map<Tensor::Key, Value>::iterator;
@@ -110,12 +115,25 @@ private:
         return {node.name, node.instead ? node.instead : "it has no gradient for this result"};
     }
 
+    /// Returns the Value::origin of the results of a node without a backward rule.
+    static std::optional<Tensor::Key> origin_of(const Tape::Node& node, const Dependents& inputs) {
+        std::optional<Tensor::Key> origin;
+        for (size_t i = 0; i < node.in.size(); ++i) {
+            if (!((inputs.needed | inputs.blocked) >> i & 1)) continue;
+            const auto key = inputs.needed >> i & 1 ? node.in[i].key() : inputs.origin[i];
+            if (!key || (origin && origin != key)) return std::nullopt;
+            origin = key;
+        }
+        return origin;
+    }
+
     /// Blocks the values from `first` on that overlap t, except requested tensors.
     void block(Position first, const Tensor& t, const Barrier& barrier) {
         const Tensor::Key key = t.key();
         for (; first != values_.end() && first->first.id == key.id && first->first.offset < key.offset + t.bytes();
              ++first)
-            if (!first->second.requested) first->second.blocked = true, first->second.barrier = barrier;
+            if (!first->second.requested)
+                first->second.blocked = true, first->second.barrier = barrier, first->second.origin.reset();
     }
 
     /// Returns the first value in values_ that is t or overlaps t in memory, or end() if there is none. The values in
@@ -151,6 +169,8 @@ public:
         return inputs_.needed >> i & 1;
     }
     Tensor into(int i) const override {
+        for (int j = 0; j < kMaxInputs; ++j) // a tensor that is passed twice gets two gradients, which are added
+            if (j != i && inputs_.needed >> j & 1 && in(j).key() == in(i).key()) return {};
         const auto requested = gradients_.destination.find(in(i).key());
         if (requested == gradients_.destination.end() || gradients_.gradient.contains(in(i).key())) return {};
         return requested->second.reshape(in(i).shape());
@@ -162,8 +182,10 @@ public:
     }
 
     void covers(int i, int other) override {
-        if (inputs_.needed >> other & 1) covered_ |= 1u << i;
+        if (inputs_.needed >> other & 1 && inputs_.origin[size_t(i)] == in(other).key()) covered_ |= 1u << i;
     }
+
+    void takes_as_constant(int i) override { covered_ |= 1u << i; }
 
     /// Throws Error if a gradient must flow to an input that the op's backward rule does not handle.
     void expect_all_handled() const {
@@ -184,7 +206,7 @@ private:
     const Tensor& dy_;
     Gradients& gradients_;
     mutable uint32_t handled_ = 0; // the inputs that the backward rule handles, as bits
-    uint32_t covered_ = 0;         // the inputs whose gradient is part of another input's gradient, as bits
+    uint32_t covered_ = 0;         // the inputs that may be blocked, see covers() and takes_as_constant(), as bits
 };
 
 /// Throws Error if any two of the tensors and destinations share memory. A gradient could then overwrite another

@@ -177,6 +177,26 @@ TEST_SUITE("core") {
                        "expected inputs for which batch_norm has a gradient, got its input 1"));
     }
 
+    TEST_CASE("tape: throws if the statistics of a batch norm are those of another tensor") {
+        const Tensor x = Tensor::constant({2, 2, 2, 1}, 3), z = Tensor::constant({2, 2, 2, 1}, 2), one = row_of({1});
+        const Tensor running = Tensor::constant({2, 1}, 1), dx = unset(x.shape()), dz = unset(z.shape());
+        const auto differentiate = [&](const std::function<Tensor()>& f) {
+            Tape tape;
+            tape.gradients(half_squares(f()), std::array{x, z}, std::array{dx, dz});
+        };
+        const char* const kError = "gradients: expected inputs for which batch_norm has a gradient, got its input 1; make "
+                                   "it a constant under NoTape";
+        CHECK_NOTHROW(differentiate([&] { return batch_norm(x, channel_stats(x), one, one); }));
+        CHECK_NOTHROW(differentiate([&] { return batch_norm(x, combine_stats(channel_stats(x)), one, one); }));
+        CHECK_THROWS_WITH(differentiate([&] { return batch_norm(x, channel_stats(z), one, one); }), kError);
+        CHECK_THROWS_WITH(differentiate([&] { return batch_norm(x, channel_stats(add(x, z)), one, one); }), kError);
+        // Running statistics are constants, even if they were updated on the way.
+        CHECK_NOTHROW(differentiate([&] {
+            update_running(running, channel_stats(x), 2, 4, 0.1f);
+            return batch_norm(x, running, one, one, {.frozen = true});
+        }));
+    }
+
     TEST_CASE("tape: writes gradients directly into their destinations") {
         const Tensor x = Tensor::zeros({2, 6, 6, 3}), target = Tensor::zeros({2, 4, 4, 4});
         const Tensor w = Tensor::zeros({4, 3, 3, 3}), b = row_of({1, 2, 3, 4});

@@ -88,12 +88,8 @@ OutputSpecs infer_layer_norm_grad(In in, const Attrs&) {
 void backward_layer_norm(Backward& b) {
     using O = LayerNormOp;
     using Grad = LayerNormGradOp;
-    // If one tensor is passed as two of the inputs, it gets two gradients, which need two buffers.
-    const auto same = [&](O::In i, O::In j) { return b.in(i).key() == b.in(j).key(); };
-    const Tensor dgamma_into = same(O::gamma, O::x) ? Tensor() : b.into(O::gamma),
-                 dbeta_into = same(O::beta, O::x) || same(O::beta, O::gamma) ? Tensor() : b.into(O::beta);
     const auto gradients = run(op::layer_norm_grad, {b.dy(), b.in(O::x), b.in(O::gamma)},
-                               Grad{b.attrs().as<O>().epsilon}, {b.into(O::x), dgamma_into, dbeta_into});
+                               Grad{b.attrs().as<O>().epsilon}, {b.into(O::x), b.into(O::gamma), b.into(O::beta)});
     if (b.wants(O::x)) b.give(O::x, gradients[Grad::dx]);
     if (b.wants(O::gamma)) b.give(O::gamma, gradients[Grad::dgamma]);
     if (b.wants(O::beta)) b.give(O::beta, gradients[Grad::dbeta]);
@@ -103,14 +99,15 @@ void backward_batch_norm(Backward& b) {
     using O = BatchNormOp;
     const Tensor &x = b.in(O::x), &stats = b.in(O::stats), &gamma = b.in(O::gamma), &beta = b.in(O::beta);
     const BatchNorm& norm = b.attrs().as<O>().norm;
-    // If one tensor is passed as both gamma and beta, it gets two gradients, which need two buffers.
-    const Tensor dbeta_into = beta.key() == gamma.key() ? Tensor() : b.into(O::beta);
     const auto gradients = run(op::batch_norm_sums, {b.dy(), x, stats, gamma, beta}, BatchNormSumsOp{norm},
-                               {b.into(O::gamma), dbeta_into});
+                               {b.into(O::gamma), b.into(O::beta)});
     const Tensor &dgamma = gradients[BatchNormSumsOp::dgamma], &dbeta = gradients[BatchNormSumsOp::dbeta];
     if (b.wants(O::gamma)) b.give(O::gamma, dgamma);
     if (b.wants(O::beta)) b.give(O::beta, dbeta);
-    b.covers(O::stats, O::x);
+    if (norm.frozen)
+        b.takes_as_constant(O::stats);
+    else
+        b.covers(O::stats, O::x);
     if (!b.wants(O::x)) return;
     const Tensor sums = norm.frozen ? Tensor::constant({2, gamma.numel()}, 0, gamma.dtype())
                                     : run(op::rank_sums, {dgamma, dbeta})[0];
