@@ -46,6 +46,13 @@ Id id(const Tensor& t) { return t.key().id; }
 /// the tensor that it gets. So the rules fuse only steps that read a value in its own shape, and not through a view.
 bool same(const Tensor& a, const Tensor& b) { return a.key() == b.key() && a.shape() == b.shape(); }
 
+/// Returns true if a and b share bytes.
+bool overlap(const Tensor& a, const Tensor& b) {
+    const auto &[id, begin] = a.key();
+    const auto &[other_id, other_begin] = b.key();
+    return id == other_id && begin < other_begin + b.bytes() && other_begin < begin + a.bytes();
+}
+
 class Fuser {
 public:
     Fuser(std::vector<Step>& steps, std::span<const Tensor> results) : steps_(steps), dead_(steps.size(), false) {
@@ -61,15 +68,16 @@ public:
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s]) std::swap(steps_[kept++], steps_[s]);
         steps_.resize(kept);
+        dead_.assign(kept, false);
         split_gradients();
         if (context().device) round_filters();
     }
 
 private:
-    struct Reader {
-        size_t step;
-        int argument;
+    struct Use { // an input or output of a step
+        size_t step, argument;
     };
+    using Uses = std::map<Id, std::vector<Use>>; // by the block of the value that is used
     /// run() calls `apply` for each step of `op`. `apply` changes nothing if that step cannot be fused. In the comments
     /// of these functions, a -> b means that step b reads a result of step a.
     struct Rule {
@@ -78,16 +86,16 @@ private:
     };
     static const Rule kRules[12];
 
-    /// Finds the step that makes each value, and the steps that read the value.
+    /// Finds the steps that write and read each block.
     void index() {
-        maker_.clear();
+        writers_.clear();
         readers_.clear();
         for (size_t s = 0; s < steps_.size(); ++s) {
             if (dead_[s]) continue;
             for (size_t i = 0; i < kMaxInputs; ++i)
-                if (steps_[s].in[i].defined()) readers_[id(steps_[s].in[i])].push_back({s, int(i)});
-            for (const Tensor& t : steps_[s].out)
-                if (t.defined()) maker_[id(t)] = s;
+                if (steps_[s].in[i].defined()) readers_[id(steps_[s].in[i])].push_back({s, i});
+            for (size_t i = 0; i < kMaxOutputs; ++i)
+                if (steps_[s].out[i].defined()) writers_[id(steps_[s].out[i])].push_back({s, i});
         }
     }
 
@@ -99,30 +107,68 @@ private:
         index();
     }
 
+    /// Returns true if a step from `first` to `last`, other than `except`, writes a byte of t.
+    bool written(const Tensor& t, size_t first, size_t last, size_t except = SIZE_MAX) const {
+        return any_use(writers_, &Step::out, t, first, last, except);
+    }
+    bool read(const Tensor& t, size_t first, size_t last, size_t except) const {
+        return any_use(readers_, &Step::in, t, first, last, except);
+    }
+    template <class Side>
+    bool any_use(const Uses& uses, Side side, const Tensor& t, size_t first, size_t last, size_t except) const {
+        const auto entry = uses.find(id(t));
+        return entry != uses.end() && std::any_of(entry->second.begin(), entry->second.end(), [&](const Use& use) {
+                   return first <= use.step && use.step <= last && use.step != except &&
+                          overlap((steps_[use.step].*side)[use.argument], t);
+               });
+    }
+
+    /// Every rule that moves the work of step `from` to step `to` asks this function. Returns true if the work has the
+    /// same results there: none of the steps from one to the other writes an input of `from`, or reads or writes an
+    /// output of it. `links` are the values that pass between `from` and `to`; the rule itself accounts for these.
+    bool can_move(size_t from, size_t to, std::initializer_list<Tensor> links) const {
+        const auto [first, last] = std::minmax(from, to);
+        const auto moves = [&](const Tensor& t) {
+            return t.defined() && std::none_of(links.begin(), links.end(), [&](const Tensor& l) { return same(l, t); });
+        };
+        for (const Tensor& t : steps_[from].in)
+            if (moves(t) && written(t, first, last, from)) return false;
+        for (const Tensor& t : steps_[from].out)
+            if (moves(t) && (written(t, first, last, from) || read(t, first, last, from))) return false;
+        return true;
+    }
+
     /// Returns the readers of t if it is an intermediate. Returns none if t is a result of the plan, if t has memory
-    /// outside of the plan, or if a reader takes a view of t.
-    std::vector<Reader> intermediate_readers(const Tensor& t) const {
-        const auto entry = readers_.find(id(t));
-        if (t.has_memory() || results_.contains(id(t)) || entry == readers_.end()) return {};
-        for (const Reader& r : entry->second)
-            if (!same(steps_[r.step].in[size_t(r.argument)], t)) return {};
+    /// outside of the plan, if more than one step writes to its block, or if a reader takes a view of t.
+    std::vector<Use> intermediate_readers(const Tensor& t) const {
+        const auto entry = readers_.find(id(t)), made = writers_.find(id(t));
+        if (t.has_memory() || results_.contains(id(t)) || entry == readers_.end() || made == writers_.end() ||
+            made->second.size() > 1)
+            return {};
+        for (const Use& r : entry->second)
+            if (!same(steps_[r.step].in[r.argument], t)) return {};
         return entry->second;
     }
     bool has_one_reader(const Tensor& intermediate) const { return intermediate_readers(intermediate).size() == 1; }
 
-    /// Returns the index of the step that makes t as output `output` of op `op`. Returns nothing if t has another maker
-    /// or is a view.
-    std::optional<size_t> maker(const Tensor& t, Op op, int output = 0) const {
-        const std::optional<size_t> s = maker(t);
-        if (!s || steps_[*s].op != op || !same(steps_[*s].out[size_t(output)], t)) return std::nullopt;
-        return s;
+    /// Returns the last step before `reader` that writes to t. Returns nothing if there is none, or if that step does
+    /// not write t as a whole.
+    std::optional<size_t> maker(size_t reader, const Tensor& t) const {
+        const auto entry = writers_.find(id(t));
+        if (entry == writers_.end()) return std::nullopt;
+        std::optional<size_t> last;
+        for (const auto& [step, output] : entry->second) { // in the order of the steps
+            const Tensor& made = steps_[step].out[output];
+            if (step >= reader || !overlap(made, t)) continue;
+            last = same(made, t) ? std::optional(step) : std::nullopt;
+        }
+        return last;
     }
-    std::optional<size_t> maker(const Tensor& t) const {
-        const auto entry = maker_.find(id(t));
-        if (entry == maker_.end()) return std::nullopt;
-        for (const Tensor& made : steps_[entry->second].out)
-            if (made.defined() && same(made, t)) return entry->second;
-        return std::nullopt;
+    /// Does the same, but returns nothing unless t is output `output` of a step of op `op`.
+    std::optional<size_t> maker(size_t reader, const Tensor& t, Op op, size_t output = 0) const {
+        const std::optional<size_t> s = maker(reader, t);
+        if (!s || steps_[*s].op != op || !same(steps_[*s].out[output], t)) return std::nullopt;
+        return s;
     }
 
     /// Copies three inputs that describe a batch norm (stats, gamma, beta) from one step to another. from_stats and
@@ -158,23 +204,15 @@ private:
         const Step n = steps_[norm];
         const Tensor &stats = n.in[BatchNormOp::stats], &gamma = n.in[BatchNormOp::gamma],
                      &beta = n.in[BatchNormOp::beta];
-        const auto conv = maker(stats, op::conv2d, Conv::stats);
+        const auto conv = maker(norm, stats, op::conv2d, Conv::stats);
         if (!context().device || !conv || !fusible(steps_[*conv])) return;
-        const auto known_before = [&](const Tensor& t) { // true if t has its final values before the convolution
-            if (!t.has_memory()) return false;
-            for (size_t s = *conv; s < norm; ++s)
-                for (const Tensor& made : steps_[s].out)
-                    if (made.defined() && id(made) == id(t)) return false;
-            return true;
-        };
-        if (!known_before(gamma) || !known_before(beta)) return;
-        const std::vector<Reader> readers = intermediate_readers(stats);
-        const auto can_take_rows = [&](const Reader& r) {
+        const std::vector<Use> readers = intermediate_readers(stats);
+        const auto can_take_rows = [&](const Use& r) {
             const Step& s = steps_[r.step];
             if (s.op == op::running_update) return true;
-            const size_t argument = size_t(r.argument);
             return (r.step == norm || s.op == op::batch_norm_sums || s.op == op::batch_norm_grad) &&
-                   s.in[argument + 1].key() == gamma.key() && s.in[argument + 2].key() == beta.key();
+                   s.in[r.argument + 1].key() == gamma.key() && s.in[r.argument + 2].key() == beta.key() &&
+                   !written(gamma, *conv, r.step) && !written(beta, *conv, r.step);
         };
         if (readers.empty() || !std::all_of(readers.begin(), readers.end(), can_take_rows)) return;
         add_rows(stats);
@@ -184,12 +222,14 @@ private:
         index();
     }
 
-    /// conv2d with statistics -> running_update as the next step: conv2d updates the running statistics.
+    /// conv2d with statistics -> running_update: conv2d updates the running statistics.
     void update_running(size_t update) {
         using Update = RunningUpdateOp;
         const Step u = steps_[update];
-        const auto conv = maker(u.in[Update::stats], op::conv2d, Conv2dOp::stats);
-        if (!context().device || !conv || *conv + 1 != update || !fusible(steps_[*conv])) return;
+        const auto conv = maker(update, u.in[Update::stats], op::conv2d, Conv2dOp::stats);
+        if (!context().device || !conv || !fusible(steps_[*conv]) || steps_[*conv].in[Conv2dOp::running].defined() ||
+            !can_move(update, *conv, {u.in[Update::stats]}))
+            return;
         Step fused = steps_[*conv];
         const auto& attrs = u.attrs.as<Update>();
         const Shape& y = fused.out[Conv2dOp::y].shape();
@@ -204,38 +244,36 @@ private:
     /// results of rank_sums, and the coefficients that the gradient of the batch norm needs.
     void prepare_sums(size_t sums) {
         const Step s = steps_[sums];
-        const Tensor& dgamma = s.in[RankSumsOp::dgamma];
+        const Tensor &dgamma = s.in[RankSumsOp::dgamma], &dbeta = s.in[RankSumsOp::dbeta];
         if (!context().device || context().sync) return;
-        const std::vector<Reader> readers = intermediate_readers(s.out[0]);
-        const auto can_take_rows = [&](const Reader& r) {
+        const std::vector<Use> readers = intermediate_readers(s.out[0]);
+        const auto can_take_rows = [&](const Use& r) {
             const Op op = steps_[r.step].op;
             return op == op::conv2d_grad || op == op::batch_norm_grad;
         };
         if (readers.empty() || !std::all_of(readers.begin(), readers.end(), can_take_rows)) return;
-        for (size_t made = sums; made-- > 0;) { // maker() finds only the last step that writes the flat gradients
-            if (dead_[made]) continue;
-            Step& grad = steps_[made];
-            const size_t first = grad.op == op::conv2d_grad ? size_t(Conv2dGradOp::x_dgamma)
-                                                            : size_t(Pool2dGradOp::x_dgamma);
-            const bool pools = grad.op == op::max_pool2d_grad || grad.op == op::avg_pool2d_grad;
-            if (grad.op != op::conv2d_grad && !pools) continue;
-            if (!grad.out[first].defined() || !same(grad.out[first], dgamma) ||
-                !same(grad.out[first + 1], s.in[RankSumsOp::dbeta]))
-                continue;
-            grad.out[first + 2] = add_rows(s.out[0]);
-            dead_[sums] = true;
-            return index();
-        }
+        const auto made = maker(sums, dgamma);
+        if (!made || !can_move(sums, *made, {dgamma, dbeta})) return;
+        Step& grad = steps_[*made];
+        const bool pools = grad.op == op::max_pool2d_grad || grad.op == op::avg_pool2d_grad;
+        if (grad.op != op::conv2d_grad && !pools) return;
+        const size_t first = pools ? size_t(Pool2dGradOp::x_dgamma) : size_t(Conv2dGradOp::x_dgamma);
+        if (!same(grad.out[first], dgamma) || !same(grad.out[first + 1], dbeta)) return;
+        grad.out[first + 2] = add_rows(s.out[0]);
+        dead_[sums] = true;
+        index();
     }
 
     /// conv2d -> batch_norm with constant statistics: conv2d normalises its result.
     void fold_norm(size_t norm) {
         const Step n = steps_[norm];
         const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;
-        const auto conv = maker(n.in[BatchNormOp::x], op::conv2d);
+        const auto conv = maker(norm, n.in[BatchNormOp::x], op::conv2d);
         if (!options.frozen || !conv || !has_one_reader(n.in[BatchNormOp::x])) return;
         Step fused = steps_[*conv];
-        if (fused.attrs.as<Conv2dOp>().with_stats || !fusible(fused)) return;
+        if (fused.attrs.as<Conv2dOp>().with_stats || fused.in[Conv2dOp::y_stats].defined() || !fusible(fused) ||
+            !can_move(*conv, norm, {fused.out[Conv2dOp::y]}))
+            return;
         fused.attrs.as<Conv2dOp>().y_norm = options;
         copy_norm(n, BatchNormOp::stats, fused, Conv2dOp::y_stats);
         fused.out[Conv2dOp::y] = n.out[0];
@@ -248,13 +286,15 @@ private:
         const Pool& windows = p.attrs.as<Pool2dOp>().pool;
         const int64_t window = windows.window.h;
         const Tensor& positions = p.out[Pool2dOp::positions]; // conv2d does not write them, so no step may read them
-        const auto conv = maker(p.in[Pool2dOp::x], op::conv2d);
+        const auto conv = maker(pool, p.in[Pool2dOp::x], op::conv2d);
         if (windows.window != window || windows.stride != window || windows.pad != 0 || !conv ||
             !has_one_reader(p.in[Pool2dOp::x]) || readers_.contains(id(positions)) || results_.contains(id(positions)))
             return;
         Step fused = steps_[*conv];
         auto& attrs = fused.attrs.as<Conv2dOp>();
-        if (!fused.in[Conv2dOp::y_stats].defined() || attrs.pool > 1) return;
+        if (!fused.in[Conv2dOp::y_stats].defined() || attrs.pool > 1 ||
+            !can_move(*conv, pool, {fused.out[Conv2dOp::y]}))
+            return;
         attrs.pool = window;
         fused.out[Conv2dOp::y] = p.out[Pool2dOp::y];
         replace(pool, std::move(fused), {*conv});
@@ -266,11 +306,12 @@ private:
         using Grad = Conv2dGradOp;
         const Step n = steps_[norm];
         const BatchNorm& options = n.attrs.as<Norm>().norm;
-        const std::vector<Reader> readers = intermediate_readers(n.out[0]);
+        const std::vector<Use> readers = intermediate_readers(n.out[0]);
         if (options.frozen || readers.size() != 1) return;
         const auto [grad, argument] = readers[0];
         Step fused = steps_[grad];
-        if (fused.op != op::conv2d_grad || !fusible(fused) || argument != Grad::dy || !fused.attrs.as<Grad>().filters)
+        if (fused.op != op::conv2d_grad || !fusible(fused) || argument != Grad::dy ||
+            !fused.attrs.as<Grad>().filters || fused.in[Grad::y].defined() || !can_move(norm, grad, {n.out[0]}))
             return;
         fused.attrs.as<Grad>().y_norm = options;
         fused.in[Grad::dy] = n.in[Norm::dy];
@@ -285,13 +326,13 @@ private:
         using Grad = Conv2dGradOp;
         const Step a = steps_[sum];
         if (a.out[0].has_memory() || a.in[AddOp::a_stats].defined() || a.in[AddOp::b_stats].defined()) return;
-        const auto first = maker(a.in[AddOp::a]), second = maker(a.in[AddOp::b]);
+        const auto first = maker(sum, a.in[AddOp::a]), second = maker(sum, a.in[AddOp::b]);
         if (!first || !second || first == second) return;
         const size_t later = *first < *second ? AddOp::b : AddOp::a, other = later == AddOp::a ? AddOp::b : AddOp::a;
-        const auto grad = maker(a.in[later], op::conv2d_grad, Grad::dx);
+        const auto grad = maker(sum, a.in[later], op::conv2d_grad, Grad::dx);
         if (!grad || !has_one_reader(a.in[later]) || steps_[*grad].in[Grad::addend].defined()) return;
         Step fused = steps_[*grad];
-        if (!fusible(fused)) return;
+        if (!fusible(fused) || !can_move(sum, *grad, {a.in[later]})) return;
         fused.in[Grad::addend] = a.in[other];
         fused.out[Grad::dx] = a.out[0];
         replace(*grad, std::move(fused), {sum});
@@ -302,12 +343,13 @@ private:
         Step fused = steps_[sum];
         std::vector<size_t> norms;
         for (const auto operand : {AddOp::a, AddOp::b}) {
-            const auto norm = maker(fused.in[operand], op::batch_norm);
-            if (!norm || !has_one_reader(fused.in[operand])) continue;
+            const auto norm = maker(sum, fused.in[operand], op::batch_norm);
+            const bool a = operand == AddOp::a;
+            if (!norm || !has_one_reader(fused.in[operand]) || fused.in[a ? AddOp::a_stats : AddOp::b_stats].defined())
+                continue;
             const Step& n = steps_[*norm];
             const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;
-            if (options.relu) continue;
-            const bool a = operand == AddOp::a;
+            if (options.relu || !can_move(*norm, sum, {n.out[0]})) continue;
             (a ? fused.attrs.as<AddOp>().a_norm : fused.attrs.as<AddOp>().b_norm) = options;
             fused.in[operand] = n.in[BatchNormOp::x];
             copy_norm(n, BatchNormOp::stats, fused, a ? AddOp::a_stats : AddOp::b_stats);
@@ -320,11 +362,11 @@ private:
     /// add -> relu: add applies ReLU to its result.
     void relu_of_sum(size_t relu) {
         const Step r = steps_[relu];
-        const auto sum = maker(r.in[ActivationOp::x], op::add);
+        const auto sum = maker(relu, r.in[ActivationOp::x], op::add);
         if (r.attrs.as<ActivationOp>().kind != Activation::relu || !sum || !has_one_reader(r.in[ActivationOp::x]))
             return;
         Step fused = steps_[*sum];
-        if (fused.in[AddOp::a].shape().rank() != 4) return;
+        if (fused.in[AddOp::a].shape().rank() != 4 || !can_move(*sum, relu, {fused.out[0]})) return;
         fused.attrs.as<AddOp>().relu = true;
         fused.out[0] = r.out[0];
         replace(relu, std::move(fused), {*sum});
@@ -335,16 +377,21 @@ private:
     void normalise_on_load(size_t norm) {
         const Step n = steps_[norm];
         const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;
-        const std::vector<Reader> readers = intermediate_readers(n.out[0]);
-        const auto can_normalise = [&](const Reader& r) {
+        const std::vector<Use> readers = intermediate_readers(n.out[0]);
+        const auto can_normalise = [&](const Use& r) {
             const Step& s = steps_[r.step];
-            if (s.op == op::conv2d_grad) return r.argument == Conv2dGradOp::x && s.in[Conv2dGradOp::y].defined();
-            return (fusible(s) || s.op == op::max_pool2d || s.op == op::avg_pool2d) && r.argument == 0;
+            if (!can_move(norm, r.step, {n.out[0]})) return false;
+            if (s.op == op::conv2d_grad)
+                return r.argument == Conv2dGradOp::x && s.in[Conv2dGradOp::y].defined() &&
+                       !s.in[Conv2dGradOp::x_stats].defined();
+            const bool pools = s.op == op::max_pool2d || s.op == op::avg_pool2d;
+            return (fusible(s) || pools) && r.argument == 0 &&
+                   !s.in[pools ? size_t(Pool2dOp::x_stats) : size_t(Conv2dOp::x_stats)].defined();
         };
         if (options.frozen || readers.empty() || !std::all_of(readers.begin(), readers.end(), can_normalise)) return;
-        for (const Reader& r : readers) {
+        for (const Use& r : readers) {
             Step& s = steps_[r.step];
-            s.in[size_t(r.argument)] = n.in[BatchNormOp::x];
+            s.in[r.argument] = n.in[BatchNormOp::x];
             if (s.op == op::conv2d) {
                 copy_norm(n, BatchNormOp::stats, s, Conv2dOp::x_stats);
                 s.attrs.as<Conv2dOp>().x_norm = options;
@@ -365,8 +412,9 @@ private:
     void sum_in_gradient(size_t sums) {
         const Step s = steps_[sums];
         const Tensor& gradient = s.in[BatchNormSumsOp::dy];
-        const auto made = maker(gradient);
-        if (!made || results_.contains(id(gradient)) || gradient.has_memory()) return;
+        const auto made = maker(sums, gradient);
+        if (!made || results_.contains(id(gradient)) || gradient.has_memory() || !can_move(sums, *made, {gradient}))
+            return;
         Step fused = steps_[*made];
         if (take_sums(fused, s)) replace(*made, std::move(fused), {sums});
     }
@@ -383,7 +431,7 @@ private:
         if (step.op == op::conv2d_grad) { // can sum only for the batch norm of the convolution's input
             using Grad = Conv2dGradOp;
             auto& attrs = step.attrs.as<Grad>();
-            if (!same(step.out[Grad::dx], sums.in[Sums::dy]) || !same(step.in[Grad::x], sums.in[Sums::x]) ||
+            if (attrs.with_sums || !same(step.out[Grad::dx], sums.in[Sums::dy]) || !same(step.in[Grad::x], sums.in[Sums::x]) ||
                 !step.in[Grad::x_stats].defined() ||
                 step.in[Grad::x_stats].key() != sums.in[Sums::stats].key() || attrs.x_norm != options)
                 return false;
@@ -407,20 +455,20 @@ private:
     }
 
     /// cross_entropy -> cross_entropy_grad: cross_entropy writes the gradient instead of the probabilities. The rule
-    /// applies only if `dloss`, the gradient of the loss, is known before the plan runs: it has memory outside of the
-    /// plan, and no step writes it.
+    /// applies only if `dloss`, the gradient of the loss, is known before the loss.
     void loss_gradient(size_t grad) {
         using Loss = CrossEntropyOp;
         using Grad = CrossEntropyGradOp;
         const Step g = steps_[grad];
         const Tensor& probabilities = g.in[Grad::probabilities];
-        const auto loss = maker(probabilities, op::cross_entropy, Loss::probabilities);
+        const auto loss = maker(grad, probabilities, op::cross_entropy, Loss::probabilities);
         if (!loss || !has_one_reader(probabilities)) return;
         Step fused = steps_[*loss];
         const Tensor& dloss = g.in[Grad::dloss];
         if (!same(fused.in[Loss::labels], g.in[Grad::labels]) ||
             !same(fused.in[Loss::weights], g.in[Grad::weights]) ||
-            fused.attrs.as<Loss>().smoothing != g.attrs.as<Grad>().smoothing || !dloss.has_memory() || maker(dloss))
+            fused.attrs.as<Loss>().smoothing != g.attrs.as<Grad>().smoothing ||
+            fused.in[Loss::dloss].defined() || !can_move(grad, *loss, {probabilities}))
             return;
         fused.in[Loss::dloss] = dloss;
         fused.out[Loss::probabilities] = {};
@@ -486,8 +534,7 @@ private:
     std::vector<Step>& steps_;
     std::vector<bool> dead_;
     std::set<Id> results_;
-    std::map<Id, size_t> maker_;
-    std::map<Id, std::vector<Reader>> readers_;
+    Uses writers_, readers_;
 };
 
 const Fuser::Rule Fuser::kRules[] = {

@@ -9,6 +9,7 @@
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/random_program.h"
 #include "ringgrad/tests/simt/executor.h"
 #include "ringgrad/tests/simt/sanitizers.h"
 #include "ringgrad/tests/sync_ranks.h"
@@ -174,6 +175,17 @@ TEST_SUITE("simt") {
         CHECK_NOTHROW(late({x}));
         for (const Step& s : late.plan({x}).steps())
             CHECK((s.op != op::conv2d || s.out[Conv2dOp::stats].extent(0) == 2));
+    }
+
+    TEST_CASE("simt ops: in a plan of a random program, the kernels compute what they compute alone") {
+        for (uint64_t seed = 1; seed <= programs_to_test(simt::kTsan || simt::kAsan ? 2 : 8); ++seed) {
+            CAPTURE(seed);
+            ExecutorDevice device;
+            const Context on{.device = &device};
+            const ContextScope scope(on);
+            CHECK(plan_differs(seed, DType::f32, 1e-3) == "");
+            CHECK(plan_differs(seed, DType::bf16, 0.4) == ""); // as in test_core_programs.cpp
+        }
     }
 
     TEST_CASE("simt: the products that a GPU is measured by are all made, and counted") {

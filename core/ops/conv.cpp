@@ -154,9 +154,9 @@ namespace {
 /// Returns the filters, rounded to bf16 if the activations x are bf16.
 Values read_filters(const Tensor& w, const Tensor& x) { return read(x.dtype() == DType::bf16 ? w.to(DType::bf16) : w); }
 
-/// Calls f(y index, x index, w index) for every product y[n p q k] += x[n h v c] * w[k r s c] of a convolution. (p, q)
-/// is a pixel of the result, (h, v) a pixel of x, and (r, s) a pixel of the filter. In a convolution in groups, c
-/// counts the channels of filter k's group.
+/// Calls f(y index, x index, w index, count) for all products y[n p q k] += x[n h v c] * w[k r s c] of a convolution.
+/// (p, q) is a pixel of the result, (h, v) a pixel of x, and (r, s) a pixel of the filter. A call is for the `count`
+/// consecutive channels c from these indices on. In a convolution in groups, c counts the channels of filter k's group.
 template <class F>
 void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Conv& conv, F f) {
     const Index4 xi(x), wi(w), yi(y);
@@ -170,10 +170,13 @@ void for_each_product(const Shape& x, const Shape& w, const Shape& y, const Conv
                             const int64_t h = p * conv.stride.h - conv.pad.h + r * conv.dilation.h,
                                           v = q * conv.stride.w - conv.pad.w + s * conv.dilation.w;
                             if (h < 0 || h >= x[1] || v < 0 || v >= x[2]) continue;
-                            const size_t y_index = yi(n, p, q, k), x_index = xi(n, h, v, k / filters * w[3]),
-                                         w_index = wi(k, r, s, 0);
-                            for (size_t c = 0; c < size_t(w[3]); ++c) f(y_index, x_index + c, w_index + c);
+                            f(yi(n, p, q, k), xi(n, h, v, k / filters * w[3]), wi(k, r, s, 0), size_t(w[3]));
                         }
+}
+
+/// Adds factor * from[i] to to[i] for all i < count. The arrays do not overlap.
+void add_scaled(double factor, const double* __restrict from, double* __restrict to, size_t count) {
+    for (size_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
 /// Writes the max pooling of y to `result`.
@@ -197,7 +200,11 @@ void conv2d(const Call& call) {
         for (size_t i = 0; i < result.size(); ++i) result[i] = bias[i % bias.size()];
     }
     for_each_product(x.shape(), w.shape(), shape, a.conv,
-                     [&](size_t yi, size_t xi, size_t wi) { result[yi] += x_values[xi] * w_values[wi]; });
+                     [&](size_t yi, size_t xi, size_t wi, size_t count) {
+                         double sum = result[yi];
+                         for (size_t c = 0; c < count; ++c) sum += x_values[xi + c] * w_values[wi + c];
+                         result[yi] = sum;
+                     });
     if (a.with_stats) write(call.out[O::stats], moments(result, size_t(shape[3])));
     if (!call.in[O::y_stats].defined()) return write(y, result);
     Tensor plain = Tensor::on_host(shape, x.dtype());
@@ -220,7 +227,9 @@ void conv2d_grad(const Call& call) {
         const Values x_values = read(x);
         Values dw(size_t(w.numel()), 0.0), dbias(size_t(w.extent(0)), 0.0);
         for_each_product(x.shape(), w.shape(), dy.shape(), a.conv,
-                         [&](size_t yi, size_t xi, size_t wi) { dw[wi] += dy_values[yi] * x_values[xi]; });
+                         [&](size_t yi, size_t xi, size_t wi, size_t count) {
+                             add_scaled(dy_values[yi], &x_values[xi], &dw[wi], count);
+                         });
         for (size_t i = 0; i < dy_values.size(); ++i) dbias[i % dbias.size()] += dy_values[i];
         write(call.out[O::dw], dw);
         write(call.out[O::dbias], dbias);
@@ -229,8 +238,10 @@ void conv2d_grad(const Call& call) {
     const Tensor &x = call.in[O::x], &dx = call.out[O::dx];
     const Values w_values = read_filters(w, dy);
     Values result(size_t(dx.numel()), 0.0);
-    for_each_product(x.shape(), w.shape(), dy.shape(), a.conv,
-                     [&](size_t yi, size_t xi, size_t wi) { result[xi] += dy_values[yi] * w_values[wi]; });
+    for_each_product(dx.shape(), w.shape(), dy.shape(), a.conv,
+                     [&](size_t yi, size_t xi, size_t wi, size_t count) {
+                         add_scaled(dy_values[yi], &w_values[wi], &result[xi], count);
+                     });
     if (addend.defined()) {
         const Values values = read(addend);
         for (size_t i = 0; i < result.size(); ++i) result[i] += values[i];

@@ -1,0 +1,196 @@
+#include "ringgrad/tests/random_program.h"
+
+#include "ringgrad/core/accelerate.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/core/tape.h"
+#include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/sync_ranks.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <optional>
+
+namespace rg {
+
+namespace {
+
+using Start = Parameters::Entry::Start;
+
+constexpr float kEpsilon = 0.05f; // a batch norm multiplies values, and their rounding, by at most 4.5
+
+/// Writes to t, which is a parameter or a running statistic, between the ops that read it.
+void rescale(const Tensor& t) {
+    const NoTape update;
+    run(op::scale, {t}, ScaleOp{0.8f}, {t});
+}
+
+} // namespace
+
+RandomProgram::RandomProgram(uint64_t seed, DType type) : seed_(seed), type_(type) {
+    Rng random_numbers(seed, Purpose::test);
+    const int64_t c = channels_ = int64_t{4} << random_numbers.uniform_below(3);
+    parameters_.add("filters", {c, 3, 3, c}, Start::random);
+    parameters_.add("gamma", {c}, Start::ones);
+    parameters_.add("shared beta", {c}, Start::zeros);
+    parameters_.add("other filters", {c, 3, 3, c}, Start::random);
+    parameters_.add("other gamma", {c}, Start::ones);
+    parameters_.add("narrow", {c, 1, 1, c}, Start::random);
+    parameters_.add("wide", {c, 1, 1, 2 * c}, Start::random);
+    parameters_.add("bias", {c}, Start::zeros);
+    for (const char* name : {"first", "second"}) parameters_.add_state(name, c);
+    parameters_.allocate(seed, Init::he, precise());
+    uint64_t number = 1;
+    for (const Parameters::Entry& e : parameters_.entries())
+        if (e.start != Start::random) // near 1, or of the order of 1
+            run(op::add, {e.value, scale(random(e.shape, ++number), 0.3f)}, {}, {e.value});
+    for (const Parameters::State& s : parameters_.states()) {
+        running_.push_back(s.running);
+        run(op::add, {s.running.slice(0, {c}), random({c}, ++number)}, {}, {s.running.slice(0, {c})});
+    }
+    const auto value = [&](const char* name) { return parameters_.entry(name).value; };
+    filters_ = {value("filters"), value("other filters")};
+    gammas_ = {value("gamma"), value("other gamma")};
+    betas_ = {value("shared beta"), value("bias")};
+    narrow_ = value("narrow"), wide_ = value("wide"), bias_ = value("bias");
+    velocity_ = Tensor::zeros(parameters_.values().shape(), precise());
+    rate_ = Tensor::constant({1}, 0.01);
+    noise_ = random({3 * 8 * 8 * 2 * c}, 0);
+}
+
+Tensor RandomProgram::random(const Shape& shape, uint64_t number) const {
+    return random_tensor(shape, precise(), seed_ * 100 + number).to_device();
+}
+
+std::vector<Tensor> RandomProgram::inputs(int number) const {
+    const int64_t n = number % 2 ? 2 : 3, side = number % 2 ? 6 : 8;
+    return {random({n, side, side, channels_}, 20 + uint64_t(number))};
+}
+
+std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool training) const {
+    Rng random(seed_, Purpose::test, 1); // each call draws the same program
+    const auto draw = [&](size_t n) { return size_t(random.uniform_below(uint32_t(n))); };
+    const auto pick = [&](const std::vector<Tensor>& from) { return from[draw(from.size())]; };
+    std::optional<Tape> tape;
+    if (training) tape.emplace();
+    std::vector<Tensor> values{cast(in[0], type_)};
+    const auto value = [&] { return draw(2) ? values.back() : pick(values); };
+    const auto convolve = [&](const Tensor& x) {
+        const bool halve = draw(5) == 0 && x.extent(1) >= 4;
+        return conv2d(x, pick(filters_), draw(2) ? bias_ : Tensor(), {.stride = halve ? 2 : 1, .pad = 1});
+    };
+    const auto norm = [&](const Tensor& x, const Tensor& stats, bool frozen) {
+        return batch_norm(x, stats, pick(gammas_), pick(betas_),
+                          {.epsilon = kEpsilon, .relu = draw(2) == 0, .frozen = frozen});
+    };
+    const auto update = [&](const Tensor& stats, const Tensor& of) {
+        if (draw(2)) update_running(pick(running_), stats, of.extent(0), of.extent(1) * of.extent(2), 0.3f);
+    };
+    for (size_t steps = 4 + draw(10); steps > 0; --steps) {
+        const Tensor x = value();
+        switch (draw(14)) {
+        case 0:
+        case 1: values.push_back(convolve(x)); break;
+        case 2: values.push_back(conv2d(x, narrow_)); break;
+        case 3:
+        case 4: { // a layer in training
+            const auto [y, stats] = conv2d_stats(x, pick(filters_), {}, {.pad = 1});
+            update(stats, y);
+            const Tensor normalised = norm(y, stats, false);
+            update(stats, y);
+            values.push_back(normalised);
+            break;
+        }
+        case 5: { // a norm of its own, as before an activation of a residual network
+            const Tensor stats = channel_stats(x);
+            values.push_back(norm(x, stats, false));
+            update(stats, x);
+            break;
+        }
+        case 6: values.push_back(norm(x, pick(running_), true)); break;
+        case 7: { // a layer in prediction
+            const Tensor y = convolve(x);
+            if (draw(4) == 0) rescale(pick(running_));
+            values.push_back(norm(y, pick(running_), true));
+            break;
+        }
+        case 8: values.push_back(draw(3) ? relu(x) : silu(x)); break;
+        case 9: {
+            const Tensor other = value();
+            values.push_back(other.shape() == x.shape() ? add(x, other) : leaky_relu(x));
+            break;
+        }
+        case 10: {
+            if (x.extent(1) % 2) break;
+            const bool largest = draw(2) == 0;
+            values.push_back(largest ? max_pool2d(x, {.window = 2, .stride = 2}) : avg_pool2d(x, {2, 2}));
+            break;
+        }
+        case 11: values.push_back(conv2d(concat({x, relu(x)}), wide_)); break;
+        case 12: rescale(draw(2) ? pick(gammas_) : pick(running_)); break;
+        default: { // a residual block
+            const Tensor y = conv2d(x, pick(filters_), {}, {.pad = 1}), stats = channel_stats(y);
+            const bool frozen = draw(2) == 0;
+            const Tensor branch = batch_norm(y, frozen ? pick(running_) : stats, pick(gammas_), pick(betas_),
+                                             {.epsilon = kEpsilon, .frozen = frozen});
+            if (draw(4) == 0) rescale(pick(gammas_));
+            values.push_back(relu(add(branch, x)));
+        }
+        }
+    }
+    const Tensor last = cast(conv2d(values.back(), narrow_), precise());
+    const Tensor intermediate = values.size() > 1 ? values[1 + draw(values.size() - 1)] : last; // no input of the plan
+    if (!training) return {last, cast(intermediate, precise())};
+    const Tensor loss = mse_loss(last, noise_.slice(0, last.shape()));
+    tape->gradients(loss, parameters_);
+    if (draw(2)) sgdm_update(parameters_.values(), velocity_, parameters_.gradients(), {}, rate_);
+    if (draw(2)) return {loss};
+    return {loss, last, cast(intermediate, precise())};
+}
+
+std::vector<Tensor> RandomProgram::state() const {
+    std::vector<Tensor> all;
+    for (const Tensor& t : {parameters_.values(), parameters_.gradients(), velocity_, parameters_.state()})
+        all.push_back(t.to_host().clone());
+    return all;
+}
+
+std::vector<Tensor> results_of_program(uint64_t seed, DType type, bool traced) {
+    const RandomProgram program(seed, type);
+    Accelerated step([&](std::span<const Tensor> in, bool training) { return program(in, training); }, traced);
+    std::vector<Tensor> all;
+    const std::vector<Tensor> inputs[] = {program.inputs(0), program.inputs(1)};
+    for (const int call : {0, 1, 2, 3})
+        for (const Tensor& t : step(inputs[call % 2], (seed + uint64_t(call) / 2) % 2 == 0))
+            all.push_back(t.to_host().clone());
+    for (const Tensor& t : program.state()) all.push_back(t);
+    return all;
+}
+
+std::string plan_differs(uint64_t seed, DType type, double tolerance) {
+    const std::vector<Tensor> plain = results_of_program(seed, type, false),
+                              traced = results_of_program(seed, type, true);
+    if (plain.size() != traced.size()) return cat(plain.size(), " results, and ", traced.size(), " of plans");
+    for (size_t i = 0; i < plain.size(); ++i) {
+        if (same_bits(plain[i], traced[i])) continue;
+        double error = 0, size = 0;
+        const Tensor x = traced[i].to(DType::f64), y = plain[i].to(DType::f64);
+        for (int64_t j = 0; j < x.numel(); ++j) {
+            const bool finite = std::isfinite(y.data<double>()[j]); // a training may diverge
+            if (!finite && !std::isfinite(x.data<double>()[j])) continue;
+            error += std::pow(x.data<double>()[j] - y.data<double>()[j], 2);
+            size += std::pow(y.data<double>()[j], 2);
+        }
+        if (!(std::sqrt(error) <= tolerance * std::sqrt(size)) || tolerance == 0)
+            return cat("result ", i, " of ", plain.size(), ", ", plain[i].shape().str(), ": the error is ",
+                       std::sqrt(error / size), " of the norm");
+    }
+    return {};
+}
+
+uint64_t programs_to_test(uint64_t usual) {
+    const char* const asked = std::getenv("RG_PROGRAMS");
+    return asked ? std::strtoull(asked, nullptr, 10) : usual;
+}
+
+} // namespace rg

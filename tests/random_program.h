@@ -1,0 +1,52 @@
+// Defines RandomProgram: a function of images that draws what it computes, for tests of plans.
+//
+// The programs hold what real ones combine: convolutions, batch norms with both kinds of statistics, activations, sums,
+// pooling, concatenation, layers that share parameters, and writes of parameters and running statistics between the ops
+// that read them. Each program is a function of its seed. Its values are of the order of 1, so that rounding stays
+// small.
+#pragma once
+
+#include "ringgrad/core/parameters.h"
+
+#include <span>
+#include <vector>
+
+namespace rg {
+
+class RandomProgram {
+public:
+    /// Draws the parameters, on the context's device. Activations are of this type.
+    RandomProgram(uint64_t seed, DType type);
+
+    /// Returns inputs for operator(). There are two shapes: those with an odd `number`, and the others.
+    std::vector<Tensor> inputs(int number) const;
+    /// Predicts, or computes a loss and gradients, and sometimes updates the parameters. Returns one to three results.
+    std::vector<Tensor> operator()(std::span<const Tensor> in, bool training) const;
+    /// Returns a copy of all that operator() writes: parameters, gradients, velocity and running statistics.
+    std::vector<Tensor> state() const;
+
+private:
+    DType precise() const { return type_ == DType::f64 ? DType::f64 : DType::f32; } // of parameters and losses
+    Tensor random(const Shape& shape, uint64_t number) const;
+
+    uint64_t seed_;
+    DType type_;
+    int64_t channels_;
+    mutable Parameters parameters_;
+    std::vector<Tensor> filters_, gammas_, betas_, running_;
+    Tensor wide_, narrow_, bias_, velocity_, rate_, noise_;
+};
+
+/// Runs the program of this seed on four inputs, with two shapes in turn, first in training or prediction as the seed
+/// says: op by op, or `traced`. Returns the results and the final state.
+std::vector<Tensor> results_of_program(uint64_t seed, DType type, bool traced);
+
+/// Compares the values of both ways to run the program. Returns "" if they agree: bit for bit if `tolerance` is 0, else
+/// if the Euclidean norm of each difference is at most `tolerance` times that of the values, and the same values are
+/// finite.
+std::string plan_differs(uint64_t seed, DType type, double tolerance);
+
+/// Returns the number of random programs to test: `usual`, or that of the environment variable RG_PROGRAMS.
+uint64_t programs_to_test(uint64_t usual);
+
+} // namespace rg
