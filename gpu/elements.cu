@@ -281,7 +281,7 @@ struct SgdmUpdate {
 struct AdamUpdate {
     float *p, *m, *v;
     const float *gradient, *lr_and_step;
-    float weight_decay, one_minus_beta1, beta2, one_minus_beta2, log_beta1, log_beta2, epsilon;
+    float weight_decay, beta1, one_minus_beta1, beta2, one_minus_beta2, log_beta1, log_beta2, epsilon;
     bool decoupled;
     UpdateFactors factors;
     __device__ void operator()(int64_t i) const {
@@ -292,7 +292,7 @@ struct AdamUpdate {
             parameter -= lr * decay * parameter;
         else
             g += decay * parameter;
-        const float mean = m[i] + one_minus_beta1 * (g - m[i]);
+        const float mean = beta1 * m[i] + one_minus_beta1 * g;
         const float square = beta2 * v[i] + one_minus_beta2 * g * g;
         const float m_bias = -expm1f(t * log_beta1), v_bias = -expm1f(t * log_beta2);
         p[i] = parameter - lr / m_bias * mean / (sqrtf(square / v_bias) + epsilon);
@@ -581,9 +581,9 @@ void adam_update(const Call& call) {
     elementwise(call.in[O::parameters].numel(),
                 AdamUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::m]),
                            pointer<float>(call.in[O::v]), pointer<float>(call.in[O::gradients]),
-                           pointer<float>(call.in[O::lr_and_step]), a.weight_decay, float(1 - a.beta1),
-                           float(a.beta2), float(1 - a.beta2), float(log(a.beta1)), float(log(a.beta2)), a.epsilon,
-                           a.decoupled, {call.in.subspan(O::non_finite_at), a.max_norm}});
+                           pointer<float>(call.in[O::lr_and_step]), a.weight_decay, float(a.beta1),
+                           float(1 - a.beta1), float(a.beta2), float(1 - a.beta2), float(log(a.beta1)),
+                           float(log(a.beta2)), a.epsilon, a.decoupled, {call.in.subspan(O::non_finite_at), a.max_norm}});
 }
 
 void average_update(const Call& call) {

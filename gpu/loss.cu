@@ -21,6 +21,9 @@ struct WarpRow {
     int lane = int(threadIdx.x) % 32;
 };
 
+/// Returns weight * value, and 0 for a weight of 0, whatever the value: a logit may be infinite.
+__device__ __forceinline__ float weighted(float weight, float value) { return weight == 0 ? 0 : weight * value; }
+
 /// Returns the target probability of a class. Label smoothing gives smoothing / k to each of the k classes, and the
 /// remaining 1 - smoothing to the class of the label.
 __device__ __forceinline__ float target_probability(int class_, int label, float smoothing, int k) {
@@ -86,7 +89,7 @@ __global__ void __launch_bounds__(kLossThreads)
     for (int j = lane; j < end; j += lanes) {
         const float probability = expf(logits[j] - top) / sum,
                     target = c.weights.of(j) * target_probability(j, label, c.smoothing, k);
-        loss -= target * (logits[j] - top - log_sum);
+        loss -= weighted(target, logits[j] - top - log_sum);
         p[row * k + j] = c.dloss ? scale * (probability * target_sum - target) : probability;
     }
     if (!c.loss) return;
@@ -124,7 +127,7 @@ struct BinaryCrossEntropy {
     __device__ float operator()(int64_t i) const {
         const float x = logits[i], t = targets[i];
         if (!(t >= 0 && t <= 1)) return NAN;
-        return (x < 0 ? 0 : x) - x * t + log1pf(expf(-fabsf(x)));
+        return weighted(x < 0 ? t : 1 - t, fabsf(x)) + log1pf(expf(-fabsf(x)));
     }
 };
 

@@ -8,6 +8,7 @@
 #include "ringgrad/core/cpu/thread_pool.h"
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/profile.h"
+#include "ringgrad/core/rng.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
 
@@ -138,6 +139,21 @@ TEST_SUITE("core") {
             CHECK(list(linear(floats({2, 2}, 1, 2, 3, 4), floats({3, 2}, 1, 0, 0, 1, 1, 1), floats({3}, 0, 0, 10))) ==
                   List{1, 2, 13, 3, 4, 17});
             CHECK(list(channel_stats(floats({2, 1, 2, 2}, 1, 10, 3, 10, 5, 10, 7, 10))) == List{4, 10, 5, 0});
+            const float inf = INFINITY;
+            const auto loss = [](const Tensor& t) { return double(list(t)[0]); };
+            // A logit of -inf, or a class of weight 0, that is not the label, adds nothing.
+            const int32_t first[] = {0};
+            const Tensor class_0 = Tensor::of<int32_t>({1}, first);
+            CHECK(loss(cross_entropy(floats({1, 3}, 1, 0, -inf), class_0)) == doctest::Approx(std::log1p(std::exp(-1))));
+            CHECK(loss(cross_entropy(floats({1, 3}, 1, 0, -inf), class_0, 0.3f, floats({3}, 1, 1, 0))) ==
+                  doctest::Approx(0.8 * std::log1p(std::exp(-1)) + 0.1 * (1 + std::log1p(std::exp(-1)))));
+            CHECK(loss(cross_entropy(floats({1, 2}, 1e30f, 1e30f), class_0)) == doctest::Approx(std::log(2)));
+            CHECK(loss(binary_cross_entropy(floats({1, 2}, inf, -inf), floats({1, 2}, 1, 0))) == 0);
+            // beta1 = 0 leaves nothing of the gradient of the step before.
+            const Tensor p = floats({1}, 0), m = floats({1}, 0), v = floats({1}, 0);
+            adam_update(p, m, v, floats({1}, 1e5f), {.beta1 = 0}, 1);
+            adam_update(p, m, v, floats({1}, 1e-5f), {.beta1 = 0}, 2);
+            CHECK(double(m.data<float>()[0]) == doctest::Approx(1e-5));
             const auto [y, stats] = conv2d_stats(x, floats({1, 1, 1, 1}, 2), floats({1}, 1));
             CHECK(list(stats)[0] == doctest::Approx(11));
             CHECK(list(stats)[1] == doctest::Approx(4 * 60.0 / 9));
@@ -215,6 +231,16 @@ TEST_SUITE("core") {
                 CHECK(list(none) == List{0});
             }
         }
+    }
+
+    TEST_CASE("ops: statistics of a large image keep their digits") {
+        const Tensor x = Tensor::empty({1, 512, 512, 4});
+        Rng random(1, Purpose::test);
+        for (float& v : x.span<float>()) v = 3 + random.normal();
+        const Tensor stats = channel_stats(x);
+        const Context reference{.backend = Backend::reference};
+        const ContextScope scope(reference);
+        CHECK(differs(stats, channel_stats(x), {3e-7, 1e-6}) == "");
     }
 
     TEST_CASE("ops: activations are accurate, and follow PyTorch for large values, infinities and NaN") {

@@ -63,19 +63,20 @@ void each_image(int64_t images, F f) {
     });
 }
 
-/// Computes the mean and the biased variance of each channel over all images. The sums over one image are f32, and are
-/// combined in double. Call add() or add_sums() once for each image; threads may do so for different images at the same
+/// Computes the mean and the biased variance of each channel over all images. Sums over up to kPart pixels of an image
+/// are f32, so that their rounding stays small, and are combined in double. Call add() or add_sums() once for each image; threads may do so for different images at the same
 /// time. finish() combines the images in order (Chan, Golub and LeVeque, 1979), so the result does not depend on the
 /// number of threads.
 class StatsCollector {
 public:
+    static constexpr int64_t kPart = 1024; // pixels
     StatsCollector(int64_t images, int64_t pixels, int64_t channels);
     /// Adds an image from its values [pixels channels].
     template <class T>
     void add(int64_t image, const T* values);
     /// Adds an image from its sums of (value - shift) and of (value - shift)^2. `shift` and both sums have one value
     /// per lane, and lane i belongs to channel i % channels. `lanes` is a multiple of the number of channels. Each lane
-    /// must have the sums of the same number of pixels.
+    /// must have the sums of the same number of pixels. Use it for images of at most kPart pixels.
     void add_sums(int64_t image, int64_t lanes, const float* shift, const float* sum, const float* squares);
     /// Writes the means (row 0) and the biased variances (row 1) to stats [2 channels].
     void finish(const Tensor& stats) const;
@@ -85,6 +86,10 @@ private:
     /// are those of `pixels_before` other values. Changes all_mean and all_squares to those of both sets.
     static void combine(double pixels_before, double pixels, double mean, double squares, double& all_mean,
                         double& all_squares);
+
+    /// Does what add_sums() does for the `pixels` pixels of an image that follow the first `before`.
+    void add_part(int64_t image, int64_t before, int64_t pixels, int64_t lanes, const float* shift, const float* sum,
+                  const float* squares);
 
     int64_t images_, pixels_, channels_;
     Scratch<double> moments_; // per image: [2 channels], the mean and the sum of squared deviations

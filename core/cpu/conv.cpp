@@ -94,21 +94,22 @@ void each_group(const Epilogue& epilogue, int64_t group, double products, R* out
 template <class Engine, class T>
 void run(const Engine& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue, double products) {
     using R = typename Engine::Result;
-    constexpr bool kCollects = std::is_same_v<Engine, TileEngine<T>>; // the engine itself computes statistics
+    constexpr bool kCollects = std::is_same_v<Engine, TileEngine<T>>; // the engine itself can compute statistics
     R* in_place = nullptr; // y, if the engine can write to it directly: no rounding, no pooling
     if constexpr (std::is_same_v<T, R>)
         if (epilogue.window == 1) in_place = epilogue.image<T>(0);
     StatsCollector* const stats = epilogue.stats;
-    const bool past = in_place && (kCollects || !stats) && epilogue.y.bytes() >= kPastCache;
+    const bool collects = kCollects && stats && epilogue.p * epilogue.q <= StatsCollector::kPart;
+    const bool past = in_place && (collects || !stats) && epilogue.y.bytes() >= kPastCache;
     each_group(
         epilogue, engine.images_at_once(), products, in_place,
         [&](int64_t first, int64_t count, R* result, Share share) {
             const ConvResult<R> to{result, bias, epilogue.relu, past};
             if constexpr (kCollects)
-                return engine.run(x, first, count, to, share, stats);
+                engine.run(x, first, count, to, share, collects ? stats : nullptr);
             else
                 engine.run(x, first, count, to, share);
-            for (int64_t i = 0; stats && i < count; ++i) stats->add(first + i, result + i * epilogue.values());
+            for (int64_t i = 0; stats && !collects && i < count; ++i) stats->add(first + i, result + i * epilogue.values());
         },
         [&](int64_t n, const R* result) { epilogue.finish<T>(n, result); });
 }

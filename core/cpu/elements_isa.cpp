@@ -270,8 +270,8 @@ void sgdm(float* p, float* v, const float* g, int64_t count, const SgdmStep& ste
 }
 
 void adam(float* p, float* m, float* v, const float* g, int64_t count, const AdamStep& step, const UpdateFactors& all) {
-    const Vec decay = splat(step.decay), m_part = splat(step.m_part), v_keep = splat(step.v_keep),
-              v_part = splat(step.v_part), lr = splat(step.rate), unbias = splat(step.unbias),
+    const Vec decay = splat(step.decay), m_keep = splat(step.m_keep), m_part = splat(step.m_part),
+              v_keep = splat(step.v_keep), v_part = splat(step.v_part), lr = splat(step.rate), unbias = splat(step.unbias),
               epsilon = splat(step.epsilon);
     const VectorFactors factors{all};
     const bool decoupled = step.decoupled;
@@ -282,7 +282,7 @@ void adam(float* p, float* m, float* v, const float* g, int64_t count, const Ada
             parameter -= factors.rate(shrink, i, lanes) * parameter;
         else
             gradient += shrink * parameter;
-        const Vec before = load_first(m + i, lanes), mean = before + m_part * (gradient - before);
+        const Vec mean = m_keep * load_first(m + i, lanes) + m_part * gradient;
         const Vec square = v_keep * load_first(v + i, lanes) + v_part * gradient * gradient;
         const Vec rate = factors.rate(lr, i, lanes);
         store_first(m + i, mean, lanes);

@@ -157,11 +157,11 @@ struct SgdmStep {
     float lr, momentum, decay;
     bool nesterov;
 };
-/// Constants of one Adam step: m += m_part * (g - m), v = v_keep * v + v_part * g^2 and
+/// Constants of one Adam step: m = m_keep * m + m_part * g, v = v_keep * v + v_part * g^2 and
 /// p -= rate * m / (sqrt(v) * unbias + epsilon). Here p is the parameter and g its gradient plus decay * p. If
 /// `decoupled`, g is the gradient alone, and p -= decay * p comes first. UpdateFactors apply in addition.
 struct AdamStep {
-    float decay, m_part, v_keep, v_part, rate, unbias, epsilon;
+    float decay, m_keep, m_part, v_keep, v_part, rate, unbias, epsilon;
     bool decoupled;
 };
 

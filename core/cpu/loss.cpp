@@ -10,14 +10,22 @@ namespace rg::cpu {
 
 namespace {
 
-/// Writes the softmax of the k scores x to p. Returns the logarithm of the sum of the scores' exponentials.
-double softmax_row(const float* x, int64_t k, float* p) {
+/// Returns weight * value, and 0 for a weight of 0, whatever the value: a logit may be infinite.
+double weighted(double weight, double value) { return weight == 0 ? 0 : weight * value; }
+
+/// Parts of log(sum of exp(x)) = largest + log_sum of scores x. log_sum would be rounded off if they were added.
+struct LogSum {
+    double largest, log_sum;
+};
+
+/// Writes the softmax of the k scores x to p.
+LogSum softmax_row(const float* x, int64_t k, float* p) {
     const double largest = *std::max_element(x, x + k);
     const Scratch<double> e(k);
     double sum = 0;
     for (int64_t j = 0; j < k; ++j) sum += e[j] = std::exp(x[j] - largest);
     for (int64_t j = 0; j < k; ++j) p[j] = float(e[j] / sum);
-    return largest + std::log(sum);
+    return {largest, std::log(sum)};
 }
 
 /// The targets of a mini-batch with k classes. Each class of a sample gets smoothing / k, and the label's class gets
@@ -93,8 +101,8 @@ void cross_entropy(const Call& call) {
     double loss = 0;
     for (int64_t i = 0; i < n; ++i) {
         const float* x = logits.data<float>() + i * k;
-        const double log_sum = softmax_row(x, k, p.data<float>() + i * k);
-        for (int64_t j = 0; j < k; ++j) loss -= targets.of(i, j) * (x[j] - log_sum);
+        const auto [largest, log_sum] = softmax_row(x, k, p.data<float>() + i * k);
+        for (int64_t j = 0; j < k; ++j) loss -= weighted(targets.of(i, j), x[j] - largest - log_sum);
     }
     call.out[O::loss].data<float>()[0] = n ? float(loss / targets.samples()) : 0;
     if (dloss.defined()) cross_entropy_gradient(p, targets, dloss, p);
@@ -113,7 +121,7 @@ void binary_cross_entropy(const Call& call) {
     double sum = 0;
     for (int64_t i = 0; i < n; ++i) {
         const double x = logits.data<float>()[i], t = targets.data<float>()[i];
-        sum += std::max(x, 0.0) - x * t + std::log1p(std::exp(-std::abs(x)));
+        sum += weighted(x > 0 ? 1 - t : t, std::abs(x)) + std::log1p(std::exp(-std::abs(x)));
     }
     call.out[0].data<float>()[0] = n ? float(sum / double(n)) : 0;
 }

@@ -12,20 +12,24 @@ template <class T>
 void StatsCollector::add(int64_t image, const T* values) {
     const int64_t period = period_of(channels_);
     const Scratch<float> first(channels_), sums(2 * period);
-    // Sum the deviations from the first pixel. These are usually of the order of the standard deviation, so the
-    // subtraction of squares in add_sums() loses few digits.
-    if constexpr (std::is_same_v<T, float>)
-        std::copy_n(values, channels_, first.data());
-    else
-        isa().elements->widen(values, first, channels_);
-    const PerChannel shift(channels_, [&](int64_t c) { return first[c]; });
-    float *const sum = sums.zeroed(), *const squares = sum + period;
-    kernels<T>().channel_sums(values, pixels_ * channels_, period, shift, sum, squares);
-    for (int64_t i = channels_; i < period; ++i) {
-        sum[i % channels_] += sum[i];
-        squares[i % channels_] += squares[i];
+    // Sum the deviations from the first pixel of each part. These are usually of the order of the standard deviation, so the
+    // subtraction of squares in add_part() loses few digits.
+    for (int64_t before = 0; before < pixels_; before += kPart) {
+        const int64_t pixels = std::min(kPart, pixels_ - before);
+        const T* const part = values + before * channels_;
+        if constexpr (std::is_same_v<T, float>)
+            std::copy_n(part, channels_, first.data());
+        else
+            isa().elements->widen(part, first, channels_);
+        const PerChannel shift(channels_, [&](int64_t c) { return first[c]; });
+        float *const sum = sums.zeroed(), *const squares = sum + period;
+        kernels<T>().channel_sums(part, pixels * channels_, period, shift, sum, squares);
+        for (int64_t i = channels_; i < period; ++i) {
+            sum[i % channels_] += sum[i];
+            squares[i % channels_] += squares[i];
+        }
+        add_part(image, before, pixels, channels_, first, sum, squares);
     }
-    add_sums(image, channels_, first, sum, squares);
 }
 template void StatsCollector::add<float>(int64_t, const float*);
 template void StatsCollector::add<uint16_t>(int64_t, const uint16_t*);
@@ -39,12 +43,17 @@ void StatsCollector::combine(double pixels_before, double pixels, double mean, d
 
 void StatsCollector::add_sums(int64_t image, int64_t lanes, const float* shift, const float* sum,
                               const float* squares) {
+    add_part(image, 0, pixels_, lanes, shift, sum, squares);
+}
+
+void StatsCollector::add_part(int64_t image, int64_t before, int64_t pixels, int64_t lanes, const float* shift,
+                              const float* sum, const float* squares) {
     double *const mean = moments_ + image * 2 * channels_, *const deviations = mean + channels_;
-    std::fill_n(mean, 2 * channels_, 0.0);
-    const double pixels = double(pixels_ * channels_ / lanes);
+    if (before == 0) std::fill_n(mean, 2 * channels_, 0.0);
+    const double count = double(pixels * channels_ / lanes); // of one lane
     for (int64_t i = 0; i < lanes; ++i)
-        combine(double(i / channels_) * pixels, pixels, shift[i] + double(sum[i]) / pixels,
-                std::max(0.0, squares[i] - double(sum[i]) * sum[i] / pixels), mean[i % channels_],
+        combine(double(before) + double(i / channels_) * count, count, shift[i] + double(sum[i]) / count,
+                std::max(0.0, squares[i] - double(sum[i]) * sum[i] / count), mean[i % channels_],
                 deviations[i % channels_]);
 }
 

@@ -50,6 +50,7 @@ void adam_update(const Call& call) {
     const float* const lr_and_step = call.in[O::lr_and_step].data<float>();
     const double lr = lr_and_step[0], t = lr_and_step[1];
     const AdamStep step{.decay = a.decoupled ? float(lr * double(a.weight_decay)) : a.weight_decay,
+                        .m_keep = float(a.beta1),
                         .m_part = float(1 - a.beta1),
                         .v_keep = float(a.beta2),
                         .v_part = float(1 - a.beta2),

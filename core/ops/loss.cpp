@@ -202,6 +202,9 @@ struct Targets {
     Values weights;
 };
 
+/// Returns weight * value, and 0 for a weight of 0, whatever the value: a logit may be infinite.
+double weighted(double weight, double value) { return weight == 0 ? 0 : weight * value; }
+
 /// Returns the gradient of the cross-entropy with respect to the logits, from the probabilities p [n k].
 Values cross_entropy_gradient(Values p, const Targets& targets, double dloss) {
     const double scale = dloss / targets.samples();
@@ -245,7 +248,7 @@ void cross_entropy(const Call& call) {
         double sum = 0;
         for (size_t j = 0; j < k; ++j) sum += std::exp(x[n * k + j] - largest);
         for (size_t j = 0; j < k; ++j)
-            loss -= targets.of(n, j) * (x[n * k + j] - largest - std::log(sum));
+            loss -= weighted(targets.of(n, j), x[n * k + j] - largest - std::log(sum));
     }
     write(call.out[O::loss], {empty ? 0 : loss / targets.samples()});
     const Values p = softmax_rows(x, k);
@@ -267,7 +270,7 @@ void binary_cross_entropy(const Call& call) {
     const Values x = read(call.in[BinaryCrossEntropyOp::logits]), t = read(call.in[BinaryCrossEntropyOp::targets]);
     double sum = 0;
     for (size_t i = 0; i < x.size(); ++i)
-        sum += std::max(x[i], 0.0) - x[i] * t[i] + std::log1p(std::exp(-std::abs(x[i])));
+        sum += weighted(x[i] > 0 ? 1 - t[i] : t[i], std::abs(x[i])) + std::log1p(std::exp(-std::abs(x[i])));
     write(call.out[0], {x.empty() ? 0 : sum / double(x.size())});
 }
 
