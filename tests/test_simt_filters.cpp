@@ -129,7 +129,9 @@ void check_same(const Standing& a, const Standing& b) {
 
 TEST_SUITE("simt") {
     TEST_CASE("device: filters that a replay rounds once give the bits of those that each convolution rounds") {
-        for (const auto& [ranks, adam] : {std::pair{1, false}, {1, true}, {2, true}}) {
+        for (const auto& training : {std::pair{1, false}, {1, true}, {2, true}}) {
+            const int ranks = training.first;
+            const bool adam = training.second;
             CAPTURE(adam);
             CAPTURE(ranks);
             const std::vector<Standing> plain = train(ranks, DType::bf16, adam, Way::op_by_op);
