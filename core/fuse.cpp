@@ -68,7 +68,6 @@ public:
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s]) std::swap(steps_[kept++], steps_[s]);
         steps_.resize(kept);
-        dead_.assign(kept, false);
         split_gradients();
         if (context().device) round_filters();
     }
@@ -107,7 +106,7 @@ private:
         index();
     }
 
-    /// Returns true if a step from `first` to `last`, other than `except`, writes a byte of t.
+    /// Return true if a step from `first` to `last`, other than `except`, writes or reads a byte of t.
     bool written(const Tensor& t, size_t first, size_t last, size_t except = SIZE_MAX) const {
         return any_use(writers_, &Step::out, t, first, last, except);
     }
@@ -123,9 +122,9 @@ private:
                });
     }
 
-    /// Every rule that moves the work of step `from` to step `to` asks this function. Returns true if the work has the
-    /// same results there: none of the steps from one to the other writes an input of `from`, or reads or writes an
-    /// output of it. `links` are the values that pass between `from` and `to`; the rule itself accounts for these.
+    /// Returns true if step `to` can do the work of step `from` with the same results. This holds if no step from one to
+    /// the other writes an input of `from`, or reads or writes an output of it. Does not check `links`, the values that
+    /// pass between the two: the rule does. Every rule that moves work asks this function.
     bool can_move(size_t from, size_t to, std::initializer_list<Tensor> links) const {
         const auto [first, last] = std::minmax(from, to);
         const auto moves = [&](const Tensor& t) {
@@ -431,8 +430,8 @@ private:
         if (step.op == op::conv2d_grad) { // can sum only for the batch norm of the convolution's input
             using Grad = Conv2dGradOp;
             auto& attrs = step.attrs.as<Grad>();
-            if (attrs.with_sums || !same(step.out[Grad::dx], sums.in[Sums::dy]) || !same(step.in[Grad::x], sums.in[Sums::x]) ||
-                !step.in[Grad::x_stats].defined() ||
+            if (attrs.with_sums || !same(step.out[Grad::dx], sums.in[Sums::dy]) ||
+                !same(step.in[Grad::x], sums.in[Sums::x]) || !step.in[Grad::x_stats].defined() ||
                 step.in[Grad::x_stats].key() != sums.in[Sums::stats].key() || attrs.x_norm != options)
                 return false;
             attrs.with_sums = true;

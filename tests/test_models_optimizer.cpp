@@ -13,9 +13,9 @@ using Kind = OptimizerOptions::Kind;
 using Values = std::vector<double>;
 
 /// Parameters of 6 x 4 weights and 6 biases, with gradients that are drawn for each step.
-struct ToyTraining {
+struct Toys {
     Parameters parameters;
-    ToyTraining() {
+    Toys() {
         parameters.add("weight", {6, 4}, Parameters::Entry::Start::random);
         parameters.add("bias", {6}, Parameters::Entry::Start::ones);
         parameters.allocate(3, Init::he);
@@ -93,7 +93,7 @@ TEST_SUITE("models") {
                         .kind = kind, .nesterov = true, .weight_decay = 0.05, .max_norm = max_norm};
                     options.average = 0.9;
                     options.decay_biases = !groups;
-                    ToyTraining toy;
+                    Toys toy;
                     if (groups) toy.parameters.entry("weight").rate = 0.5f;
                     std::vector<Reference> slots;
                     for (const Tensor& t : toy.parameters.value_list()) {
@@ -120,7 +120,7 @@ TEST_SUITE("models") {
 
     TEST_CASE("optimizer: leaves everything as it is if a value is not finite") {
         for (const Kind kind : {Kind::sgd, Kind::adamw}) {
-            ToyTraining toy;
+            Toys toy;
             const Optimizer optimizer(toy.parameters, {.kind = kind, .max_norm = 1, .average = 0.5});
             toy.draw_gradients(1);
             optimizer.set(0.1, 1);
@@ -135,7 +135,7 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("optimizer: no longer changes values whose epochs have passed, nor any with rate 0") {
-        ToyTraining toy;
+        Toys toy;
         toy.parameters.entry("weight").rate = 0;
         toy.parameters.entry("bias").epochs = 2;
         const std::vector<double> weights = values_in(toy.parameters.entry("weight").value);
@@ -153,7 +153,7 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("optimizer: scales the weight decay of an entry") {
-        ToyTraining toy;
+        Toys toy;
         toy.parameters.entry("bias").decay = 0.25f;
         const Optimizer optimizer(toy.parameters, {.weight_decay = 0.1});
         optimizer.set(0.5, 1);
@@ -163,7 +163,7 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("optimizer: lookahead moves the weights back every five steps, and at the end") {
-        ToyTraining toy;
+        Toys toy;
         OptimizerOptions options;
         options.lookahead = 0.8;
         const Optimizer optimizer(toy.parameters, options);
@@ -185,7 +185,7 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("parameters: name an entry that does not exist") {
-        ToyTraining toy;
+        Toys toy;
         CHECK(contains(error_of([&] { toy.parameters.entry("wieght"); }), "got wieght"));
     }
 }

@@ -27,7 +27,7 @@ using namespace rg;
 
 namespace {
 
-// By default, larger convolutions are left out: smaller ones launch the same kernels.
+// simt-ops leaves out convolutions of more products, since smaller ones launch the same kernels.
 constexpr double kProducts = 1e6;
 constexpr double kProductsOfBoth = 1e5; // see repeats()
 

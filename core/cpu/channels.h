@@ -64,9 +64,9 @@ void each_image(int64_t images, F f) {
 }
 
 /// Computes the mean and the biased variance of each channel over all images. Sums over up to kPart pixels of an image
-/// are f32, so that their rounding stays small, and are combined in double. Call add() or add_sums() once for each image; threads may do so for different images at the same
-/// time. finish() combines the images in order (Chan, Golub and LeVeque, 1979), so the result does not depend on the
-/// number of threads.
+/// are f32, so that their rounding stays small, and are combined in double. Call add() or add_sums() once for each
+/// image; threads may do so for different images at the same time. finish() combines the images in order (Chan, Golub
+/// and LeVeque, 1979), so the result does not depend on the number of threads.
 class StatsCollector {
 public:
     static constexpr int64_t kPart = 1024; // pixels

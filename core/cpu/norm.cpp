@@ -12,8 +12,8 @@ template <class T>
 void StatsCollector::add(int64_t image, const T* values) {
     const int64_t period = period_of(channels_);
     const Scratch<float> first(channels_), sums(2 * period);
-    // Sum the deviations from the first pixel of each part. These are usually of the order of the standard deviation, so the
-    // subtraction of squares in add_part() loses few digits.
+    // Sum the deviations from the first pixel of each part. These are usually of the order of the standard deviation, so
+    // the subtraction of squares in add_part() loses few digits.
     for (int64_t before = 0; before < pixels_; before += kPart) {
         const int64_t pixels = std::min(kPart, pixels_ - before);
         const T* const part = values + before * channels_;
