@@ -75,9 +75,10 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
     int64_t total = 0, state_total = 0;
     for (auto e = entries_.rbegin(); e != entries_.rend(); ++e) e->offset = total, total += aligned(e->shape.numel());
     for (State& s : states_) s.offset = state_total, state_total += aligned(2 * s.channels);
-    values_ = Tensor::zeros({total}, type);
+    all_ = Tensor::zeros({total + state_total}, type);
+    values_ = all_.slice(0, {total});
+    state_ = all_.slice(total, {state_total});
     gradients_ = Tensor::zeros({total}, type);
-    state_ = Tensor::zeros({state_total}, type);
     seed_ = seed;
     if (random_streams_ > 0) step_seed_ = Tensor::zeros({2}, DType::i32);
     for (size_t i = 0; i < entries_.size(); ++i) {

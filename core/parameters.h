@@ -1,6 +1,8 @@
-// Holds the trainable values of a network, their gradients, and its batch-norm state, in one flat buffer each.
+// Holds the trainable values of a network, its batch-norm state and its gradients in flat buffers.
 //
 // With flat buffers, one op updates all parameters, and ranks can sum several gradients at once as one range of memory.
+// Values and state form one buffer, all(), since code that averages, exchanges or compares networks must treat both
+// alike: averaged weights with other statistics are another network.
 // A network declares its parameters in the order in which it uses them, and then allocates all of them once. In memory,
 // parameters and gradients have the opposite order, because the backward pass finishes the gradients in that order.
 // Every tensor starts at a multiple of 64 bytes; the gaps always hold zeros.
@@ -35,13 +37,13 @@ public:
         float decay = 1; // factor of the weight decay
         /// Number of epochs in which the value changes.
         int64_t epochs = std::numeric_limits<int64_t>::max();
-        int64_t offset = 0; // elements from the start of each of the flat buffers values() and gradients()
+        int64_t offset = 0; // elements from the start of values(), and of gradients()
         Tensor value = {}, gradient = {};
     };
     struct State {
         std::string name;
         int64_t channels;
-        int64_t offset = 0;
+        int64_t offset = 0; // elements from the start of state()
         Tensor running; // [2 c]: mean, variance
     };
 
@@ -83,6 +85,8 @@ public:
     /// Returns that seed, i32 [2], for such a layer. Throws Error if begin_step() was never called.
     const Tensor& step_seed() const;
 
+    /// Returns values() and after them state(), as one flat tensor.
+    const Tensor& all() const { return all_; }
     const Tensor& values() const { return values_; }
     const Tensor& gradients() const { return gradients_; }
     const Tensor& state() const { return state_; }
@@ -97,7 +101,7 @@ private:
     void expect_not_allocated(const std::string& name) const;
     std::deque<Entry> entries_;
     std::deque<State> states_;
-    Tensor values_, gradients_, state_;
+    Tensor all_, values_, gradients_, state_; // values_ and state_ are slices of all_
     uint32_t random_streams_ = 0;
     uint64_t seed_ = 0;
     Tensor step_seed_; // undefined without random streams

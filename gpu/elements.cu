@@ -303,11 +303,8 @@ struct AdamUpdate {
 struct AverageUpdate {
     float* average;
     const float* p;
-    const int* non_finite_at;
     float part;
-    __device__ void operator()(int64_t i) const {
-        if (!found_non_finite(non_finite_at)) average[i] += part * (p[i] - average[i]);
-    }
+    __device__ void operator()(int64_t i) const { average[i] += part * (p[i] - average[i]); }
 };
 
 /// Stores NaN for an image whose index is outside of the data set.
@@ -590,7 +587,7 @@ void average_update(const Call& call) {
     using O = AverageUpdateOp;
     elementwise(call.in[O::average].numel(),
                 AverageUpdate{pointer<float>(call.in[O::average]), pointer<float>(call.in[O::parameters]),
-                              pointer<int>(call.in[O::non_finite_at]), float(1 - call.attrs.as<O>().keep)});
+                              float(1 - call.attrs.as<O>().keep)});
 }
 
 void augment(const Call& call) {

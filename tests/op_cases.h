@@ -379,8 +379,7 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
                 cases.push_back(
                     {op::adam_update, adam, AdamUpdateOp{0.9, 0.999, 0.1f, 0.03f, decoupled, max_norm}, kRounded, 3});
         }
-        for (Draw found : {Draw::absent, Draw::none_found, Draw::found})
-            cases.push_back({op::average_update, {{x}, {x}, {{}, found}}, AverageUpdateOp{0.9}, kRounded, 1});
+        cases.push_back({op::average_update, {{x}, {x}}, AverageUpdateOp{0.9}, kRounded, 1});
         for (Draw values : {Draw::offset, Draw::special, Draw::damaged})
             for (Draw loss : {Draw::absent, Draw::normal, Draw::not_a_number})
                 cases.push_back({op::first_non_finite, {{x, values}, {{}, loss}}});

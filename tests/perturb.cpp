@@ -66,10 +66,9 @@ bool exact(Op op, const Call& call) {
 
 /// Returns true if an update was skipped because of a gradient that is not finite.
 bool skipped(Op op, const Call& call) {
-    const int input = op == op::sgdm_update      ? int(SgdmUpdateOp::non_finite_at)
-                      : op == op::adam_update    ? int(AdamUpdateOp::non_finite_at)
-                      : op == op::average_update ? int(AverageUpdateOp::non_finite_at)
-                                                 : -1;
+    const int input = op == op::sgdm_update   ? int(SgdmUpdateOp::non_finite_at)
+                      : op == op::adam_update ? int(AdamUpdateOp::non_finite_at)
+                                              : -1;
     if (input < 0) return false;
     const Tensor& found = call.in[size_t(input)];
     int32_t position = -1;

@@ -29,7 +29,8 @@ struct Toy {
         parameters.add_state("bn2", 2);
         parameters.add("fc.bias", {7}, Parameters::Entry::Start::zeros);
         parameters.allocate(1, Init::he);
-        optimizer = {{"optimizer.velocity", Tensor::zeros(parameters.values().shape())}};
+        optimizer = {{"optimizer.velocity", Tensor::zeros(parameters.values().shape())},
+                     {"optimizer.average", Tensor::zeros(parameters.all().shape())}};
     }
     const Parameters::Entry& conv() const { return parameters.entries()[0]; }
     const Parameters::Entry& fc() const { return parameters.entries()[1]; }
@@ -161,9 +162,13 @@ TEST_SUITE("models") {
         const NanGuard guard(OnNan::stop, toy.parameters, toy.optimizer, {});
         CHECK_NOTHROW(guard.check_values());
         const Tensor running = toy.parameters.states()[0].running;
+        float* const average = toy.optimizer[1].value.data<float>();
         const std::tuple<float*, const char*> places[] = {
             {toy.conv().value.data<float>() + 8, "parameter conv.weight (value 8"},
             {toy.optimizer[0].value.data<float>() + toy.fc().offset, "optimizer.velocity of fc.bias (value 0"},
+            {average + toy.fc().offset, "optimizer.average of fc.bias (value 0"},
+            {average + toy.parameters.values().numel() + toy.parameters.states()[1].offset + 2,
+             "optimizer.average of bn2.running_var"},
             {running.data<float>(), "bn.running_mean"},
             {running.data<float>() + 5, "bn.running_var"}};
         for (const auto& [place, name] : places) {

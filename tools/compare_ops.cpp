@@ -264,6 +264,7 @@ void write_groups(const std::string& path) {
         parameters.gradient_list()[1].copy_from(g.slice(begin + kWeights, {kBiases}));
         optimizer.set(a["lr"], step + 1);
         optimizer.update(Tensor::zeros({}));
+        optimizer.end_step(step + 1, kSteps);
         copy_values(all, begin);
         optimizer.exchange_average();
         copy_values(average, begin);

@@ -99,7 +99,6 @@ void first_non_finite(const Call& call) {
 void average_update(const Call& call) {
     using O = AverageUpdateOp;
     expect_in_place("average_update", call);
-    if (found_non_finite(call.in[O::non_finite_at])) return;
     const double keep = call.attrs.as<O>().keep;
     const float part = float(1 - keep);
     float* const average = call.in[O::average].data<float>();

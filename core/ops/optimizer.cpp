@@ -59,11 +59,9 @@ OutputSpecs infer_adam_update(In in, const Attrs& attrs) {
 }
 
 OutputSpecs infer_average_update(In in, const Attrs& attrs) {
-    using O = AverageUpdateOp;
-    const double keep = attrs.as<O>().keep;
+    const double keep = attrs.as<AverageUpdateOp>().keep;
     RG_CHECK(keep >= 0 && keep < 1, "average_update: keep lies in [0, 1), got ", keep);
-    expect_scalar_if_defined("average_update", "non_finite_at", in[O::non_finite_at]);
-    return infer_buffers(rows::average_update, in.first(O::parameters + 1));
+    return infer_buffers(rows::average_update, in);
 }
 
 OutputSpecs infer_first_non_finite(In in, const Attrs& attrs) {
@@ -88,8 +86,7 @@ constexpr Argument kAdam[] = {
     {"lr_and_step", Type::f32}, {"non_finite_at", Type::i32, Presence::optional},
     {"norm", Type::precise, Presence::optional}, {"rates", Type::f32, Presence::optional},
     {"decays", Type::f32, Presence::optional}};
-constexpr Argument kAverage[] = {
-    {"average", Type::precise}, {"parameters", Type::precise}, {"non_finite_at", Type::i32, Presence::optional}};
+constexpr Argument kAverage[] = {{"average", Type::precise}, {"parameters", Type::precise}};
 constexpr Argument kFirstNonFinite[] = {{"values", Type::precise}, {"loss", Type::precise, Presence::optional}};
 
 } // namespace
@@ -139,8 +136,8 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
     adam_update(parameters, m, v, gradients, o, varying("adam_update", "learning rate and step", {o.lr, float(step)}));
 }
 
-void average_update(const Tensor& average, const Tensor& parameters, double keep, const Tensor& non_finite_at) {
-    run(op::average_update, {average, parameters, non_finite_at}, AverageUpdateOp{keep}, {average});
+void average_update(const Tensor& average, const Tensor& parameters, double keep) {
+    run(op::average_update, {average, parameters}, AverageUpdateOp{keep}, {average});
 }
 
 Tensor first_non_finite(const Tensor& values, const Tensor& loss, const Tensor& non_finite_at, const Tensor& norm) {
@@ -225,7 +222,7 @@ void average_update(const Call& call) {
     Values average = read(call.in[O::average]);
     const Values p = read(call.in[O::parameters]);
     const double keep = call.attrs.as<O>().keep;
-    for (size_t i = 0; i < p.size() && !found_non_finite(call.in[O::non_finite_at]); ++i)
+    for (size_t i = 0; i < p.size(); ++i)
         average[i] = keep * average[i] + (1 - keep) * p[i];
     write(call.out[0], average);
 }

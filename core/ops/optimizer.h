@@ -54,9 +54,8 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, const Tensor& lr_and_step, const UpdateInputs& inputs = {});
 
-/// Updates a moving average of the parameters in place: average = keep * average + (1 - keep) * parameters. Does
-/// nothing if `non_finite_at`, a result of first_non_finite(), is an index (not -1).
-void average_update(const Tensor& average, const Tensor& parameters, double keep, const Tensor& non_finite_at = {});
+/// Updates a moving average of the parameters in place: average = keep * average + (1 - keep) * parameters.
+void average_update(const Tensor& average, const Tensor& parameters, double keep);
 
 /// Returns the index of the first NaN or infinity in the flat buffer `values`, or -1 if there is none. The result is an
 /// i32 scalar; it is written to `non_finite_at` if that is given. If a loss is given, it is checked last, and its index
@@ -83,7 +82,7 @@ struct AdamUpdateOp {
     float max_norm = 0;
 };
 struct AverageUpdateOp {
-    enum In { average, parameters, non_finite_at };
+    enum In { average, parameters };
     double keep = 0;
 };
 struct FirstNonFiniteOp {

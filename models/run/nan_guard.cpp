@@ -21,9 +21,9 @@ std::string value_text(float value) { return std::isnan(value) ? "nan" : cat(val
 
 NanGuard::NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer, const Position& position)
     : policy_(policy), parameters_(parameters), optimizer_(optimizer) {
-    if (policy != OnNan::stop) buffers_ = {parameters.state()};
+    if (policy == OnNan::skip) buffers_ = {parameters.state()};
     if (policy == OnNan::rollback) {
-        buffers_.push_back(parameters.values());
+        buffers_ = {parameters.all()};
         for (const NamedTensor& t : optimizer) buffers_.push_back(t.value);
     }
     for (const Tensor& t : buffers_) backups_.push_back(t.clone());
@@ -114,6 +114,9 @@ std::string NanGuard::describe_buffer(const Tensor& flat, const std::string& kin
         if (index >= e.offset && index < e.offset + e.shape.numel())
             return cat(value_text(value), " in ", kind, " ", e.name, " (value ", index - e.offset, " of ",
                        e.shape.numel(), ")");
+    for (const Parameters::State& s : parameters_.states())
+        if (const int64_t i = index - parameters_.values().numel() - s.offset; i >= 0 && i < 2 * s.channels)
+            return cat(value_text(value), " in ", kind, " ", s.name, i < s.channels ? ".running_mean" : ".running_var");
     return cat(value_text(value), " in ", kind, " no tensor (value ", index, " of ", flat.numel(), ")");
 }
 

@@ -31,7 +31,8 @@ struct Position {
     int64_t best_epoch = 0;                       // epoch of that test; 0 before the first
 };
 
-/// The buffers of the optimizer, such as "optimizer.velocity", each flat and as large as the parameters.
+/// The flat buffers of the optimizer, such as "optimizer.velocity": one value for each of Parameters::values(), or for
+/// each of Parameters::all().
 using OptimizerState = std::vector<NamedTensor>;
 
 enum class OnNan : uint8_t { stop, skip, rollback };

@@ -1,6 +1,7 @@
 // See optimizer.h.
 #include "ringgrad/models/run/optimizer.h"
 
+#include <algorithm>
 #include <limits>
 
 namespace rg {
@@ -43,11 +44,11 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
     else
         state_ = {{"optimizer.m", Tensor::zeros(shape)}, {"optimizer.v", Tensor::zeros(shape)}};
     if (options.average > 0) {
-        average_ = parameters.values().clone();
+        average_ = parameters.all().clone();
         state_.push_back({"optimizer.average", average_});
     }
     if (options.lookahead > 0) {
-        slow_ = parameters.values().clone();
+        slow_ = parameters.all().clone();
         state_.push_back({"optimizer.slow", slow_});
     }
     inputs_.non_finite_at = non_finite_at_;
@@ -90,28 +91,30 @@ void Optimizer::update(const Tensor& loss) const {
         adam_update(values, state_[0].value, state_[1].value, gradients,
                     {.weight_decay = decay, .decoupled = options_.kind == Kind::adamw, .max_norm = max_norm},
                     rate_and_step_, inputs_);
-    if (average_.defined()) average_update(average_, values, options_.average, non_finite_at_);
 }
 
-void Optimizer::look_ahead(int64_t step, int64_t steps) const {
+void Optimizer::end_step(int64_t step, int64_t steps) const {
     constexpr int64_t kInterval = 5;
+    if (average_.defined())
+        average_update(average_, parameters_.all(),
+                       std::min(options_.average, double(1 + step) / double(10 + step)));
     if (!slow_.defined() || (step % kInterval != 0 && step != steps)) return;
     const double progress = double(step) / double(steps);
     if (step % kInterval == 0)
-        average_update(slow_, parameters_.values(), options_.lookahead * progress * progress * progress);
-    parameters_.values().copy_from(slow_);
+        average_update(slow_, parameters_.all(), options_.lookahead * progress * progress * progress);
+    parameters_.all().copy_from(slow_);
 }
 
 void Optimizer::start_averages() const {
     for (const Tensor* average : {&average_, &slow_})
-        if (average->defined()) average->copy_from(parameters_.values());
+        if (average->defined()) average->copy_from(parameters_.all());
 }
 
 void Optimizer::exchange_average() const {
     if (!average_.defined()) return;
-    const Tensor values = parameters_.values().clone();
-    parameters_.values().copy_from(average_);
-    average_.copy_from(values);
+    const Tensor current = parameters_.all().clone();
+    parameters_.all().copy_from(average_);
+    average_.copy_from(current);
 }
 
 } // namespace rg

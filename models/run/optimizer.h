@@ -16,14 +16,17 @@ struct OptimizerOptions {
     double weight_decay = 0;
     bool decay_biases = true; // false: only parameters with two or more extents decay, so no bias and no batch norm
     double max_norm = 0;      // limit for the norm of all gradients together; 0: no limit
-    double average = 0; // weight of the old value in a moving average of the weights, for tests and models; 0: none
+    /// Weight d of the old value in a moving average of the weights and of batch norm's running statistics, for tests
+    /// and models; 0: none. After step s, the weight is min(d, (1 + s) / (10 + s)), so that a short training does not
+    /// average over its initial values.
+    double average = 0;
 
     /// Lookahead (Zhang et al., 2019), with a weight that rises during the training (Jordan, arXiv:2404.00498). After
     /// every 5th step s of S, slow = w * slow + (1 - w) * weights with w = lookahead * (s / S)^3. Then, and after the
-    /// last step, the weights are set to `slow`. 0: no lookahead.
+    /// last step, the weights are set to `slow`. Batch norm's running statistics count as weights here. 0: no lookahead.
     double lookahead = 0;
 
-    /// Returns the number of buffers of the optimizer, each as large as the parameters.
+    /// Returns the number of buffers of the optimizer.
     int64_t buffers() const { return (kind == Kind::sgd ? 1 : 2) + (average > 0) + (lookahead > 0); }
 };
 
@@ -39,29 +42,29 @@ public:
     void begin_epoch(int64_t epoch) const;
     /// Sets the learning rate and the number of the step, counted from 1. Call it before each update().
     void set(double lr, int64_t step) const;
-    /// Updates the parameters, and in state() all buffers except the slow weights of the lookahead. Changes none of
-    /// these if a gradient or the loss is not finite. Sets non_finite_at(). On several ranks, gradients and loss are
-    /// those of the whole mini-batch, and so the same on all.
+    /// Updates the parameters and the momenta. Changes none of these if a gradient or the loss is not finite. Sets
+    /// non_finite_at(). On several ranks, gradients and loss are those of the whole mini-batch, and so the same on all.
     void update(const Tensor& loss) const;
 
-    /// Applies the lookahead after step `step` of `steps`, if it is due. Does nothing without lookahead.
-    void look_ahead(int64_t step, int64_t steps) const;
+    /// Updates the average after step `step` of `steps`, and applies the lookahead if it is due. Call it after each
+    /// step that has changed the parameters. Does nothing without an average and lookahead.
+    void end_step(int64_t step, int64_t steps) const;
 
     /// Returns the optimizer's flat buffers, which a checkpoint holds.
     const OptimizerState& state() const { return state_; }
     /// Returns a scalar with the result of first_non_finite() in the last update().
     const Tensor& non_finite_at() const { return non_finite_at_; }
 
-    /// Sets the average and the slow weights, if the options ask for them, to the current parameters.
+    /// Sets the average and the slow weights, if the options ask for them, to the current ones.
     void start_averages() const;
-    /// Exchanges the parameters and their average. Does nothing without an average.
+    /// Exchanges parameters and running statistics with their averages. Does nothing without an average.
     void exchange_average() const;
 
 private:
     const Parameters& parameters_;
     const OptimizerOptions options_;
     OptimizerState state_;
-    Tensor average_, slow_; // average_ is undefined without an average, slow_ without lookahead
+    Tensor average_, slow_; // of Parameters::all(); average_ is undefined without an average, slow_ without lookahead
     const Tensor rate_and_step_, next_rate_and_step_ = Tensor::on_host({2});
     const Tensor non_finite_at_ = Tensor::zeros({}, DType::i32);
     UpdateInputs inputs_;

@@ -122,7 +122,7 @@ StepResult Trainer::step(double lr) {
         non_finite_at = optimizer.non_finite_at();
     }
     const Verdict verdict = run.handle_non_finite(sums[0], non_finite_at);
-    if (verdict == Verdict::applied) optimizer.look_ahead(run.position().step + 1, run.length().steps);
+    if (verdict == Verdict::applied) optimizer.end_step(run.position().step + 1, run.length().steps);
     run.phases.lap(PhaseClock::update);
     return {global_size, sums[0], sums[1], lr, sums[2] > 0, sums[3] > 0, verdict};
 }

@@ -112,8 +112,8 @@ void TrainingOptions::declare_training(Options& o) {
         .at_least(0);
     o.add(
          "average", &optimizer.average,
-         "decay of a moving average of the weights, such as 0.999 for about the last 1000 steps; tests and models then "
-         "use the average; 0: none")
+         "decay of a moving average of the weights and of batch norm's running statistics, such as 0.999 for about the "
+         "last 1000 steps; tests and models then use the average; 0: none")
         .range(0, 0.999999);
     o.add(
          "lookahead", &optimizer.lookahead,
