@@ -238,14 +238,20 @@ private:
 
     [[noreturn]] void bad_size() const { bad("expected at most ", limit_, " bytes of output, got more"); }
 
-    /// Makes room for `more` bytes of output. Throws Error if all output would then exceed the limit.
-    void reserve(size_t more) {
-        if (more > limit_ - size_) bad_size();
-        if (size_ + more <= out_.size()) return;
-        const size_t guess = std::max({2 * out_.size(), 4 * bits_.in.size(), size_ + more});
-        const size_t room = std::min(limit_, guess) + kOutputRoom; // lets the fast loop run up to the limit
-        out_.reserve(room);                                        // resize() alone may allocate twice as much
-        out_.resize(room);
+    /// Appends `count` bytes, which write(to, n) writes. Above the limit, lets it write only the first n of them, then
+    /// throws Error.
+    template <class Write>
+    void append(size_t count, Write write) {
+        const size_t n = std::min(count, limit_ - size_);
+        if (size_ + n > out_.size()) {
+            const size_t guess = std::max({2 * out_.size(), 4 * bits_.in.size(), size_ + n});
+            const size_t room = std::min(limit_, guess) + kOutputRoom; // lets the fast loop run up to the limit
+            out_.reserve(room);                                        // resize() alone may allocate twice as much
+            out_.resize(room);
+        }
+        write(out_.data() + size_, n);
+        size_ += n;
+        if (n < count) bad_size();
     }
 
     void stored_block() {
@@ -256,12 +262,10 @@ private:
         const size_t length = size_t(head[0] | head[1] << 8), check = size_t(head[2] | head[3] << 8);
         if ((length ^ check) != 0xFFFF) bad("stored block: the length and its complement do not match");
         bits_.pos += 4;
-        if (bits_.in.size() - bits_.pos < length)
-            bad("stored block: expected ", length, " bytes, got ", bits_.in.size() - bits_.pos);
-        reserve(length);
-        if (length) std::memcpy(out_.data() + size_, bits_.in.data() + bits_.pos, length);
+        const Bytes stored = bits_.in.subspan(bits_.pos, std::min(length, bits_.in.size() - bits_.pos));
+        append(stored.size(), [&](uint8_t* to, size_t n) { std::copy_n(stored.data(), n, to); });
+        if (stored.size() < length) bad("stored block: expected ", length, " bytes, got ", stored.size());
         bits_.pos += length;
-        size_ += length;
     }
 
     /// Reads the codes of a block with dynamic Huffman codes. RFC 1951, section 3.2.7.
@@ -346,8 +350,8 @@ private:
             position += length;
         }
         bits_ = bits;
-        size_ = position;
-        if (size_ > limit_) bad_size();
+        size_ = std::min(position, limit_);
+        if (position > limit_) bad_size();
     }
 
     /// Copies a match from earlier output. May write up to 15 bytes after its end.
@@ -373,23 +377,24 @@ private:
             const Entry& entry = take_symbol(codes.literals, "literal or length code");
             if (entry.kind == kEnd) return;
             if (entry.kind == kLiteral) {
-                reserve(1);
-                out_[size_++] = uint8_t(entry.value);
+                append(1, [&](uint8_t* to, size_t n) { std::fill_n(to, n, uint8_t(entry.value)); });
                 continue;
             }
             const size_t length = entry.value + take(entry.kind);
             const Entry& distance_code = take_symbol(codes.distances, "distance code");
             const size_t distance = distance_code.value + take(distance_code.kind);
             if (distance > size_ - start_) bad("expected a distance of at most ", size_ - start_, ", got ", distance);
-            reserve(length);
-            for (size_t i = 0; i < length; ++i, ++size_) out_[size_] = out_[size_ - distance];
+            append(length, [&](uint8_t* to, size_t n) {
+                const uint8_t* const from = to - distance;
+                for (size_t i = 0; i < n; ++i) to[i] = from[i];
+            });
         }
     }
 
     Bits bits_;
     size_t limit_;
     std::string_view name_;
-    std::vector<uint8_t> out_; // size_ bytes of output, then unused room; empty until the first reserve()
+    std::vector<uint8_t> out_; // size_ bytes of output, then unused room; empty until the first append()
     size_t size_ = 0, start_ = 0;
     Table lengths_code_;
     Codes codes_;
@@ -495,18 +500,24 @@ uint32_t adler32(Bytes bytes, uint32_t adler) {
     return b << 16 | a;
 }
 
-std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name) {
+std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name, std::string* damage) {
     Inflater inflater(in, limit, name);
     if (in.size() < 2) inflater.bad("expected a zlib header, got the end of the input");
     if ((in[0] & 15) != 8) inflater.bad("expected compression method 8, got ", in[0] & 15);
     if (in[0] >> 4 > 7) inflater.bad("expected a window of at most 32 KiB, got 2^", (in[0] >> 4) + 8);
     if ((in[0] << 8 | in[1]) % 31 != 0) inflater.bad("the check bits of the zlib header do not match");
     if (in[1] & 32) inflater.bad("a preset dictionary is not supported");
-    const size_t end = inflater.run(2);
-    if (in.size() - end < 4) inflater.bad("expected an Adler-32, got the end of the input");
-    const uint32_t wanted = load_be32(in.data() + end), got = adler32(inflater.contents());
-    if (wanted != got) inflater.bad("expected Adler-32 ", wanted, ", got ", got);
-    if (in.size() - end > 4) inflater.bad("expected the end of the stream, got ", in.size() - end - 4, " bytes more");
+    try {
+        const size_t end = inflater.run(2);
+        if (in.size() - end < 4) inflater.bad("expected an Adler-32, got the end of the input");
+        const uint32_t wanted = load_be32(in.data() + end), got = adler32(inflater.contents());
+        if (wanted != got) inflater.bad("expected Adler-32 ", wanted, ", got ", got);
+        if (const size_t more = in.size() - end - 4)
+            inflater.bad("expected the end of the stream, got ", more, " bytes more");
+    } catch (const Error& error) {
+        if (!damage || inflater.size() < limit) throw;
+        *damage = error.what();
+    }
     return inflater.finish();
 }
 

@@ -15,8 +15,10 @@ namespace rg::data {
 /// Returns the contents of one zlib stream that fills `in` exactly. Throws Error for a wrong header, a preset
 /// dictionary, invalid or cut DEFLATE data, more than `limit` bytes of output, a wrong Adler-32, or bytes after the
 /// stream. `name` is for error texts. A match may reach back farther than the window size in the header, but not before
-/// the beginning of the output.
-std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name = "zlib stream");
+/// the beginning of the output. With `damage`, needs only the first `limit` bytes of output: if these are there,
+/// returns them, and sets *damage to the text of the error instead of throwing it.
+std::vector<uint8_t> inflate_zlib(Bytes in, size_t limit, std::string_view name = "zlib stream",
+                                  std::string* damage = nullptr);
 
 /// Returns true if the bytes begin like a .gz file.
 bool is_gzip(Bytes bytes);

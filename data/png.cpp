@@ -37,11 +37,13 @@ struct Header {
 /// Contents of the chunks that the decoder uses. The image data are still compressed.
 struct Contents {
     Header header;
-    std::vector<uint8_t> palette;          // RGB triples
-    std::vector<uint8_t> alpha;            // alpha of the first palette entries
-    std::array<uint16_t, 3> transparent{}; // the transparent colour in tRNS
-    bool has_transparency = false;         // there was a tRNS; for grey and RGB only
-    std::vector<Bytes> data;               // contents of the IDAT chunks
+    int entries = 0;                        // of the palette
+    std::array<uint8_t, 3 * 256> palette{}; // RGB triples; those after the entries are black
+    std::vector<uint8_t> alpha;             // alpha of the first palette entries
+    std::array<uint16_t, 3> transparent{};  // the transparent colour in tRNS
+    bool has_transparency = false;          // there was a tRNS; for grey and RGB only
+    std::vector<Bytes> data;                // contents of the IDAT chunks
+    std::string damage;                     // as in Image
     int channels() const {
         const int colours = header.colour == kPalette ? 3 : header.samples();
         return colours + (has_transparency || !alpha.empty());
@@ -73,39 +75,52 @@ public:
     Contents read() {
         check(is_png(bytes_), "expected the PNG signature, got ",
               as_text(bytes_).starts_with("\xFF\xD8\xFF") ? "that of a JPEG" : "something else");
-        next(8);
+        next();
         check(type_ == "IHDR", "expected IHDR first, got ", type_);
         read_header();
-        while (type_ != "IEND") {
-            const bool after_data = type_ == "IDAT";
-            next(begin_ + 12 + body_.size());
+        while (!data_follow()) {
+            next();
             check(type_ != "IHDR", "expected one IHDR, got another");
-            if (type_ == "PLTE") {
+            check(type_ != "IEND", "expected IDAT before IEND, got none");
+            if (type_ == "PLTE")
                 read_palette();
-            } else if (type_ == "tRNS") {
+            else if (type_ == "tRNS")
                 read_transparency();
-            } else if (type_ == "IDAT") {
-                check(after_data || c_.data.empty(), "expected the IDAT chunks in a row, got others in between");
-                check(c_.header.colour != kPalette || !c_.palette.empty(), "expected PLTE before IDAT, got none");
-                c_.data.push_back(body_);
-            } else if (type_ != "IEND") {
-                check(type_[0] & 0x20, "unknown critical chunk ", type_);
-            }
+            else
+                check(is_ancillary(), "unknown critical chunk ", type_);
         }
-        check(body_.empty(), "IEND: expected no contents, got ", body_.size(), " bytes");
-        check(!c_.data.empty(), "expected IDAT before IEND, got none");
+        check(c_.header.colour != kPalette || c_.entries > 0, "expected PLTE before IDAT, got none");
+        while (data_follow()) {
+            next();
+            c_.data.push_back(body_);
+        }
+        try { // the remaining chunks cannot change the pixels
+            while (type_ != "IEND") next();
+        } catch (const Error& error) {
+            c_.damage = error.what();
+        }
         return std::move(c_);
     }
 
 private:
     template <class... Parts>
+    std::string error_text(const Parts&... parts) const {
+        return cat("png: ", parts..., " (", name_, ", offset ", begin_, ")");
+    }
+    template <class... Parts>
     void check(bool good, const Parts&... parts) const {
-        if (!good) fail("png: ", parts..., " (", name_, ", offset ", begin_, ")");
+        if (!good) fail(error_text(parts...));
     }
 
-    void next(size_t begin) {
-        begin_ = begin;
-        const Bytes rest = bytes_.subspan(begin);
+    /// Returns true if the next chunk is an IDAT.
+    bool data_follow() const { return bytes_.size() - end_ >= 8 && as_text(bytes_.subspan(end_ + 4, 4)) == "IDAT"; }
+
+    bool is_ancillary() const { return type_[0] & 0x20; }
+
+    /// Reads the next chunk. Drops the contents of an ancillary chunk with a wrong CRC.
+    void next() {
+        begin_ = end_;
+        const Bytes rest = bytes_.subspan(begin_);
         check(rest.size() >= 12, "expected a chunk, got the end of the file", kCutOff);
         const size_t length = load_be32(rest.data());
         type_ = as_text(rest.subspan(4, 4));
@@ -113,8 +128,13 @@ private:
             check((rest[i] | 32) >= 'a' && (rest[i] | 32) <= 'z', "expected four letters as the type of a chunk");
         check(length <= rest.size() - 12, type_, ": expected ", length, " bytes, got ", rest.size() - 12, kCutOff);
         body_ = rest.subspan(8, length);
+        end_ = begin_ + 12 + length;
         const uint32_t wanted = load_be32(rest.data() + 8 + length), got = crc32(rest.subspan(4, length + 4));
-        check(wanted == got, type_, ": expected CRC ", wanted, ", got ", got);
+        if (wanted == got) return;
+        const std::string text = error_text(type_, ": expected CRC ", wanted, ", got ", got);
+        if (!is_ancillary()) fail(text);
+        c_.damage = text;
+        body_ = {};
     }
 
     void read_header() {
@@ -137,31 +157,24 @@ private:
     }
 
     void read_palette() {
-        const Header& h = c_.header;
-        check(c_.palette.empty(), "expected one PLTE, got another");
-        check(c_.data.empty(), "expected PLTE before IDAT");
-        check(!c_.has_transparency, "expected PLTE before tRNS");
-        check(h.colour & 2, "PLTE is not allowed in colour type ", h.colour);
-        const size_t most = h.colour == kPalette ? size_t{1} << h.depth : 256;
-        check(!body_.empty() && body_.size() % 3 == 0 && body_.size() / 3 <= most, "PLTE: expected 1 to ", most,
-              " entries of 3 bytes, got ", body_.size(), " bytes");
-        c_.palette.assign(body_.begin(), body_.end());
+        if (c_.header.colour != kPalette) return;
+        check(c_.entries == 0, "expected one PLTE, got another");
+        check(!body_.empty() && body_.size() % 3 == 0 && body_.size() <= c_.palette.size(),
+              "PLTE: expected 1 to 256 entries of 3 bytes, got ", body_.size(), " bytes");
+        c_.entries = int(body_.size() / 3);
+        std::copy(body_.begin(), body_.end(), c_.palette.begin());
     }
 
+    /// Reads the first valid tRNS, and ignores others. That of a palette is valid only after the palette.
     void read_transparency() {
         const Header& h = c_.header;
-        check(!c_.has_transparency && c_.alpha.empty(), "expected one tRNS, got another");
-        check(c_.data.empty(), "expected tRNS before IDAT");
         if (h.colour == kPalette) {
-            check(!c_.palette.empty(), "expected PLTE before tRNS");
-            check(!body_.empty() && body_.size() <= c_.palette.size() / 3, "tRNS: expected 1 to ",
-                  c_.palette.size() / 3, " bytes, got ", body_.size());
-            c_.alpha.assign(body_.begin(), body_.end());
+            if (c_.alpha.empty() && body_.size() <= size_t(c_.entries)) c_.alpha.assign(body_.begin(), body_.end());
             return;
         }
-        check(h.colour == kGrey || h.colour == kRgb, "tRNS is not allowed in colour type ", h.colour);
         const size_t samples = size_t(h.samples());
-        check(body_.size() == 2 * samples, "tRNS: expected ", 2 * samples, " bytes, got ", body_.size());
+        if (h.colour != kGrey && h.colour != kRgb) return;
+        if (c_.has_transparency || body_.size() != 2 * samples) return;
         for (size_t i = 0; i < samples; ++i) // bits above the depth should be 0 and are ignored
             c_.transparent[i] = uint16_t((body_[2 * i] << 8 | body_[2 * i + 1]) & ((1 << h.depth) - 1));
         c_.has_transparency = true;
@@ -169,8 +182,8 @@ private:
 
     Bytes bytes_, body_;
     std::string_view name_;
-    size_t begin_ = 0;
-    std::string_view type_; // four letters, as next() has checked
+    size_t begin_ = 0, end_ = sizeof kSignature; // of the chunk
+    std::string_view type_;                      // four letters, as next() has checked
     Contents c_;
 };
 
@@ -248,24 +261,23 @@ int sample_at(const uint8_t* row, int64_t i, int depth) {
 }
 
 /// Expands an unfiltered row to the format of Image: samples of 8 or 16 bits, palette entries as colours, and an alpha
-/// channel if there is transparency. `name` is for error texts.
-void widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out, std::string_view name) {
+/// channel if there is transparency. Returns the highest palette index, or -1 if there is no palette.
+int widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out) {
     const Header& h = c.header;
     const int samples = h.samples();
+    int highest = -1;
     if (h.colour == kPalette) {
-        const int entries = int(c.palette.size() / 3);
         for (int64_t x = 0; x < pixels; ++x) {
             const int index = sample_at(row, x, h.depth);
-            RG_CHECK(index < entries, "png: expected palette indices below ", entries, ", got ", index, " (", name,
-                     ")");
+            highest = std::max(highest, index);
             for (size_t k = 0; k < 3; ++k) *out++ = c.palette[size_t(index) * 3 + k];
             if (!c.alpha.empty()) *out++ = size_t(index) < c.alpha.size() ? c.alpha[size_t(index)] : 255;
         }
-        return;
+        return highest;
     }
     if (c.wide()) {
         std::memcpy(out, row, h.row_bytes(pixels));
-        return;
+        return highest;
     }
     const int scale = h.depth < 8 ? 255 / ((1 << h.depth) - 1) : 1;
     for (int64_t x = 0; x < pixels; ++x) {
@@ -278,10 +290,11 @@ void widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out, 
         }
         if (c.has_transparency) out = std::fill_n(out, h.depth == 16 ? 2 : 1, uint8_t(matches ? 0 : 255));
     }
+    return highest;
 }
 
-/// Returns the inflated image data, whose size must match the header.
-std::vector<uint8_t> inflate_data(const Contents& c, std::string_view name) {
+/// Returns the inflated image data, as many bytes as the header asks for. `damage`: see inflate_zlib().
+std::vector<uint8_t> inflate_data(const Contents& c, std::string_view name, std::string& damage) {
     size_t expected = 0;
     for (const Pass& pass : passes(c.header))
         if (const int64_t columns = pass.columns(c.header.width))
@@ -289,8 +302,8 @@ std::vector<uint8_t> inflate_data(const Contents& c, std::string_view name) {
     std::vector<uint8_t> combined; // used if there are several IDAT chunks
     if (c.data.size() > 1)
         for (const Bytes part : c.data) combined.insert(combined.end(), part.begin(), part.end());
-    std::vector<uint8_t> raw =
-        inflate_zlib(c.data.size() > 1 ? Bytes(combined) : c.data[0], expected, "IDAT of " + std::string(name));
+    std::vector<uint8_t> raw = inflate_zlib(c.data.size() > 1 ? Bytes(combined) : c.data[0], expected,
+                                            "IDAT of " + std::string(name), &damage);
     RG_CHECK(raw.size() == expected, "png: expected ", expected, " bytes of image data, got ", raw.size(), " (", name,
              ")");
     return raw;
@@ -305,9 +318,8 @@ bool is_png(Bytes bytes) {
 Image decode_png(Bytes bytes, std::string_view name) {
     const Contents c = ChunkReader(bytes, name).read();
     const Header& h = c.header;
-    std::vector<uint8_t> raw = inflate_data(c, name);
-
-    Image image{h.width, h.height, c.channels(), h.depth == 16 ? 16 : 8, {}};
+    Image image{h.width, h.height, c.channels(), h.depth == 16 ? 16 : 8, {}, c.damage};
+    std::vector<uint8_t> raw = inflate_data(c, name, image.damage);
     const size_t pixel_bytes = size_t(image.channels * image.bit_depth / 8), pixels = size_t(h.width * h.height);
     // If only the filter bytes must be removed, the rows are moved within `raw`, without a second buffer.
     const bool in_place = c.wide() && !h.interlaced;
@@ -317,6 +329,7 @@ Image decode_png(Bytes bytes, std::string_view name) {
     std::vector<uint8_t> widened(h.interlaced ? size_t(h.width) * pixel_bytes : 0);
 
     uint8_t* row = raw.data();
+    int highest = -1; // palette index
     for (const Pass& pass : passes(h)) {
         const int64_t columns = pass.columns(h.width), rows = pass.rows(h.height);
         const size_t row_bytes = h.row_bytes(columns);
@@ -332,9 +345,9 @@ Image decode_png(Bytes bytes, std::string_view name) {
                 std::memmove(raw.data() + position, row, row_bytes);
                 up = raw.data() + position;
             } else if (!h.interlaced) {
-                widen(c, row, columns, image.pixels.data() + position, name);
+                highest = std::max(highest, widen(c, row, columns, image.pixels.data() + position));
             } else {
-                widen(c, row, columns, widened.data(), name);
+                highest = std::max(highest, widen(c, row, columns, widened.data()));
                 uint8_t* const line = image.pixels.data() + position;
                 for (size_t x = 0; x < size_t(columns); ++x)
                     std::memcpy(line + x * size_t(pass.dx) * pixel_bytes, &widened[x * pixel_bytes], pixel_bytes);
@@ -342,6 +355,8 @@ Image decode_png(Bytes bytes, std::string_view name) {
             row += row_bytes;
         }
     }
+    if (highest >= c.entries)
+        image.damage = cat("png: expected palette indices below ", c.entries, ", got ", highest, " (", name, ")");
     if (in_place) {
         raw.resize(pixels * pixel_bytes);
         image.pixels = std::move(raw);

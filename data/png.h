@@ -1,14 +1,22 @@
 // PNG: a decoder for every valid file of up to kMaxPixels pixels, and a small encoder. data/inflate.h decompresses.
 //
-// The decoder is strict. It checks the CRC of every chunk, the Adler-32 of the image data, the order and number of the
-// critical chunks and of tRNS, and the amount of image data. A violation throws Error with the name of the file; no
-// partial image is returned. Ancillary chunks other than tRNS are skipped (there is no colour management), and unknown
-// critical chunks are refused. Bytes after IEND are ignored, as in other decoders, because tools append data to PNGs.
+// The decoder checks the CRC of every chunk and the Adler-32 of the image data. Like libpng and Pillow, it accepts some
+// files that violate the format, if all of their pixels are there:
+// - Image::damage tells if data are probably wrong, missing or too many: the Adler-32 is wrong, more image data follow
+//   the pixels, or the file ends without a valid IEND; an ancillary chunk has a wrong CRC and is ignored; or a palette
+//   index has no entry and becomes black.
+// - Other mistakes cannot harm the pixels, so they are no damage. A PLTE is ignored if the image has no palette, and a
+//   tRNS if its length or place is wrong. A palette may have more entries than the bit depth can use.
+//
+// All other violations throw Error with the name of the file; no partial image is returned. Ancillary chunks other than
+// tRNS are skipped (there is no colour management), and unknown critical chunks are refused. Bytes after IEND are
+// ignored, as in other decoders, because tools append data to PNGs.
 // Source: PNG Specification, third edition, W3C 2025.
 #pragma once
 
 #include "ringgrad/data/bytes.h"
 
+#include <string>
 #include <string_view>
 
 namespace rg::data {
@@ -20,6 +28,7 @@ struct Image {
     int channels = 0;  // 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA
     int bit_depth = 8; // 8 or 16
     std::vector<uint8_t> pixels;
+    std::string damage = {}; // what is wrong with a damaged file that could be decoded nevertheless, or ""
 };
 
 /// Files with more pixels are refused before memory for pixels is allocated. Decoding other files needs at most 20

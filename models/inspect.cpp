@@ -73,12 +73,13 @@ std::string line(const std::string& name, const Tensor& t) {
 
 std::string describe_png(Bytes bytes, const std::string& path) {
     const data::Image image = data::decode_png(bytes, path);
-    // The file is valid, so its header (IHDR) is at the fixed position.
+    // The file can be decoded, so its header (IHDR) is at the fixed position.
     const int depth = bytes[24], colour = bytes[25], interlaced = bytes[28];
     static constexpr const char* kColours[] = {"grey", "", "RGB", "palette", "grey and alpha", "", "RGBA"};
     const bool wide = image.bit_depth == 16;
     std::string text = cat("PNG, ", image.width, " x ", image.height, ", ", kColours[colour], ", ", depth, " bit",
                            interlaced ? ", interlaced" : "", "\n");
+    if (!image.damage.empty()) text += cat("  damaged but readable: ", printable(image.damage), "\n");
     return text + line("pixels", wide ? "u16" : "u8", Shape({image.height, image.width, image.channels}).str(),
                        image.width * image.height * image.channels, [&](size_t i) {
                            return wide ? image.pixels[2 * i] << 8 | image.pixels[2 * i + 1] : image.pixels[i];

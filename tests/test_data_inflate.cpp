@@ -272,6 +272,44 @@ TEST_SUITE("data") {
         CHECK(whole.capacity() <= zeros.size() + 1024);
     }
 
+    TEST_CASE("inflate: returns the first bytes of a damaged stream, however it continues") {
+        const Vec huffman = from_hex(kNumbers), contents = inflate_zlib(huffman, 1000);
+        BitWriter stored;
+        stored.put(1, 1).put(0, 2).put(0, 5);
+        for (const size_t length : {contents.size(), ~contents.size()}) stored.put(uint32_t(length & 0xFFFF), 16);
+        for (const uint8_t byte : contents) stored.put(byte, 8);
+        for (const Vec& whole : {huffman, stored.finish(contents)})
+            for (const size_t limit :
+                 {size_t{1}, size_t{2}, contents.size() / 2, contents.size() - 1, contents.size()}) {
+                CAPTURE(limit);
+                const Vec expected(contents.begin(), contents.begin() + int64_t(limit));
+                const auto check = [&](const Vec& stream) { // returns true if the stream has enough bytes
+                    std::string damage;
+                    Vec got;
+                    const std::string error = error_of([&] { got = inflate_zlib(stream, limit, "t", &damage); });
+                    CHECK(error.empty() == damage.starts_with("inflate: "));
+                    if (error.empty()) CHECK(got == expected);
+                    return error.empty();
+                };
+                size_t enough = whole.size();
+                for (size_t cut = whole.size(); cut-- > 0;)
+                    if (check({whole.begin(), whole.begin() + int64_t(cut)})) {
+                        CHECK(enough == cut + 1);
+                        enough = cut;
+                    }
+                CHECK(enough < whole.size());
+                for (const uint8_t next : {0, 1, 7, 255}) { // what follows may be anything
+                    Vec other = whole;
+                    std::fill(other.begin() + int64_t(enough), other.end(), next);
+                    CHECK(check(other));
+                }
+            }
+        std::string damage;
+        CHECK(inflate_zlib(huffman, contents.size(), "t", &damage) == contents);
+        CHECK(inflate_zlib(huffman, 1000, "t", &damage) == contents);
+        CHECK(damage.empty());
+    }
+
     TEST_CASE("inflate: rejects every truncation and every changed byte of a stream") {
         const Vec good = from_hex(kNumbers);
         for (size_t cut = 0; cut < good.size(); ++cut) {

@@ -1,5 +1,6 @@
 // Tests the PNG reader and writer. The test has its own encoder (stored blocks, all filters) for every colour type,
-// depth and interlacing. It also tests every violation, truncation and changed byte, and conversions.
+// depth and interlacing. It also tests every violation, truncation and changed byte, which of these leave a file
+// readable, and conversions.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/inflate.h"
@@ -169,6 +170,11 @@ std::string png_error(const Vec& bytes) {
     return error_of([&] { decode_png(bytes, "t.png"); });
 }
 
+Vec with_bad_crc(Vec chunk) {
+    chunk.back() ^= 1;
+    return chunk;
+}
+
 /// Returns a header followed by these chunks.
 Vec with(const Vec& header, std::initializer_list<Vec> rest) {
     Vec out = join({header});
@@ -215,8 +221,6 @@ TEST_SUITE("data") {
         const auto only = [&](const Vec& head) { return with(head, {data, end}); };
         Vec bad_filter(14);
         bad_filter[7] = 5;
-        Vec bad_crc = with(header, {data, end});
-        bad_crc.back() ^= 1;
         const struct {
             const char* text;
             Vec file;
@@ -237,31 +241,23 @@ TEST_SUITE("data") {
             {"compression method", only(ihdr(2, 2, 8, 2, 0, 1))},
             {"filter method", only(ihdr(2, 2, 8, 2, 0, 0, 1))},
             {"interlace method", only(ihdr(2, 2, 8, 2, 2))},
-            {"expected CRC", bad_crc},
+            {"IHDR: expected CRC", only(with_bad_crc(header))},
+            {"PLTE: expected CRC", with(indexed, {with_bad_crc(plte), indices, end})},
+            {"PLTE: expected CRC", with(header, {with_bad_crc(plte), data, end})}, // although it is not used
+            {"IDAT: expected CRC", with(header, {with_bad_crc(data), end})},
+            {"IDAT: expected CRC", with(header, {data, with_bad_crc(chunk("IDAT", {})), end})},
             {"four letters", with(header, {chunk("ID1T", {}), data, end})},
             {"unknown critical chunk IDAX", with(header, {chunk("IDAX", {}), data, end})},
-            {"expected one PLTE", with(header, {plte, plte, data, end})},
-            {"expected PLTE before IDAT", with(header, {data, plte, end})},
-            {"expected PLTE before IDAT, got none", with(indexed, {indices, end})},
-            {"PLTE is not allowed in colour type 0", with(ihdr(2, 2, 8, 0), {plte, indices, end})},
-            {"entries of 3 bytes, got 10", with(indexed, {chunk("PLTE", Vec(10)), indices, end})},
-            {"1 to 4 entries", with(ihdr(2, 2, 2, 3), {chunk("PLTE", Vec(15)), indices, end})},
-            {"expected PLTE before tRNS", with(indexed, {chunk("tRNS", Vec(1)), plte, indices, end})},
-            {"expected PLTE before tRNS", with(header, {chunk("tRNS", Vec(6)), plte, data, end})},
-            {"expected one tRNS", with(header, {chunk("tRNS", Vec(6)), chunk("tRNS", Vec(6)), data, end})},
-            {"expected tRNS before IDAT", with(header, {data, chunk("tRNS", Vec(6)), end})},
-            {"tRNS: expected 6 bytes, got 2", with(header, {chunk("tRNS", Vec(2)), data, end})},
-            {"tRNS: expected 1 to 3 bytes, got 4", with(indexed, {plte, chunk("tRNS", Vec(4)), indices, end})},
-            {"tRNS is not allowed in colour type 6", with(ihdr(2, 2, 8, 6), {chunk("tRNS", Vec(6)), data, end})},
-            {"IDAT chunks in a row", with(header, {chunk("IDAT", {}), chunk("tEXt", {}), data, end})},
+            {"expected one PLTE", with(indexed, {plte, plte, indices, end})},
+            {"expected PLTE before IDAT, got none", with(indexed, {indices, plte, end})},
+            {"1 to 256 entries of 3 bytes, got 10", with(indexed, {chunk("PLTE", Vec(10)), indices, end})},
+            {"1 to 256 entries of 3 bytes, got 0", with(indexed, {chunk("PLTE", {}), indices, end})},
+            {"1 to 256 entries of 3 bytes, got 771", with(indexed, {chunk("PLTE", Vec(771)), indices, end})},
+            {"expected a zlib header", with(header, {chunk("IDAT", {}), chunk("tEXt", {}), data, end})},
             {"expected IDAT before IEND", with(header, {end})},
-            {"IEND: expected no contents", with(header, {data, chunk("IEND", {0})})},
-            {"got the end of the file", with(header, {data})},
+            {"got the end of the file", with(header, {})},
             {"14 bytes of image data, got 13", with(header, {chunk("IDAT", stored_zlib(Vec(13))), end})},
-            {"at most 14 bytes", with(header, {chunk("IDAT", stored_zlib(Vec(15))), end})},
             {"filter 0 to 4, got 5", with(header, {chunk("IDAT", stored_zlib(bad_filter)), end})},
-            {"palette indices below 3, got 3",
-             with(indexed, {plte, chunk("IDAT", stored_zlib({0, 0, 1, 0, 2, 3})), end})},
         };
         for (const auto& c : cases) {
             const std::string error = png_error(c.file);
@@ -270,34 +266,158 @@ TEST_SUITE("data") {
             CHECK(contains(error, c.text));
             CHECK(contains(error, "t.png"));
         }
-        // Any bytes may follow IEND.
-        Vec longer = with(header, {data, end});
-        longer.insert(longer.end(), {'x', 'y'});
-        CHECK(png_error(longer).empty());
         CHECK(contains(error_of([] { read_png("/nonexistent/a.png"); }), "/nonexistent/a.png"));
     }
 
-    TEST_CASE("png: rejects every truncation and every changed byte") {
+    TEST_CASE("png: reads damaged files whose pixels are there, and says what is wrong") {
+        const Vec header = ihdr(2, 2, 8, 2), end = chunk("IEND", {}), pixels{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
+        const Vec rows{0, 1, 2, 3, 4, 5, 6, 0, 7, 8, 9, 10, 11, 12}, stream = stored_zlib(rows);
+        const Vec data = chunk("IDAT", stream), half_chunk = {0, 0, 0, 9, 't', 'E', 'X', 't', 'a'};
+        const auto text = [](const char* type) { return with_bad_crc(chunk(type, {'a', 0, 'b'})); };
+        const auto only = [&](const Vec& zlib) { return with(header, {chunk("IDAT", zlib), end}); };
+        const auto longer = [](Vec bytes, const Vec& more) {
+            bytes.insert(bytes.end(), more.begin(), more.end());
+            return bytes;
+        };
+        Vec bad_adler = stream;
+        bad_adler.back() ^= 1;
+        const struct {
+            const char* damage;
+            Vec file;
+        } cases[] = {
+            {"", with(header, {data, end, {'x', 'y'}})}, // any bytes may follow IEND
+            {"expected a chunk, got the end of the file", with(header, {data})},
+            {"expected a chunk, got the end of the file", with(header, {data, {0, 0, 0}})},
+            {"tEXt: expected 9 bytes, got 1; the file is cut off", with(header, {data, half_chunk, {1, 2, 3, 4}})},
+            {"four letters", with(header, {data, Vec(40)})},
+            {"IEND: expected CRC", with(header, {data, with_bad_crc(end)})},
+            {"tEXt: expected CRC", with(header, {text("tEXt"), data, end})},
+            {"iTXt: expected CRC", with(header, {text("iTXt"), data, end})},
+            {"iCCP: expected CRC", with(header, {text("iCCP"), data, end})},
+            {"zTXt: expected CRC", with(header, {data, text("zTXt"), end})},
+            {"tRNS: expected CRC", with(header, {with_bad_crc(chunk("tRNS", {0, 1, 0, 2, 0, 3})), data, end})},
+            {"at most 14 bytes of output", only(stored_zlib(longer(rows, {0})))},
+            {"at most 14 bytes of output", only(stored_zlib(longer(rows, rows)))},
+            {"at most 14 bytes of output", only(stored_zlib(longer(rows, Vec(100000))))},
+            {"got 1 bytes more", only(longer(stream, {0}))},
+            {"got 14 bytes more", with(header, {data, chunk("IDAT", Vec(14)), end})},
+            {"expected Adler-32", only(bad_adler)},
+            {"expected an Adler-32", only({stream.begin(), stream.end() - 1})},
+            {"expected an Adler-32", only({stream.begin(), stream.end() - 4})},
+        };
+        for (const auto& c : cases) {
+            const Image image = decode_png(c.file, "t.png");
+            CAPTURE(c.damage);
+            CAPTURE(image.damage);
+            CHECK(image.damage.empty() == (*c.damage == 0));
+            CHECK(contains(image.damage, c.damage));
+            CHECK((image.damage.empty() || contains(image.damage, "t.png")));
+            CHECK(image.channels == 3);
+            CHECK(image.pixels == pixels);
+        }
+        // Not one byte of the pixels may be missing.
+        CHECK(contains(png_error(only({stream.begin(), stream.end() - 5})), "stored block: expected 14 bytes, got 13"));
+        // The unused end of a stored block may be missing.
+        Vec unused = stored_zlib(longer(rows, {0, 0}));
+        unused.resize(unused.size() - 5);
+        CHECK(contains(decode_png(only(unused), "t").damage, "at most 14 bytes of output"));
+
+        const Vec palette = chunk("PLTE", {10, 20, 30, 40, 50, 60}), alpha = chunk("tRNS", {7});
+        const Vec indices = chunk("IDAT", stored_zlib({0, 0, 1, 0, 2, 255})); // entries 0 and 1 exist
+        for (const Vec& transparency : {Vec{}, alpha}) {
+            const Image image = decode_png(with(ihdr(2, 2, 8, 3), {palette, transparency, indices, end}), "t.png");
+            CHECK(image.damage == "png: expected palette indices below 2, got 255 (t.png)");
+            const uint8_t first = transparency.empty() ? 255 : 7;
+            CHECK(to_rgba(image).pixels == Vec{10, 20, 30, first, 40, 50, 60, 255, 0, 0, 0, 255, 0, 0, 0, 255});
+        }
+    }
+
+    TEST_CASE("png: ignores PLTE and tRNS of a wrong length or place") {
+        const auto image_of = [](int depth, int colour, const Vec& rows, std::initializer_list<Vec> before,
+                                 const Vec& after = {}) {
+            Vec file = join({ihdr(2, 1, depth, colour)});
+            for (const Vec& part : before) file.insert(file.end(), part.begin(), part.end());
+            for (const Vec& part : {chunk("IDAT", stored_zlib(rows)), after, chunk("IEND", {})})
+                file.insert(file.end(), part.begin(), part.end());
+            const Image image = decode_png(file, "t.png");
+            CHECK(image.damage.empty());
+            return image;
+        };
+        const Vec plte = chunk("PLTE", {10, 20, 30, 40, 50, 60}); // 2 entries
+        for (const int colour : {0, 2, 4, 6}) {
+            CAPTURE(colour);
+            const int samples = samples_of(colour);
+            Vec rows(size_t(1 + 2 * samples));
+            for (size_t i = 1; i < rows.size(); ++i) rows[i] = uint8_t(i);
+            const Vec pixels(rows.begin() + 1, rows.end());
+            for (const Vec& odd : {plte, chunk("PLTE", {}), chunk("PLTE", Vec(10)), chunk("PLTE", Vec(900)),
+                                   chunk("tRNS", {}), chunk("tRNS", Vec(1)), chunk("tRNS", Vec(7))}) {
+                CHECK(image_of(8, colour, rows, {odd}).pixels == pixels);
+                CHECK(image_of(8, colour, rows, {odd, odd}).pixels == pixels);
+                CHECK(image_of(8, colour, rows, {}, odd).pixels == pixels);
+            }
+            for (const size_t length : {2, 6}) {
+                const Vec trns = chunk("tRNS", Vec(length, 1));
+                CHECK(image_of(8, colour, rows, {}, trns).pixels == pixels);
+                const bool valid = (colour == 0 && length == 2) || (colour == 2 && length == 6);
+                CHECK(image_of(8, colour, rows, {trns}).channels == samples + valid);
+            }
+        }
+        // The first tRNS counts.
+        CHECK(image_of(8, 0, {0, 4, 5}, {chunk("tRNS", {0, 4}), chunk("tRNS", {0, 5})}).pixels == Vec{4, 0, 5, 255});
+
+        // A palette may have up to 256 entries at any depth, and up to as many transparent ones.
+        for (const int depth : {1, 2, 4, 8}) {
+            CAPTURE(depth);
+            Vec colours;
+            for (int i = 0; i < 3 * 256; ++i) colours.push_back(uint8_t(i * 7));
+            const Vec rows = depth == 8 ? Vec{0, 1, 0} : Vec{0, uint8_t(1 << (8 - depth))}; // entries 1 and 0
+            CHECK(image_of(depth, 3, rows, {chunk("PLTE", colours)}).pixels == Vec{21, 28, 35, 0, 7, 14});
+            CHECK(image_of(depth, 3, rows, {chunk("PLTE", colours), chunk("tRNS", Vec(256, 9))}).pixels ==
+                  Vec{21, 28, 35, 9, 0, 7, 14, 9});
+        }
+        const Vec rows{0, 0, 1}, opaque{10, 20, 30, 40, 50, 60};
+        const Vec one = chunk("tRNS", {7}), two = chunk("tRNS", {8, 9}), three = chunk("tRNS", {1, 2, 3});
+        CHECK(image_of(8, 3, rows, {plte, three}).pixels == opaque);
+        CHECK(image_of(8, 3, rows, {plte, chunk("tRNS", {})}).pixels == opaque);
+        CHECK(image_of(8, 3, rows, {two, plte}).pixels == opaque);
+        CHECK(image_of(8, 3, rows, {plte}, two).pixels == opaque);
+        CHECK(image_of(8, 3, rows, {plte}, plte).pixels == opaque);
+        CHECK(image_of(8, 3, rows, {plte, three, one, two}).pixels == Vec{10, 20, 30, 7, 40, 50, 60, 255});
+    }
+
+    TEST_CASE("png: notices every truncation and every changed byte, and never returns wrong pixels") {
         Rng rng(4, Purpose::test);
         for (const Vec& good :
              {Picture(5, 4, 4, 3, true, true, rng).file(), Picture(3, 3, 16, 2, false, true, rng).file(3)}) {
-            REQUIRE(png_error(good).empty());
+            const auto colours = [](const Image& image) { return to_u8(image, 3).pixels; };
+            const Vec expected = colours(decode_png(good, "good"));
+            const size_t after_data = good.size() - 12 - (12 + 3); // tEXt and IEND follow
             for (size_t cut = 0; cut < good.size(); ++cut) {
                 CAPTURE(cut);
-                CHECK(!png_error({good.begin(), good.begin() + int64_t(cut)}).empty());
+                const Vec bad(good.begin(), good.begin() + int64_t(cut));
+                CHECK(png_error(bad).empty() == (cut >= after_data));
+                if (cut < after_data) continue;
+                const Image image = decode_png(bad, "t");
+                CHECK(contains(image.damage, "cut off"));
+                CHECK(colours(image) == expected);
             }
             for (size_t i = 0; i < good.size(); ++i)
                 for (int change = 1; change < 256; ++change) {
                     Vec bad = good;
                     bad[i] ^= uint8_t(change);
-                    if (!png_error(bad).empty()) continue;
-                    CAPTURE(i);
-                    CHECK_MESSAGE(false, "a changed byte was not noticed");
+                    Image image;
+                    if (!error_of([&] { image = decode_png(bad, "t"); }).empty()) {
+                        if (i >= after_data) FAIL_CHECK("refused for byte ", i, ", which follows the pixels");
+                        continue;
+                    }
+                    if (image.damage.empty()) FAIL_CHECK("a change of byte ", i, " was not noticed");
+                    if (colours(image) != expected) FAIL_CHECK("byte ", i, " changed the colours");
                 }
         }
     }
 
-    TEST_CASE("png: changed bytes with a valid CRC change pixels at most") {
+    TEST_CASE("png: changed bytes with a valid CRC change pixels at most, and are noticed") {
         Rng rng(5, Purpose::test);
         const Picture picture(7, 5, 8, 6, true, false, rng);
         const Vec compressed = [&] { // use the writer, which makes Huffman codes
@@ -309,12 +429,15 @@ TEST_SUITE("data") {
                 Vec bad = compressed;
                 bad[i] ^= uint8_t(change);
                 const Vec file = join({ihdr(7, 5, 8, 6), chunk("IDAT", bad), chunk("IEND", {})});
-                Vec pixels;
-                if (!error_of([&] { pixels = decode_png(file, "t").pixels; }).empty()) continue;
+                Image image;
+                const bool adler = i + 4 >= compressed.size(); // the last 4 bytes are the Adler-32
+                const std::string error = error_of([&] { image = decode_png(file, "t"); });
                 CAPTURE(i);
-                CHECK(pixels.size() == 7 * 5 * 4);
-                CHECK(i + 4 < compressed.size()); // the last 4 bytes are the Adler-32
-                if (i < 2) CHECK(pixels == picture.rgba());
+                if (adler) CHECK(contains(image.damage, "expected Adler-32"));
+                if (!error.empty()) continue;
+                CHECK(image.pixels.size() == 7 * 5 * 4);
+                if (i < 2 || adler) CHECK(image.pixels == picture.rgba());
+                if (image.pixels != picture.rgba()) CHECK(!image.damage.empty());
             }
     }
 

@@ -206,7 +206,7 @@ class Predict(job.JobTest):
 
     def test_rejected_inputs(self):
         small = self.folder / "small.png"
-        small.write_bytes(job.png(16, 8, bytes(3 * 16 * 8))[:60])
+        small.write_bytes(job.png(16, 8, bytes(3 * 16 * 8))[:50])
         (self.folder / "void").mkdir()
         for arguments, words in (([self.run_folder, self.test_set, small], ["small.png", "cut off"]),
                                  ([self.run_folder, "void"], ["void", "none"]),

@@ -63,7 +63,14 @@ void fuzz_deflate(Bytes in) {
     append_be32(framed, data::adler32(contents));
     require(inflate_zlib(framed, contents.size()) == contents, "contents as zlib's");
     require(contents.empty() || !accepted([&] { return inflate_zlib(framed, contents.size() - 1); }), "the limit");
-    require(!accepted([&] { return inflate_zlib(Bytes(framed).first(framed.size() - 1), kLimit); }), "cuts are found");
+    const Bytes cut = Bytes(framed).first(framed.size() - 1);
+    require(!accepted([&] { return inflate_zlib(cut, kLimit); }), "cuts are found");
+    for (const size_t limit : {contents.size() / 2, contents.size()}) {
+        std::string damage;
+        const Vec part = inflate_zlib(cut, limit, "cut", &damage);
+        require(part.size() == limit && std::equal(part.begin(), part.end(), contents.begin()), "the first contents");
+        require(!damage.empty(), "damage is noticed");
+    }
 
     Vec gzip{0x1F, 0x8B, 8, 0, 0, 0, 0, 0, 0, 0};
     append(gzip, stream);
