@@ -7,32 +7,31 @@
 #include "ringgrad/data/resize.h"
 
 #include <algorithm>
+#include <map>
 #include <mutex>
 
 namespace rg::data {
 
 namespace {
 
-/// Calls f(i) for every i in [0, count) on the threads of the context. If calls throw an Error, skips larger i where it
-/// still can, and throws the Error of the smallest i, as a loop would. Throws Stopped after a stop request.
-void for_each_image(int64_t count, const std::function<void(int64_t)>& f) {
-    std::mutex mutex;
-    std::exception_ptr error;
-    std::atomic<int64_t> failed = count; // smallest i that has failed
-    parallel(count, [&](int64_t i) {
-        check_stop();
-        if (i > failed) return;
-        try {
-            f(i);
-        } catch (const Error&) {
-            const std::lock_guard lock(mutex);
-            if (i > failed) return;
-            failed = i;
-            error = std::current_exception();
-        }
-    });
-    if (error) std::rethrow_exception(error);
-}
+/// Counts images with something wrong, and keeps the texts of the first few in order. Several threads may add images,
+/// in any order.
+class Findings {
+public:
+    void add(int64_t image, const std::string& text) {
+        const std::lock_guard lock(mutex_);
+        ++count_;
+        first_.emplace(image, text);
+        if (first_.size() > 5) first_.erase(std::prev(first_.end()));
+    }
+    int64_t count() const { return count_; }
+    const std::map<int64_t, std::string>& first() const { return first_; }
+
+private:
+    std::mutex mutex_;
+    int64_t count_ = 0;
+    std::map<int64_t, std::string> first_; // texts by image
+};
 
 } // namespace
 
@@ -65,26 +64,36 @@ Image Conversion::converted(const Image& image) {
 }
 
 void Conversion::append(ImageSet& set, int64_t count, const NameOfImage& name, const ReadImage& read) {
-    if (count == 0) return;
-    int64_t done = 0; // images of this call that are in the set
-    const auto put = [&](int64_t i, const Image& image) {
-        RG_CHECK(image.height == set.height && image.width == set.width, "images: expected images of one size, ",
-                 set.width, " x ", set.height, " as in ", first_name_, ", got ", image.width, " x ", image.height, " (",
-                 name(i), "); give --size to resize all images");
-        std::copy(image.pixels.begin(), image.pixels.end(),
-                  set.pixels.begin() + std::ptrdiff_t((set.count + i) * set.image_bytes()));
+    Findings bad;
+    const auto add = [&](int64_t i) {
+        check_stop();
+        try {
+            const Image image = converted(read(i));
+            if (set.image_bytes() == 0) {
+                first_name_ = name(i);
+                set.height = image.height, set.width = image.width, set.channels = channels_;
+                set.pixels.resize(size_t(count * set.image_bytes()));
+            }
+            RG_CHECK(image.height == set.height && image.width == set.width, "images: expected images of one size, ",
+                     set.width, " x ", set.height, " as in ", first_name_, ", got ", image.width, " x ", image.height,
+                     " (", name(i), "); give --size to resize all images");
+            std::copy(image.pixels.begin(), image.pixels.end(),
+                      set.pixels.begin() + std::ptrdiff_t((set.count + i) * set.image_bytes()));
+        } catch (const Error& error) {
+            bad.add(i, error.what());
+        }
     };
-    if (set.count == 0) { // the first image determines the size of the set
-        const Image first = converted(read(0));
-        first_name_ = name(0);
-        set.height = first.height, set.width = first.width, set.channels = channels_;
-        set.pixels.resize(size_t(count * set.image_bytes()));
-        put(0, first);
-        done = 1;
-    } else {
-        set.pixels.resize(size_t((set.count + count) * set.image_bytes()));
+    set.pixels.resize(size_t((set.count + count) * set.image_bytes()));
+    int64_t done = 0;
+    while (done < count && set.image_bytes() == 0) add(done++); // the first good image determines the size of the set
+    parallel(count - done, [&](int64_t i) { add(done + i); });
+    if (bad.count() == 1) throw Error(bad.first().begin()->second);
+    if (bad.count() > 1) {
+        std::string names;
+        for (const auto& [i, error] : bad.first()) names += cat(names.empty() ? "" : ", ", name(i));
+        fail("images: expected ", count, " good images, got ", bad.count(), " bad ones: ", names,
+             bad.count() > std::ssize(bad.first()) ? ", ..." : "", "; the first: ", bad.first().begin()->second);
     }
-    for_each_image(count - done, [&](int64_t i) { put(done + i, converted(read(done + i))); });
     set.count += count;
 }
 

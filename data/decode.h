@@ -1,7 +1,7 @@
 // Converts images to the channels and the size in LoadOptions (dataset.h), on the threads of the context.
 //
 // Each image goes to its own place in the set, so the set does not depend on the number of threads. If several images
-// are bad, the Error is that of the first one in order.
+// are bad, one Error has their number, the names of the first ones, and the error of the first one.
 #pragma once
 
 #include "ringgrad/data/dataset.h"
@@ -30,7 +30,7 @@ public:
     /// Uses the channels and the size of the options. Throws Error unless the options ask for 1 or 3 channels.
     explicit Conversion(const LoadOptions& options);
     /// Appends the pixels of `count` images to a set, but not their labels. The set must be empty, or have images of
-    /// this conversion. Throws the Error of the first image that fails or differs in size, and Stopped after a stop
+    /// this conversion. Throws Error if images fail or differ in size from the first image, and Stopped after a stop
     /// request; then the set is unusable.
     void append(ImageSet& set, int64_t count, const NameOfImage& name, const ReadImage& read);
     /// Does the same with the images of another set; `name` stands for all of them in error texts.

@@ -345,16 +345,36 @@ TEST_SUITE("data") {
             CHECK(set.pixels == alone.pixels);
             CHECK(set.labels == alone.labels);
         }
-        // Of all bad files, the error names the first: first a damaged one, then one of another size.
-        for (const char* const late : {"b/158.png", "b/120.png"}) write_file_atomic(dir / late, "damaged");
-        write_grey(dir / "b/140.png", 2, 2, 1);
-        for (const std::string first : {"b/120.png", "b/118.png", "a/101.png"}) {
-            if (first == "b/118.png") write_grey(dir / first, 2, 2, 1);
-            if (first == "a/101.png") write_file_atomic(dir / first, "damaged");
+        // The error has the number of bad files, damaged or of another size, and names the first ones.
+        write_file_atomic(dir / "b/158.png", "damaged");
+        CHECK(error_of([&] { with_threads(1); }) ==
+              "png: expected the PNG signature, got something else (" + dir / "b/158.png, offset 0)");
+        std::vector<std::string> bad{"b/158.png"};
+        const auto add = [&](const char* name) {
+            bad.insert(bad.begin(), name);
+            std::string names;
+            for (size_t i = 0; i < std::min<size_t>(bad.size(), 5); ++i) names += (i ? ", " : "") + (dir / bad[i]);
+            return cat("images: expected 60 good images, got ", bad.size(), " bad ones: ", names,
+                       bad.size() > 5 ? ", ..." : "", "; the first: ");
+        };
+        for (const char* const name : {"b/140.png", "b/120.png", "b/118.png", "a/155.png", "a/153.png", "a/101.png"}) {
+            const std::string begin = add(name);
+            const bool damaged = bad.size() % 2;
+            if (damaged)
+                write_file_atomic(dir / name, "damaged");
+            else
+                write_grey(dir / name, 2, 2, 1);
             for (const int threads : {1, 2, 5})
-                for (int repeat = 0; repeat < 20; ++repeat)
-                    CHECK(contains(error_of([&] { with_threads(threads); }), dir / first));
+                for (int repeat = 0; repeat < 5; ++repeat) {
+                    const std::string error = error_of([&] { with_threads(threads); });
+                    CAPTURE(error);
+                    CHECK(error.starts_with(begin));
+                    CHECK(contains(error.substr(begin.size()), damaged ? "PNG signature" : "images of one size"));
+                    CHECK(contains(error.substr(begin.size()), dir / name));
+                }
         }
+        // The first good image determines the size.
+        CHECK(contains(error_of([&] { with_threads(2); }), "got 7 bad ones"));
     }
 
     TEST_CASE("conversion: of two bad images, reports the first, whichever fails first") {
@@ -383,7 +403,7 @@ TEST_SUITE("data") {
             CHECK(error_of([&] {
                       conversion.append(
                           set, 3, [](int64_t i) { return cat(i); }, read);
-                  }) == "image 1");
+                  }) == "images: expected 3 good images, got 2 bad ones: 1, 2; the first: image 1");
         }
     }
 
