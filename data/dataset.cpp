@@ -84,6 +84,7 @@ TrainTest with_test_set(TrainTest sets, TrainTest other) {
     test.classes = train.classes;
     sets.test = std::move(test);
     sets.source += "; tested on " + other.source;
+    sets.warnings.insert(sets.warnings.end(), other.warnings.begin(), other.warnings.end());
     return sets;
 }
 

@@ -31,7 +31,8 @@ struct ImageSet {
 
 struct TrainTest {
     ImageSet train, test;
-    std::string source; // description for users: content and origin
+    std::string source;                     // description for users: content and origin
+    std::vector<std::string> warnings = {}; // for users, about files that are damaged but readable
 };
 
 /// How to load images. They become grey (1 channel) or RGB (3 channels), and are resized and cropped to height x width

@@ -64,11 +64,11 @@ Image Conversion::converted(const Image& image) {
 }
 
 void Conversion::append(ImageSet& set, int64_t count, const NameOfImage& name, const ReadImage& read) {
-    Findings bad;
+    Findings bad, damaged;
     const auto add = [&](int64_t i) {
         check_stop();
         try {
-            const Image image = converted(read(i));
+            const Image original = read(i), image = converted(original);
             if (set.image_bytes() == 0) {
                 first_name_ = name(i);
                 set.height = image.height, set.width = image.width, set.channels = channels_;
@@ -79,6 +79,7 @@ void Conversion::append(ImageSet& set, int64_t count, const NameOfImage& name, c
                      " (", name(i), "); give --size to resize all images");
             std::copy(image.pixels.begin(), image.pixels.end(),
                       set.pixels.begin() + std::ptrdiff_t((set.count + i) * set.image_bytes()));
+            if (!original.damage.empty()) damaged.add(i, original.damage);
         } catch (const Error& error) {
             bad.add(i, error.what());
         }
@@ -94,6 +95,8 @@ void Conversion::append(ImageSet& set, int64_t count, const NameOfImage& name, c
         fail("images: expected ", count, " good images, got ", bad.count(), " bad ones: ", names,
              bad.count() > std::ssize(bad.first()) ? ", ..." : "", "; the first: ", bad.first().begin()->second);
     }
+    if (damaged_ == 0 && damaged.count() > 0) first_damage_ = damaged.first().begin()->second;
+    damaged_ += damaged.count();
     set.count += count;
 }
 
@@ -124,6 +127,12 @@ std::string Conversion::text() const {
     add(to_grey_, " colour", "converted to grey");
     add(resized_, "", "resized");
     return text;
+}
+
+std::vector<std::string> Conversion::warnings() const {
+    if (damaged_ == 0) return {};
+    return {cat("warning: ", damaged_, damaged_ == 1 ? " file is" : " files are", " damaged but readable",
+                damaged_ == 1 ? ": " : "; the first: ", first_damage_)};
 }
 
 } // namespace rg::data

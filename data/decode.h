@@ -39,6 +39,8 @@ public:
     void convert(ImageSet& set);
     /// Returns the counts of converted and resized images, as in ", 12 grey images converted to colour", or "".
     std::string text() const;
+    /// Returns a warning about the images with Image::damage, or nothing if there are none.
+    std::vector<std::string> warnings() const;
 
 private:
     Image converted(const Image& image);
@@ -47,6 +49,8 @@ private:
     const int64_t height_, width_; // 0: all images of a set must have the size of its first one
     std::string first_name_;       // name of the first image of the latest set
     std::atomic<int64_t> to_colour_ = 0, to_grey_ = 0, resized_ = 0;
+    int64_t damaged_ = 0;
+    std::string first_damage_; // Image::damage of the first damaged image
 };
 
 } // namespace rg::data

@@ -23,8 +23,8 @@ constexpr const char* kAnglesFile = "angles.csv";
 /// indices into it. Then another class is an error, but the folder of a class may be missing (for a test set that
 /// belongs to a training set). If the folder has a file kAnglesFile, its numbers become the targets. That file has the
 /// heading "file,angle", and then one line per image with its path below the folder and its number. Throws Error if
-/// there are no class folders, a class folder has no PNGs, a PNG is damaged, or images differ in size. Also throws if
-/// a line of kAnglesFile is wrong or missing, and, unless `skip_other_images`, if an image cannot be used.
+/// there are no class folders, a class folder has no PNGs, a PNG cannot be decoded, or images differ in size. Also
+/// throws if a line of kAnglesFile is wrong or missing, and, unless `skip_other_images`, if an image cannot be used.
 ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes = {},
                            bool skip_other_images = false);
 /// Does the same with a Conversion, which may also resize images, and counts the changed images of several folders.

@@ -47,6 +47,7 @@ TrainTest load_image_folders(const std::string& path, const LoadOptions& options
         RG_CHECK(a.height == b.height && a.width == b.width, "image folder: expected the size of the training images, ",
                  a.width, " x ", a.height, ", got ", b.width, " x ", b.height, " (", test,
                  "); give --size to resize all images");
+        sets.warnings = conversion.warnings();
         return described(std::move(sets), cat(what, " (train and ", name + 1, ")"), conversion.text());
     }
     for (const char* const name : {"/train", "/test", "/val", "/validation"})
@@ -54,7 +55,9 @@ TrainTest load_image_folders(const std::string& path, const LoadOptions& options
                  "image folder: expected class folders, or both train and test, got ", name + 1, " alone (", path,
                  "); give ", path, name, " to hold out a part of its images for testing");
     const ImageSet set = read(path, {});
-    return split_sets(set, options.test_fraction, options.seed, what, conversion.text());
+    TrainTest sets = split_sets(set, options.test_fraction, options.seed, what, conversion.text());
+    sets.warnings = conversion.warnings();
+    return sets;
 }
 
 /// Converts the images of both sets to the channels and the size that the options ask for.

@@ -566,8 +566,11 @@ TrainTest ShardSet::finish() {
     what += " in " + path_;
     if (shards_[0].objects.empty()) what += cat(" (", shards_.size(), shards_.size() == 1 ? " shard)" : " shards)");
     const std::string note = conversion_.text();
-    if (test.empty()) return split_sets(subset(images_, train), options_.test_fraction, options_.seed, what, note);
-    return described({subset(images_, train), subset(images_, test), ""}, what, note);
+    TrainTest sets = test.empty()
+                         ? split_sets(subset(images_, train), options_.test_fraction, options_.seed, what, note)
+                         : described({subset(images_, train), subset(images_, test), ""}, what, note);
+    sets.warnings = conversion_.warnings();
+    return sets;
 }
 
 } // namespace rg::data

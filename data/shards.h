@@ -56,7 +56,7 @@ public:
     ShardSet(std::string path, std::vector<Shard> shards, const LoadOptions& options = {});
 
     /// Decodes the next of the shards, in the order that the constructor got. Throws Error, with the shard and the
-    /// member of a tar, for a damaged image or label, or (unless skipped) another format. Also throws if an image
+    /// member of a tar, for an unreadable image or label, or (unless skipped) another format. Also throws if an image
     /// differs from earlier ones in size or kind of label.
     void add(Bytes bytes);
     /// Returns the sets. Throws Error if shards are missing, if there are no images, or if there are none for training,

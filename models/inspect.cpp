@@ -142,7 +142,9 @@ std::string describe_set(const std::string& path, const data::LoadOptions& optio
         };
         return cat("  ", name, std::string(width - name.size(), ' '), column(a), column(b), "\n");
     };
-    std::string text = printable(sets.source) + "\n" + row("class", "train", "test");
+    std::string text = printable(sets.source) + "\n";
+    for (const std::string& warning : sets.warnings) text += printable(warning) + "\n";
+    text += row("class", "train", "test");
     for (size_t i = 0; i < classes.size(); ++i)
         text += row(printable(classes[i]), cat(train[i]), sets.test.count ? cat(test[i]) : "-");
     return text;

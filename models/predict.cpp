@@ -72,8 +72,7 @@ public:
         images_.pixels = std::move(set_.pixels);
         return std::move(images_);
     }
-    /// Returns what was converted; see data::Conversion::text().
-    std::string converted() const { return conversion_.text(); }
+    const data::Conversion& conversion() const { return conversion_; }
 
 private:
     static data::LoadOptions options_of(const Predictor& model, bool skip_other_images) {
@@ -277,6 +276,7 @@ int predict(const Options& options, Settings& s, par::Group& group) {
     Predictor model(s.arguments[0], machine.activations());
     Reader reader(model, s.skip_other_images);
     const Images images = reader.read({s.arguments.begin() + 1, s.arguments.end()});
+    for (const std::string& warning : reader.conversion().warnings()) std::cerr << printable(warning) << "\n";
     const size_t count = images.items.size(), bytes = images.pixels.size() / count, batch = size_t(s.batch_size);
     Printer printer(model, s.json ? Format::json : s.csv ? Format::csv : Format::text, s.top, s.quiet);
     double seconds = 0;
@@ -288,7 +288,7 @@ int predict(const Options& options, Settings& s, par::Group& group) {
         for (size_t i = 0; i < n; ++i) printer.add(images.items[begin + i], outputs, i);
     }
     printer.finish(
-        count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), reader.converted(), "\n"));
+        count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), reader.conversion().text(), "\n"));
     return 0;
 }
 

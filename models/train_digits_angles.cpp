@@ -166,7 +166,8 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
     run.begin(feed.length(steps, epochs),
               describe_model(choice.describe(), data.train, data::kDigits, {{"angle", "degrees"}}),
               cat(machine.text(), machine_options.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",
-                  parameters.count(), " parameters"));
+                  parameters.count(), " parameters"),
+              data.warnings);
     run.report("network", report_network(parameters));
     Result result{.seconds = trainer.train(schedule, [&] { return test(run, data.test, test_feed, predict); }),
                   .train_hits = trainer.train_step.hit_rate(),

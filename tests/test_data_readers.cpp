@@ -332,6 +332,34 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3, {}, true); }), "that of a JPEG"));
     }
 
+    TEST_CASE("image folder: counts files that are damaged but readable in one warning") {
+        const TempDir dir;
+        for (const char* part : {"set/train/", "set/test/", "more/"})
+            for (const char* name : {"cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png"})
+                write_grey(dir / cat(part, name), 2, 2, 1);
+        const std::string whole = read_file(dir / "more/cat/1.png"), cut = whole.substr(0, whole.size() - 12);
+        CHECK(load(dir / "set").warnings.empty());
+        write_file_atomic(dir / "set/test/cat/1.png", cut);
+        const auto reason = [&](const std::string& name) {
+            return cat("png: expected a chunk, got the end of the file; the file is cut off, so copy or download it "
+                       "again (",
+                       dir / name, ", offset ", cut.size(), ")");
+        };
+        const std::vector<std::string> one{"warning: 1 file is damaged but readable: " + reason("set/test/cat/1.png")};
+        CHECK(load(dir / "set").warnings == one);
+        for (const char* name : {"set/train/dog/2.png", "set/train/dog/1.png", "more/dog/1.png"})
+            write_file_atomic(dir / name, cut);
+        const std::vector<std::string> three{"warning: 3 files are damaged but readable; the first: " +
+                                             reason("set/train/dog/1.png")};
+        const TrainTest sets = load(dir / "set");
+        CHECK(sets.warnings == three);
+        CHECK(sets.train.pixels == load(dir / "more", {.test_fraction = 0}).train.pixels);
+        const TrainTest joined = with_test_set(sets, load(dir / "more"));
+        REQUIRE(joined.warnings.size() == 2);
+        CHECK(joined.warnings[0] == three[0]);
+        CHECK(joined.warnings[1] == "warning: 1 file is damaged but readable: " + reason("more/dog/1.png"));
+    }
+
     TEST_CASE("image folder: any number of threads gives the same set and the same error") {
         const TempDir dir;
         for (int i = 0; i < 60; ++i) write_grey(dir / cat(i % 2 ? "a/" : "b/", 100 + i, ".png"), 4, 3, uint8_t(4 * i));

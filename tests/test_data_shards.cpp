@@ -413,6 +413,16 @@ TEST_CASE("shards: reject images that are not PNGs, or skip them on request") {
     CHECK(without_others(pairs + kEnd).train.count == 1);
 }
 
+TEST_CASE("shards: count files that are damaged but readable in one warning") {
+    const std::string cut = png(1).substr(0, png(1).size() - 12); // without IEND
+    const std::string archive = member("cat/1.png", png(1)) + member("cat/2.png", cut) + kEnd;
+    const TrainTest sets = set_of({{"0.tar", archive}, {"1.tar", archive}});
+    REQUIRE(sets.warnings.size() == 1);
+    CHECK(sets.warnings[0].starts_with("warning: 2 files are damaged but readable; the first: png: "));
+    CHECK(contains(sets.warnings[0], "s3://bucket/data/0.tar, cat/2.png"));
+    CHECK(set_of({{"0.tar", member("cat/1.png", png(1)) + member("cat/2.png", png(2)) + kEnd}}).warnings.empty());
+}
+
 TEST_CASE("shards: choose the test images by seed") {
     std::string archive;
     for (int i = 0; i < 10; ++i) archive += member(cat("cat/", i, ".png"), png(uint8_t(i)));

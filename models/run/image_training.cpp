@@ -94,7 +94,8 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
 
     run.begin(feed.length(steps, epochs), describe_model(network_.describe(), data.train, normalise),
               cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,
-                  " MiB planned"));
+                  " MiB planned"),
+              data.warnings);
     if (plan_dump_) run.note(plan.table() + trainer.gradient_sum.table(plan));
     run.report("network", report_network(parameters, &plan));
     int code = 0;

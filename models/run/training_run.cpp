@@ -174,7 +174,8 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
     guard_.emplace(settings_.on_nan, parameters, optimizer, position_);
 }
 
-void TrainingRun::begin(const Length& length, const Metadata& model, const std::string& summary) {
+void TrainingRun::begin(const Length& length, const Metadata& model, const std::string& summary,
+                        const std::vector<std::string>& warnings) {
     length_ = length;
     apply_patience(); // --patience may have ended a resumed run already
     model_ = model;
@@ -205,6 +206,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
     if (checkpoint_)
         for (const std::string& warning : checkpoint_->warnings) note(printable(warning), Colour::yellow);
     if (progress_) note(folded(printable(summary), progress_->columns()));
+    for (const std::string& warning : warnings) note(printable(warning), Colour::yellow);
     note(printable(folder_->path()));
     apply_patience(); // a second time, since note() can print the message only now
     if (checkpoint_) note(printable(cat("resumed from ", checkpoint_->path, " at step ", position_.step)));

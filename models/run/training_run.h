@@ -104,8 +104,9 @@ public:
     };
     /// Collective. Creates the folder of a new run and starts the output. If any rank fails before this call, no folder
     /// is created. The files of the model store `model`; see describe_model(). `summary` is a text for people: the
-    /// machine, the data, the network.
-    void begin(const Length& length, const Metadata& model, const std::string& summary);
+    /// machine, the data, the network. `warnings` are those of the data.
+    void begin(const Length& length, const Metadata& model, const std::string& summary,
+               const std::vector<std::string>& warnings = {});
 
     const Position& position() const { return position_; }
     const Length& length() const { return length_; }

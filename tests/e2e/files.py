@@ -359,6 +359,26 @@ class Folder(job.JobTest):
         self.refuse(program("predict", run, "images/dog/0.jpg"), "got JPEG (images/dog/0.jpg)", "mogrify")
 
 
+    def test_damaged_images(self):
+        # One line of one rank counts the files that other programs read too, and one error names all unreadable files.
+        damaged = [self.folder / "images" / "cat" / f"{i}.png" for i in (0, 2, 4)]
+        whole = [path.read_bytes() for path in damaged]
+        for path, content in zip(damaged, whole):
+            path.write_bytes(content[:-12])
+        words = "warning: 3 files are damaged but readable; the first: png: expected a chunk, got the end of the file"
+        for ranks in job.rank_counts(1, 2):
+            out = self.succeed(job.train(ranks, "--data", "images", *job.TINY, "--batch-size", "4", "--steps", "1"))
+            self.assertEqual(out.count("damaged"), 1)
+            self.assertIn(words, out)
+        self.assertIn(words, self.succeed(program("inspect", "images")))
+        self.assertIn("\n  damaged but readable: png: ", self.succeed(program("inspect", damaged[0])))
+        for path, content in zip(damaged, whole):
+            path.write_bytes(content[:50])
+        words = ["images: expected ", "got 3 bad ones", *(f"images/cat/{i}.png" for i in (0, 2, 4)), "cut off"]
+        for command in (job.train(1, "--data", "images", *job.TINY), program("inspect", "images")):
+            self.refuse(command, *words)
+
+
 class Networks(job.JobTest):
     """Residual networks on images of any size, whose models say what they are."""
 
