@@ -75,8 +75,15 @@ std::vector<fs::path> class_folders(const std::string& path, OtherImages& others
     return folders;
 }
 
-/// Returns the PNGs anywhere below a folder. Adds other images to `others`.
-std::vector<fs::path> images_below(const fs::path& folder, OtherImages& others) {
+/// Returns true if a file is a PNG. Without `by_content`, believes the name .png, so that the file is opened only once.
+bool is_png_file(const fs::path& file, bool by_content) {
+    if (!by_content && lower(file.extension().string()) == ".png") return true;
+    return image_format(file.string(), as_bytes(first_bytes(file))) == "PNG";
+}
+
+/// Returns the PNGs anywhere below a folder. Adds other images to `others`. A file that is only named like a PNG is one
+/// of these if it will be skipped; otherwise the decoder refuses it.
+std::vector<fs::path> images_below(const fs::path& folder, OtherImages& others, bool skip_other_images) {
     std::vector<fs::path> pngs, files;
     constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
     for (auto entry = fs::recursive_directory_iterator(folder, kFollow); entry != fs::end(entry); ++entry) {
@@ -87,7 +94,7 @@ std::vector<fs::path> images_below(const fs::path& folder, OtherImages& others) 
         }
         check_link(*entry);
         if (entry->is_regular_file())
-            (lower(entry->path().extension().string()) == ".png" ? pngs : files).push_back(entry->path());
+            (is_png_file(entry->path(), skip_other_images) ? pngs : files).push_back(entry->path());
     }
     std::sort(pngs.begin(), pngs.end());
     add_images(others, std::move(files), "");
@@ -111,7 +118,7 @@ std::vector<Listed> list(const std::string& path, std::vector<std::string>& clas
         const auto match = std::find(classes.begin(), classes.end(), name);
         RG_CHECK(match != classes.end(), "image folder: expected the ", classes.size(),
                  " classes of the training set, got ", name, " (", path, ")");
-        const std::vector<fs::path> images = images_below(folder, others);
+        const std::vector<fs::path> images = images_below(folder, others, skip_other_images);
         if (images.empty()) empty.push_back(folder.string());
         for (const fs::path& image : images) files.push_back({image.string(), int32_t(match - classes.begin())});
     }
@@ -174,7 +181,7 @@ std::vector<fs::path> png_files(const fs::path& folder, bool skip_other_images) 
     RG_CHECK(fs::is_directory(folder), "expected a folder of PNG images, got none (", folder.string(),
              "); check the path");
     OtherImages others;
-    std::vector<fs::path> pngs = images_below(folder, others);
+    std::vector<fs::path> pngs = images_below(folder, others, skip_other_images);
     if (!skip_other_images) others.check();
     return pngs;
 }

@@ -3,11 +3,12 @@
 // By default, classes are the sorted names of the sub-folders. Images are the PNGs anywhere below them, sorted, so the
 // set does not depend on the file system. All must have the same size, unless a Conversion (decode.h) resizes them.
 //
-// An image that cannot be used is an error, unless the caller asks to skip such images. There are three kinds: an image
-// in another format (JPEG, GIF, WebP, TIFF, BMP, HEIF, AVIF, PNM, JPEG 2000, JPEG XL), a PNG whose name does not end in
-// .png, and an image beside the class folders. A file is recognised as an image by the end of its name or, in most
-// formats, by its first bytes. Hidden files and folders (.DS_Store, ._1.png) and other files (README.md, angles.csv)
-// are ignored. Links are followed. A broken link is an error even if images are skipped, unless it is hidden.
+// An image that cannot be used is an error, unless the caller asks to skip such images. There are two kinds: an image
+// in another format (JPEG, GIF, WebP, TIFF, BMP, HEIF, AVIF, PNM, JPEG 2000, JPEG XL) and an image beside the class
+// folders. In most formats, a file is recognised by its first bytes, whatever its name: a PNG may be named 1.jpg or 1.
+// Otherwise, the end of its name tells the format. Hidden files and folders (.DS_Store, ._1.png) and other files
+// (README.md, angles.csv) are ignored. Links are followed. A broken link is an error even if images are skipped, unless
+// it is hidden.
 #pragma once
 
 #include "ringgrad/data/bytes.h"

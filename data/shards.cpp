@@ -381,15 +381,19 @@ void ShardSet::add_batch(Bytes bytes) {
     require_labels(Labels::folders, shard.url);
     std::vector<Png> pngs;
     size_t position = 0;
+    OtherImages others;
     for (const S3Object& object : shard.objects) {
         const Bytes content = bytes.subspan(position, size_t(object.bytes));
         const std::string path = below_prefix(path_, object.url);
         position += content.size();
         if (path.ends_with(kAnglesFile))
             add_angles(path, content, object.url);
-        else
+        else if (const std::string format = image_format(path, content); format == "PNG")
             pngs.push_back(png_of_folder(path, object.url, content, Part::unknown));
+        else
+            others.add(object.url, format);
     }
+    if (!options_.skip_other_images) others.check();
     add_pngs(pngs);
 }
 
@@ -425,7 +429,6 @@ void ShardSet::add_tar(Bytes archive) {
         const std::string file = path.substr(path.rfind('/') + 1);
         if (is_hidden(path)) return; // as in a folder
         if (file == kAnglesFile) add_angles(path, content, url + ", " + path);
-        if (type == "png") pngs.push_back(png_of_folder(path, url + ", " + path, content, part));
         if (type == "cls") numbers[key] = as_text(content);
         if (type == "bin") {
             const Part file_part = part_of(file);
@@ -433,8 +436,11 @@ void ShardSet::add_tar(Bytes archive) {
                       url + ", " + path);
         }
         if (stream_of(path) == Stream::class_names) class_names_ = parse_class_names(as_text(content));
-        if (type == "png" || type == "cls" || type == "bin") return;
-        if (const std::string format = image_format(file, content); !format.empty())
+        if (type == "cls" || type == "bin") return;
+        const std::string format = image_format(file, content);
+        if (format == "PNG")
+            pngs.push_back(png_of_folder(path, url + ", " + path, content, part));
+        else if (!format.empty())
             others.add(cat(url, ", ", path), format), other_keys.push_back(key);
     });
     if (!options_.skip_other_images) others.check();

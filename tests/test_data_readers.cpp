@@ -303,7 +303,6 @@ TEST_SUITE("data") {
                                                      {"dog/a", std::string("RIFF\0\0\0\0WEBPVP8 ", 16), "WebP"},
                                                      {"dog/a.bin", std::string("MM\0*", 4), "TIFF"},
                                                      {"dog/a.BMP", "BM", "BMP"},
-                                                     {"dog/a.png_", png, "PNG"},
                                                      {"a.png", png, "PNG beside the class folders"},
                                                      {"a.jpg", jpeg, "JPEG beside the class folders"}}) {
             const std::string &name = other[0], &content = other[1], &format = other[2];
@@ -328,8 +327,26 @@ TEST_SUITE("data") {
         write_file_atomic(dir / "emu/a.jpg", jpeg);
         CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3); }), "got 4 other images"));
         CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3, {}, true); }), "got none (" + dir / "emu)"));
-        write_file_atomic(dir / "emu/a.png", jpeg);
-        CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3, {}, true); }), "that of a JPEG"));
+    }
+
+    TEST_CASE("image folder: recognises images by their contents, whatever their names") {
+        const TempDir dir;
+        for (const char* name : {"cat/1.png", "dog/1.png"}) write_grey(dir / name, 2, 2, 1);
+        const std::string png = read_file(dir / "cat/1.png"), jpeg = "\xFF\xD8\xFF\xE0" + std::string(12, 'a');
+        for (const char* name : {"cat/2.jpg", "cat/3", "dog/4.txt", "dog/5.png_"}) write_file_atomic(dir / name, png);
+        for (const bool skip : {false, true}) {
+            CHECK(read_image_folder(dir.path(), 3, {}, skip).count == 6);
+            CHECK(png_files(dir / "cat", skip).size() == 3);
+        }
+        write_file_atomic(dir / "cat/6.png", jpeg);
+        write_file_atomic(dir / "dog/7.PNG", "GIF89a");
+        const std::string names = dir / "cat/6.png, " + dir / "dog/7.PNG";
+        CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3); }),
+                       "got 2 bad ones: " + names + "; the first: "));
+        CHECK(read_image_folder(dir.path(), 3, {}, true).count == 6);
+        CHECK(png_files(dir / "dog", true).size() == 3);
+        write_file_atomic(dir / "dog/8.png", "neither a PNG nor another image");
+        CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3, {}, true); }), dir / "dog/8.png"));
     }
 
     TEST_CASE("image folder: counts files that are damaged but readable in one warning") {

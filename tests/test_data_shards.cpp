@@ -406,6 +406,28 @@ TEST_CASE("shards: reject images that are not PNGs, or skip them on request") {
         CHECK(contains(error, "mogrify"));
         CHECK(without_others(pngs + other + kEnd).train.count == 1);
     }
+    // The contents tell the format, whatever the names.
+    const std::string named = member("cat/3.jpg", png(3)) + member("cat/4", png(4));
+    CHECK(set_error({{"0.tar", pngs + named + kEnd}}).empty());
+    CHECK(without_others(pngs + named + kEnd).train.count == 3);
+    const std::string only_named = member("cat/5.png", jpeg);
+    CHECK(
+        contains(set_error({{"0.tar", pngs + only_named + kEnd}}), "got 1 other image, s3://bucket/data/0.tar, cat/5"));
+    CHECK(without_others(pngs + only_named + kEnd).train.count == 1);
+    Shard batch{"s3://b/cat/", 0, {}};
+    std::string bytes;
+    for (const std::string& content : {png(1), png(2), jpeg}) {
+        batch.objects.push_back({cat("s3://b/cat/", batch.objects.size() + 1, ".png"), int64_t(content.size())});
+        bytes += content;
+    }
+    batch.bytes = int64_t(bytes.size());
+    const auto count_in_batch = [&](bool skip) {
+        ShardSet set("s3://b/", {batch}, {.skip_other_images = skip});
+        set.add(as_bytes(bytes));
+        return set.finish().train.count;
+    };
+    CHECK(count_in_batch(true) == 1);
+    CHECK(contains(error_of([&] { count_in_batch(false); }), "got 1 other image, s3://b/cat/3.png (JPEG)"));
     // Skips both files of a pair.
     std::string pairs = member("b.cls", "0") + member("b.jpg", jpeg);
     for (const std::string key : {"a", "c"}) pairs += member(key + ".cls", "0") + member(key + ".png", png(1));
