@@ -1,0 +1,363 @@
+// Tests the JPEG decoder with files of libjpeg-turbo, whose pixels must be those of Pillow, with truncated and changed
+// files, and with a message for each violation. Tests the arithmetic against formulas.
+#include "ringgrad/core/rng.h"
+#include "ringgrad/data/inflate.h"
+#include "ringgrad/data/jpeg.h"
+#include "ringgrad/data/jpeg_pixels.h"
+#include "ringgrad/tests/temp_dir.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <doctest/doctest.h>
+
+namespace rg::data {
+namespace {
+
+using Vec = std::vector<uint8_t>;
+
+struct JpegFile {
+    const char* name;
+    int64_t width, height;
+    int channels;
+    uint32_t crc; // CRC-32 of the pixels
+    const char* base64;
+
+    Vec bytes() const {
+        static constexpr std::string_view kDigits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+        Vec out;
+        uint32_t bits = 0;
+        int count = 0;
+        for (const char* c = base64; *c && *c != '='; ++c) {
+            bits = bits << 6 | uint32_t(kDigits.find(*c));
+            if ((count += 6) < 8) continue;
+            count -= 8;
+            out.push_back(uint8_t(bits >> count));
+        }
+        return out;
+    }
+};
+
+/// libjpeg-turbo 2.1.5 has written the files; the CRCs are those of the pixels in Pillow 9.4, after exif_transpose()
+/// and convert("RGB").
+const JpegFile kFiles[] = {
+    {"baseline, 4:2:0", 19, 13, 3, 0x45B9D859,
+     "/9j/2wBDABALDA4MChAODQ4SERATGCgaGBYWGDEjJR0oOjM9PDkzODdASFxOQERXRTc4UG1RV19iZ2hnPk1xeXBkeFxlZ2P/2wBD"
+     "ARESEhgVGC8aGi9jQjhCY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2P/wAARCAANABMD"
+     "ASIAAhEBAxEB/8QAFwAAAwEAAAAAAAAAAAAAAAAAAAQFA//EAB4QAAICAgMBAQAAAAAAAAAAAAEDABECIQQFQSIx/8QAFQEBAQAA"
+     "AAAAAAAAAAAAAAAAAwT/xAAeEQACAQMFAAAAAAAAAAAAAAABAgADBCEFFFKh0f/aAAwDAQACEQMRAD8AvKasq8iPKQtuVmqkhvOY"
+     "lYrfn7NOv5THMBzNmEaC2eEy0n1Ci4cIpxHB12NaXqEsLPwNQgbu85dDyKKRAn//2Q=="},
+    {"progressive, 4:2:0", 19, 13, 3, 0x45B9D859,
+     "/9j/2wBDABALDA4MChAODQ4SERATGCgaGBYWGDEjJR0oOjM9PDkzODdASFxOQERXRTc4UG1RV19iZ2hnPk1xeXBkeFxlZ2P/2wBD"
+     "ARESEhgVGC8aGi9jQjhCY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2P/wgARCAANABMD"
+     "ASIAAhEBAxEB/8QAFwAAAwEAAAAAAAAAAAAAAAAAAAMEAv/EABUBAQEAAAAAAAAAAAAAAAAAAAID/9oADAMBAAIQAxAAAAG9EehN"
+     "xYBf/8QAGRABAAIDAAAAAAAAAAAAAAAAAQACAxET/9oACAEBAAEFAhNWBnON0MdlSf/EABkRAAIDAQAAAAAAAAAAAAAAAAABAgQR"
+     "Ev/aAAgBAwEBPwGxB7iOT//EABoRAAICAwAAAAAAAAAAAAAAAAADATESE1H/2gAIAQIBAT8BwhNWbXdP/8QAFhAAAwAAAAAAAAAA"
+     "AAAAAAAAECAx/9oACAEBAAY/AhE//8QAGRABAAIDAAAAAAAAAAAAAAAAAAEQESEx/9oACAEBAAE/IQTjCitqcP/aAAwDAQACAAMA"
+     "AAAQO9//xAAWEQEBAQAAAAAAAAAAAAAAAAABACH/2gAIAQMBAT8QCWyGF//EABgRAAMBAQAAAAAAAAAAAAAAAAABIdHw/9oACAEC"
+     "AQE/EHJY6JYf/8QAGRAAAwEBAQAAAAAAAAAAAAAAAAERIUEx/9oACAEBAAE/EHuSqcgpZgUJvPRAb1jZw//Z"},
+    {"grey", 11, 9, 1, 0xF9F06CB4,
+     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAoHBwgHBgoICAgLCgoLDhgQDg0NDh0VFhEYIx8lJCIfIiEmKzcvJik0KSEiMEExNDk7"
+     "Pj4+JS5ESUM8SDc9Pjv/wAALCAAJAAsBAREA/8QAFgABAQEAAAAAAAAAAAAAAAAABgMF/8QAIBAAAQMCBwAAAAAAAAAAAAAAAAID"
+     "IwUGMjNBQlFxof/aAAgBAQAAPwDHoVp4Y/BszacKY9OC9C2jZnJT0f/Z"},
+    {"4:2:2, a restart marker after each MCU", 21, 17, 3, 0xD22E492B,
+     "/9j/2wBDABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8ybqmx5moq6T/2wBD"
+     "ARweHigjKE4rK06kbl1upKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKT/wAARCAARABUD"
+     "ASEAAhEBAxEB/8QAGAAAAwEBAAAAAAAAAAAAAAAAAAMFBAL/xAAfEAABBAICAwAAAAAAAAAAAAAAAQIDBBEhEjEyUWH/xAAXAQAD"
+     "AQAAAAAAAAAAAAAAAAABAwQC/8QAIBEAAQMEAgMAAAAAAAAAAAAAAAECAwQREiITMSEyM//dAAQAAf/aAAwDAQACEQMRAD8ApMe3"
+     "gZpo2PXYinj49l6JqlVbZp//0HJU9N19AWtc++qJY3GuqH//0USXVj0m1O6tlZH5cuQzNz1b0gamPKQ//9KnHI3igCEgU1jbwf/T"
+     "lT9j6XaDYfUod9D/1NDPFAK0Hu7P/9k="},
+    {"4:4:0, one component per scan", 10, 21, 3, 0xE0D3FA39,
+     "/9j/2wBDABQODxIPDRQSEBIXFRQYHjIhHhwcHj0sLiQySUBMS0dARkVQWnNiUFVtVkVGZIhlbXd7gYKBTmCNl4x9lnN+gXz/2wBD"
+     "ARUXFx4aHjshITt8U0ZTfHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHz/wAARCAAVAAoD"
+     "ARIAAhEBAxEB/8QAFQABAQAAAAAAAAAAAAAAAAAAAwX/xAAgEAACAQIHAQAAAAAAAAAAAAABAwACEQQFEhMVIlFS/9oACAEBAAA/"
+     "ALC2UFcI6LyG3MSnqDcwuTZ9QMYmkVwdoez/xAAVAQEBAAAAAAAAAAAAAAAAAAADBf/EAB4RAAIBAwUAAAAAAAAAAAAAAAABAwQR"
+     "EhQhUqHR/9oACAECEQA/AC0Mcb3YmEfF9ej0yVijij//xAAWAQEBAQAAAAAAAAAAAAAAAAAFAgP/xAAbEQADAQADAQAAAAAAAAAA"
+     "AAABAgMAESEiMf/aAAgBAxEAPwDe0TNfOIK15+5CrsW7Osb/2Q=="},
+    {"4:1:1", 37, 7, 3, 0xE7A15363,
+     "/9j/2wBDABQODxIPDRQSEBIXFRQYHjIhHhwcHj0sLiQySUBMS0dARkVQWnNiUFVtVkVGZIhlbXd7gYKBTmCNl4x9lnN+gXz/2wBD"
+     "ARUXFx4aHjshITt8U0ZTfHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHx8fHz/wAARCAAHACUD"
+     "AUEAAhEBAxEB/8QAFwAAAwEAAAAAAAAAAAAAAAAAAAQFA//EAB0QAAIDAAIDAAAAAAAAAAAAAAABAgMEETEhIqH/xAAWAQEBAQAA"
+     "AAAAAAAAAAAAAAADAgb/xAAcEQACAgIDAAAAAAAAAAAAAAABAwACERITUWH/2gAMAwEAAhEDEQA/ALNc4uvoT0Uwsbb6MXiTj6+F"
+     "9JW3M4c8ApOlaK7MlLNHX8EUrqkkwADQ8QjCgIzP/9k="},
+    {"RGB", 9, 8, 3, 0x6EB2D9E7,
+     "/9j/7gAOQWRvYmUAZAAAAAAA/9sAQwAQCwwODAoQDg0OEhEQExgoGhgWFhgxIyUdKDozPTw5Mzg3QEhcTkBEV0U3OFBtUVdfYmdo"
+     "Zz5NcXlwZHhcZWdj/8AAEQgACAAJA1IRAEcRAEIRAP/EABcAAAMBAAAAAAAAAAAAAAAAAAMFBgT/xAAhEAABAQcFAAAAAAAAAAAA"
+     "AAAAAwECBAUVIWISIjFRYf/aAAwDUgBHAEIAAD8AoHmuwcD1YpkY1Fd27WGCWyXjaIankF0oeDmi4n//2Q=="},
+    {"CMYK, progressive", 7, 9, 3, 0xC45B0B77,
+     "/9j/7gAOQWRvYmUAZAAAAAAA/9sAQwAbEhQXFBEbFxYXHhwbIChCKyglJShROj0wQmBVZWRfVV1baniZgWpxkHNbXYW1hpCeo6ut"
+     "q2eAvMm6pseZqKuk/8IAFAgACQAHBEMRAE0RAFkRAEsRAP/EABgAAQADAQAAAAAAAAAAAAAAAAQAAQID/9oADgRDAE0AWQBLAAAA"
+     "AVL5Xkq5/8QAFhABAQEAAAAAAAAAAAAAAAAAMQEC/9oACAFDAAEFAibP/8QAFxAAAwEAAAAAAAAAAAAAAAAAAAECEf/aAAgBTQAB"
+     "BQJVpJ//xAAVEAEBAAAAAAAAAAAAAAAAAAACAP/aAAgBWQABBQIiN//EABYQAQEBAAAAAAAAAAAAAAAAAAADM//aAAgBSwABBQLF"
+     "B//EABQQAQAAAAAAAAAAAAAAAAAAABD/2gAIAUMABj8CP//EABQQAQAAAAAAAAAAAAAAAAAAABD/2gAIAU0ABj8CP//EABQQAQAA"
+     "AAAAAAAAAAAAAAAAABD/2gAIAVkABj8CP//EABcQAQADAAAAAAAAAAAAAAAAAAABEVH/2gAIAUsABj8C20v/xAAUEAEAAAAAAAAA"
+     "AAAAAAAAAAAQ/9oACAFDAAE/ITv/xAAVEAEBAAAAAAAAAAAAAAAAAAABEP/aAAgBTQABPyEI/wD/xAAUEAEAAAAAAAAAAAAAAAAA"
+     "AAAQ/9oACAFZAAE/IT//xAAXEAEAAwAAAAAAAAAAAAAAAAAAIcHw/9oACAFLAAE/IcoVv//aAA4EQwBNAFkASwAAABAi/8QAFxAB"
+     "AAMAAAAAAAAAAAAAAAAAAAEhMf/aAAgBQwABPxCo2L//xAAWEAADAAAAAAAAAAAAAAAAAAAAATH/2gAIAU0AAT8QRVEH/8QAFhAB"
+     "AQEAAAAAAAAAAAAAAAAAADEh/9oACAFZAAE/EMYh/8QAGhAAAQUBAAAAAAAAAAAAAAAAABExUYHwkf/aAAgBSwABPxDVidkys//Z"},
+    {"YCCK, 4:2:0", 18, 15, 3, 0xACB88BB4,
+     "/9j/7gAOQWRvYmUAZAAAAAAC/9sAQwAbEhQXFBEbFxYXHhwbIChCKyglJShROj0wQmBVZWRfVV1baniZgWpxkHNbXYW1hpCeo6ut"
+     "q2eAvMm6pseZqKuk/9sAQwEcHh4oIyhOKytOpG5dbqSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSkpKSk"
+     "pKSkpKSk/8AAFAgADwASBAEiAAIRAQMRAQQiAP/EABcAAQEBAQAAAAAAAAAAAAAAAAAEAgX/xAAoEAAABAMHBAMAAAAAAAAAAAAA"
+     "AQIRAxM1BBUhUWOCkRJkouEUIlL/xAAWAQEBAQAAAAAAAAAAAAAAAAACAAP/xAAcEQABBAMBAAAAAAAAAAAAAAAAAQIDEwQSITL/"
+     "2gAOBAEAAhEDEQQAAD8A5q0K6xTBiLQWAvh2Mon2PAhi1WcoaGSTB2LN64hpjSN1VzjVG1pu1m5zCja03azc5hRtabtZucwo2tN2"
+     "s3OYm+Uv9EAlNBuYBUwFc0XJ3Hh7ALk7jw9gP//Z"},
+    {"16-bit quantization table", 17, 9, 3, 0x8A482550,
+     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wCDEAGQARMBLAFeASwA+gGQAV4BRQFeAcIBqQGQAdsCWAPoAooCWAImAiYCWATJA2sDnQLV"
+     "A+gFqgT7BfUF3AWRBPsFeAVfBkAHCAj8B54GQAakCH8GvQVfBXgH0AqlB+kIfwlHCZIKDwooCg8GDgeFCwkL0QrwCcQLuAj8Cd0K"
+     "Dwmr/9sAgxEBqQHCAcICWAINAlgElwKKAooElwmrBnIFeAZyCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJ"
+     "qwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJq//BABEIAAkAEQMBIQAC"
+     "EQEDEQH/xAAVAAEBAAAAAAAAAAAAAAAAAAABAP/EABUQAQEAAAAAAAAAAAAAAAAAAAAR/8QAFQEBAQAAAAAAAAAAAAAAAAAAAAH/"
+     "xAAWEQEBAQAAAAAAAAAAAAAAAAAAARH/2gAMAwEAAhEDEQA/AFESiI0IFpSI/9k="},
+    {"orientation 6", 6, 11, 3, 0x9E44134C,
+     "/9j/4QAuRXhpZgAATU0AKgAAAAgAAgEPAAIAAAABQQAAAAESAAMAAAABAAYAAAAAAAD/2wBDABALDA4MChAODQ4SERATGCgaGBYW"
+     "GDEjJR0oOjM9PDkzODdASFxOQERXRTc4UG1RV19iZ2hnPk1xeXBkeFxlZ2P/2wBDARESEhgVGC8aGi9jQjhCY2NjY2NjY2NjY2Nj"
+     "Y2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2NjY2P/wAARCAAGAAsDASIAAhEBAxEB/8QAFgABAQEAAAAAAAAAAAAA"
+     "AAAAAAQG/8QAGRAAAwEBAQAAAAAAAAAAAAAAAAECAxEx/8QAFAEBAAAAAAAAAAAAAAAAAAAABP/EABoRAAICAwAAAAAAAAAAAAAA"
+     "AAECAAQDESH/2gAMAwEAAhEDEQA/ANBlUvHwlvOXbfAAdTGoB5A32KaCz//Z"},
+};
+
+Vec file_named(std::string_view name) {
+    for (const JpegFile& file : kFiles)
+        if (file.name == name) return file.bytes();
+    fail("no file ", name);
+}
+
+std::string jpeg_error(const Vec& bytes) {
+    return error_of([&] { decode_jpeg(bytes, "t.jpg"); });
+}
+
+/// Returns the offset of the segment with this marker.
+size_t segment_at(const Vec& file, int marker) {
+    for (size_t at = 2; at + 4 < file.size() && file[at] == 0xFF; at += 2 + size_t(file[at + 2] << 8 | file[at + 3]))
+        if (file[at + 1] == marker) return at;
+    fail("no marker ", marker);
+}
+
+/// Returns the file with a byte of a segment set; offset 0 is the byte FF of the marker.
+Vec with_byte(Vec file, int marker, size_t offset, int value) {
+    file[segment_at(file, marker) + offset] = uint8_t(value);
+    return file;
+}
+
+Vec without_segment(Vec file, int marker) {
+    const size_t at = segment_at(file, marker), length = 2 + size_t(file[at + 2] << 8 | file[at + 3]);
+    file.erase(file.begin() + int64_t(at), file.begin() + int64_t(at + length));
+    return file;
+}
+
+Vec with_bytes_at(Vec file, size_t at, const Vec& bytes) {
+    file.insert(file.begin() + int64_t(at), bytes.begin(), bytes.end());
+    return file;
+}
+
+constexpr int kSof0 = 0xC0, kDht = 0xC4, kSos = 0xDA, kDqt = 0xDB;
+
+TEST_SUITE("data") {
+    TEST_CASE("jpeg: has the pixels of Pillow") {
+        for (const JpegFile& file : kFiles) {
+            CAPTURE(file.name);
+            const Vec bytes = file.bytes();
+            CHECK(is_jpeg(bytes));
+            const Image image = decode_jpeg(bytes, "t.jpg");
+            CHECK(image.width == file.width);
+            CHECK(image.height == file.height);
+            CHECK(image.channels == file.channels);
+            CHECK(image.bit_depth == 8);
+            CHECK(crc32(image.pixels) == file.crc);
+        }
+        CHECK(!is_jpeg({}));
+        CHECK(!is_jpeg(Vec{0x89, 'P', 'N', 'G'}));
+    }
+
+    TEST_CASE("jpeg: applies each orientation") {
+        const Vec file = file_named("orientation 6");
+        const size_t value = segment_at(file, 0xE1) + 4 + 6 + 8 + 2 + 12 + 9;
+        REQUIRE(file[value] == 6);
+        const auto turned = [&](int orientation) {
+            Vec changed = file;
+            changed[value] = uint8_t(orientation);
+            return decode_jpeg(changed, "t.jpg");
+        };
+        const Image plain = turned(1);
+        CHECK(turned(0).pixels == plain.pixels);
+        CHECK(turned(9).pixels == plain.pixels);
+        const int64_t w = plain.width, h = plain.height;
+        for (int orientation = 2; orientation <= 8; ++orientation) {
+            CAPTURE(orientation);
+            const Image image = turned(orientation);
+            REQUIRE(image.width == (orientation < 5 ? w : h));
+            bool same = true;
+            for (int64_t y = 0; y < h; ++y)
+                for (int64_t x = 0; x < w; ++x) {
+                    // Where the sides of the stored image go, by the table of Exif 2.32, section 4.6.4
+                    const std::array<std::array<int64_t, 2>, 9> target = {{{},
+                                                                           {x, y},
+                                                                           {w - 1 - x, y},
+                                                                           {w - 1 - x, h - 1 - y},
+                                                                           {x, h - 1 - y},
+                                                                           {y, x},
+                                                                           {h - 1 - y, x},
+                                                                           {h - 1 - y, w - 1 - x},
+                                                                           {y, w - 1 - x}}};
+                    const auto [to_x, to_y] = target[size_t(orientation)];
+                    for (int64_t k = 0; k < 3; ++k)
+                        same &= image.pixels[size_t((to_y * image.width + to_x) * 3 + k)] ==
+                                plain.pixels[size_t((y * w + x) * 3 + k)];
+                }
+            CHECK(same);
+        }
+    }
+
+    TEST_CASE("jpeg: the inverse DCT rounds almost like an exact one") {
+        Rng rng(7, Purpose::test);
+        constexpr double kPi = 3.14159265358979323846;
+        for (int round = 0; round < 300; ++round) {
+            int16_t block[64] = {};
+            const int count = 1 + round % 64;
+            for (int i = 0; i < count; ++i) block[rng.uniform_below(64)] = int16_t(int(rng.uniform_below(601)) - 300);
+            uint8_t samples[64];
+            write_jpeg_block(block, false, samples, 8);
+            for (int y = 0; y < 8; ++y)
+                for (int x = 0; x < 8; ++x) {
+                    double sum = 128; // T.81, section A.3.3
+                    for (int v = 0; v < 8; ++v)
+                        for (int u = 0; u < 8; ++u)
+                            sum += block[8 * v + u] * (u ? 1 : std::sqrt(0.5)) * (v ? 1 : std::sqrt(0.5)) / 4 *
+                                   std::cos((2 * x + 1) * u * kPi / 16) * std::cos((2 * y + 1) * v * kPi / 16);
+                    CHECK(std::abs(samples[8 * y + x] - std::clamp(sum, 0.0, 255.0)) < 0.6);
+                }
+        }
+        for (int dc = -1200; dc <= 1200; ++dc) { // the shortcut gives the same samples
+            const int16_t block[64] = {int16_t(dc)};
+            uint8_t quick[64], slow[64];
+            write_jpeg_block(block, true, quick, 8);
+            write_jpeg_block(block, false, slow, 8);
+            CHECK(std::equal(quick, quick + 64, slow));
+        }
+    }
+
+    TEST_CASE("jpeg: converts every chroma to RGB") {
+        JpegPlane planes[3];
+        for (int k = 0; k < 3; ++k) {
+            planes[k].width = planes[k].stride = 256, planes[k].height = 256;
+            for (int y = 0; y < 256; ++y)
+                for (int x = 0; x < 256; ++x) planes[k].samples.push_back(uint8_t(k == 0 ? 100 : k == 1 ? y : x));
+        }
+        const JpegPlane* const pointers[] = {&planes[0], &planes[1], &planes[2]};
+        const Image image = jpeg_image(256, 256, JpegColours::ycc, pointers);
+        double most = 0;
+        for (int y = 0; y < 256; ++y)
+            for (int x = 0; x < 256; ++x) {
+                const double cb = y - 128, cr = x - 128;
+                const double wanted[] = {100 + 1.402 * cr, 100 - 0.344136 * cb - 0.714136 * cr, 100 + 1.772 * cb};
+                for (int k = 0; k < 3; ++k)
+                    most = std::max(most, std::abs(image.pixels[size_t((y * 256 + x) * 3 + k)] -
+                                                   std::clamp(wanted[k], 0.0, 255.0)));
+            }
+        CHECK(most < 0.51);
+    }
+
+    TEST_CASE("jpeg: skips bytes between segments and after the end") {
+        const Vec good = file_named("baseline, 4:2:0");
+        const Image image = decode_jpeg(good, "t.jpg");
+        Vec changed =
+            with_bytes_at(good, segment_at(good, kSof0), {1, 2, 0xFF, 0, 0xFF, 0xFF}); // the last is a fill byte
+        changed = with_bytes_at(changed, segment_at(good, kDqt), {0xFF, 0xFE, 0, 4, 'h', 'i'});
+        changed = with_bytes_at(changed, changed.size() - 2, {9, 9});
+        changed = with_bytes_at(changed, changed.size(), {0xFF, 0xD8, 3});
+        CHECK(decode_jpeg(changed, "t.jpg").pixels == image.pixels);
+    }
+
+    TEST_CASE("jpeg: has a message for each violation") {
+        const Vec good = file_named("baseline, 4:2:0"), progressive = file_named("progressive, 4:2:0"),
+                  restarts = file_named("4:2:2, a restart marker after each MCU");
+        const Vec end{0xFF, 0xD9};
+        Vec changed_restart = restarts;
+        constexpr std::array<uint8_t, 2> kSecond = {0xFF, 0xD1};
+        const auto restart =
+            std::search(changed_restart.begin(), changed_restart.end(), kSecond.begin(), kSecond.end());
+        REQUIRE(restart != changed_restart.end());
+        restart[1] = 0xD5;
+        const size_t data = segment_at(good, kSos) + 14;
+        const struct {
+            const char* text;
+            Vec file;
+        } cases[] = {
+            {"start of a JPEG", {0x89, 'P', 'N', 'G'}},
+            {"got a lossless file", with_byte(good, kSof0, 1, 0xC3)},
+            {"got a lossless file", with_byte(good, kSof0, 1, 0xCB)},
+            {"got a hierarchical file", with_byte(good, kSof0, 1, 0xC5)},
+            {"got a hierarchical file", with_byte(good, kSof0, 1, 0xDE)},
+            {"got arithmetic coding", with_byte(good, kSof0, 1, 0xC9)},
+            {"got arithmetic coding", with_byte(good, kSof0, 1, 0xCA)},
+            {"samples of 8 bits, got 12", with_byte(with_byte(good, kSof0, 4, 12), kSof0, 1, 0xC1)},
+            {"a height after the image is not supported", with_byte(good, kSof0, 6, 0)},
+            {"expected a width", with_byte(good, kSof0, 8, 0)},
+            {"at most 67108864 pixels, got 65299 x 65293", with_byte(with_byte(good, kSof0, 5, 255), kSof0, 7, 255)},
+            {"at least one bit for each", with_byte(with_byte(good, kSof0, 5, 20), kSof0, 7, 20)},
+            {"frame header: unexpected length 15", with_byte(good, kSof0, 9, 2)},
+            {"sampling factors of 1 to 4, got 5 x 1", with_byte(good, kSof0, 11, 0x51)},
+            {"sampling factors of 1 to 4, got 1 x 0", with_byte(good, kSof0, 11, 0x10)},
+            {"at most 10 blocks per MCU, got 18", with_byte(good, kSof0, 11, 0x44)},
+            {"expected quantization table 0 to 3, got 4", with_byte(good, kSof0, 12, 4)},
+            {"expected quantization table 3 before the scan", with_byte(good, kSof0, 12, 3)},
+            {"expected quantization table 0 to 3, got 7", with_byte(good, kDqt, 4, 7)},
+            {"quantization table: expected 128 bytes, got 64", with_byte(good, kDqt, 4, 0x10)},
+            {"expected Huffman table 0 to 3, got 4", with_byte(good, kDht, 4, 4)},
+            {"more codes than their lengths allow", with_byte(with_byte(good, kDht, 5, 3), kDht, 6, 0)},
+            {"DC symbols of 0 to 15, got 16", with_byte(good, kDht, 21, 16)},
+            {"expected Huffman tables", without_segment(good, kDht)},
+            {"expected a frame header before a scan", without_segment(good, kSof0)},
+            {"expected one frame header", with_bytes_at(good, segment_at(good, kSos), {0xFF, 0xC0, 0, 2})},
+            {"expected a frame header before the end", {0xFF, 0xD8, 0xFF, 0xD9}},
+            {"scan header: unexpected component 9", with_byte(good, kSos, 5, 9)},
+            {"scan header: unexpected component 1", with_byte(good, kSos, 7, 1)},
+            {"expected Huffman tables 0 to 3, got 4", with_byte(good, kSos, 6, 0x40)},
+            {"scan header: unexpected length", with_byte(good, kSos, 4, 2)},
+            {"image data of 3 components, got fewer", with_bytes_at(good, segment_at(good, kSos), end)},
+            {"restart interval: expected 2 bytes", with_bytes_at(good, 2, {0xFF, 0xDD, 0, 3, 1})},
+            {"expected restart marker 209, got marker 213", changed_restart},
+            {"expected a segment of at least 2 bytes, got 1", with_bytes_at(good, 2, {0xFF, 0xFE, 0, 1})},
+            {"expected more image data, got a marker; the file is cut off", with_bytes_at(good, data, end)},
+            {"expected a marker, got the end of the file; the file is cut off", Vec(good.begin(), good.end() - 2)},
+            {"no Huffman code", with_bytes_at(good, data, Vec(64, 0xFE))},
+            {"scan header: invalid coefficients 0 to 5", with_byte(progressive, kSos, 12, 5)},
+            {"scan header: invalid coefficients 1 to 0", with_byte(progressive, kSos, 11, 1)},
+            {"bits 3 and 1", with_byte(progressive, kSos, 13, 0x31)},
+            {"bits 0 and 14", with_byte(progressive, kSos, 13, 14)},
+            {"does not continue earlier scans", with_byte(progressive, kSos, 13, 0x21)},
+        };
+        for (const auto& c : cases) {
+            const std::string error = jpeg_error(c.file);
+            CAPTURE(std::string(c.text));
+            CAPTURE(error);
+            CHECK(contains(error, c.text));
+            CHECK((contains(error, "t.jpg") && error.find('\n') == std::string::npos));
+        }
+    }
+
+    TEST_CASE("jpeg: rejects every truncation, and survives every changed byte") {
+        for (const char* name : {"baseline, 4:2:0", "progressive, 4:2:0", "4:2:2, a restart marker after each MCU"}) {
+            CAPTURE(name);
+            const Vec good = file_named(name);
+            for (size_t cut = 0; cut < good.size(); ++cut) {
+                CAPTURE(cut);
+                const std::string error = jpeg_error({good.begin(), good.begin() + int64_t(cut)});
+                CHECK(contains(error, cut < 3 ? "start of a JPEG" : "the file is cut off"));
+            }
+            for (size_t i = 0; i < good.size(); ++i)
+                for (const int change : {1, 2, 16, 0x80, 0xFF}) {
+                    Vec bad = good;
+                    bad[i] ^= uint8_t(change);
+                    Image image;
+                    if (!error_of([&] { image = decode_jpeg(bad, "t"); }).empty()) continue;
+                    CHECK(image.pixels.size() == size_t(image.width * image.height * image.channels));
+                }
+        }
+    }
+
+} // TEST_SUITE
+
+} // namespace
+} // namespace rg::data
