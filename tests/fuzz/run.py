@@ -10,6 +10,7 @@ more than 16 MiB, or 512 MiB in all, is a finding, since inputs have at most 4.5
 """
 
 import argparse
+import base64
 import gzip
 import io
 import os
@@ -77,6 +78,14 @@ def seeds(name):
         return ([bytes([0]) + png(), bytes([1]) + png(16, 6), bytes([1]) + png(8, 4, 0), bytes([1]) + png(8, 0)]
                 + [bytes([1]) + png(8, 3, 0, palette)]
                 + [bytes([2, form, 6, 5, flags]) + WORDS[:60] for form in range(15) for flags in (4, 3)])
+    if name == "jpeg":
+        text = (pathlib.Path(__file__).parent.parent / "test_data_jpeg.cpp").read_text()
+        files = re.findall(r'0x[0-9A-F]{8},\s*((?:"[A-Za-z0-9+/=]+"\s*)+)}', text)
+        scans = b"".join(bytes([components, 0, bits, 0, 40]) + WORDS[:40]
+                         for components, bits in ((15, 1), (15, 0x10), (1, 1), (1, 0x10)))
+        return ([b"\0" + base64.b64decode(re.sub(r'[\s"]', "", f)) for f in files]
+                + [bytes([1, form, 16, 9]) + bytes([0x11, 0, 0, 0][: 3 if form & 2 else 4 if form & 4 else 1])
+                   + (b"\2" if form & 64 else b"") + b"\3" + scans for form in range(0, 128, 5)])
     if name == "cifar":
         return [bytes([0, 0, 1, 0, 1, 7]), bytes([1, 0, 1, 0, 2, 1, 99, 0, 5]), b"\0\0\0\0\0cat\ndog\r\n\n"]
     if name == "idx":
