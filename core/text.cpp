@@ -88,6 +88,12 @@ std::string csv_field(std::string_view text) {
     return out + '"';
 }
 
+std::string lower(std::string text) {
+    for (char& c : text)
+        if (c >= 'A' && c <= 'Z') c = char(c | 32);
+    return text;
+}
+
 std::vector<std::string> split(std::string_view text, char separator) {
     std::vector<std::string> parts;
     for (size_t begin = 0;;) {

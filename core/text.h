@@ -3,7 +3,7 @@
 //
 // A file name can contain a line break, a colour code or a cursor movement. Pass such text through printable()
 // before a terminal shows it, and through csv_field() before it becomes part of a CSV line. core/json.h itself escapes
-// what JSON requires. For a shell, use shell_word() of data/pipe.h.
+// what JSON requires. For a shell, use shell_word() of data/command.h.
 #pragma once
 
 #include <charconv>
@@ -34,6 +34,9 @@ bool read_number(std::string_view text, T& value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size();
 }
+
+/// Returns the text with the letters A to Z in lower case.
+std::string lower(std::string text);
 
 /// Returns the parts of a text between the separators, one more than there are separators.
 std::vector<std::string> split(std::string_view text, char separator);

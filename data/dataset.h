@@ -6,7 +6,6 @@
 #pragma once
 
 #include "ringgrad/core/tensor.h"
-#include "ringgrad/data/fetch.h"
 
 #include <span>
 #include <vector>
@@ -19,6 +18,7 @@ struct ImageSet {
     std::vector<int32_t> labels = {}; // [count], each an index into classes
     std::vector<std::string> classes = {};
     std::vector<float> targets = {}; // [count] or empty: a number for each image, such as an angle
+    std::vector<std::string> names = {}; // [count] or empty: paths of the images below the folder of the set
 
     int64_t image_bytes() const { return height * width * channels; }
     std::span<const uint8_t> image(int64_t i) const {
@@ -44,14 +44,14 @@ struct LoadOptions {
     double test_fraction = 0.2;
     uint64_t seed = 0;
     bool skip_other_images = false; // false: an image that cannot be used is an error (image_folder.h)
-    FetchOptions fetch = {};        // for data that are not in a folder
+    std::string cache = {};         // folder for copies of remote data (source.h); empty: default_cache()
 };
 /// Returns the sets with a new `source`, which consists of `what`, their sizes and `note`.
 TrainTest described(TrainTest sets, const std::string& what, const std::string& note = "");
 
 /// Returns the training images of `sets`, and the test set of `other` (or, if that is empty, its training images).
-/// Gives equal class names equal labels. Throws Error if the class names (in any order), image sizes or channels of the
-/// two differ.
+/// Gives equal class names equal labels. Throws Error if the test set has a class that the training images lack, or if
+/// image sizes or channels of the two differ.
 TrainTest with_test_set(TrainTest sets, TrainTest other);
 
 /// Returns all pixels as a u8 tensor [count height width channels], in device memory if the context has a device.

@@ -1,13 +1,16 @@
-// Reads class folders of PNGs. Lists all files first, to report missing and unusable images before minutes of decoding.
+// Reads folders of images. Lists all files first, to report missing and unusable images before minutes of decoding.
 #include "ringgrad/data/image_folder.h"
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/stop.h"
 #include "ringgrad/core/text.h"
+#include "ringgrad/data/jpeg.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 namespace rg::data {
 
@@ -50,109 +53,62 @@ void check_link(const fs::directory_entry& entry) {
              entry.path().string(), ")");
 }
 
-/// Adds the images among these files to `others`.
-void add_images(OtherImages& others, std::vector<fs::path> files, const char* where) {
-    std::sort(files.begin(), files.end());
-    for (const fs::path& file : files)
-        if (const std::string format = image_format(file.string(), as_bytes(first_bytes(file))); !format.empty())
-            others.add(file.string(), format + where);
-}
+/// Returns true for names of files and folders that systems put beside the user's: hidden ones, and previews.
+bool is_hidden(const std::string& name) { return name.starts_with('.') || name == "__MACOSX" || name == "@eaDir"; }
 
-/// Returns the class folders. Adds images beside them to `others`.
-std::vector<fs::path> class_folders(const std::string& path, OtherImages& others) {
-    std::vector<fs::path> folders, files;
-    for (const fs::directory_entry& entry : fs::directory_iterator(path)) {
-        if (is_hidden(entry.path().filename())) continue;
-        check_link(entry);
-        if (entry.is_directory())
-            folders.push_back(entry.path());
-        else if (entry.is_regular_file())
-            files.push_back(entry.path());
-    }
-    std::sort(folders.begin(), folders.end());
-    RG_CHECK(!folders.empty(), "image folder: expected class folders of PNG images, got none (", path, ")");
-    add_images(others, std::move(files), " beside the class folders");
-    return folders;
-}
+/// The files of a folder, as paths below it.
+struct Listing {
+    std::vector<std::string> images, tables, folders;
+    OtherImages others;
+};
 
-/// Returns true if a file is a PNG. Without `by_content`, believes the name .png, so that the file is opened only once.
-bool is_png_file(const fs::path& file, bool by_content) {
-    if (!by_content && lower(file.extension().string()) == ".png") return true;
-    return image_format(file.string(), as_bytes(first_bytes(file))) == "PNG";
-}
+bool can_read(const std::string& format) { return format == "PNG" || format == "JPEG"; }
 
-/// Returns the PNGs anywhere below a folder. Adds other images to `others`. A file that is only named like a PNG is one
-/// of these if it will be skipped; otherwise the decoder refuses it.
-std::vector<fs::path> images_below(const fs::path& folder, OtherImages& others, bool skip_other_images) {
-    std::vector<fs::path> pngs, files;
+/// Lists a folder. Believes names that end in .png or .jpg, so that such files are opened only once, unless images of
+/// other formats are skipped.
+Listing list(const fs::path& folder, bool skip_other_images) {
+    Listing listing;
+    std::vector<std::pair<std::string, std::string>> others; // path, format
     constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
     for (auto entry = fs::recursive_directory_iterator(folder, kFollow); entry != fs::end(entry); ++entry) {
         check_stop();
-        if (is_hidden(entry->path().filename())) {
+        const fs::path& file = entry->path();
+        if (is_hidden(file.filename().string())) {
             entry.disable_recursion_pending();
             continue;
         }
         check_link(*entry);
-        if (entry->is_regular_file())
-            (is_png_file(entry->path(), skip_other_images) ? pngs : files).push_back(entry->path());
+        std::string below = file.lexically_relative(folder).generic_string();
+        if (entry->is_directory()) listing.folders.push_back(below + "/");
+        if (!entry->is_regular_file()) continue;
+        if (file.filename() == kAnglesFile) {
+            listing.tables.push_back(below);
+        } else if (!skip_other_images && can_read(image_format(file.string(), {}))) {
+            listing.images.push_back(std::move(below));
+        } else if (const std::string format = image_format(file.string(), as_bytes(first_bytes(file))); can_read(format))
+            listing.images.push_back(std::move(below));
+        else if (!format.empty())
+            others.emplace_back(file.string(), format);
     }
-    std::sort(pngs.begin(), pngs.end());
-    add_images(others, std::move(files), "");
-    return pngs;
+    std::sort(others.begin(), others.end());
+    for (const auto& [name, format] : others) listing.others.add(name, format);
+    return listing;
 }
 
-struct Listed {
-    std::string path;
-    int32_t label;
-};
-
-/// Returns every PNG and its label. Fills `classes` if it is empty.
-std::vector<Listed> list(const std::string& path, std::vector<std::string>& classes, bool skip_other_images) {
-    const bool given = !classes.empty();
-    std::vector<Listed> files;
+/// Returns the folders with no image anywhere below them.
+std::vector<std::string> without_images(const Listing& listing) {
+    std::set<std::string_view> with_images;
+    for (const std::string& image : listing.images)
+        for (size_t slash = image.rfind('/'); slash != image.npos; slash = slash == 0 ? image.npos : image.rfind('/', slash - 1))
+            if (!with_images.insert(std::string_view(image).substr(0, slash + 1)).second) break;
     std::vector<std::string> empty;
-    OtherImages others;
-    for (const fs::path& folder : class_folders(path, others)) {
-        const std::string name = folder.filename().string();
-        if (!given) classes.push_back(name);
-        const auto match = std::find(classes.begin(), classes.end(), name);
-        RG_CHECK(match != classes.end(), "image folder: expected the ", classes.size(),
-                 " classes of the training set, got ", name, " (", path, ")");
-        const std::vector<fs::path> images = images_below(folder, others, skip_other_images);
-        if (images.empty()) empty.push_back(folder.string());
-        for (const fs::path& image : images) files.push_back({image.string(), int32_t(match - classes.begin())});
-    }
-    if (!skip_other_images) others.check(); // the error below would not mention the JPEGs in a folder without PNGs
-    RG_CHECK(empty.empty(), "image folder: expected PNG images, got none (", empty[0], ")");
-    return files;
-}
-
-std::vector<float> targets_of(const std::vector<Listed>& files, const std::string& folder) {
-    const std::string table = folder + "/" + kAnglesFile;
-    std::vector<float> targets;
-    if (!fs::exists(table)) return targets;
-    const Angles numbers = parse_angles(read_file(table), table);
-    for (const Listed& file : files) {
-        const std::string name = fs::path(file.path).lexically_relative(folder).generic_string();
-        const auto number = numbers.find(name);
-        RG_CHECK(number != numbers.end(), "image folder: expected a line for ", name, ", got none (", table, ")");
-        targets.push_back(number->second);
-    }
-    return targets;
+    for (const std::string& folder : listing.folders)
+        if (!with_images.contains(folder)) empty.push_back(folder);
+    std::sort(empty.begin(), empty.end());
+    return empty;
 }
 
 } // namespace
-
-std::string lower(std::string text) {
-    for (char& c : text)
-        if (c >= 'A' && c <= 'Z') c = char(c | 32);
-    return text;
-}
-
-bool is_hidden(const fs::path& path) {
-    return std::any_of(path.begin(), path.end(),
-                       [](const fs::path& name) { return name != "." && name != ".." && name.string()[0] == '.'; });
-}
 
 std::string image_format(const std::string& name, Bytes begin) {
     const std::string_view bytes = as_text(begin.first(std::min(begin.size(), kFormatBytes)));
@@ -166,24 +122,26 @@ std::string image_format(const std::string& name, Bytes begin) {
     return {};
 }
 
+Image read_image(const std::string& path) {
+    const std::string file = read_file(path);
+    const Bytes bytes = as_bytes(file);
+    if (is_jpeg(bytes)) return decode_jpeg(bytes, path);
+    const std::string format = image_format(path, bytes);
+    RG_CHECK(is_png(bytes) || path.ends_with(".png") || format == "PNG", "expected a PNG or a JPEG, got ",
+             format.empty() || can_read(format) ? "another file" : format, " (", path, ")",
+             format.empty() || can_read(format) ? "" : cat("; ", kHowToConvert));
+    return decode_png(bytes, path);
+}
+
 void OtherImages::add(const std::string& name, const std::string& format_name) {
     if (count++ == 0) first = name, format = format_name;
 }
 
 void OtherImages::check() const {
     if (count == 0) return;
-    fail("image folder: expected only PNG images in class folders, got ", count, " other image",
+    fail("image folder: expected only PNG and JPEG images in class folders, got ", count, " other image",
          count == 1 ? ", " : "s, the first is ", first, " (", format, "); ", kHowToConvert,
          ", then remove the original; or leave out such files with --skip-other-images");
-}
-
-std::vector<fs::path> png_files(const fs::path& folder, bool skip_other_images) {
-    RG_CHECK(fs::is_directory(folder), "expected a folder of PNG images, got none (", folder.string(),
-             "); check the path");
-    OtherImages others;
-    std::vector<fs::path> pngs = images_below(folder, others, skip_other_images);
-    if (!skip_other_images) others.check();
-    return pngs;
 }
 
 Angles parse_angles(const std::string& text, const std::string& name) {
@@ -204,27 +162,82 @@ Angles parse_angles(const std::string& text, const std::string& name) {
     return numbers;
 }
 
-ImageSet read_image_folder(const std::string& path, int channels, std::vector<std::string> classes,
-                           bool skip_other_images) {
-    Conversion conversion({.channels = channels});
-    return read_image_folder(path, conversion, std::move(classes), skip_other_images);
-}
-
-ImageSet read_image_folder(const std::string& path, Conversion& conversion, std::vector<std::string> classes,
-                           bool skip_other_images) try {
-    RG_CHECK(fs::is_directory(path), "image folder: expected a folder, got ", fs::exists(path) ? "a file" : "nothing",
-             " (", path, ")");
-    const std::vector<Listed> files = list(path, classes, skip_other_images);
-    ImageSet set;
-    set.classes = std::move(classes);
-    set.targets = targets_of(files, path);
-    for (const Listed& file : files) set.labels.push_back(file.label);
-    conversion.append(
-        set, int64_t(files.size()), [&](int64_t i) { return files[size_t(i)].path; },
-        [&](int64_t i) { return read_png(files[size_t(i)].path); });
-    return set;
+ImageFolder::ImageFolder(const std::string& folder, bool skip_other_images) try
+    : folder_(folder), skip_other_images_(skip_other_images) {
+    RG_CHECK(fs::is_directory(folder), "image folder: expected a folder, got ", fs::exists(folder) ? "a file" : "nothing",
+             " (", folder, ")");
+    const Listing listing = list(folder, skip_other_images);
+    if (!skip_other_images) listing.others.check();
+    layout_ = layout_of(listing.images, folder);
+    empty_folders_ = without_images(listing);
+    for (const std::string& table : listing.tables) {
+        const std::string path = folder + "/" + table;
+        angles_[table.substr(0, table.rfind('/') + 1)] = parse_angles(read_file(path), path);
+    }
 } catch (const fs::filesystem_error& error) {
     fail("image folder: cannot read ", error.path1().string(), ": ", error.code().message());
+}
+
+float ImageFolder::angle(const Layout::Image& image) const {
+    for (size_t end = image.path.rfind('/') + 1;; end = image.path.rfind('/', end - 2) + 1) {
+        if (const auto table = angles_.find(std::string_view(image.path).substr(0, end)); table != angles_.end())
+            if (const auto line = table->second.find(std::string_view(image.path).substr(end)); line != table->second.end())
+                return line->second;
+        if (end < 2) return NAN;
+    }
+}
+
+ImageSet ImageFolder::read(const std::vector<Layout::Image>& images, const std::vector<std::string>& classes,
+                           Conversion& conversion) const {
+    ImageSet set;
+    set.classes = classes;
+    OtherImages beside;
+    std::vector<std::string> paths;
+    for (const Layout::Image& image : images) {
+        const auto match = std::find(classes.begin(), classes.end(), image.label());
+        if (image.length == 0) {
+            beside.add(path(image), "an image beside the class folders");
+            continue;
+        }
+        RG_CHECK(match != classes.end(), "image folder: expected the ", classes.size(),
+                 " classes of the training set, got ", image.label(), " (", folder_, ")");
+        set.labels.push_back(int32_t(match - classes.begin()));
+        set.names.push_back(image.path);
+        if (!has_angles()) continue;
+        set.targets.push_back(angle(image));
+        RG_CHECK(!std::isnan(set.targets.back()), "image folder: expected a line for ", image.path, " in ", kAnglesFile,
+                 ", got none (", folder_, ")");
+    }
+    if (!skip_other_images_) beside.check();
+    const auto file = [&](int64_t i) { return folder_ + "/" + set.names[size_t(i)]; };
+    conversion.append(set, std::ssize(set.labels), file, [&](int64_t i) { return read_image(file(i)); });
+    return set;
+}
+
+TrainTest ImageFolder::read(Conversion& conversion) const {
+    const std::vector<std::string> classes = layout_.classes();
+    RG_CHECK(!classes.empty(), "image folder: expected class folders of images, got none (", folder_, ")");
+    for (const std::vector<Layout::Image>* images : {&layout_.train, &layout_.test})
+        for (const Layout::Image& image : *images)
+            for (const std::string& empty : empty_folders_) // a folder beside a class folder is one, too
+                RG_CHECK(image.length == 0 || empty.rfind('/', empty.size() - 2) + 1 != image.position ||
+                             !empty.starts_with(std::string_view(image.path).substr(0, image.position)),
+                         "image folder: expected images, got none (", folder_, "/",
+                         empty.substr(0, empty.size() - 1), ")");
+    TrainTest sets{read(layout_.train, classes, conversion), read(layout_.test, classes, conversion), "",
+                   layout_.warnings};
+    if (classes.size() == 1)
+        sets.warnings.push_back(cat("warning: all images have one class, ", classes[0]));
+    const ImageSet &a = sets.train, &b = sets.test;
+    RG_CHECK(a.count == 0 || b.count == 0 || (a.height == b.height && a.width == b.width),
+             "image folder: expected the size of the training images, ", a.width, " x ", a.height, ", got ", b.width,
+             " x ", b.height, " (", folder_, "/", layout_.test_name, "); give --size to resize all images");
+    return sets;
+}
+
+ImageSet read_image_folder(const std::string& folder, int channels, bool skip_other_images) {
+    Conversion conversion({.channels = channels});
+    return ImageFolder(folder, skip_other_images).read(conversion).train;
 }
 
 } // namespace rg::data

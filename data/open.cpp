@@ -1,13 +1,12 @@
-// Recognises the kind of data at a path.
+// Recognises the kind of data in a folder.
 #include "ringgrad/data/open.h"
 
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/idx.h"
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/sample.h"
-#include "ringgrad/data/shards.h"
+#include "ringgrad/data/source.h"
 
-#include <algorithm>
 #include <filesystem>
 
 namespace rg::data {
@@ -16,48 +15,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Returns the number of visible folders directly below a folder.
-int64_t count_folders(const std::string& path) {
-    return std::count_if(fs::directory_iterator(path), {}, [](const fs::directory_entry& entry) {
-        return entry.is_directory() && !is_hidden(entry.path().filename());
-    });
-}
-
-/// Returns true if a folder exists and has sub-folders, but no .png files beside them. With such files, a folder train/
-/// is a class itself.
-bool holds_class_folders(const std::string& path) {
-    if (!fs::is_directory(path) || count_folders(path) == 0) return false;
-    return std::none_of(fs::directory_iterator(path), {}, [](const fs::directory_entry& entry) {
-        return lower(entry.path().extension().string()) == ".png";
-    });
-}
-
-TrainTest load_image_folders(const std::string& path, const LoadOptions& options) {
-    Conversion conversion(options);
-    const auto read = [&](const std::string& folder, std::vector<std::string> classes) {
-        return read_image_folder(folder, conversion, std::move(classes), options.skip_other_images);
-    };
-    const std::string what = "PNG images in " + path, train = path + "/train";
-    for (const char* const name : {"/test", "/val", "/validation"}) {
-        const std::string test = path + name;
-        if (!fs::is_directory(train) || !fs::is_directory(test)) continue;
-        TrainTest sets{read(train, {}), {}, ""};
-        sets.test = read(test, sets.train.classes);
-        const ImageSet &a = sets.train, &b = sets.test;
-        RG_CHECK(a.height == b.height && a.width == b.width, "image folder: expected the size of the training images, ",
-                 a.width, " x ", a.height, ", got ", b.width, " x ", b.height, " (", test,
-                 "); give --size to resize all images");
-        sets.warnings = conversion.warnings();
-        return described(std::move(sets), cat(what, " (train and ", name + 1, ")"), conversion.text());
-    }
-    for (const char* const name : {"/train", "/test", "/val", "/validation"})
-        RG_CHECK(!holds_class_folders(path + name) || count_folders(path) > 1, // train may be one class of several
-                 "image folder: expected class folders, or both train and test, got ", name + 1, " alone (", path,
-                 "); give ", path, name, " to hold out a part of its images for testing");
-    const ImageSet set = read(path, {});
-    TrainTest sets = split_sets(set, options.test_fraction, options.seed, what, conversion.text());
-    sets.warnings = conversion.warnings();
-    return sets;
+bool holds_records(const std::string& folder) {
+    return find_cifar(folder) != CifarFolder::none || has_idx(folder);
 }
 
 /// Converts the images of both sets to the channels and the size that the options ask for.
@@ -69,24 +28,53 @@ TrainTest converted(TrainTest sets, const LoadOptions& options, const std::strin
 
 } // namespace
 
-TrainTest load(const std::string& path, const LoadOptions& options) try {
-    if (path.empty()) return converted(sample(), options, "embedded CIFAR-10 sample");
-    if (is_remote(path)) {
-        const std::vector<Shard> shards = find_shards(path, options);
-        ShardSet set(path, shards, options);
-        for (const Shard& shard : shards) set.add(as_bytes(fetch_shard(shard, options.fetch)));
-        return set.finish();
+std::string records_folder(const std::string& folder) {
+    // Archives unpack into a folder of their own. Users often give the path of its parent folder instead.
+    for (const char* const inner : {"", "/cifar-10-batches-bin", "/cifar-100-binary", "/MNIST/raw", "/raw"})
+        if (fs::is_directory(folder + inner) && holds_records(folder + inner)) return folder + inner;
+    std::string outermost = folder;
+    for (int depth = 0; depth < 8; ++depth) {
+        std::string only;
+        for (const fs::directory_entry& entry : fs::directory_iterator(outermost)) {
+            if (entry.path().filename().string().starts_with('.')) continue;
+            if (!only.empty() || !entry.is_directory()) return "";
+            only = entry.path().string();
+        }
+        if (only.empty()) return "";
+        if (holds_records(only)) return only;
+        outermost = only;
     }
-    RG_CHECK(fs::is_directory(path), "data: expected a folder, got ", fs::exists(path) ? "a file" : "nothing", " (",
-             path, "); tools/get_cifar10.sh fetches CIFAR-10");
-    if (find_cifar(path) != CifarFolder::none) return converted(read_cifar(path), options, "CIFAR files in " + path);
-    if (has_idx(path)) return converted(read_idx_sets(path), options, "IDX files in " + path);
-    // The CIFAR-10 archive unpacks into a subfolder. Users often give the path of its parent folder instead.
-    if (const std::string inner = path + "/cifar-10-batches-bin"; find_cifar(inner) != CifarFolder::none)
-        return load(inner, options);
-    return load_image_folders(path, options);
+    return "";
+}
+
+TrainTest load_folder(const std::string& folder, const LoadOptions& options, const std::string& shown) try {
+    if (folder.empty()) return converted(sample(), options, "embedded CIFAR-10 sample");
+    RG_CHECK(fs::is_directory(folder), "data: expected a folder, got ", fs::exists(folder) ? "a file" : "nothing", " (",
+             shown, "); tools/get_cifar10.sh fetches CIFAR-10");
+    if (const std::string records = records_folder(folder); !records.empty()) {
+        const bool cifar = find_cifar(records) != CifarFolder::none;
+        return converted(cifar ? read_cifar(records) : read_idx_sets(records), options,
+                         (cifar ? "CIFAR files in " : "IDX files in ") + shown);
+    }
+    Conversion conversion(options);
+    TrainTest sets = ImageFolder(folder, options.skip_other_images).read(conversion);
+    for (std::string& warning : conversion.warnings()) sets.warnings.push_back(std::move(warning));
+    const std::string what = "images in " + shown;
+    if (sets.test.count > 0 && sets.train.count > 0) return described(std::move(sets), what, conversion.text());
+    const bool test_alone = sets.train.count == 0;
+    RG_CHECK(!test_alone || options.test_fraction == 0, "data: expected images for training, got ", sets.test.count,
+             " for testing alone (", shown, ")");
+    TrainTest parts = split_sets(test_alone ? sets.test : sets.train, options.test_fraction, options.seed, what,
+                                 conversion.text());
+    parts.warnings = std::move(sets.warnings);
+    return parts;
 } catch (const fs::filesystem_error& error) {
     fail("data: cannot read ", error.path1().string(), ": ", error.code().message());
+}
+
+TrainTest load(const std::string& path, const LoadOptions& options) {
+    const std::shared_ptr<Copy> copy = copy_source(path, options.cache);
+    return load_folder(source_folder(path, options.cache), options, path);
 }
 
 } // namespace rg::data

@@ -1,16 +1,21 @@
-// load(): reads images from any kind of source. In this folder, only open.cpp depends on all readers, so a program that
-// makes its own images need not link them.
+// load(): reads images from any source. In this folder, only open.cpp depends on all readers, so a program that makes
+// its own images need not link them.
 #pragma once
 
 #include "ringgrad/data/dataset.h"
 
 namespace rg::data {
 
-/// Reads the data at `path`. An empty path is the embedded sample (sample.h). Otherwise it is a folder,
-/// s3://bucket/prefix or pipe:COMMAND (shards.h). A folder holds CIFAR-10 or CIFAR-100 binary files (or a folder
-/// cifar-10-batches-bin with them), IDX files as in MNIST, or class folders of PNGs. Class folders may be in train/ and
-/// test/ (or val/ or validation/ instead of test/). Throws Error if the folder holds none of these, if all its class
-/// folders are in only one of train/, test/, val/ and validation/, or if a reader throws.
+/// Reads the data at `path`. An empty path is the embedded sample (sample.h). Otherwise it is a folder, s3://BUCKET/
+/// PREFIX or pipe:COMMAND (source.h). A folder holds CIFAR-10 or CIFAR-100 binary files, IDX files as in MNIST, or
+/// images in class folders, with or without sets such as train and test (layout.h). Throws Error if it holds none of
+/// these, if there are only test images but the options ask to hold some out, or if a reader throws.
 TrainTest load(const std::string& path, const LoadOptions& options = {});
+
+/// Does the same with a local folder, which may be a copy of the source `shown`.
+TrainTest load_folder(const std::string& folder, const LoadOptions& options, const std::string& shown);
+
+/// Returns the folder at or below this one that holds CIFAR or IDX files, or "" if there is none.
+std::string records_folder(const std::string& folder);
 
 } // namespace rg::data

@@ -18,7 +18,7 @@
 #include "ringgrad/data/inflate.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
-#include "ringgrad/data/shards.h"
+#include "ringgrad/data/source.h"
 #include "ringgrad/models/run/run_folder.h"
 
 #include <algorithm>

@@ -12,7 +12,9 @@
 #include "ringgrad/data/decode.h"
 #include "ringgrad/data/idx.h"
 #include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/open.h"
 #include "ringgrad/data/sample.h"
+#include "ringgrad/data/source.h"
 #include "ringgrad/models/run/confusion.h"
 #include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/predictor.h"
@@ -43,11 +45,6 @@ struct Images {
     std::vector<uint8_t> pixels; // of all items: [items height width channels]
 };
 
-int32_t label_of(const fs::path& name, const std::vector<std::string>& classes) {
-    const auto position = std::find(classes.begin(), classes.end(), name.string());
-    return position == classes.end() ? kUnknown : int32_t(position - classes.begin());
-}
-
 /// Reads the images that a command line names.
 class Reader {
 public:
@@ -58,21 +55,28 @@ public:
     Images read(const std::vector<std::string>& paths) {
         if (paths.empty()) add(data::sample().test, "sample");
         for (const std::string& path : paths) {
-            if (!fs::is_directory(path))
-                path.ends_with(".bin") ? add_cifar(path) : add_pngs({path}, "");
-            else if (data::find_cifar(path) != data::CifarFolder::none)
-                add(data::read_cifar(path).test, path);
-            else if (data::has_idx(path))
-                add(data::read_idx_sets(path).test, path);
+            const std::shared_ptr<data::Copy> copy = data::copy_source(path, "");
+            const std::string folder = data::source_folder(path, "");
+            const std::string records = fs::is_directory(folder) ? data::records_folder(folder) : "";
+            if (!fs::is_directory(folder))
+                path.ends_with(".bin") ? add_cifar(path) : add_images({path}, {label_of(fs::path(path).parent_path())});
+            else if (!records.empty())
+                add((data::find_cifar(records) != data::CifarFolder::none ? data::read_cifar(records)
+                                                                          : data::read_idx_sets(records)).test,
+                    path);
             else
-                // Removes slashes at the end, so that filename() is the folder's name: parent_path() of "NAME//" is
-                // "NAME".
-                add_folder(fs::path(path + "/").parent_path());
+                add_folder(folder);
         }
         images_.pixels = std::move(set_.pixels);
         return std::move(images_);
     }
     const data::Conversion& conversion() const { return conversion_; }
+    /// For users: images that are damaged or left out.
+    std::vector<std::string> warnings() const {
+        std::vector<std::string> all = warnings_;
+        for (const std::string& warning : conversion_.warnings()) all.push_back(warning);
+        return all;
+    }
 
 private:
     static data::LoadOptions options_of(const Predictor& model, bool skip_other_images) {
@@ -99,45 +103,39 @@ private:
         add(data::parse_cifar(data::as_bytes(file), data::cifar_kind(data::as_bytes(file), path), path), path);
     }
 
-    /// Adds the PNGs below a folder, in sorted order. Takes true targets from angles.csv, if it exists there and the
-    /// model has one target.
-    void add_folder(const fs::path& folder) {
-        const std::vector<fs::path> files = data::png_files(folder, options_.skip_other_images);
-        RG_CHECK(!files.empty(), "predict: expected PNG images, got none (", folder.string(), ")");
+    /// Adds the test images of a folder, or all images if it has no test set. The label of an image is that of a
+    /// training on this folder; in a folder of images alone, it is the folder's name. Takes true targets from
+    /// angles.csv, if it exists there and the model has one target.
+    void add_folder(const std::string& folder) {
+        const data::ImageFolder list(folder, options_.skip_other_images);
+        const data::Layout& layout = list.layout();
+        const std::vector<data::Layout::Image>& images = layout.test.empty() ? layout.train : layout.test;
+        RG_CHECK(!images.empty(), "predict: expected images, got none (", folder, ")");
+        warnings_.insert(warnings_.end(), layout.warnings.begin(), layout.warnings.end());
         const size_t first = images_.items.size();
-        add_pngs(files, folder);
-        const std::string truths = (folder / data::kAnglesFile).string();
-        if (model_.targets.size() != 1 || !fs::exists(truths)) return;
-        const data::Angles angles = data::parse_angles(read_file(truths), truths);
-        for (size_t i = 0; i < files.size(); ++i) {
-            const auto known = angles.find(files[i].lexically_relative(folder).generic_string());
-            if (known != angles.end()) images_.items[first + i].target = known->second;
+        std::vector<std::string> files;
+        std::vector<int32_t> labels;
+        for (const data::Layout::Image& image : images) {
+            files.push_back(list.path(image));
+            labels.push_back(image.length > 0 ? label_of(std::string(image.label())) : label_of(folder));
         }
+        add_images(files, labels);
+        for (size_t i = 0; i < images.size() && model_.targets.size() == 1; ++i)
+            images_.items[first + i].target = list.angle(images[i]);
     }
 
-    /// Adds PNGs. The label of an image is the class that has the same name as a folder above the image, or kUnknown.
-    /// Takes the innermost such folder, up to `root`. If `root` is empty, looks only at the folder of the image.
-    void add_pngs(const std::vector<fs::path>& files, const fs::path& root) {
+    void add_images(const std::vector<std::string>& files, const std::vector<int32_t>& labels) {
         conversion_.append(
-            set_, std::ssize(files), [&](int64_t i) { return files[size_t(i)].string(); },
-            [&](int64_t i) { return read_png(files[size_t(i)].string()); });
-        for (const fs::path& file : files) {
-            int32_t label = label_of(root.empty() ? file.parent_path().filename() : root.filename(), model_.classes);
-            if (!root.empty())
-                for (const fs::path& inner : file.lexically_relative(root).parent_path())
-                    if (const int32_t known = label_of(inner, model_.classes); known != kUnknown) label = known;
-            images_.items.push_back({file.string(), label});
-        }
+            set_, std::ssize(files), [&](int64_t i) { return files[size_t(i)]; },
+            [&](int64_t i) { return data::read_image(files[size_t(i)]); });
+        for (size_t i = 0; i < files.size(); ++i) images_.items.push_back({files[i], labels[i]});
     }
-    static data::Image read_png(const std::string& path) {
-        const std::string file = read_file(path);
-        if (!data::is_png(data::as_bytes(file)) && !path.ends_with(".png")) {
-            const std::string format = data::image_format(path, data::as_bytes(file));
-            fail("predict: expected a PNG, a folder of PNGs, or CIFAR records (.bin), got ",
-                 format.empty() ? "another file" : format, " (", path, ")",
-                 format.empty() ? "" : cat("; ", data::kHowToConvert));
-        }
-        return data::decode_png(data::as_bytes(file), path);
+    /// Returns the class that has the name of this folder, or kUnknown.
+    int32_t label_of(const fs::path& folder) const {
+        // Removes slashes at the end: parent_path() of "NAME//" is "NAME".
+        const std::string name = fs::path(folder / "").parent_path().filename().string();
+        const auto match = std::find(model_.classes.begin(), model_.classes.end(), name);
+        return match == model_.classes.end() ? kUnknown : int32_t(match - model_.classes.begin());
     }
 
     const Predictor& model_;
@@ -145,6 +143,7 @@ private:
     data::Conversion conversion_;
     data::ImageSet set_;
     Images images_;
+    std::vector<std::string> warnings_;
 };
 
 enum class Format : uint8_t { text, json, csv };
@@ -252,10 +251,9 @@ struct Settings {
 void declare(Options& o, Settings& s) {
     o.positional(
         "MODEL [FILE]", &s.arguments,
-        "MODEL: the folder of a run (its model.safetensors), or one of its models or checkpoints. FILE: a PNG of "
-        "any size; a folder of PNGs, or of CIFAR or IDX files (their test images); or CIFAR records (.bin). Without "
-        "FILE: "
-        "the test images of the embedded CIFAR-10 sample",
+        "MODEL: the folder of a run (its model.safetensors), or one of its models or checkpoints. FILE: a PNG or a JPEG "
+        "of any size; a folder as for --data, s3: or pipe:, of which the test images are taken if it has a test set; or "
+        "CIFAR records (.bin). Without FILE: the test images of the embedded CIFAR-10 sample",
         1);
     o.add("top", &s.top, "number of classes to print per image, best first").at_least(1).basic();
     o.add("json", &s.json, "print a JSON object per line").basic();
@@ -276,7 +274,7 @@ int predict(const Options& options, Settings& s, par::Group& group) {
     Predictor model(s.arguments[0], machine.activations());
     Reader reader(model, s.skip_other_images);
     const Images images = reader.read({s.arguments.begin() + 1, s.arguments.end()});
-    for (const std::string& warning : reader.conversion().warnings()) std::cerr << printable(warning) << "\n";
+    for (const std::string& warning : reader.warnings()) std::cerr << printable(warning) << "\n";
     const size_t count = images.items.size(), bytes = images.pixels.size() / count, batch = size_t(s.batch_size);
     Printer printer(model, s.json ? Format::json : s.csv ? Format::csv : Format::text, s.top, s.quiet);
     double seconds = 0;

@@ -39,7 +39,7 @@ struct Result {
 struct TrainDigitsAngles final : Training, TrainingOptions {
     bool compare = true;
     TrainDigitsAngles() {
-        data_texts = {"class folders of 28 x 28 PNGs with angles.csv", "such folders", "drawn digits"};
+        data_texts = {"class folders of 28 x 28 PNGs with angles.csv", "drawn digits"};
         data_options.batch_size = 32;
         augmentations = {"translate", "scale"}; // flips, rotate and resized-crop change the angle
         augment = "translate", translate = 2;

@@ -22,7 +22,7 @@
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/loader.h"
 #include "ringgrad/data/open.h"
-#include "ringgrad/data/pipe.h"
+#include "ringgrad/data/command.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/sample.h"
 #ifdef RG_BENCH_LIBPNG
@@ -238,9 +238,10 @@ void bench_png(const Settings& s, const Files& files) {
 void bench_png_files(const Settings& s, bool from_folder) {
     if (from_folder) {
         Files files{s.data, {}};
-        for (const fs::path& path : data::png_files(s.data)) {
+        const data::ImageFolder folder(s.data, false);
+        for (const data::Layout::Image& image : folder.layout().train) {
             if (files.bytes.size() == 200) break;
-            const std::string bytes = read_file(path.string());
+            const std::string bytes = read_file(folder.path(image));
             files.bytes.emplace_back(bytes.begin(), bytes.end());
         }
         return bench_png(s, files);
@@ -293,7 +294,9 @@ void bench_many_files(const Settings& s) {
     for (int round = 0; round < kRounds; ++round) {
         ours.push_back(double(images) / seconds_of(load));
         if (s.pillow.empty()) continue;
-        pillow.push_back(std::stod(data::read_pipe(command, 100, 600)));
+        const std::string output = made.path() + "/pillow";
+        data::run_command(cat(command, " > ", data::shell_word(output)));
+        pillow.push_back(std::stod(read_file(output)));
         ratios.push_back(ours.back() / pillow.back());
     }
     const auto print = [](const char* name, std::vector<double> values) {

@@ -1,12 +1,11 @@
 // See load_data.h.
 #include "ringgrad/models/run/load_data.h"
 
-#include "ringgrad/core/json.h"
 #include "ringgrad/core/stop.h"
 #include "ringgrad/data/decode.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
-#include "ringgrad/data/shards.h"
+#include "ringgrad/data/source.h"
 #include "ringgrad/models/run/data_parallel.h"
 
 namespace rg {
@@ -41,46 +40,13 @@ void run_on_all_ranks(par::Group& group, const std::function<void()>& work, cons
         if (!errors[rank].empty()) throw par::PeerFailed(cat("rank ", rank, ": ", errors[rank]));
 }
 
-void broadcast(par::Group& group, std::string& bytes, int root) {
-    uint64_t size = bytes.size();
-    group.broadcast(std::as_writable_bytes(std::span(&size, 1)), root, "data");
-    bytes.resize(size);
-    group.broadcast(std::as_writable_bytes(std::span(bytes)), root, "data");
-}
-
-/// Collective. Returns the shards at a path. Each rank takes the path from its own command line. If a server must list
-/// the objects at the path, rank 0 asks it and sends the list. Then every rank checks that the list has only objects
-/// below the path, and derives the same shards from it.
-std::vector<data::Shard> find_shards(par::Group& group, const std::string& path, const data::LoadOptions& options,
-                                     const std::function<void()>& pulse) {
-    if (!data::is_listed(path)) return data::find_shards(path, options);
-    std::string message; // JSON: URL, bytes, URL, bytes, ...
-    const auto list = [&] {
-        Json found = Json::array();
-        if (group.rank() == 0)
-            for (const data::S3Object& object : data::list_s3(data::find_s3_client(), path, options.fetch))
-                found.push(object.url).push(object.bytes);
-        message = found.dump();
-    };
-    run_on_all_ranks(group, list, pulse);
-    broadcast(group, message, 0);
-    const Json received = Json::parse(message, "list of objects");
-    const Json::Array& values = received.as_array();
-    std::vector<data::S3Object> objects;
-    for (size_t i = 0; i + 1 < values.size(); i += 2) {
-        objects.push_back({values[i].as_string(), values[i + 1].as_int()});
-        data::check_s3_object(objects.back().url, path);
-    }
-    return data::shards_of(path, objects, options);
-}
-
 } // namespace
 
-void DataOptions::declare(Options& o, const std::string& folder, const std::string& shards, const std::string& none) {
+void DataOptions::declare(Options& o, const std::string& folder, const std::string& none) {
     o.group("Data");
     o.add("data", &path,
-          cat("folder of ", folder, ", or s3://BUCKET/PREFIX or pipe:COMMAND for shards of ", shards,
-              " (default: ", none, ")"))
+          cat("folder of ", folder, "; or s3://BUCKET/PREFIX, or pipe:COMMAND, which prints a tar (default: ", none,
+              ")"))
         .metavar("DIR")
         .basic();
     o.add("test-data", &test_path,
@@ -93,13 +59,9 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .metavar("H[xW]")
         .basic();
     o.add("cache", &cache,
-          "folder that keeps downloads from s3: and pipe: for the next time; delete it when the data have changed "
-          "(default: "
-          "none)")
+          "folder for copies of s3: and pipe:; a tar is then copied once for all runs, until you delete it (default: "
+          "~/.cache/ringgrad for s3:, and a new copy in each run for pipe:)")
         .metavar("DIR");
-    o.add("retries", &retries, "retries after a failed download, with 0.5 s, 1 s, 2 s ... between them").range(0, 20);
-    o.add("unpacked-mib", &unpacked_mib, "largest size of an unpacked gzipped shard, in MiB; a larger one is an error")
-        .range(1, 1 << 20);
     o.add("skip-other-images", &skip_other_images,
           "skip images of other formats than PNG; without this option they are an error");
     o.add("validation", &validation,
@@ -126,7 +88,7 @@ data::LoadOptions DataOptions::load_options() const {
             .width = width,
             .seed = uint64_t(seed),
             .skip_other_images = skip_other_images,
-            .fetch = {.cache = cache, .retries = retries, .unpacked_mib = unpacked_mib}};
+            .cache = cache};
 }
 
 void DataOptions::hold_out_validation(data::TrainTest& sets) const {
@@ -171,31 +133,15 @@ data::TrainTest load_data(par::Group& group, const DataOptions& options, data::L
 
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options,
                           const std::function<void()>& pulse) {
-    if (group.size() == 1 || !data::is_remote(path)) {
-        data::TrainTest sets;
-        const auto load = [&] { sets = data::load(path, options); };
-        run_on_all_ranks(group, load, pulse);
-        return sets;
-    }
-    const std::vector<data::Shard> shards = find_shards(group, path, options, pulse);
-    data::ShardSet set(path, shards, options);
-    const size_t n = size_t(group.size());
-    for (size_t begin = 0; begin < shards.size(); begin += n) {
-        const size_t own_index = begin + size_t(group.rank());
-        std::string own_bytes;
-        const auto fetch = [&] {
-            if (own_index < shards.size()) own_bytes = data::fetch_shard(shards[own_index], options.fetch);
-        };
-        run_on_all_ranks(group, fetch, pulse);
-        for (size_t i = begin; i < std::min(begin + n, shards.size()); ++i) {
-            std::string received;
-            std::string& bytes = i == own_index ? own_bytes : received;
-            broadcast(group, bytes, int(i - begin));
-            const auto add = [&] { set.add(data::as_bytes(bytes)); };
-            run_on_all_ranks(group, add, pulse);
-        }
-    }
-    return set.finish();
+    std::shared_ptr<data::Copy> copy; // until all ranks have read it
+    const auto make_copy = [&] {
+        if (group.local_rank() == 0) copy = data::copy_source(path, options.cache);
+    };
+    if (data::is_remote(path)) run_on_all_ranks(group, make_copy, pulse);
+    data::TrainTest sets;
+    const auto load = [&] { sets = data::load_folder(data::source_folder(path, options.cache), options, path); };
+    run_on_all_ranks(group, load, pulse);
+    return sets;
 }
 
 } // namespace rg

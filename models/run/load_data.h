@@ -1,10 +1,5 @@
-// Loads the data set of a --data option into the memory of every rank.
-//
-// Each rank reads local files by itself. Remote data (s3: and pipe:) come as files called shards, and one rank fetches
-// each shard. Of n ranks, rank i mod n fetches shard i and broadcasts it; n ranks fetch up to n shards at the same
-// time. So n machines can use n times the bandwidth of one, and all ranks get the same images in the same order. Each
-// rank unpacks the shards as they arrive. So with several ranks, a rank holds at most two packed shards at a time: the
-// one that it has fetched and the one that it has received.
+// Loads the data set of a --data option into the memory of every rank. One rank per node copies remote data (s3: and
+// pipe:) into a folder of the node. Then each rank reads the folder.
 #pragma once
 
 #include "ringgrad/core/options.h"
@@ -19,12 +14,12 @@ namespace rg {
 struct DataOptions {
     std::string path, test_path, size, cache;
     data::Shuffle shuffle = data::Shuffle::epoch;
-    int64_t retries = 4, unpacked_mib = 1024, batch_size = 128, seed = 0;
+    int64_t batch_size = 128, seed = 0;
     bool skip_other_images = false;
     double validation = 0;
-    /// The texts are for --help. `folder` says what a folder may contain, and `shards` what files from s3: and pipe:
-    /// may contain. `none` names the data that are used without --data.
-    void declare(Options& options, const std::string& folder, const std::string& shards, const std::string& none);
+    /// The texts are for --help. `folder` says what a folder may contain, and `none` names the data that are used
+    /// without --data.
+    void declare(Options& options, const std::string& folder, const std::string& none);
     /// Returns the options for data::load(). Throws Error if --size is malformed.
     data::LoadOptions load_options() const;
     /// With --validation, moves that fraction of each class of the training images, chosen by --seed, into sets.test.
@@ -35,7 +30,7 @@ struct DataOptions {
     std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }
 };
 
-/// Collective. Loads the data at a path on all ranks, with the threads of the context. If reading or fetching fails on
+/// Collective. Loads the data at a path on all ranks, with the threads of the context. If reading or copying fails on
 /// one rank, throws Error on all. If one rank gets a stop request, throws Stopped on all. `pulse`: see
 /// run_while_polling() in data_parallel.h.
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {},
@@ -44,8 +39,7 @@ data::TrainTest load_data(par::Group& group, const std::string& path, const data
 /// Returns the data for a program that is called without --data.
 using BuiltInData = std::function<data::TrainTest(const data::LoadOptions&)>;
 /// Collective. Loads the sets of --data and --test-data on all ranks. With --test-data, no test set is held out from
-/// --data, and a test set that --data has is not used. Throws Error if the two differ in classes, image size or
-/// channels. Without --data, calls `built_in` for the data, or if it is null, takes the embedded sample.
+/// --data, and a test set that --data has is not used. Throws Error as with_test_set() does. Without --data, calls `built_in` for the data, or if it is null, takes the embedded sample.
 data::TrainTest load_data(par::Group& group, const DataOptions& options, data::LoadOptions load_options,
                           const std::function<void()>& pulse = {}, const BuiltInData& built_in = {});
 

@@ -8,7 +8,7 @@
 #include "ringgrad/core/plan.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
-#include "ringgrad/data/pipe.h"
+#include "ringgrad/data/command.h"
 #include "ringgrad/models/run/confusion.h"
 
 #include <algorithm>

@@ -41,7 +41,7 @@ std::string DefaultRate::text() const {
 }
 
 void TrainingOptions::declare_data(Options& o) {
-    data_options.declare(o, data_texts.folder, data_texts.shards, data_texts.none);
+    data_options.declare(o, data_texts.folder, data_texts.none);
     o.add("partial-batch", &partial, "use of the last, smaller mini-batch of an epoch").one_of({"keep", "discard"});
     o.add("augment", &augment,
           cat("random changes of the training images: none, or a list of ", joined(augment_names())))

@@ -20,10 +20,9 @@ struct DefaultRate {
 
 /// The options and their defaults. A program may change the defaults before it declares the options.
 struct TrainingOptions {
-    /// The texts for --help: the contents of a folder, the contents of remote shards, and the data without --data.
+    /// The texts for --help: the contents of a folder, and the data without --data.
     struct DataTexts {
-        std::string folder = "CIFAR binary files or class folders of PNGs", shards = "either",
-                    none = "the embedded sample of CIFAR-10";
+        std::string folder = "CIFAR binary files or class folders of PNGs", none = "the embedded sample of CIFAR-10";
     };
     DataTexts data_texts;
     DataOptions data_options;

@@ -6,7 +6,7 @@
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
-#include "ringgrad/data/pipe.h"
+#include "ringgrad/data/command.h"
 #include "ringgrad/models/nets/state_dict.h"
 
 #include <algorithm>

@@ -19,7 +19,6 @@ import re
 import struct
 import subprocess
 import sys
-import tarfile
 import tempfile
 import zlib
 
@@ -29,7 +28,7 @@ OPTIONS = ["-seed=1", "-malloc_limit_mb=16", "-rss_limit_mb=0", "-timeout=60"]
 # A few MiB of quarantine outlast any execution. Short stacks of allocations suffice, since a saved input repeats them.
 ASAN_OPTIONS = "hard_rss_limit_mb=512:malloc_context_size=2:quarantine_size_mb=4"
 # Longer inputs are slower, but reach no other code.
-MOST_BYTES = {"cifar": 64, "json": 1024, "options": 256, "s3": 1024, "trials": 512}
+MOST_BYTES = {"cifar": 64, "json": 1024, "options": 256, "trials": 512}
 WORDS = b"the cat sat on the mat; the rat sat on the cat; that mat sat flat. " * 3
 
 
@@ -41,16 +40,6 @@ def png(depth=8, colour=2, interlace=0, extra=b""):
     rows = bytes(b if i % (len(rows) // 4) else b % 5 for i, b in enumerate(rows))
     return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 4, depth, colour, 0, 0, interlace)) + extra
             + chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
-
-
-def tar(form):
-    packed = io.BytesIO()
-    with tarfile.open(fileobj=packed, mode="w", format=form) as archive:
-        for name in ["train/cat/1.png", "d" * 60 + "/" + "x" * 60]:
-            member = tarfile.TarInfo(name)
-            member.size = 5
-            archive.addfile(member, io.BytesIO(b"bytes"))
-    return packed.getvalue()[:4096]
 
 
 def deflated(wbits, level=9, strategy=zlib.Z_DEFAULT_STRATEGY):
@@ -104,19 +93,10 @@ def seeds(name):
     if name == "json":
         return [b'\0{"a": [1, -2.5e-3, true, null], "b\\n\\u00e9": "\xc3\xa9\\ud83d\\ude00"}', b"\2[[[[]]]]",
                 b"\1[12345678901234567890, -0, 1e300, 0.1]"]
-    if name == "s3":
-        return [b'\0[["p/a.tar", 10], ["p/\\u00e9\\n.tar", 0]]',
-                b'\1{"key":"s3://b/p/a.tar","type":"file","size":10}\n{"key":"s3://b/p/d/","type":"directory"}\n',
-                b"\2<ListBucketResult><Contents><Key>p/a&amp;&#10;&#x41;</Key><Size>1</Size></Contents>"
-                b"<NextContinuationToken>t</NextContinuationToken></ListBucketResult>"]
     if name == "options":
         return [b"\0--epochs\n5\n--lr=0.25\n--no-nesterov\n--data\nd\nfile",
                 b"\1--other\n3\n--fill=reflect\n--device=cpu\nf",
                 b"\0--epoch=3\nf", b"\0--seed=-9223372036854775808\n--decay=-1e-300\nf\ng"]
-    if name == "tar":
-        return ([bytes([mode]) + tar(form) for mode in (0, 1) for form in range(3)]
-                + [bytes([2, 0, 3]) + b"a.b" + b"\2xy" + bytes([128, 3]) + b"dirtrain" + b"\3xyz",
-                   bytes([2, 5, 1]) + b"h" + b"\x0c12 path=abc\nx" + bytes([0, 1]) + b"a\0"])
     if name == "trials":
         return [b'\1lr,augment\r\n0.1,"flip,translate"\n\n,"a ""b"""\n', b"\1a\n1\n2", b"\0depth=1:2:9\nlr=a,b"]
     sys.exit(f"run.py: expected the name of a fuzzer, got {name}; add its seeds to seeds()")

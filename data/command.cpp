@@ -1,12 +1,12 @@
 // Uses posix_spawn instead of fork: the parent may be large, have threads, and hold MPI connections that the child must
 // not inherit. The child gets only /dev/null as input and a pipe for each of its two outputs. Both outputs are read as
 // they arrive, so that neither pipe can fill up and block the child.
-#include "ringgrad/data/pipe.h"
+#include "ringgrad/data/command.h"
 
-#include "ringgrad/core/clock.h"
 #include "ringgrad/core/stop.h"
 #include "ringgrad/core/text.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -24,7 +24,7 @@ namespace rg::data {
 namespace {
 
 constexpr size_t kStepBytes = 1 << 16;  // bytes per read
-constexpr size_t kErrorBytes = 4096;    // bytes of each output that are kept for error texts
+constexpr size_t kErrorBytes = 4096;    // bytes of standard error that are kept for error texts
 constexpr size_t kLineBytes = 300;      // longest excerpt
 constexpr size_t kMaxErrors = 64 << 20; // limit for standard error: progress bars write less
 constexpr int kPollMs = 20;             // longest wait for output before checking for stop requests and the end
@@ -38,7 +38,7 @@ class Output {
 public:
     Output() {
         int ends[2];
-        RG_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "pipe: cannot open: ", std::strerror(errno));
+        RG_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "command: cannot open: ", std::strerror(errno));
         read_ = ends[0], write_ = ends[1];
         ::fcntl(read_, F_SETFL, O_NONBLOCK);
     }
@@ -128,7 +128,7 @@ public:
             posix_spawn(&pid_, "/bin/sh", &files, &attributes, const_cast<char* const*>(arguments), environ);
         posix_spawnattr_destroy(&attributes);
         posix_spawn_file_actions_destroy(&files);
-        RG_CHECK(error == 0, "pipe: cannot start /bin/sh: ", std::strerror(error));
+        RG_CHECK(error == 0, "command: cannot start /bin/sh: ", std::strerror(error));
         out.close_write();
         err.close_write();
     }
@@ -147,7 +147,7 @@ public:
         ended_ = pid == pid_ || (pid < 0 && errno != EINTR);
         // If SIGCHLD is ignored, the status of a child cannot be read.
         RG_CHECK(pid >= 0 || errno == EINTR,
-                 "pipe: cannot read the exit status of the command: ", std::strerror(errno));
+                 "command: cannot read the exit status of the command: ", std::strerror(errno));
         return ended_;
     }
     int status() const { return WIFEXITED(status_) ? WEXITSTATUS(status_) : 128 + WTERMSIG(status_); }
@@ -173,43 +173,35 @@ std::string last_line(const std::string& text) {
 
 } // namespace
 
-std::string read_pipe(const std::string& command, size_t limit, double silence_s, double total_s) {
-    RG_CHECK(command.find('\0') == std::string::npos, "pipe: expected a command without zero bytes, got one");
+void run_command(const std::string& command, const std::function<void(int64_t lines)>& poll) {
+    RG_CHECK(command.find('\0') == std::string::npos, "command: expected a text without zero bytes, got one");
     Output out, err;
     Child child(command, out, err);
-    std::string bytes, error_text;
+    int64_t lines = 0;
+    std::string error_text;
     size_t error_bytes = 0;
     const auto read_errors = [&] {
         const size_t before = error_text.size();
         if (!err.read(error_text)) return false;
         error_bytes += error_text.size() - before;
         if (error_text.size() > kErrorBytes) error_text.erase(0, error_text.size() - kErrorBytes);
-        RG_CHECK(error_bytes <= kMaxErrors, "pipe: expected at most ", kMaxErrors, " bytes on standard error, got more",
-                 last_line(error_text));
+        RG_CHECK(error_bytes <= kMaxErrors, "command: expected at most ", kMaxErrors,
+                 " bytes on standard error, got more", last_line(error_text));
         return true;
     };
-    const double begin = seconds_now();
-    double last_output = begin;
-    // Does not wait for the end of standard error: a background job may hold it open. Standard output is data, so its
-    // end counts.
-    while (out.open() || !child.ended()) {
+    // Does not wait for the end of standard error: a background job may hold it open.
+    for (std::string text; out.open() || !child.ended(); text.clear()) {
         pollfd both[] = {out.for_poll(), err.for_poll()};
         ::poll(both, 2, kPollMs);
         check_stop();
-        const bool output_read = out.read(bytes), errors_read = read_errors();
-        RG_CHECK(bytes.size() <= limit, "pipe: expected at most ", limit, " bytes, got more");
-        if (output_read || errors_read) last_output = seconds_now();
-        RG_CHECK(seconds_now() - last_output < silence_s, "pipe: silent for ", silence_s, " s after ", bytes.size(),
-                 " bytes", last_line(error_text));
-        RG_CHECK(seconds_now() - begin < total_s, "pipe: expected an end within ", total_s, " s, got ", bytes.size(),
-                 " bytes and no end", last_line(error_text));
+        out.read(text), read_errors();
+        lines += std::count(text.begin(), text.end(), '\n');
+        if (poll) poll(lines);
     }
     // A background job may keep writing to standard error, so this reads at most about one pipe's capacity.
     for (const size_t end = error_bytes + err.capacity(); error_bytes < end && read_errors();) {}
-    if (child.status() != 0)
-        throw PipeError(cat(child.describe_end(), " after ", bytes.size(), " bytes", last_line(error_text)),
-                        child.status(), bytes.substr(0, kErrorBytes));
-    return bytes;
+    check_stop(); // the command may have failed because Ctrl-C in a terminal also ends it
+    RG_CHECK(child.status() == 0, child.describe_end(), last_line(error_text));
 }
 
 std::string excerpt(std::string_view text) {

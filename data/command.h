@@ -1,0 +1,26 @@
+// Runs `sh -c COMMAND`, for data that programs such as ssh, curl or aws bring. So this project needs no network code:
+// such programs handle protocols, certificates and credentials.
+#pragma once
+
+#include "ringgrad/core/base.h"
+
+#include <functional>
+
+namespace rg::data {
+
+/// Runs a command to its end. Its standard input is empty. `poll` gets the number of lines on standard output so far,
+/// about 50 times per second; the lines themselves are dropped. Throws Error, with the last line of standard error, if
+/// the command ends by a signal or with a status other than 0. By default, the exit status of `a | b` is that of b
+/// alone. Also throws Error if the command cannot be started or writes more than 64 MiB to standard error. Throws
+/// Stopped after a stop request. If the command has not ended then, or if `poll` throws, kills it, its descendants, and
+/// the processes that hold its output open. A background job can survive this if it has redirected both of its outputs
+/// and its shell has ended.
+void run_command(const std::string& command, const std::function<void(int64_t lines)>& poll = {});
+
+/// Returns the first 300 bytes of a text from outside through printable(), for messages, and "..." if it has more.
+std::string excerpt(std::string_view text);
+
+/// Returns the text as one word of a shell command, in quotes if necessary.
+std::string shell_word(const std::string& text);
+
+} // namespace rg::data

@@ -1,0 +1,247 @@
+// See source.h. A copy is CACHE/CHECKSUM. Beside it are the lock, CHECKSUM.lock, and for a tar CHECKSUM.tar while it
+// arrives and is unpacked. A tar is unpacked into CHECKSUM.part, which is renamed when it is complete.
+#include "ringgrad/data/source.h"
+
+#include "ringgrad/core/checksum.h"
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/formatted.h"
+#include "ringgrad/core/stop.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/data/command.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <fstream>
+#include <iostream>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <thread>
+#include <unistd.h>
+
+namespace rg::data {
+
+namespace fs = std::filesystem;
+
+/// Holds the lock of a copy: alone while it copies, and then together with others.
+class Copy {
+public:
+    /// Opens the file of the lock. Waits until `is_ready()` returns true while the lock is shared, or else until this
+    /// process has the lock alone. Throws Stopped after a stop request.
+    template <class IsReady>
+    Copy(const std::string& folder, const IsReady& is_ready)
+        : folder_(folder), file_(::open((folder + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)) {
+        RG_CHECK(file_ >= 0, "cache: cannot open ", folder, ".lock: ", std::strerror(errno));
+        try {
+            for (;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
+                check_stop();
+                if (::flock(file_, LOCK_SH | LOCK_NB) != 0) continue;
+                if (is_ready()) return;
+                if (::flock(file_, LOCK_EX | LOCK_NB) == 0) break;
+            }
+            alone_ = true;
+        } catch (...) {
+            ::close(file_);
+            throw;
+        }
+    }
+    ~Copy() {
+        std::error_code ignored;
+        if (temporary_ && ::flock(file_, LOCK_EX | LOCK_NB) == 0) fs::remove_all(folder_, ignored);
+        ::close(file_);
+    }
+    Copy(const Copy&) = delete;
+    Copy& operator=(const Copy&) = delete;
+
+    bool alone() const { return alone_; }
+    /// Lets other processes read the copy, too. Deletes it in the end if it is temporary.
+    void share(bool temporary) {
+        ::flock(file_, LOCK_SH);
+        temporary_ = temporary;
+    }
+
+private:
+    const std::string folder_;
+    const int file_;
+    bool alone_ = false, temporary_ = false;
+};
+
+namespace {
+
+
+constexpr std::string_view kS3 = "s3://", kPipe = "pipe:";
+constexpr double kSilence_s = 300, kProgress_s = 10;
+
+std::string variable(const char* name) {
+    const char* const value = std::getenv(name);
+    return value ? value : "";
+}
+
+/// Creates the folder, readable by this user only, and its missing parents. An existing folder must belong to this user
+/// and be writable by nobody else: other users could put false data into it.
+void make_cache(const std::string& folder) {
+    std::error_code error;
+    fs::create_directories((fs::absolute(folder) / "").parent_path().parent_path(), error);
+    const int reason = error ? error.value() : ::mkdir(folder.c_str(), 0700) == 0 ? 0 : errno;
+    RG_CHECK(reason == 0 || fs::is_directory(folder, error), "cache: cannot make the folder ", folder, ": ",
+             std::strerror(reason), "; choose another --cache");
+    struct stat info;
+    RG_CHECK(::stat(folder.c_str(), &info) == 0, "cache: cannot read ", folder, ": ", std::strerror(errno));
+    RG_CHECK(info.st_uid == ::geteuid(), "cache: expected a folder of your own, got ", folder,
+             ", which is another user's; choose another --cache");
+    RG_CHECK(!(info.st_mode & (S_IWGRP | S_IWOTH)), "cache: expected a folder that only its user can write into, got ",
+             folder, ", which others can write into; run chmod go-w ", shell_word(folder),
+             " or choose another --cache");
+    RG_CHECK(::access(folder.c_str(), W_OK) == 0, "cache: cannot write into ", folder, ": ", std::strerror(errno),
+             "; choose another --cache");
+}
+
+/// Prints a line to standard error when the copying begins, and then every 10 seconds.
+class Progress {
+public:
+    explicit Progress(const std::string& text) : next_(seconds_now() + kProgress_s) { print(text); }
+    template <class Text>
+    void update(const Text& text) {
+        if (seconds_now() < next_) return;
+        next_ += kProgress_s;
+        print(text());
+    }
+
+private:
+    static void print(const std::string& text) { std::cerr << printable(text) << "\n"; }
+    double next_;
+};
+
+/// Throws Error if the folder holds anything but files and folders.
+void check_unpacked(const fs::path& folder) {
+    for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder)) {
+        const bool plain = entry.is_regular_file() && !entry.is_symlink() && entry.hard_link_count() == 1;
+        RG_CHECK(plain || (entry.is_directory() && !entry.is_symlink()),
+                 "expected files and folders in the archive, got a link or a device (",
+                 excerpt(entry.path().lexically_relative(folder).string()), ")");
+    }
+}
+
+/// Throws Error unless the archive has its end: 1024 zero bytes. GNU tar accepts one that is cut between two files.
+void check_end(const std::string& archive) {
+    std::ifstream file(archive, std::ios::binary);
+    char begin[512] = {}, end[1024] = {};
+    file.read(begin, sizeof begin);
+    if (std::memcmp(begin + 257, "ustar", 5) != 0) return; // it is compressed, or tar will refuse it
+    file.seekg(-std::streamoff(sizeof end), std::ios::end).read(end, sizeof end);
+    RG_CHECK(file && std::all_of(std::begin(end), std::end(end), [](char c) { return c == 0; }),
+             "expected the end of the archive, got a stream that is cut off");
+}
+
+void unpack_stream(const std::string& command, const std::string& folder) {
+    const std::string archive = folder + ".tar", part = folder + ".part";
+    fs::remove_all(part);
+    Progress progress(cat("copying ", kPipe, excerpt(command), " into ", folder));
+    uintmax_t bytes = 0;
+    double last_growth = seconds_now();
+    run_command(cat("(", command, "\n) > ", shell_word(archive)), [&](int64_t) {
+        std::error_code none;
+        if (const uintmax_t size = fs::file_size(archive, none); !none && size != bytes)
+            bytes = size, last_growth = seconds_now();
+        RG_CHECK(seconds_now() - last_growth < kSilence_s, "silent for ", kSilence_s, " s after ", bytes, " bytes");
+        progress.update([&] { return formatted("%.0f MB", double(bytes) / 1e6); });
+    });
+    check_end(archive);
+    fs::create_directory(part);
+    run_command(cat("tar -x -v -i -k --no-same-owner --no-same-permissions -C ", shell_word(part), " -f ",
+                    shell_word(archive)),
+                [&](int64_t files) { progress.update([&] { return cat(files, " files unpacked"); }); });
+    check_unpacked(part);
+    fs::rename(part, folder);
+}
+
+/// Removes what unpack_stream() leaves behind after an error.
+void remove_parts(const std::string& folder) {
+    std::error_code ignored;
+    fs::remove(folder + ".tar", ignored);
+    fs::remove_all(folder + ".part", ignored);
+}
+
+/// Returns the first client that a folder of PATH has.
+std::string find_client() {
+    const std::string path = variable("PATH");
+    for (const char* const client : {"aws", "s5cmd", "rclone"})
+        for (const std::string& folder : split(path, ':'))
+            if (!folder.empty() && ::access(cat(folder, "/", client).c_str(), X_OK) == 0) return client;
+    fail("expected aws, s5cmd or rclone, got none of them (PATH is ", path, "); install one, e.g. Debian's awscli");
+}
+
+void synchronise(const std::string& url, const std::string& folder) {
+    const std::string client = find_client();
+    fs::create_directory(folder);
+    Progress progress(cat("copying ", url, " into ", folder, " with ", client));
+    run_command(sync_command(client, url, folder),
+                [&](int64_t lines) { progress.update([&] { return cat(lines, " files copied"); }); });
+    check_unpacked(folder);
+}
+
+} // namespace
+
+bool is_remote(const std::string& path) { return path.starts_with(kS3) || path.starts_with(kPipe); }
+
+std::string default_cache() {
+    const std::string cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
+    RG_CHECK(!cache.empty() || !home.empty(), "cache: expected $HOME or $XDG_CACHE_HOME, got neither; give --cache");
+    return (cache.empty() ? home + "/.cache" : cache) + "/ringgrad";
+}
+
+std::string source_folder(const std::string& path, const std::string& cache) {
+    if (!is_remote(path)) return path;
+    char node[256] = {};
+    ::gethostname(node, sizeof node - 1);
+    const std::string source = cat(path, "\n", path.starts_with(kS3) ? variable("S3_ENDPOINT") : "", "\n", node);
+    return cat(cache.empty() ? default_cache() : cache, "/", formatted("%016llx", (unsigned long long)checksum(source)));
+}
+
+std::string sync_command(const std::string& client, const std::string& url, const std::string& folder) {
+    RG_CHECK(url.starts_with(kS3) && url.size() > kS3.size() && url[kS3.size()] != '/',
+             "expected s3://BUCKET/PREFIX, got ", excerpt(url));
+    const std::string endpoint = variable("S3_ENDPOINT"), to = shell_word(folder);
+    const std::string prefix = url.ends_with('/') ? url : url + "/";
+    if (client == "aws")
+        return cat("aws s3 sync --delete --exact-timestamps --no-progress ", shell_word(prefix), " ", to,
+                   endpoint.empty() ? "" : cat(" --endpoint-url ", shell_word(endpoint)));
+    if (client == "s5cmd")
+        return cat("s5cmd ", endpoint.empty() ? "" : cat("--endpoint-url ", shell_word(endpoint), " "),
+                   "sync --delete ", shell_word(prefix + "*"), " ", to, "/");
+    std::string remote = ":s3,env_auth=true";
+    // rclone ends a quoted value at the next quote, and doubled quotes stand for one.
+    if (!endpoint.empty()) remote += cat(",provider=Other,endpoint=\"", endpoint, "\"");
+    return cat("rclone sync -v ", shell_word(cat(remote, ":", prefix.substr(kS3.size()))), " ", to);
+}
+
+std::shared_ptr<Copy> copy_source(const std::string& path, const std::string& cache) try {
+    if (!is_remote(path)) return nullptr;
+    make_cache(cache.empty() ? default_cache() : cache);
+    const std::string folder = source_folder(path, cache);
+    const bool bucket = path.starts_with(kS3), keep = bucket || !cache.empty();
+    const auto copy = std::make_shared<Copy>(folder, [&] { return !bucket && keep && fs::is_directory(folder); });
+    if (!copy->alone()) return copy;
+    if (bucket) {
+        synchronise(path, folder);
+    } else {
+        struct Cleanup {
+            const std::string& folder;
+            ~Cleanup() { remove_parts(folder); }
+        } const cleanup{folder};
+        fs::remove_all(folder);
+        unpack_stream(path.substr(kPipe.size()), folder);
+    }
+    copy->share(!keep);
+    return copy;
+} catch (const fs::filesystem_error& error) {
+    fail("data: cannot write ", error.path1().string(), ": ", error.code().message());
+} catch (const Error& error) {
+    fail("data: ", excerpt(path), ": ", error.what());
+}
+
+} // namespace rg::data

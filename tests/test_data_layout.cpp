@@ -1,0 +1,135 @@
+// Tests how the names of images decide their sets and labels, and that every reader agrees.
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/data/layout.h"
+#include "ringgrad/data/open.h"
+#include "ringgrad/data/png.h"
+#include "ringgrad/tests/temp_dir.h"
+
+#include <doctest/doctest.h>
+#include <filesystem>
+
+namespace rg::data {
+namespace {
+
+using Names = std::vector<std::string>;
+
+/// Returns "label:file" of each image, for training, then " | " and those for testing, then for each warning " !".
+std::string text_of(const Layout& layout) {
+    std::string text;
+    const auto add = [&](const std::vector<Layout::Image>& images) {
+        for (const Layout::Image& image : images) {
+            if (!text.empty() && text.back() != ' ') text += ' ';
+            text += cat(image.label(), ":", image.path.substr(image.path.rfind('/') + 1));
+        }
+    };
+    add(layout.train);
+    if (!layout.test.empty()) text += " | ", add(layout.test);
+    for (size_t i = 0; i < layout.warnings.size(); ++i) text += " !";
+    return text;
+}
+
+struct Case {
+    Names images;
+    std::string expected; // text_of(), or the beginning of an error after "error: "
+};
+const Case kCases[] = {
+    {{"dog/2", "cat/1"}, "cat:1 dog:2"},
+    {{"cat/deep/er/1", "cat/2", "dog/3"}, "cat:2 cat:1 dog:3"},
+    {{"1", "2"}, ":1 :2"},
+    {{"1", "cat/2"}, ":1 cat:2"},
+    // Sets, under each of their names.
+    {{"train/cat/1", "train/dog/2", "test/cat/3"}, "cat:1 dog:2 | cat:3"},
+    {{"train/cat/1", "train/dog/2", "valid/cat/3"}, "cat:1 dog:2 | cat:3"},
+    {{"Train/cat/1", "Train/dog/2", "TEST/dog/3"}, "cat:1 dog:2 | dog:3"},
+    {{"training/cat/1", "training/dog/2", "testing/dog/3"}, "cat:1 dog:2 | dog:3"},
+    {{"Training/cat/1", "Training/dog/2", "Validation/dog/3"}, "cat:1 dog:2 | dog:3"},
+    {{"train/cat/1", "train/dog/2", "val/cat/3", "test/cat/4"}, "cat:1 dog:2 | cat:4 !"},
+    {{"train/cat/1", "train/dog/2", "test/cat/3", "extra/4", "extra/deep/5", "6"}, "cat:1 dog:2 | cat:3 ! !"},
+    {{"train/cat/1", "train/dog/2"}, "cat:1 dog:2"},
+    {{"test/cat/1", "test/dog/2"}, " | cat:1 dog:2"},
+    {{"train/cat/a/1", "train/dog/2", "test/cat/deep/3"}, "cat:1 dog:2 | cat:3"},
+    // Folders that hold everything are skipped, also within sets.
+    {{"photos/Cat/1", "photos/Dog/2"}, "Cat:1 Dog:2"},
+    {{"a/b/Cat/1", "a/b/Dog/2"}, "Cat:1 Dog:2"},
+    {{"set/train/Cat/1", "set/train/Dog/2", "set/test/Cat/3"}, "Cat:1 Dog:2 | Cat:3"},
+    {{"train/images/Cat/1", "train/images/Dog/2", "test/images/Dog/3"}, "Cat:1 Dog:2 | Dog:3"},
+    {{"photos/1", "photos/2"}, "photos:1 photos:2"},
+    {{"photos/Cat/1", "photos/2"}, "photos:2 photos:1"},
+    // Classes that are named like sets.
+    {{"train/1", "bus/2"}, "bus:2 train:1 !"},
+    {{"train/side/1", "bus/2"}, "bus:2 train:1 !"},
+    {{"train/1", "train/side/2", "bus/3", "test/4"}, "bus:3 test:4 train:1 train:2 ! !"},
+    // A network must never learn to tell the sets.
+    {{"train/1", "test/2"}, "error: image folder: expected class folders in train, got images (X)"},
+    {{"train/cat/1", "train/dog/2", "test/3"},
+     "error: image folder: expected class folders in test, got images (X); give X/train to use it alone"},
+    {{"train/cat/1", "Training/dog/2"}, "error: image folder: expected one folder of each set, got Training and train"},
+};
+
+} // namespace
+
+TEST_SUITE("data") {
+    TEST_CASE("layout: names decide sets and labels") {
+        for (const Case& c : kCases) {
+            CAPTURE(c.expected);
+            CAPTURE(c.images[0]);
+            Names names = c.images;
+            const auto text = [&] { return text_of(layout_of(names, "X")); };
+            if (c.expected.starts_with("error: "))
+                CHECK(error_of(text).starts_with(c.expected.substr(7)));
+            else {
+                CHECK(text() == c.expected);
+                std::reverse(names.begin(), names.end());
+                CHECK(text() == c.expected);
+            }
+        }
+    }
+
+    TEST_CASE("layout: sorts like the paths of the standard library") {
+        const Names names{"c/a-b/1", "c/a/2", "c/a b/3", "c/a.png", "c/\xff", "c/B/1", "d/0"};
+        std::vector<std::filesystem::path> sorted(names.begin(), names.end());
+        std::sort(sorted.begin(), sorted.end());
+        const Layout layout = layout_of(names, "X");
+        REQUIRE(layout.train.size() == sorted.size());
+        for (size_t i = 0; i < sorted.size(); ++i) CHECK(layout.train[i].path == sorted[i].string());
+    }
+
+    TEST_CASE("layout: a folder and its tar load as the same sets") {
+        const TempDir dir;
+        int number = 0;
+        for (const Case& c : kCases) {
+            const std::string folder = dir / cat("set", ++number);
+            CAPTURE(c.expected);
+            for (size_t i = 0; i < c.images.size(); ++i) {
+                const std::string file = folder + "/" + c.images[i] + ".png";
+                std::filesystem::create_directories(std::filesystem::path(file).parent_path());
+                write_png(file, 1, 1, 1, std::vector<uint8_t>{uint8_t(i)});
+            }
+            const LoadOptions options{.channels = 1, .test_fraction = 0, .skip_other_images = true, .cache = dir / "cache"};
+            const auto loaded = [&](const std::string& path) {
+                try {
+                    const TrainTest sets = load(path, options);
+                    std::string text;
+                    for (const ImageSet* set : {&sets.train, &sets.test}) {
+                        for (int64_t i = 0; i < set->count; ++i)
+                            text += cat(set->classes[size_t(set->labels[size_t(i)])], ":", std::filesystem::path(set->names[size_t(i)]).filename().string(), ":",
+                                        int(set->pixels[size_t(i)]), " ");
+                        text += "| ";
+                    }
+                    for (const std::string& warning : sets.warnings) text += warning + "\n";
+                    return text;
+                } catch (const Error& error) {
+                    return "error: " + std::string(error.what()).substr(0, 45);
+                }
+            };
+            const std::string expected = loaded(folder);
+            CHECK(expected.starts_with("error: ") == (c.expected.starts_with("error: ") || c.expected.starts_with(":1 :2")));
+            CHECK(loaded(cat("pipe:tar -cC ", folder, " .")).starts_with(expected.substr(0, expected.find('('))));
+            if (std::any_of(c.images.begin(), c.images.end(), [](auto& name) { return name.find('/') == name.npos; }))
+                continue; // in a folder, this would be another layout
+            CHECK(loaded(cat("pipe:tar -czC ", dir.path(), " set", number)).starts_with(expected.substr(0, expected.find('('))));
+        }
+    }
+}
+
+} // namespace rg::data
