@@ -24,8 +24,8 @@ public:
     using std::runtime_error::runtime_error;
 };
 
-/// Holds one part of a message: a text, a character or a number. Numbers are printed as by std::ostream, but bytes as
-/// numbers too. A Part refers to its text, so use it only as an argument.
+/// Holds one part of a message: a text, a character or a number. Numbers are printed as by std::ostream in the C
+/// locale, but bytes as numbers too. A Part refers to its text, so use it only as an argument.
 class Part {
 public:
     Part(std::string_view text) : kind_(Kind::text), text_(text) {}

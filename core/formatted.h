@@ -1,17 +1,15 @@
-// Formats text like printf.
+// Formats text like printf, but always as in the C locale.
+//
+// A program may set another locale, in which printf and streams write 0,5 for 0.5. Files, options and reports must not
+// depend on that. So numbers become text by formatted() and cat() (core/base.h) alone, and text becomes numbers by
+// read_number() (core/text.h) and std::from_chars(). tests/locales.py checks this.
 #pragma once
 
-#include <cstdio>
 #include <string>
 
 namespace rg {
 
-/// Returns the text that std::snprintf() makes, cut to 255 bytes.
-template <class... Values>
-std::string formatted(const char* format, Values... values) {
-    char text[256];
-    std::snprintf(text, sizeof text, format, values...);
-    return text;
-}
+/// Returns the text that std::snprintf() makes in the C locale, cut to 255 bytes.
+[[gnu::format(printf, 1, 2)]] std::string formatted(const char* format, ...);
 
 } // namespace rg

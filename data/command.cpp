@@ -9,7 +9,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
@@ -85,7 +84,8 @@ void kill_tree(pid_t pid) {
     for (fs::directory_iterator thread(cat("/proc/", pid, "/task"), ignored), none; thread != none;
          thread.increment(ignored)) {
         std::ifstream children(thread->path() / "children");
-        for (pid_t child; children >> child;) kill_tree(child);
+        for (std::string child; std::getline(children, child, ' ');)
+            if (pid_t number = 0; read_number(child, number)) kill_tree(number);
     }
     ::kill(pid, SIGKILL);
 }
@@ -98,8 +98,8 @@ void kill_holders(int read_end) {
     const fs::path pipe = fs::read_symlink(cat("/proc/self/fd/", read_end), ignored);
     if (pipe.empty()) return;
     for (fs::directory_iterator process("/proc", ignored), none; process != none; process.increment(ignored)) {
-        const pid_t pid = std::atoi(process->path().filename().c_str()); // 0 if the entry is not a process
-        if (pid == 0 || pid == ::getpid()) continue;
+        pid_t pid = 0;
+        if (!read_number(process->path().filename().string(), pid) || pid == ::getpid()) continue; // not a process
         for (fs::directory_iterator fd(process->path() / "fd", ignored); fd != none; fd.increment(ignored))
             if (fs::read_symlink(fd->path(), ignored) == pipe) ::kill(pid, SIGKILL);
     }

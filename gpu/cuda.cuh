@@ -83,11 +83,11 @@ inline bool synchronous_launches() {
 /// wait for it.
 template <class Query>
 cudaError_t wait_for_gpu(const char* what, Query query) {
-    constexpr double kSeconds = 120;
+    constexpr int kSeconds = 120;
     cudaError_t status = cudaSuccess;
     if (gpu::ends_within(kSeconds, [&] { return (status = query()) != cudaErrorNotReady; })) return status;
     std::fprintf(stderr,
-                 "error: %s: expected it to end, got nothing in %g s; to get the name of a kernel, set RG_SYNC=1; "
+                 "error: %s: expected it to end, got nothing in %d s; to get the name of a kernel, set RG_SYNC=1; "
                  "RG_GPU_KERNELS=portable avoids the kernels for Hopper GPUs\n",
                  what, kSeconds);
     std::fflush(nullptr);

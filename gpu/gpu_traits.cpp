@@ -4,7 +4,7 @@
 #include "ringgrad/core/base.h"
 
 #include <algorithm>
-#include <cstdlib>
+#include <charconv>
 
 namespace rg::gpu {
 
@@ -17,8 +17,9 @@ bool runs_on(std::string_view targets, Capability gpu) {
     while (!targets.empty()) {
         const std::string target(targets.substr(0, targets.find(", ")));
         targets.remove_prefix(std::min(targets.size(), target.size() + 2));
-        const size_t digits = target.find('_') + 1;
-        const int number = std::atoi(target.c_str() + digits), gpu_number = 10 * gpu.major + gpu.minor;
+        int number = 0;
+        std::from_chars(target.data() + target.find('_') + 1, target.data() + target.size(), number);
+        const int gpu_number = 10 * gpu.major + gpu.minor;
         const bool exact = target.back() == 'a', any_newer = target[0] == 'c' && target.back() != 'f';
         if (exact ? number == gpu_number : number <= gpu_number && (any_newer || number / 10 == gpu.major)) return true;
     }

@@ -6,6 +6,7 @@
 #include "ringgrad/par/link.h"
 
 #include "ringgrad/core/clock.h"
+#include "ringgrad/core/text.h"
 
 #include <algorithm>
 #include <climits>
@@ -100,9 +101,8 @@ void Link::set_one_rank_per_node() {
 void Link::read_environment() {
     const char* text = std::getenv("RG_DEADLINE_S");
     if (!text || !*text) return;
-    char* end = nullptr;
-    const double seconds = std::strtod(text, &end);
-    RG_CHECK(*end == '\0' && seconds > 0 && seconds <= kMostDeadline,
+    double seconds = 0;
+    RG_CHECK(read_number(text, seconds) && seconds > 0 && seconds <= kMostDeadline,
              "RG_DEADLINE_S: expected seconds above zero and at most ", kMostDeadline, ", got '", text, "'");
     deadline_ = seconds;
 }

@@ -53,12 +53,10 @@ void check(int code, const char* operation, int rank, int peer = -1, size_t byte
 class Alarm {
 public:
     Alarm(const char* call, int rank, double seconds) {
-        text_length = std::snprintf(text, sizeof text,
-                                    "error: %s: expected all ranks, got nothing in %g s; some rank has stopped, or is "
-                                    "slow; RG_DEADLINE_S sets the limit (rank %d)\n",
-                                    call, seconds, rank);
+        text = cat("error: ", call, ": expected all ranks, got nothing in ", seconds,
+                   " s; some rank has stopped, or is slow; RG_DEADLINE_S sets the limit (rank ", rank, ")\n");
         std::signal(SIGALRM, [](int) {
-            if (write(STDERR_FILENO, text, size_t(text_length)) >= 0) _exit(1);
+            if (write(STDERR_FILENO, text.data(), text.size()) >= 0) _exit(1);
             _exit(2);
         });
         alarm(unsigned(std::ceil(seconds)));
@@ -68,8 +66,7 @@ public:
     Alarm& operator=(const Alarm&) = delete;
 
 private:
-    static inline char text[256]; // prepared in advance: a signal handler must not format text
-    static inline int text_length = 0;
+    static inline std::string text; // prepared in advance: a signal handler must not format text
 };
 
 using Host = std::array<char, MPI_MAX_PROCESSOR_NAME>; // ends with a zero byte

@@ -3,15 +3,17 @@
 // The suites are core, gpu, simt, par, data and models; -ts=core runs one of them. All random numbers have fixed seeds,
 // so a failure repeats. -tc="*part of a name*" runs a single case. The exit status is 77, which Meson reports as
 // skipped, if RG_ISA names an instruction set that this CPU lacks, or if nothing was checked (no GPU). See perturb.h
-// for RG_PERTURB.
+// for RG_PERTURB. With RG_LOCALE=1 the tests run in another locale (other_locale.h).
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/tests/other_locale.h"
 #include "ringgrad/tests/perturb.h"
 
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <doctest/doctest.h>
+#include <optional>
 
 namespace rg::cpu::avx512bf16_emulated {
 extern const TileKernels kTiles;
@@ -65,6 +67,8 @@ int main(int argc, char** argv) {
             return kSkipped;
         }
     rg::install_perturbation();
+    std::optional<rg::OtherLocale> locale;
+    if (std::getenv("RG_LOCALE")) locale.emplace();
     doctest::Context context(argc, argv);
     const int failed = context.run();
     if (failed || assertions > 0 || context.shouldExit()) return failed;

@@ -1,10 +1,15 @@
-// Tests text from outside that is printed on one line, for people and as a field of a table, and the checksum of bytes.
+// Tests text from outside that is printed on one line, for people and as a field of a table, numbers in any locale, and
+// the checksum of bytes.
+#include "ringgrad/core/base.h"
 #include "ringgrad/core/checksum.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/text.h"
-
-#include <doctest/doctest.h>
+#include "ringgrad/tests/other_locale.h"
 
 #include <algorithm>
+#include <cstdio>
+#include <doctest/doctest.h>
+#include <sstream>
 
 namespace rg {
 
@@ -36,6 +41,24 @@ TEST_SUITE("core") {
         CHECK(csv_field("a,b") == "\"a,b\"");
         CHECK(csv_field("say \"x\"") == "\"say \"\"x\"\"\"");
         CHECK(csv_field("a\r\nb\x1b,") == "\"a\\r\\nb\\x1b,\"");
+    }
+
+    TEST_CASE("text: numbers do not depend on the locale") {
+        const OtherLocale locale;
+        std::ostringstream stream;
+        stream << 1234.5;
+        REQUIRE(stream.str() == "1.234,5");
+        char digits[8];
+        std::snprintf(digits, sizeof digits, "%.1f", 0.5);
+        if (std::string_view(digits) == "0.5") MESSAGE("printf() is not tested: expected a German or French locale");
+        CHECK(cat(1120, " ", 0.5, " ", uint64_t{1} << 40) == "1120 0.5 1099511627776");
+        CHECK(formatted("%.2f %g %d", 0.25, 1.5, 1120) == "0.25 1.5 1120");
+        std::snprintf(digits + 4, 4, "%.1f", 0.5);
+        CHECK(std::string_view(digits + 4) == std::string_view(digits).substr(0, 3)); // the locale is still set
+        double value = 0;
+        CHECK(read_number(formatted("%.4g", 0.125), value));
+        CHECK(value == 0.125);
+        CHECK_FALSE(read_number("0,5", value));
     }
 
     TEST_CASE("checksum: differs if any bit does, or the number of zeros") {

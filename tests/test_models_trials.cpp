@@ -1,6 +1,7 @@
 // Tests tables of trials: grids, CSV files, results and the page.
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/text.h"
 #include "ringgrad/models/sweep/stop_rules.h"
 #include "ringgrad/models/sweep/trial_table.h"
 #include "ringgrad/models/sweep/trials_board.h"
@@ -51,7 +52,8 @@ TEST_SUITE("models") {
         // allows 5 standard deviations.
         int low_rates = 0, low_l2 = 0, wide = 0, deep = 0;
         for (const TrialSettings& trial : trials) {
-            const double lr = std::stod(trial[0].second), l2 = std::stod(trial[1].second);
+            double lr = 0, l2 = 0;
+            REQUIRE((read_number(trial[0].second, lr) && read_number(trial[1].second, l2)));
             CHECK(lr >= 1e-3);
             CHECK(lr <= 1);
             CHECK(l2 >= -1);

@@ -13,7 +13,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 
@@ -26,7 +25,10 @@ constexpr std::string_view kTemplate =
 // The texts before and after the data in the page. In the template, the data is null.
 constexpr std::string_view kBeforeData = "type=\"application/json\">", kAfterData = "</script>";
 
-Json rounded(double value) { return std::strtod(formatted("%.6g", value).c_str(), nullptr); }
+double rounded(double value) {
+    read_number(formatted("%.6g", value), value);
+    return value;
+}
 
 /// Returns the number of the member `key` of a line of metrics, or NaN if the line has none. In metrics.jsonl, null
 /// stands for a number that was not finite.

@@ -8,6 +8,7 @@
 
 #include <bit>
 #include <cerrno>
+#include <charconv>
 #include <cmath>
 #include <cstring>
 #include <fcntl.h>
@@ -37,8 +38,11 @@ std::string event(int64_t step, const std::string& field) {
 std::string next_name(const std::string& folder) {
     auto seconds = static_cast<long long>(std::time(nullptr));
     for (const fs::directory_entry& entry : fs::directory_iterator(folder))
-        if (const std::string name = entry.path().filename().string(); name.starts_with(kPrefix))
-            seconds = std::max(seconds, std::atoll(name.c_str() + kPrefix.size()) + 1);
+        if (const std::string name = entry.path().filename().string(); name.starts_with(kPrefix)) {
+            long long others = 0;
+            std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), others);
+            seconds = std::max(seconds, others + 1);
+        }
     return cat(kPrefix, seconds, ".", this_host().name, ".", ::getpid());
 }
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <set>
-#include <sstream>
 
 namespace rg {
 
@@ -144,12 +143,12 @@ void TrainingOptions::complete_schedule(const Options& options) {
 data::Augment TrainingOptions::augmentation() const {
     const std::vector<std::string> names = augment_names();
     std::set<std::string> chosen;
-    std::istringstream list(augment == "none" ? "" : augment);
-    bool known = !augment.empty();
-    for (std::string name; std::getline(list, name, ',');) {
-        known = known && std::ranges::find(names, name) != names.end();
-        chosen.insert(name);
-    }
+    bool known = true;
+    if (augment != "none")
+        for (const std::string& name : split(augment, ',')) {
+            known = known && std::ranges::find(names, name) != names.end();
+            chosen.insert(name);
+        }
     RG_CHECK(known, "--augment: expected none, or a list of ", joined(names), ", got \"", augment, "\"");
     const int64_t shift = chosen.contains("translate") ? 1 : 0;
     return {.flip = chosen.contains("flip"),

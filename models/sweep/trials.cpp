@@ -15,7 +15,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iostream>
@@ -149,7 +148,8 @@ void read_control(par::TaskPool& pool, const std::string& path, size_t trials, s
     const std::string text = read_file(path);
     for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
         if (text.compare(begin, 5, "stop ") != 0) continue;
-        const int64_t number = std::atoll(text.c_str() + begin + 5);
+        int64_t number = 0;
+        std::from_chars(text.data() + begin + 5, text.data() + end, number);
         if (number >= 1 && number <= int64_t(trials)) pool.cancel(number, "on request");
     }
 }

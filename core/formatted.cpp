@@ -1,0 +1,22 @@
+// See formatted.h.
+#include "ringgrad/core/formatted.h"
+
+#include <cstdarg>
+#include <cstdio>
+#include <locale.h>
+
+namespace rg {
+
+std::string formatted(const char* format, ...) {
+    static const locale_t c_locale = ::newlocale(LC_ALL_MASK, "C", nullptr);
+    const locale_t before = ::uselocale(c_locale); // of this thread only
+    char text[256];
+    std::va_list values;
+    va_start(values, format);
+    std::vsnprintf(text, sizeof text, format, values);
+    va_end(values);
+    ::uselocale(before);
+    return text;
+}
+
+} // namespace rg
