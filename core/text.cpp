@@ -37,6 +37,13 @@ void escape(std::string& out, char c) {
         out += {'\\', 'x', kDigits[uint8_t(c) >> 4], kDigits[uint8_t(c) & 15]};
 }
 
+/// Returns true if a spreadsheet would take the text for a formula. For a number that makes no difference.
+bool is_formula(std::string_view text) {
+    double number = 0;
+    return !text.empty() && std::string_view("=+-@").find(text[0]) != std::string_view::npos &&
+           !read_number(text, number);
+}
+
 } // namespace
 
 size_t utf8_sequence(std::string_view text) {
@@ -77,8 +84,14 @@ std::string printable(std::string_view text) {
     return out;
 }
 
+std::string table_cell(std::string_view text) { return (is_formula(text) ? "'" : "") + printable(text); }
+
+std::string_view text_of_cell(std::string_view cell) {
+    return cell.starts_with('\'') && is_formula(cell.substr(1)) ? cell.substr(1) : cell;
+}
+
 std::string csv_field(std::string_view text) {
-    const std::string plain = printable(text);
+    const std::string plain = table_cell(text);
     if (plain.find_first_of(",\"") == std::string::npos) return plain;
     std::string out(1, '"');
     for (const char c : plain) {

@@ -2,8 +2,8 @@
 // UTF-8, reads numbers, and splits and wraps text.
 //
 // A file name can contain a line break, a colour code or a cursor movement. Pass such text through printable()
-// before a terminal shows it, and through csv_field() before it becomes part of a CSV line. core/json.h itself escapes
-// what JSON requires. For a shell, use shell_word() of data/command.h.
+// before a terminal shows it, and through table_cell() or csv_field() before a table contains it. core/json.h itself
+// escapes what JSON requires. For a shell, use shell_word() of data/command.h.
 #pragma once
 
 #include <charconv>
@@ -23,8 +23,13 @@ bool is_utf8(std::string_view text);
 /// \t, \r, or \x and two hexadecimal digits.
 std::string printable(std::string_view text);
 
-/// Returns the text as one field of a CSV line (RFC 4180), in quotes if necessary. Line breaks and other control
-/// characters appear as in printable().
+/// Returns printable(text), for a table that a spreadsheet may open. A spreadsheet would run a text that begins with
+/// "=", "+", "-" or "@" as a formula. Such a text gets an apostrophe in front, unless it is a number.
+std::string table_cell(std::string_view text);
+/// Returns the text of a cell without the apostrophe of table_cell().
+std::string_view text_of_cell(std::string_view cell);
+
+/// Returns table_cell(text) as one field of a CSV line (RFC 4180), in quotes if necessary.
 std::string csv_field(std::string_view text);
 
 /// Returns true if the whole text is a number of type T, in the syntax of std::from_chars(), and sets `value` to it. If

@@ -208,7 +208,7 @@ private:
         if (format_ == Format::json) return json_line(image, scores, targets);
         const bool csv = format_ == Format::csv;
         const char* const separator = csv ? "," : "\t";
-        const auto shown = [&](const std::string& text) { return csv ? csv_field(text) : printable(text); };
+        const auto shown = [&](const std::string& text) { return csv ? csv_field(text) : table_cell(text); };
         std::string out = shown(image.name);
         for (const size_t k : best(scores))
             out += cat(separator, shown(model_.classes[k]), separator, formatted("%.6f", double(scores[k])));
@@ -257,7 +257,7 @@ void declare(Options& o, Settings& s) {
         1);
     o.add("top", &s.top, "number of classes to print per image, best first").at_least(1).basic();
     o.add("json", &s.json, "print a JSON object per line").basic();
-    o.add("csv", &s.csv, "print comma-separated values, with a heading").basic();
+    o.add("csv", &s.csv, "print comma-separated values, with a heading, and with ' before names like formulas").basic();
     o.add("quiet", &s.quiet, "print only the summary, no line per image").basic();
     o.add("skip-other-images", &s.skip_other_images,
           "skip images of other formats than PNG; without this option they are an error");

@@ -43,6 +43,21 @@ TEST_SUITE("core") {
         CHECK(csv_field("a\r\nb\x1b,") == "\"a\\r\\nb\\x1b,\"");
     }
 
+    TEST_CASE("text: a spreadsheet takes no cell of a table for a formula") {
+        for (const std::string formula :
+             {"=cmd|' /C calc'!A0", "+1+cmd|' /C calc'!A0", "-1+A1", "@SUM(A1)", "-", "=1"}) {
+            CHECK(table_cell(formula) == "'" + formula);
+            CHECK(csv_field(formula) == "'" + formula);
+            CHECK(text_of_cell(table_cell(formula)) == formula);
+        }
+        CHECK(csv_field("=A1,\"\"") == "\"'=A1,\"\"\"\"\"");
+        CHECK(table_cell("\t=1") == "\\t=1"); // a spreadsheet would skip the tab
+        CHECK(table_cell("\r=1") == "\\r=1");
+        for (const std::string text : {"-0.5", "-1e-05", "-3", "a=b", "runs/-1", "'=1", "", "0"})
+            CHECK(table_cell(text) == text);
+        for (const std::string text : {"-0.5", "a=b", "'a", "'-3", "'"}) CHECK(text_of_cell(text) == text);
+    }
+
     TEST_CASE("text: numbers do not depend on the locale") {
         const OtherLocale locale;
         std::ostringstream stream;

@@ -26,6 +26,7 @@ const std::vector<std::string> kEvil = {
     "\xff\xc3(\xed\xa0\x80\x9b",
     "../../etc/passwd",
     "--data=pipe:touch it-ran",
+    "=cmd|' /C calc'!A0",
     "",
     std::string(1 << 20, 'n') + "\n",
 };
@@ -104,6 +105,7 @@ TEST_SUITE("models") {
         write_results(dir.path(), rows);
         const std::string table = read_file(dir / "results.csv");
         CHECK(std::count(table.begin(), table.end(), '\n') == std::ptrdiff_t(rows.size()) + 1);
+        for (const char* formula : {",=", ",-", ",\"=", ",\"-"}) CHECK_FALSE(contains(table, formula));
         const std::vector<TrialSettings> read =
             parse_trials("trial,init,state,seconds,note,folder\n" + table.substr(table.find('\n') + 1), "t");
         REQUIRE(read.size() == rows.size());

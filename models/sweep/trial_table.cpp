@@ -186,7 +186,8 @@ std::vector<TrialSettings> parse_trials(std::string_view csv, const std::string&
         ++number;
         if (line.empty() || line == "\r") continue;
         const std::string where = cat(name, ", line ", number);
-        const std::vector<std::string> fields = csv_fields(line, where);
+        std::vector<std::string> fields = csv_fields(line, where);
+        for (std::string& field : fields) field = std::string(text_of_cell(field)); // a row may come from results.csv
         if (names.empty()) {
             names = fields;
             std::set<std::string> seen;

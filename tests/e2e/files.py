@@ -3,6 +3,7 @@
 import csv
 import gzip
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -153,11 +154,11 @@ class Predict(job.JobTest):
         self.assertEqual(self.lines(self.run_folder, loose), ([[str(loose), *by_record[0][1:]]], []))
 
     def test_names_are_printable(self):
-        # A folder name may try to clear the screen or to fake lines of output.
+        # A folder name may try to clear the screen, to fake lines of output, or to run in a spreadsheet.
         evil = "\x1b[2J\x1b[31m\nerror: send money\t\x7f\u009b1m\u202e"
         shown = "\\x1b[2J\\x1b[31m\\nerror: send money\\t\\x7f\\xc2\\x9b1m\\xe2\\x80\\xae"
         data = self.folder / ("data" + evil)
-        for c, name in enumerate((evil, "a,b \"c\"", "plain")):
+        for c, name in enumerate((evil, "=1+1", "a,b \"c\"")):
             for i in range(5):
                 path = data / name / f"{i}{evil}.png"
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -177,14 +178,17 @@ class Predict(job.JobTest):
         out += self.run_command(job.train(1, "--data", "no" + evil)).err
         self.assertIn(f"no{shown}", out)
         sweep = self.runs / ("sweep" + evil)
-        for table in (sweep / "confusion.csv", sweep / "results.csv"):
-            text = table.read_text()
+        tables = [(sweep / "confusion.csv").read_text(), (sweep / "results.csv").read_text(),
+                  self.run_command(program("predict", model, data, "--csv", "--top", "3")).out]
+        for text in tables:
             rows = list(csv.reader(io.StringIO(text)))
             self.assertEqual(len({len(row) for row in rows}), 1, rows)
             self.assertEqual(len(rows), text.count("\n"))
+            for field in itertools.chain(*rows):
+                self.assertNotRegex(field, r"^[=+\-@](?![0-9.e+\-]*$)")
             out += text
-        self.assertEqual([row[0] for row in csv.reader((sweep / "confusion.csv").open())],
-                         ["true class", shown, "a,b \"c\"", "plain"])
+        self.assertEqual([row[0] for row in csv.reader(io.StringIO(tables[0]))],
+                         ["true class", shown, "'=1+1", "a,b \"c\""])
         for character in out:
             self.assertTrue(character in "\n\t" or character.isprintable(), repr(character))
 
