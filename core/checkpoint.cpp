@@ -1,18 +1,10 @@
-// The header holds a checksum of each tensor, and a checksum of the header itself. The writer encodes the header with
-// 16 zeros in place of the header's checksum, computes the checksum, and puts it in place of the zeros. The reader
-// replaces these digits by zeros again, computes the checksum, and compares it with the digits.
-//
-// The digits have a fixed offset: a file begins with the 8-byte length of the header, followed by the bytes of
-// kOpening. The header's checksum covers these 8 bytes and all of the header except the digits themselves. Every byte
-// of the data belongs to a tensor (safetensors.h), so the checksums together cover the whole file.
+// See checkpoint.h. safetensors.cpp computes and compares the checksums.
 #include "ringgrad/core/checkpoint.h"
 
 #include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/checksum.h"
 #include "ringgrad/core/formatted.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <new>
 #include <optional>
@@ -23,33 +15,7 @@ namespace rg {
 namespace {
 
 constexpr std::string_view kFormat = "ringgrad checkpoint 2";
-constexpr std::string_view kOpening = "{\"__metadata__\": {\"format\": \"ringgrad checkpoint 2\", \"checksum\": \"";
-constexpr size_t kLengthBytes = 8, kDigits = 16, kDigitsOffset = kLengthBytes + kOpening.size();
 constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
-constexpr std::string_view kReserved[] = {"format", "checksum", "tensor_checksums",
-                                          "step"}; // metadata keys that the caller must not use
-
-std::string hex(uint64_t value) { return formatted("%016llx", static_cast<unsigned long long>(value)); }
-
-/// Returns the header's checksum as 16 digits. `bytes` are the first 8 bytes of a file and its header. The checksum's
-/// own digits in `bytes` count as zeros.
-std::string header_checksum(std::string_view bytes) {
-    std::string header(bytes);
-    header.replace(kDigitsOffset, kDigits, kDigits, '0');
-    return hex(checksum(header));
-}
-
-std::string tensor_checksum(const Tensor& t) {
-    return hex(t.bytes() ? checksum({reinterpret_cast<const char*>(t.bytes_data()), size_t(t.bytes())}) : 0);
-}
-
-/// Returns the number of bytes before the data of a file: 8 bytes that hold the header's length, and the header.
-/// Returns the size of the file if that is smaller.
-size_t header_size(std::string_view bytes) {
-    uint64_t length = 0;
-    if (bytes.size() >= kLengthBytes) std::memcpy(&length, bytes.data(), kLengthBytes);
-    return length <= bytes.size() ? std::min(kLengthBytes + size_t(length), bytes.size()) : bytes.size();
-}
 
 std::string name_of_step(int64_t step) { return formatted("step-%08lld.safetensors", static_cast<long long>(step)); }
 
@@ -97,18 +63,16 @@ void delete_old(const std::string& dir, int64_t newest, int keep_last) {
 
 } // namespace
 
+bool is_checkpoint(const TensorFile& file) {
+    const std::string* const format = file.find_text("format");
+    return format && *format == kFormat;
+}
+
 std::string encode_checkpoint(int64_t step, const TensorFile& state) {
     RG_CHECK(step >= 0, "checkpoint: expected a step of at least 0, got ", step);
-    std::string sums;
-    for (const NamedTensor& t : state.tensors) sums += tensor_checksum(t.value);
-    Metadata metadata = {{"format", std::string(kFormat)},
-                         {"checksum", std::string(kDigits, '0')},
-                         {"tensor_checksums", sums},
-                         {"step", std::to_string(step)}};
+    Metadata metadata = {{"format", std::string(kFormat)}, {"step", std::to_string(step)}};
     metadata.insert(metadata.end(), state.metadata.begin(), state.metadata.end());
-    std::string bytes = encode_tensors(state.tensors, metadata);
-    bytes.replace(kDigitsOffset, kDigits, header_checksum(std::string_view(bytes).substr(0, header_size(bytes))));
-    return bytes;
+    return encode_tensors(state.tensors, metadata);
 }
 
 std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFile& state, int keep_last) {
@@ -124,29 +88,16 @@ std::string save_checkpoint(const std::string& dir, int64_t step, const TensorFi
 }
 
 LoadedCheckpoint decode_checkpoint(const std::string& bytes, const std::string& path) {
-    const std::string_view header = std::string_view(bytes).substr(0, header_size(bytes));
-    const auto compare = [&](const std::string& part, const std::string& expected, const std::string& actual) {
-        RG_CHECK(expected == actual, "checkpoint ", path, ": expected checksum ", expected, " of ", part, ", got ",
-                 actual, "; the file is damaged there (", bytes.size(), " bytes)");
-    };
-    RG_CHECK(header.size() >= kDigitsOffset + kDigits && header.substr(kLengthBytes, kOpening.size()) == kOpening,
-             "checkpoint ", path, ": expected a header that begins with format \"", kFormat,
-             "\", got another; the file is not a checkpoint, has another version, or is damaged there");
-    compare("the header", std::string(header.substr(kDigitsOffset, kDigits)), header_checksum(header));
     LoadedCheckpoint result;
     result.state = decode_tensors(bytes, path);
-    const std::string& sums = result.state.text("tensor_checksums");
-    RG_CHECK(sums.size() == kDigits * result.state.tensors.size(), "checkpoint ", path,
-             ": expected a checksum of each of ", result.state.tensors.size(), " tensors, got ", sums.size(),
-             " digits");
-    for (size_t i = 0; const auto& [name, value] : result.state.tensors)
-        compare("tensor " + name, sums.substr(kDigits * i++, kDigits), tensor_checksum(value));
+    RG_CHECK(is_checkpoint(result.state) && result.state.has_checksums, "checkpoint ", path, ": expected format \"",
+             kFormat,
+             "\" with checksums in the header, got another; the file is not a checkpoint, or has another version");
     result.step = result.state.number("step");
     RG_CHECK(result.step >= 0, "checkpoint ", path, ": expected a step of at least 0, got ", result.step);
     result.path = path;
-    std::erase_if(result.state.metadata, [](const auto& entry) {
-        return std::find(std::begin(kReserved), std::end(kReserved), entry.first) != std::end(kReserved);
-    });
+    std::erase_if(result.state.metadata,
+                  [](const auto& entry) { return entry.first == "format" || entry.first == "step"; });
     return result;
 }
 

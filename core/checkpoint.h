@@ -2,20 +2,17 @@
 // epoch, mini-batch). With the same options, number of ranks and kind of processor (on CPUs, the same instruction set),
 // a resumed run computes the same bits as a run without interruption.
 //
-// A checkpoint is a safetensors file DIR/step-00000123.safetensors, so other tools can read it. Its metadata contain a
-// 64-bit checksum of each tensor's bytes, and one of the header with its length. The header's checksum is computed with
-// '0' in place of its own 16 digits. So damage to any byte is detected (see checksum.h), and the error names the
-// damaged part. Writes are atomic. The newest few checkpoints are kept; older ones are deleted only after the new one
-// is durable. The program decides which tensors and texts to save.
+// A checkpoint is a safetensors file DIR/step-00000123.safetensors, so other tools can read it. Its checksums detect
+// damage to any byte (see safetensors.h). Writes are atomic. The newest few checkpoints are kept; older ones are
+// deleted only after the new one is durable. The program decides which tensors and texts to save.
 #pragma once
 
 #include "ringgrad/core/safetensors.h"
 
 namespace rg {
 
-/// Returns the contents of the checkpoint file of `step` (>= 0) with this state. The tensors must be in host memory.
-/// Throws Error like encode_tensors(), and if the state's metadata use a reserved key: format, checksum,
-/// tensor_checksums or step.
+/// Returns the contents of the checkpoint file of `step` (>= 0) with this state. Throws Error like encode_tensors(),
+/// and if the state's metadata use the key format or step.
 std::string encode_checkpoint(int64_t step, const TensorFile& state);
 
 /// Writes `state` as the checkpoint of `step` (>= 0) into `dir`, and returns the path. Creates `dir` if necessary, but
@@ -32,9 +29,12 @@ struct LoadedCheckpoint {
     std::vector<std::string> warnings; // of load_latest_checkpoint(): one for each newer file that cannot be loaded
 };
 
-/// Decode one checkpoint, from the file's contents or from the file. Throw Error if it is not a checkpoint or if a
-/// checksum shows damage (checksum.h); the error names `path`, and the tensor or the header. load_checkpoint() also
-/// throws like read_file(). safetensors.h says how much memory this takes.
+/// Returns true if a file has the format of a checkpoint.
+bool is_checkpoint(const TensorFile& file);
+
+/// Decode one checkpoint, from the file's contents or from the file. Throw Error like decode_tensors(), and if it is
+/// not a checkpoint; the error names `path`. load_checkpoint() also throws like read_file(). safetensors.h says how
+/// much memory this takes.
 LoadedCheckpoint decode_checkpoint(const std::string& bytes, const std::string& path);
 LoadedCheckpoint load_checkpoint(const std::string& path);
 

@@ -3,9 +3,14 @@
 // With a buffer instead of a stream, a file is complete before it reaches the disk, the reader knows the file size from
 // the start, and tests need no file. While a file is written or read, its buffer takes as much memory as the file has
 // bytes. Element bytes are little-endian on disk and are copied without conversion.
+//
+// The writer encodes the header with zeros in place of the checksums, and puts these in when the file is complete.
+// Every byte of the data belongs to a tensor, so the checksums together cover the whole file.
 #include "ringgrad/core/safetensors.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/checksum.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/json.h"
 #include "ringgrad/core/text.h"
 
@@ -21,6 +26,11 @@ static_assert(std::endian::native == std::endian::little, "element bytes are cop
 
 constexpr std::string_view kMetadataName = "__metadata__";
 constexpr size_t kLengthBytes = 8;
+// The keys of the checksums, and their members up to the digits, as this writer spells them. A member cannot be found
+// within a text, where quotes are escaped.
+constexpr const char *kChecksum = "checksum", *kTensorChecksums = "tensor_checksums";
+constexpr std::string_view kChecksumMember = "\"checksum\": \"", kTensorChecksumsMember = "\"tensor_checksums\": \"";
+constexpr size_t kDigits = 16;
 constexpr const char* kDamaged = "; the header is damaged: write the file again";
 constexpr const char* kCutShort = "; the file is cut short: copy or write it again";
 
@@ -117,6 +127,28 @@ void check_utf8(std::string_view text, const std::string& where) {
     RG_CHECK(is_utf8(text), where, "expected names and metadata in valid UTF-8, got other bytes; rename them");
 }
 
+/// Returns the offset of the text after a member's opening quote, or npos if the header lacks the member.
+size_t digits_of(std::string_view header, std::string_view member) {
+    const size_t begin = header.find(member);
+    return begin == header.npos ? begin : begin + member.size();
+}
+
+std::string hex_digits(uint64_t value) { return formatted("%016llx", static_cast<unsigned long long>(value)); }
+
+/// Returns the header's checksum. `header` begins with its length. The 16 digits at `offset` count as zeros.
+std::string header_checksum(std::string header, size_t offset) {
+    return hex_digits(checksum(header.replace(offset, kDigits, kDigits, '0')));
+}
+
+std::string tensor_checksum(std::string_view bytes) { return hex_digits(bytes.empty() ? 0 : checksum(bytes)); }
+
+/// Throws Error unless the checksums are the same.
+void check_sum(const std::string& file, const std::string& part, std::string_view expected, const std::string& actual) {
+    RG_CHECK(expected == actual, file, "expected checksum ", expected, " of ", part, ", got ", actual,
+             "; the file is damaged there, or was changed without leaving out the metadata checksum and "
+             "tensor_checksums");
+}
+
 } // namespace
 
 const Tensor* TensorFile::find(std::string_view name) const {
@@ -174,18 +206,18 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
         data_bytes += tensors[i].value.bytes();
     }
 
-    Json::Object header;
-    if (!metadata.empty()) {
-        Json texts = Json::object();
-        for (const auto& [key, text] : metadata) {
-            check_utf8(key, "safetensors: write: ");
-            check_utf8(text, "safetensors: write: ");
-            RG_CHECK(!texts.find(key), "safetensors: write: expected distinct metadata keys, got \"", key,
-                     "\" twice; rename one");
-            texts.set(key, text);
-        }
-        header.emplace_back(kMetadataName, texts);
+    Json texts = Json()
+                     .set(kChecksum, std::string(kDigits, '0'))
+                     .set(kTensorChecksums, std::string(kDigits * tensors.size(), '0'));
+    for (const auto& [key, text] : metadata) {
+        check_utf8(key, "safetensors: write: ");
+        check_utf8(text, "safetensors: write: ");
+        RG_CHECK(!texts.find(key), "safetensors: write: expected distinct metadata keys, got \"", key,
+                 "\" twice; rename one");
+        texts.set(key, text);
     }
+    Json::Object header;
+    header.emplace_back(kMetadataName, texts);
     for (size_t i = 0; i < tensors.size(); ++i) {
         const Tensor& t = tensors[i].value;
         Json shape = Json::array();
@@ -207,9 +239,14 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
     std::memcpy(bytes.data(), &length, kLengthBytes);
     std::memcpy(bytes.data() + kLengthBytes, text.data(), text.size());
     char* data = bytes.data() + kLengthBytes + text.size();
-    for (size_t i : layout)
-        if (const Tensor t = tensors[i].value.to_host(); t.bytes() > 0)
-            std::memcpy(data + begins[i], t.bytes_data(), size_t(t.bytes()));
+    const size_t sums = digits_of(bytes, kTensorChecksumsMember);
+    for (size_t i = 0; i < tensors.size(); ++i) {
+        const Tensor t = tensors[i].value.to_host();
+        if (t.bytes() > 0) std::memcpy(data + begins[i], t.bytes_data(), size_t(t.bytes()));
+        bytes.replace(sums + kDigits * i, kDigits, tensor_checksum({data + begins[i], size_t(t.bytes())}));
+    }
+    const size_t sum = digits_of(bytes, kChecksumMember);
+    bytes.replace(sum, kDigits, header_checksum(bytes.substr(0, kLengthBytes + text.size()), sum));
     return bytes;
 }
 
@@ -219,11 +256,18 @@ TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
              bytes.size(), kCutShort);
     uint64_t length = 0;
     std::memcpy(&length, bytes.data(), kLengthBytes);
-    bytes.remove_prefix(kLengthBytes);
     RG_CHECK(length <= uint64_t(kMaxTensorHeader), file, "expected a header of at most ", kMaxTensorHeader,
-             " bytes, got length ", length, " at offset 0; is this a safetensors file?");
-    RG_CHECK(length <= bytes.size(), file, "expected a header of ", length, " bytes, got ", bytes.size(), kCutShort);
-    const std::string_view text = bytes.substr(0, size_t(length)), data = bytes.substr(size_t(length));
+             " bytes, got length ", length, " at offset 0; if this is a safetensors file, divide it");
+    RG_CHECK(length <= bytes.size() - kLengthBytes, file, "expected a header of ", length, " bytes, got ",
+             bytes.size() - kLengthBytes, kCutShort);
+    const std::string_view header_bytes = bytes.substr(0, kLengthBytes + size_t(length)),
+                           text = header_bytes.substr(kLengthBytes), data = bytes.substr(header_bytes.size());
+    const size_t sum = digits_of(header_bytes, kChecksumMember), sums = digits_of(header_bytes, kTensorChecksumsMember);
+    RG_CHECK((sum == text.npos) == (sums == text.npos), file,
+             "expected both checksum and tensor_checksums in the header, ", "or none, got one", kDamaged);
+    if (sum != text.npos)
+        check_sum(file, "the header", header_bytes.substr(sum, kDigits),
+                  header_checksum(std::string(header_bytes), sum));
     RG_CHECK(!text.empty() && text[0] == '{', file, "expected '{' at offset 8, where the header begins, got ",
              text.empty() ? "an empty header" : "another byte", "; is this a safetensors file?");
     const Json header = Json::parse(text, file + "header");
@@ -248,6 +292,16 @@ TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
         }
     }
     check_cover(entries, int64_t(data.size()), file);
+    if (sum != text.npos) {
+        const std::string& expected = result.text(kTensorChecksums);
+        RG_CHECK(expected.size() == kDigits * entries.size(), file, "expected a checksum of each of ", entries.size(),
+                 " tensors, got ", expected.size(), " digits", kDamaged);
+        for (size_t i = 0; const Entry& e : entries)
+            check_sum(file, "tensor " + e.name, std::string_view(expected).substr(kDigits * i++, kDigits),
+                      tensor_checksum(data.substr(size_t(e.begin), size_t(e.end - e.begin))));
+        result.has_checksums = true;
+    }
+    std::erase_if(result.metadata, [](const auto& m) { return m.first == kChecksum || m.first == kTensorChecksums; });
     for (const Entry& e : entries) {
         Tensor t = Tensor::on_host(e.shape, e.type); // even if the context has a device
         if (t.bytes() > 0) std::memcpy(t.bytes_data(), data.data() + e.begin, size_t(t.bytes()));

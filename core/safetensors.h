@@ -6,6 +6,12 @@
 // it allocates a tensor. Besides the file's contents and the tensors, the reader needs at most 100 bytes of memory per
 // byte of the header. It accepts the six types of Tensor, and up to four extents. For another type (F16, BOOL, ...) it
 // throws Error with the type's name.
+//
+// The writer adds two texts to the metadata: "tensor_checksums", a 64-bit checksum of each tensor's bytes, and
+// "checksum", one of the header with its length, computed with '0' in place of its own 16 digits. So the reader detects
+// damage to any byte (see checksum.h), and its error names the damaged part. Files of other programs have no checksums.
+// A program that copies the metadata to a new file, such as Python's safetensors, spells the header without spaces. The
+// reader then ignores the checksums, which belong to the old file.
 #pragma once
 
 #include "ringgrad/core/tensor.h"
@@ -25,7 +31,8 @@ using Metadata = std::vector<std::pair<std::string, std::string>>;
 struct TensorFile {
     std::vector<NamedTensor> tensors;
     Metadata metadata;
-    std::string source; // the file name, for error messages
+    std::string source;         // the file name, for error messages
+    bool has_checksums = false; // true if the file had checksums; they were right
 
     /// Returns the tensor of that name, or a null pointer if there is none.
     const Tensor* find(std::string_view name) const;
@@ -41,17 +48,17 @@ struct TensorFile {
 
 /// Largest file, in bytes, that load_tensors() and load_checkpoint() read.
 inline constexpr uint64_t kMaxTensorFile = uint64_t{1} << 36;
-/// Largest header, in bytes, that is read or written. The format defines this limit.
-inline constexpr int64_t kMaxTensorHeader = 100'000'000;
+/// Largest header, in bytes, that is read or written: enough for 80,000 tensors. The format allows 100 MB.
+inline constexpr int64_t kMaxTensorHeader = 10'000'000;
 
 /// Returns the contents of a file with these tensors, in host or device memory, and metadata. The data of tensors with
 /// larger elements come first, so that in the file each tensor is aligned to its element size. Throws Error if a name
-/// is empty, used twice or "__metadata__", if a metadata key is used twice, if a text is not valid UTF-8, if a tensor
-/// is undefined, or if the header is too long.
+/// is empty, used twice or "__metadata__", if a metadata key is used twice, or is that of a checksum, if a text is not
+/// valid UTF-8, if a tensor is undefined, or if the header is too long.
 std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metadata& metadata);
-/// Decodes the contents of a file into tensors in host memory. If the contents violate the format, or if a tensor has
-/// another type or more than four extents, throws Error. The message names `source` and, if a single tensor is wrong,
-/// that tensor.
+/// Decodes the contents of a file into tensors in host memory, and the metadata without checksums. If the contents
+/// violate the format, if a tensor has another type or more than four extents, or if a checksum shows damage, throws
+/// Error. The message names `source` and, if a single tensor is wrong, that tensor.
 TensorFile decode_tensors(std::string_view bytes, const std::string& source);
 
 /// Writes encode_tensors() to a file, atomically and durably (see core/atomic_file.h).

@@ -105,13 +105,9 @@ std::string describe_idx(Bytes bytes, const std::string& path) {
 }
 
 std::string describe_tensors(Bytes bytes, const std::string& path) {
-    TensorFile file = decode_tensors(data::as_text(bytes), path);
-    std::string kind = "safetensors";
-    if (file.find_text("checksum") && file.find_text("step")) {
-        LoadedCheckpoint checkpoint = load_checkpoint(path); // verifies the checksum
-        kind = cat("checkpoint of step ", checkpoint.step, " (safetensors)");
-        file = std::move(checkpoint.state);
-    }
+    const TensorFile file = decode_tensors(data::as_text(bytes), path);
+    const std::string kind =
+        is_checkpoint(file) ? cat("checkpoint of step ", file.number("step"), " (safetensors)") : "safetensors";
     int64_t values = 0, size = 0;
     for (const NamedTensor& t : file.tensors) {
         values += t.value.numel();
@@ -158,7 +154,7 @@ bool is_tensor_file(Bytes bytes) {
 }
 
 /// Returns the description of a file with these bytes. `path` is for error messages. If the bytes are not recognised,
-/// the ending of `path` chooses the reader. A checkpoint is read once more from `path`.
+/// the ending of `path` chooses the reader.
 std::string describe(Bytes bytes, const std::string& path) {
     const auto ends_with = [&](std::string_view ending) { return path.ends_with(ending); };
     if (data::is_png(bytes)) return describe_png(bytes, path);

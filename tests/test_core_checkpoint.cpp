@@ -87,7 +87,7 @@ TEST_SUITE("core") {
                 CAPTURE(i);
                 CAPTURE(bit);
                 const std::string error = error_of([&] { load_checkpoint(other); });
-                CHECK(error.starts_with("checkpoint " + other));
+                CHECK(contains(error, other));
                 CHECK(contains(error, damaged_part(i)));
             }
             overwrite(other, good.substr(0, i));

@@ -46,8 +46,10 @@ TEST_SUITE("core") {
     TEST_CASE("safetensors: writes the bytes of the format") {
         const float values[] = {1.0f, -2.0f};
         const std::string bytes = encode_tensors({{"w", Tensor::of<float>({1, 2}, values)}}, {{"k", "v"}});
-        const std::string header = "{\"__metadata__\": {\"k\": \"v\"}, \"w\": {\"dtype\": \"F32\", \"shape\": [1, 2], "
-                                   "\"data_offsets\": [0, 8]}}";
+        const std::string header =
+            "{\"__metadata__\": {\"checksum\": \"7c093df626a8e212\", \"tensor_checksums\": "
+            "\"62791a9c5a5a3fdd\", \"k\": \"v\"}, \"w\": {\"dtype\": \"F32\", \"shape\": [1, 2], "
+            "\"data_offsets\": [0, 8]}}";
         const size_t padded = (header.size() + 7) / 8 * 8;
         REQUIRE(bytes.size() == 8 + padded + 8);
         CHECK(bytes.substr(0, 8) == std::string{char(padded), 0, 0, 0, 0, 0, 0, 0});
@@ -142,7 +144,8 @@ TEST_SUITE("core") {
         };
         const Case cases[] = {
             {"1234567", "got a file of 7"},
-            {std::string(8, '\xff'), "at most 100000000 bytes, got length 18446744073709551615"},
+            {std::string(8, '\xff'), "at most 10000000 bytes, got length 18446744073709551615"},
+            {std::string("\x81\x96\x98\0\0\0\0\0{", 9), "at most 10000000 bytes, got length 10000001"},
             {std::string("\x09\0\0\0\0\0\0\0{}", 10), "expected a header of 9 bytes, got 2"},
             {raw("", 0), "got an empty header"},
             {raw(" {}", 0), "expected '{' at offset 8"},
@@ -180,6 +183,8 @@ TEST_SUITE("core") {
                  "\"a\": {\"dtype\": \"U8\", \"shape\": [1], \"data_offsets\": [1, 2]}}",
                  2),
              "\"a\" twice"},
+            {raw("{\"__metadata__\": {\"checksum\": \"0123456789abcdef\"}}", 0), "expected both checksum and"},
+            {raw("{\"__metadata__\": {\"tensor_checksums\": \"\"}}", 0), "expected both checksum and"},
         };
         for (const Case& c : cases) {
             const std::string error = error_of_file(c.bytes);
@@ -190,21 +195,47 @@ TEST_SUITE("core") {
         }
     }
 
-    TEST_CASE("safetensors: rejects every truncation, and reads or rejects every changed header byte") {
+    TEST_CASE("safetensors: rejects every truncation and every changed byte") {
         const std::string good = encode_tensors(
             {{"a", patterned({2, 3}, DType::f32, 1)}, {"b", patterned({}, DType::i64, 2)}}, {{"k", "v"}});
+        CHECK(decode_tensors(good, "f").has_checksums);
         for (size_t n = 0; n < good.size(); ++n) {
             CAPTURE(n);
             CHECK_FALSE(error_of_file(good.substr(0, n)).empty());
         }
         CHECK_FALSE(error_of_file(good + "x").empty());
-        const size_t data_bytes = 32;
-        for (size_t i = 0; i < good.size() - data_bytes; ++i)
+        for (size_t i = 0; i < good.size(); ++i)
+            for (int byte = 0; byte < 256; ++byte) {
+                std::string bad = good;
+                bad[i] = char(byte);
+                if (bad != good && error_of_file(bad).empty()) FAIL_CHECK("byte ", i, " was changed to ", byte);
+            }
+    }
+
+    TEST_CASE("safetensors: reads or rejects every changed header byte of a file without checksums") {
+        const std::string good =
+            raw(R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", 8);
+        CHECK_FALSE(decode_tensors(good, "f").has_checksums);
+        for (size_t i = 0; i < good.size() - 8; ++i)
             for (int byte = 0; byte < 256; ++byte) {
                 std::string bad = good;
                 bad[i] = char(byte);
                 error_of_file(bad); // sanitizers and the memory limit detect a crash or a large allocation
             }
+    }
+
+    TEST_CASE("safetensors: ignores the checksums that another program has copied with the metadata") {
+        // Python's safetensors writes a header without spaces.
+        const std::string good = encode_tensors({{"a", patterned({2}, DType::f32, 1)}}, {{"k", "v"}});
+        const std::string header = good.substr(8, good.size() - 16);
+        std::string compact;
+        for (const char c : header)
+            if (c != ' ') compact += c;
+        const TensorFile file = decode_tensors(raw(compact, 8), "f");
+        CHECK_FALSE(file.has_checksums);
+        CHECK(file.metadata == Metadata{{"k", "v"}});
+        CHECK(decode_tensors(encode_tensors(file.tensors, file.metadata), "again").has_checksums);
+        CHECK(contains(error_of_file(raw(header, 8)), "of tensor a, got "));
     }
 
     TEST_CASE("atomic file: replaces a file, and names the cause of each error") {

@@ -77,6 +77,8 @@ def load_safetensors(path):
         data = bytearray(f.read())
     types = {"F32": torch.float32, "BF16": torch.bfloat16, "I32": torch.int32}
     metadata = header.pop("__metadata__")
+    for key in ("checksum", "tensor_checksums"):
+        del metadata[key]
     return {name: torch.frombuffer(data[slice(*t["data_offsets"])], dtype=types[t["dtype"]]).reshape(t["shape"])
             for name, t in header.items()}, metadata
 

@@ -36,9 +36,8 @@ TensorFile load_model(std::string path) {
         path += "/model.safetensors";
     }
     TensorFile file = load_tensors(path);
-    if (!file.find_text("checksum")) return file;
-    file = load_checkpoint(path).state; // verifies the checksum
-    std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
+    if (is_checkpoint(file))
+        std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
     return file;
 }
 

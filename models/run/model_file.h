@@ -21,8 +21,7 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
                         const std::vector<Target>& targets = {});
 
 /// Loads the file of a model: a safetensors file, a checkpoint, or model.safetensors in a run's folder. Leaves out the
-/// optimizer's state of a checkpoint. Throws Error if the folder has no model.safetensors, and like load_tensors() and
-/// load_checkpoint().
+/// optimizer's state of a checkpoint. Throws Error if the folder has no model.safetensors, and like load_tensors().
 TensorFile load_model(std::string path);
 
 /// Returns the names of the classes in the file of a model. Throws Error if they are missing or malformed.

@@ -223,9 +223,25 @@ class Predict(job.JobTest):
                                  (["--tpo", "3", self.run_folder, small], ["--tpo", "--top"])):
             self.refuse(program("predict", *arguments), *words)
 
+    def test_damaged_model(self):
+        good = (self.run_folder / "model.safetensors").read_bytes()
+        size = struct.unpack("<Q", good[:8])[0]
+        bad = self.folder / "bad.safetensors"
+        for at, part in ((good.index(b"cat"), "the header"), (8 + size + 5, "tensor block1"), (len(good) - 2, "tensor ")):
+            damaged = bytearray(good)
+            damaged[at] ^= 1
+            bad.write_bytes(damaged)
+            for command in (program("predict", bad, self.test_set), program("inspect", bad),
+                            program("export_onnx", bad, "net.onnx"), job.train(1, *job.TINY, "--init", str(bad))):
+                self.refuse(command, "bad.safetensors", "expected checksum ", f" of {part}", "damaged")
+        # A header that other programs would accept, but that would need gigabytes of memory.
+        header = b'{"a": {}' + b" " * 20_000_000 + b"}"
+        bad.write_bytes(struct.pack("<Q", len(header)) + header)
+        self.refuse(program("inspect", bad), "expected a header of at most 10000000 bytes, got length 20000009")
+
     def test_values_that_overflow(self):
         model = self.run_folder / "model.safetensors"
-        whole, (header, _) = model.read_bytes(), job.tensor_header(model)
+        whole, (header, _) = job.without_checksums(model), job.tensor_header(model)
         for name, value, words in (("fc.weight", float("nan"), ["expected finite values, got nan in fc.weight (value 0"]),
                                    ("block1.0.bn.running_mean", float("-inf"), ["got -inf in block1.0.bn.running_mean"]),
                                    ("block1.0.bn.running_var", -1, ["got -1 in block1.0.bn.running_var"]),
@@ -268,7 +284,7 @@ class Folder(job.JobTest):
         path = self.train(1, "start", *job.TINY, "--data", "images", "--batch-size", "4", "--steps",
                           "0") / "model.safetensors"
         header, _ = job.tensor_header(path)
-        content = bytearray(path.read_bytes())
+        content = bytearray(job.without_checksums(path))
         at = 8 + struct.unpack("<Q", content[:8])[0] + header["fc.bias"]["data_offsets"][0]
         content[at:at + 12] = struct.pack("<3f", 0, 0, 1e6)
         (self.folder / "void.safetensors").write_bytes(content)

@@ -140,6 +140,16 @@ def tensor_header(path):
     return json.loads(content[8:8 + size]), len(content) - 8 - size
 
 
+def without_checksums(path):
+    """Returns the bytes of a safetensors file as another program would write them, without our checksums."""
+    content = path.read_bytes()
+    header, size = tensor_header(path)
+    for key in ("checksum", "tensor_checksums"):
+        del header["__metadata__"][key]
+    text = json.dumps(header).encode()
+    return struct.pack("<Q", len(text)) + text + content[-size:]
+
+
 def sample_records(name):
     """Returns (label, pixels as R G B planes) for each image of the embedded sample; name: train or test."""
     with tempfile.TemporaryDirectory() as folder:

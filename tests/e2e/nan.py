@@ -53,7 +53,7 @@ class NotFinite(job.JobTest):
     def test_non_finite_initial_values(self):
         model = self.train(1, "good", *job.TINY, "--steps", "0") / "model.safetensors"
         header, size = job.tensor_header(model)
-        content = bytearray(model.read_bytes())
+        content = bytearray(job.without_checksums(model))
         at = len(content) - size + header["block2.0.bn.bias"]["data_offsets"][0] + 4 * 5
         content[at:at + 4] = struct.pack("<f", math.nan)
         bad = self.folder / "bad.safetensors"
