@@ -259,6 +259,22 @@ Json::~Json() = default;
 
 Json Json::parse(std::string_view text, const std::string& source) { return Parser(text, source).document(); }
 
+void Json::parse_lines(std::string_view text, const std::string& source,
+                       const std::function<void(const Json& value, std::string_view line)>& use,
+                       const std::function<void(const std::string& message)>& damaged) {
+    int64_t number = 0;
+    for (size_t begin = 0, end; (end = text.find('\n', begin)) != text.npos; begin = end + 1) {
+        const std::string_view line = text.substr(begin, end - begin);
+        const std::string where = cat(source, ", line ", ++number);
+        try {
+            use(parse(line, where), line);
+        } catch (const Error& error) {
+            const std::string_view reason = error.what();
+            damaged(reason.starts_with(where) ? std::string(reason) : cat(where, ": ", reason));
+        }
+    }
+}
+
 const char* Json::kind() const {
     static constexpr const char* kKinds[] = {"null",     "a bool",   "an integer", "a number",
                                              "a string", "an array", "an object"};

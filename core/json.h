@@ -10,6 +10,7 @@
 
 #include "ringgrad/core/base.h"
 
+#include <functional>
 #include <string_view>
 #include <variant>
 #include <vector>
@@ -49,6 +50,12 @@ public:
     /// Parses a text that consists of one value. Throws Error if it does not; the message begins with `source`, as in
     /// "SOURCE: json: expected ... at offset N".
     static Json parse(std::string_view text, const std::string& source);
+    /// Parses a text with one value per line. Calls `use` with each value and its line. A last line without its line
+    /// break is ignored: a kill may have cut it off. For a line that is no value, or for which `use` throws Error,
+    /// calls `damaged` with a message that begins with "SOURCE, line N: ".
+    static void parse_lines(std::string_view text, const std::string& source,
+                            const std::function<void(const Json& value, std::string_view line)>& use,
+                            const std::function<void(const std::string& message)>& damaged);
 
     bool is_null() const { return is<std::monostate>(); }
     bool is_bool() const { return is<bool>(); }

@@ -23,13 +23,15 @@ Journal::Journal(const std::string& path) : path_(path) {
     size_t complete_bytes = 0; // bytes of complete lines
     if (std::filesystem::exists(path_)) {
         const std::string text = read_file(path_);
-        for (size_t end; (end = text.find('\n', complete_bytes)) != std::string::npos; complete_bytes = end + 1) {
-            Json entry = Json::parse(std::string_view(text).substr(complete_bytes, end - complete_bytes), path_);
+        complete_bytes = text.rfind('\n') + 1;
+        const auto add = [&](const Json& entry, std::string_view) {
             const std::string& state = entry.at("state").as_string();
-            if (state != "finished" && state != "cancelled") continue;
-            std::string key = key_of(entry.at("function").as_string(), entry.at("args"));
-            entries_.emplace(std::move(key), std::move(entry));
-        }
+            if (state == "finished" || state == "cancelled")
+                entries_.emplace(key_of(entry.at("function").as_string(), entry.at("args")), entry);
+        };
+        Json::parse_lines(text, path_, add, [](const std::string& message) {
+            fail(message, "; remove this line, then its task runs again");
+        });
     }
     file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     RG_CHECK(file_ >= 0 && ::ftruncate(file_, off_t(complete_bytes)) == 0, "journal: cannot open ", path_, ": ",

@@ -16,8 +16,9 @@ namespace rg::par {
 class Journal {
 public:
     /// Reads the entries of the file, or creates the file. write() appends new entries. With an empty path, reads and
-    /// writes nothing. Throws Error if the file cannot be read or opened, or if a complete line is not a JSON object
-    /// with a "state" (and "function" and "args", if the task finished or was cancelled).
+    /// writes nothing. Throws Error if the file cannot be read or opened, or, with the number of the line, if a
+    /// complete line is not a JSON object with a "state" (and "function" and "args", if the task finished or was
+    /// cancelled).
     explicit Journal(const std::string& path);
     Journal(const Journal&) = delete;
     Journal& operator=(const Journal&) = delete;

@@ -2,6 +2,7 @@
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/models/run/progress.h"
+#include "ringgrad/models/run/report.h"
 #include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/models/run/signals.h"
 #include "ringgrad/models/run/training_run.h"
@@ -180,6 +181,23 @@ TEST_SUITE("models") {
         RunFolder fresh = RunFolder::create(dir.path(), "train", "fresh");
         fresh.cut_metrics(3, 0); // without any metrics
         CHECK_FALSE(fs::exists(fresh.metrics_path()));
+    }
+
+    TEST_CASE("run folder: a damaged line of metrics does not stop a resumed run") {
+        TempDir dir;
+        RunFolder run = RunFolder::create(dir.path(), "train", "run");
+        const std::string first = "{\"step\": 1, \"epoch\": 1}\n", second = "{\"step\": 2, \"epoch\": 1}\n";
+        for (const char* bad :
+             {"{\"step\"", "", "5", "{\"step\": \"x\"}", "{\"step\": 2, \"epoch\": [1]}", "{\"epoch\": 0.5}"}) {
+            CAPTURE(bad);
+            std::ofstream(run.metrics_path()) << first << bad << "\n" << second;
+            run.cut_metrics(2, 1);
+            CHECK(read_file(run.metrics_path()) == first + second);
+            std::ofstream(run.metrics_path()) << first << bad << "\n" << second;
+            Metrics metrics(100);
+            metrics.add_file(run.metrics_path());
+            CHECK(metrics.lines().size() >= 2);
+        }
     }
 
     TEST_CASE("run folder: a full disk is an error that names the file, and leaves only whole lines") {

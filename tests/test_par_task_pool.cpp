@@ -414,11 +414,21 @@ TEST_SUITE("par") {
         }
     }
 
-    TEST_CASE("journal: a damaged line in the middle is an error that names the file") {
+    TEST_CASE("journal: a damaged line in the middle is an error that names the line and the way out") {
         const TempDir folder;
         const std::string path = folder / "journal.jsonl";
-        write_file_atomic(path, "{\"function\":\"f\",\"args\":1,\"state\":\"finished\"}\n{\"function\"\n");
-        CHECK(contains(error_of([&] { par::Journal journal(path); }), path));
+        const std::string good = "{\"function\":\"f\",\"args\":1,\"state\":\"finished\"}\n";
+        for (const std::string bad :
+             {"{\"function\"", "", "5", "{}", "{\"state\":1}", "{\"state\":\"finished\",\"function\":[]}"}) {
+            CAPTURE(bad);
+            write_file_atomic(path, good + bad + "\n" + good);
+            const std::string error = error_of([&] { par::Journal journal(path); });
+            CHECK(error.starts_with(path + ", line 2: json: "));
+            CHECK(error.ends_with("; remove this line, then its task runs again"));
+        }
+        write_file_atomic(path, good + "{\"function\""); // a kill cut the line
+        CHECK(par::Journal(path).take("f", 1));
+        CHECK(read_file(path) == good);
         CHECK(contains(error_of([&] { par::Journal journal(folder / "none/journal.jsonl"); }), "cannot open"));
     }
 

@@ -105,9 +105,8 @@ void Metrics::add(const Json& line) {
 void Metrics::add_file(const std::string& path) {
     std::error_code error;
     if (!std::filesystem::exists(path, error)) return;
-    const std::string text = read_file(path);
-    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
-        add(Json::parse(std::string_view(text).substr(begin, end - begin), path));
+    Json::parse_lines(
+        read_file(path), path, [&](const Json& line, std::string_view) { add(line); }, [](const std::string&) {});
 }
 
 void Metrics::merge_pairs() {

@@ -40,7 +40,7 @@ class Metrics {
 public:
     explicit Metrics(size_t points) : max_points_(std::max<size_t>(2, points - points % 2)) {}
     void add(const Json& line);
-    /// Adds all complete lines of a file, if it exists.
+    /// Adds all complete lines of a file, if it exists, except damaged ones.
     void add_file(const std::string& path);
     Json::Array lines() const;
 

@@ -4,9 +4,11 @@
 #include "ringgrad/models/run/run_folder.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/text.h"
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
@@ -63,17 +65,12 @@ std::string newest_run(const std::string& root, const std::string& program) {
     return best->second;
 }
 
-/// Returns true if cut_metrics(step, epochs) keeps this line: a whole JSON object, of a step up to `step`, of an epoch
-/// up to `epochs`, or of neither.
-bool is_before(std::string_view line, int64_t step, int64_t epochs) {
-    try {
-        const Json json = Json::parse(line, "metrics");
-        if (const Json* at = json.find("step")) return at->as_int() <= step;
-        const Json* epoch = json.find("epoch");
-        return !epoch || epoch->as_int() <= epochs;
-    } catch (const Error&) {
-        return false;
-    }
+/// Returns true if cut_metrics(step, epochs) keeps this line: of a step up to `step`, of an epoch up to `epochs`, or of
+/// neither. Throws Error if the line is not an object, or if its step or epoch is no integer.
+bool is_before(const Json& line, int64_t step, int64_t epochs) {
+    const Json *at = line.find("step"), *epoch = line.find("epoch");
+    const bool early = !epoch || epoch->as_int() <= epochs;
+    return at ? at->as_int() <= step : early;
 }
 
 } // namespace
@@ -183,9 +180,14 @@ void RunFolder::cut_metrics(int64_t step, int64_t epochs) {
     if (!fs::exists(metrics_path(), error)) return;
     const std::string text = read_file(metrics_path());
     std::string kept;
-    for (size_t begin = 0, end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1)
-        if (is_before(std::string_view(text).substr(begin, end - begin), step, epochs))
-            kept.append(text, begin, end - begin + 1);
+    Json::parse_lines(
+        text, metrics_path(),
+        [&](const Json& json, std::string_view line) {
+            if (is_before(json, step, epochs)) kept.append(line) += '\n';
+        },
+        [](const std::string& message) {
+            std::fprintf(stderr, "warning: %s; the line was removed\n", printable(message).c_str());
+        });
     if (metrics_ >= 0) ::close(std::exchange(metrics_, -1)); // log() then opens the new file
     write_file_atomic(metrics_path(), kept);
 }

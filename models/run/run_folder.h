@@ -66,8 +66,8 @@ public:
     /// Blocks until all logged lines are on the disk. Call it before a checkpoint is saved: a run that is resumed from
     /// the checkpoint needs all lines up to it.
     void sync();
-    /// Removes from metrics.jsonl the lines of steps after `step` and of epochs after `epochs`, and damaged lines that
-    /// a kill has left.
+    /// Removes from metrics.jsonl the lines of steps after `step` and of epochs after `epochs`. Also removes damaged
+    /// lines, with a warning on standard error, and a last line that a kill has cut off.
     void cut_metrics(int64_t step, int64_t epochs);
 
     /// Returns true if the folder has a file "stop", and removes the file, so each request is returned once.
