@@ -92,9 +92,13 @@ void write_file_atomic(const std::string& path, std::string_view bytes, Readers 
     // same id.
     std::random_device random;
     const std::string temp = cat(path, kTempMark, random(), "-", random());
-    const mode_t mode = readers == Readers::owner ? 0600 : 0666;
+    mode_t mode = readers == Readers::owner ? 0600 : 0666;
+    struct stat old;
+    const bool keeps_mode = readers == Readers::umask && ::lstat(path.c_str(), &old) == 0 && S_ISREG(old.st_mode);
+    if (keeps_mode) mode = old.st_mode & 0777;
     Descriptor fd(open_retrying(temp.c_str(), O_WRONLY | O_CREAT | O_EXCL, mode));
     RG_CHECK(fd.get() >= 0, "write ", path, ": cannot create ", temp, ": ", std::strerror(errno));
+    if (keeps_mode) (void)::fchmod(fd.get(), mode); // adds what the umask forbids; harmless if it fails
     const char* stage = nullptr;
     if (!write_all(fd.get(), bytes))
         stage = "cannot write all bytes";

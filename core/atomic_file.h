@@ -23,12 +23,14 @@ inline constexpr uint64_t kMaxFile = uint64_t{1} << 33;
 /// `max_bytes` (checked before memory is allocated), or too large for the memory.
 std::string read_file(const std::string& path, uint64_t max_bytes = kMaxFile);
 
-/// Says who may read a new file: everyone that the umask allows, or only its owner.
+/// Says who may read a file: everyone that the umask allows or, if it replaces a file, that could read that; or only
+/// its owner.
 enum class Readers : uint8_t { umask, owner };
 
 /// Replaces or creates `path`, durably. On failure, throws Error with the path and the system's reason, leaves the old
 /// file unchanged, and removes the temporary file. Exception: if only the last sync, that of the folder, fails, the new
-/// file is already in place. Replaces a symbolic link, not the file that it leads to.
+/// file is already in place. Replaces a symbolic link, not the file that it leads to. Other hard links to the old file
+/// keep the old contents.
 void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers = Readers::umask);
 
 /// Writes to a path that a user has chosen. Follows symbolic links. Creates or replaces a regular file like

@@ -274,6 +274,38 @@ TEST_SUITE("core") {
         CHECK(read_file(other) == "half");
     }
 
+    TEST_CASE("atomic file: keeps the permissions of a file, and follows links only for users") {
+        TempDir dir;
+        const auto mode = [&](const std::string& name) {
+            struct stat info {};
+            REQUIRE(::stat((dir / name).c_str(), &info) == 0);
+            return info.st_mode & 0777;
+        };
+        const mode_t before = ::umask(022);
+        write_file_atomic(dir / "new", "x");
+        write_file_atomic(dir / "own", "x", Readers::owner);
+        CHECK(mode("new") == 0644);
+        CHECK(mode("own") == 0600);
+        for (const mode_t wanted : {0600, 0640, 0666, 0444}) {
+            REQUIRE(::chmod((dir / "new").c_str(), wanted) == 0);
+            write_file_atomic(dir / "new", "y");
+            CHECK(mode("new") == wanted);
+            write_file_atomic(dir / "new", "y", Readers::owner);
+            CHECK(mode("new") == 0600);
+            REQUIRE(::chmod((dir / "own").c_str(), wanted) == 0);
+            std::filesystem::create_symlink("own", dir / "link");
+            write_output(dir / "link", "z");
+            CHECK(std::filesystem::is_symlink(dir / "link"));
+            CHECK(read_file(dir / "own") == "z");
+            CHECK(mode("own") == wanted);
+            write_file_atomic(dir / "link", "new");
+            CHECK_FALSE(std::filesystem::is_symlink(dir / "link"));
+            CHECK(mode("link") == 0644);
+            std::filesystem::remove(dir / "link");
+        }
+        ::umask(before);
+    }
+
     TEST_CASE("atomic file: keeps the old file and leaves no temporary file if the disk is full") {
         TempDir dir;
         const std::string path = dir / "file";
