@@ -23,7 +23,10 @@ int run(int argc, const char* const* argv) {
         std::fputs(options.answer().c_str(), stdout);
         return 0;
     }
-    save_onnx(arguments[1], load_model(arguments[0]));
+    const std::string& out = arguments[1];
+    RG_CHECK(out.ends_with(".onnx"), "export_onnx: expected a name that ends with .onnx for OUT, got ", out,
+             "; choose such a name");
+    save_onnx(out, load_model(arguments[0]));
     return 0;
 }
 

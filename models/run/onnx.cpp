@@ -11,6 +11,7 @@
 #include "ringgrad/models/run/protobuf.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
 
 namespace rg {
@@ -317,6 +318,9 @@ void save_onnx(const std::string& path, const Network& network, const Shape& sam
 }
 
 void save_onnx(const std::string& path, const TensorFile& model) {
+    std::error_code none;
+    RG_CHECK(!std::filesystem::equivalent(path, model.source, none), "onnx: expected another file than the model, got ",
+             path, ", which is ", model.source, "; choose another name");
     const std::unique_ptr<Network> network = make_network(model);
     const ImageTask task = stored_task(model);
     OnnxOptions options{.normalise = stored_normalise(model, {})};

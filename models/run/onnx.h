@@ -49,7 +49,8 @@ std::string encode_onnx(const PredictFunction& predict, const Parameters& parame
 void save_onnx(const std::string& path, const Network& network, const Shape& sample, const OnnxOptions& options = {});
 /// Writes the network in a trained model's file as an ONNX file. Takes the normalisation from the model, and its
 /// metadata network, image, classes, normalise and targets. The first output is named `scores`, the others have the
-/// names of the targets. Throws Error like encode_onnx(), and if the program has not registered the network.
+/// names of the targets. Throws Error like encode_onnx(), if the program has not registered the network, and if `path`
+/// leads to the model's file.
 void save_onnx(const std::string& path, const TensorFile& model);
 
 /// Returns true if encode_onnx() can write this op, at least with some attributes.

@@ -159,6 +159,16 @@ class Onnx(job.JobTest):
         self.refuse([program, str(run), "a.onnx", "b.onnx"], "MODEL OUT")
         self.refuse([program, str(run / "config.json"), "a.onnx"], "config.json")
         self.refuse([program, str(run), "missing/a.onnx"], "missing/a.onnx")
+        # The model stays, by whatever name OUT reaches it.
+        model = run / "model.safetensors"
+        before = model.read_bytes()
+        (self.folder / "link.onnx").symlink_to(model)
+        (self.folder / "hard.onnx").hardlink_to(model)
+        for source in (run, model):
+            self.refuse([program, str(source), str(model)], "ends with .onnx")
+            for name in ("link.onnx", "hard.onnx"):
+                self.refuse([program, str(source), name], name, "model.safetensors")
+        self.assertEqual(model.read_bytes(), before)
 
     def test_runtime_classifies_as_we_do(self):
         run = self.train(1, "run", *job.TINY, "--steps", "10")
