@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
+#include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
@@ -349,11 +350,12 @@ Json Options::to_json() const {
     return all;
 }
 
-void open_standard_streams() {
+void prepare_process() {
     int fd;
     do fd = ::open("/dev/null", O_RDWR);
     while (fd >= 0 && fd <= STDERR_FILENO);
     if (fd >= 0) ::close(fd);
+    std::signal(SIGXFSZ, SIG_IGN);
 }
 
 std::string program_path() {
@@ -372,7 +374,7 @@ void finish_output() {
 }
 
 int run_main(int argc, char** argv, int (*body)(int, const char* const*)) try {
-    open_standard_streams();
+    prepare_process();
     const int code = body(argc, argv);
     if (code == 0) finish_output();
     return code;

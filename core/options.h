@@ -147,9 +147,11 @@ Options::Entry& Options::add(const std::string& name, E* value, const std::vecto
     return entry;
 }
 
-/// Opens /dev/null for each closed standard stream. Otherwise a file that the program opens would get the descriptor of
-/// that stream, and the text that is meant for the stream would go into the file. Call this first in main().
-void open_standard_streams();
+/// Prepares a process for errors of files. Call this first in main(). Opens /dev/null for each closed standard stream:
+/// otherwise a file that the program opens would get the descriptor of that stream, and the text that is meant for the
+/// stream would go into the file. Ignores SIGXFSZ, so that a write beyond the limit of file sizes (ulimit -f) returns
+/// an error instead of killing the process.
+void prepare_process();
 
 /// Returns the name or path with which this process was started, such as build/train_cifar. Returns an empty text
 /// without /proc.
@@ -159,7 +161,7 @@ std::string program_path();
 /// Call this at the end of a program that has otherwise succeeded.
 void finish_output();
 
-/// Calls open_standard_streams() and `body`, and if `body` returns 0, finish_output(). Returns the result of `body`.
+/// Calls prepare_process() and `body`, and if `body` returns 0, finish_output(). Returns the result of `body`.
 /// Turns an exception into one line on standard error ("error: ...") and returns 1. For the main() of a program without
 /// ranks.
 int run_main(int argc, char** argv, int (*body)(int argc, const char* const* argv));

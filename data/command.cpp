@@ -30,7 +30,7 @@ constexpr int kPollMs = 20;             // longest wait for output before checki
 // An argument of only these characters, unless it is empty, needs no quotes in a shell.
 constexpr std::string_view kPlainCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,:/@%";
-constexpr int kLowestOther = 3;         // the first descriptor after the standard ones
+constexpr int kLowestOther = 3; // the first descriptor after the standard ones
 
 /// A pipe for one output of the child. Owns both ends.
 class Output {
@@ -114,13 +114,13 @@ public:
         posix_spawn_file_actions_adddup2(&files, out.write_end(), 1);
         posix_spawn_file_actions_adddup2(&files, err.write_end(), 2);
         posix_spawn_file_actions_addclosefrom_np(&files, kLowestOther);
-        // If this program ignores SIGPIPE, the child would inherit that. Then a write to a closed pipe would not end
-        // the child.
+        // The child would inherit that this program ignores a signal. Then a write to a closed pipe, or beyond the
+        // limit of file sizes, would not end the child.
         posix_spawnattr_t attributes;
         posix_spawnattr_init(&attributes);
         sigset_t to_default;
         sigemptyset(&to_default);
-        sigaddset(&to_default, SIGPIPE);
+        for (const int ignored : {SIGPIPE, SIGXFSZ}) sigaddset(&to_default, ignored);
         posix_spawnattr_setsigdefault(&attributes, &to_default);
         posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSIGDEF);
         const char* const arguments[] = {"sh", "-c", command.c_str(), nullptr};

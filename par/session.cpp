@@ -69,7 +69,7 @@ int fail_job(Link* link, const std::exception& error) {
 
 int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body) {
     try {
-        open_standard_streams();
+        prepare_process();
         const std::shared_ptr<Link> link = open_link(argc, argv);
         std::unique_ptr<Group> group; // outlives body: peers may still read from its buffers
         try {

@@ -38,7 +38,6 @@ void install_stop_signals() {
     for (const int number : {SIGINT, SIGUSR1, SIGTERM}) sigaction(number, &action, nullptr);
     if (started_with_hangup_ignored) action.sa_handler = SIG_IGN;
     sigaction(SIGHUP, &action, nullptr);
-    std::signal(SIGXFSZ, SIG_IGN);
 }
 
 int stopped_exit_code(par::Group& group) {

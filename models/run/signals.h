@@ -19,8 +19,7 @@ namespace rg {
 
 constexpr int kExitInterrupted = 75; // EX_TEMPFAIL of sysexits.h: "try again later"
 
-/// Makes the first signal of each kind a stop request. Ignores SIGXFSZ, so that a write beyond the file size limit
-/// returns an error instead of killing the process. SIGHUP stays ignored if it was ignored when the process started
+/// Makes the first signal of each kind a stop request. SIGHUP stays ignored if it was ignored when the process started
 /// (nohup). Call this after MPI_Init(), which installs its own handler for SIGUSR1.
 void install_stop_signals();
 

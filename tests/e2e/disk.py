@@ -84,6 +84,22 @@ class Disk(job.JobTest):
         self.assertGreaterEqual(last, 30)
         self.goes_on(last + 10)
 
+    def test_file_size_limit_of_programs(self):
+        # The limit holds from the start. None of these programs uses MPI, which has large files too.
+        limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))}
+        sample = job.SAMPLE / "train.png"
+        for name, out, arguments in (("export_onnx", "net.onnx", [self.run_folder, "net.onnx"]),
+                                     ("inspect", "raw", [sample, "--raw", "raw"]),
+                                     ("make_digits", "digits/angles.csv", ["digits", "--per-class", "20"])):
+            self.fails([str(job.BUILD / name), *map(str, arguments)], out, "File too large", **limited)
+            self.assertFalse((self.folder / out).exists())
+        with (self.folder / "out").open("w") as out:
+            result = subprocess.run([str(job.BUILD / "inspect"), *50 * [str(sample)]], cwd=self.folder, stdout=out,
+                                    stderr=subprocess.PIPE, text=True, timeout=job.LIMIT, **limited)
+        self.assertEqual((result.returncode, len(result.stderr.splitlines())), (1, 1), result)
+        self.assertIn("error: standard output: expected to write all of it, got File too large", result.stderr)
+        self.assertEqual(list(self.folder.rglob("*.tmp-*")), [])
+
     @unittest.skipUnless(can_mount(), "may not mount a tmpfs")
     def test_full_disk(self):
         # Move the run to a small disk that has no room for a third checkpoint, and back.
