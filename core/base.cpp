@@ -4,6 +4,20 @@
 #include "ringgrad/core/formatted.h"
 
 namespace rg {
+namespace {
+
+/// Returns the text, or if it is long, its begin and end. Divides no character of UTF-8.
+std::string shortened(std::string text) {
+    constexpr size_t kMost = 1000, kBegin = 700, kEnd = 200;
+    if (text.size() <= kMost) return text;
+    const auto within_character = [&](size_t i) { return (text[i] & 0xC0) == 0x80; };
+    size_t begin = kBegin, end = text.size() - kEnd;
+    while (begin > kBegin - 3 && within_character(begin)) --begin;
+    while (end < text.size() - kEnd + 3 && within_character(end)) ++end;
+    return cat(text.substr(0, begin), " ... ", text.substr(end), " (", text.size(), " bytes)");
+}
+
+} // namespace
 
 void Part::append_to(std::string& text) const {
     switch (kind_) {
@@ -26,6 +40,10 @@ std::string LayerScope::note() {
     return layer ? cat(" (layer ", *layer, ")") : "";
 }
 
-void fail(std::initializer_list<Part> parts) { throw Error(cat(parts) + LayerScope::note()); }
+void fail(std::initializer_list<Part> parts) {
+    std::string text;
+    for (const Part& part : parts) text += shortened(cat({part}));
+    throw Error(text + LayerScope::note());
+}
 
 } // namespace rg

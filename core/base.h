@@ -63,14 +63,15 @@ private:
     Setting<const std::string*> layer_;
 };
 
-/// Throws Error with the concatenated parts, followed by LayerScope::note().
+/// Throws Error with the concatenated parts, followed by LayerScope::note(). A part may be a text from a file or a
+/// command line; of one above 1000 bytes, shows only the begin, the end and the size.
 [[noreturn]] void fail(std::initializer_list<Part> parts);
 [[noreturn]] void fail(const auto&... parts) { fail({Part(parts)...}); }
 
 } // namespace rg
 
-/// RG_CHECK(condition, parts...) calls fail(parts...) if the condition is false. Passing the parts as a list instantiates
-/// no template, which would make the many checks slow to compile.
+/// RG_CHECK(condition, parts...) calls fail(parts...) if the condition is false. Passing the parts as a list
+/// instantiates no template, which would make the many checks slow to compile.
 #define RG_CHECK(condition, ...)                                                                                       \
     do {                                                                                                               \
         if (!(condition)) [[unlikely]]                                                                                 \

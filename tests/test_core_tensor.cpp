@@ -1,5 +1,6 @@
 // Tests tensors: shapes, views, conversions and their rounding, byte counts, dry runs, and errors.
 #include "ringgrad/core/tensor.h"
+#include "ringgrad/core/text.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <bit>
@@ -44,6 +45,23 @@ TEST_SUITE("core") {
             const float value = to_float({uint16_t(bits)});
             if (!std::isnan(value)) CHECK_UNARY(to_bf16(value).bits == bits);
         }
+    }
+
+    TEST_CASE("error: shows only the begin and the end of a long text") {
+        const auto error = [](const std::string& text) {
+            return error_of([&] { fail("expected a, got \"", text, "\"; x"); });
+        };
+        const std::string most(1000, 'm'), more = std::string(2'999'999, 'b') + "e";
+        CHECK(error(most) == "expected a, got \"" + most + "\"; x");
+        CHECK(error(more) == "expected a, got \"" + std::string(700, 'b') + " ... " + std::string(199, 'b') +
+                                 "e (3000000 bytes)\"; x");
+        std::string wide;
+        for (int i = 0; i < 1000; ++i) wide += "\u20ac";
+        for (const char* before : {"", "1", "12"}) {
+            CHECK(is_utf8(error(before + wide)));
+            CHECK(error(before + wide).size() < 1000);
+        }
+        CHECK(error(std::string(2000, '\x80')).size() < 1000);
     }
 
     TEST_CASE("tensor: a shape has up to four extents") {
