@@ -53,7 +53,8 @@ void Augmenter::check() const {
     RG_CHECK(!a.flip || !a.alternating_flip, "augment: expected one kind of flip, got both; omit one of them");
     const auto check_translation = [](const char* axis, int64_t most, int64_t extent) {
         RG_CHECK(most >= 0 && most < extent, "augment: expected a translation of 0 to ", extent - 1, " pixels in ",
-                 axis, ", got ", most);
+                 axis, ", less than the images have, got ", most, "; make --translate or --translate-", axis,
+                 " smaller, or --size larger, or leave translate out of --augment");
     };
     check_translation("x", a.translate_x, width_);
     check_translation("y", a.translate_y, height_);
@@ -67,7 +68,7 @@ void Augmenter::check() const {
     // The numbers of a View are 32-bit integers, in units of 1/65536 pixel, and must not overflow.
     const double diagonal = std::hypot(double(height_), double(width_)) / std::min(1.0, a.scale.least);
     RG_CHECK(diagonal <= 8192, "augment: expected images whose diagonal, divided by the smallest scale, is at most ",
-             "8192 pixels long, got ", diagonal, "; resize the images");
+             "8192 pixels long, got ", diagonal, "; make --size smaller, or the least --scale larger");
     for (size_t c = 0; c < size_t(channels_); ++c)
         RG_CHECK(normalise_.deviation[c] > 0, "augment: expected a positive standard deviation, got ",
                  normalise_.deviation[c], " (channel ", c, ")");

@@ -349,16 +349,18 @@ TEST_SUITE("data") {
         CHECK(error(3, {.translate_x = 5, .translate_y = 7, .fill = Fill::reflect, .crop = 6}).empty());
         CHECK(error(3, {.rotate = 180, .scale = {0.01, 1000}, .crop_area = {0.01, 0.02}}).empty());
         CHECK(contains(error(17, {}), "1 to 16 channels"));
-        CHECK(contains(error(3, {.translate_x = 6}), "translation of 0 to 5 pixels in x, got 6"));
-        CHECK(contains(error(3, {.translate_y = 8}), "translation of 0 to 7 pixels in y, got 8"));
-        CHECK(contains(error(3, {.translate_y = -1}), "in y, got -1"));
+        CHECK(contains(error(3, {.translate_x = 6}), "of 0 to 5 pixels in x, less than the images have, got 6; make "
+                                                     "--translate or --translate-x smaller, or --size larger"));
+        CHECK(contains(error(3, {.translate_y = 8}), "of 0 to 7 pixels in y, less than the images have, got 8; make "
+                                                     "--translate or --translate-y smaller"));
+        CHECK(contains(error(3, {.translate_y = -1}), "got -1"));
         CHECK(contains(error(3, {.crop = 7}), "at most 6 pixels, got 7"));
         CHECK(contains(error(3, {.rotate = 181}), "a rotation by 0 to 180 degrees, got 181"));
         CHECK(contains(error(3, {.rotate = -1}), "got -1"));
         CHECK(contains(error(3, {.rotate = NAN}), "got nan"));
         CHECK(contains(error(3, {.scale = {0, 1}}), "a range of scales above 0 and up to 1000, got 0 to 1"));
         CHECK(contains(error(3, {.scale = {2, 1}}), "got 2 to 1"));
-        CHECK(contains(error(3, {.scale = {0.001, 1}}), "at most 8192 pixels long, got 10000; resize"));
+        CHECK(contains(error(3, {.scale = {0.001, 1}}), "at most 8192 pixels long, got 10000; make --size smaller"));
         CHECK(contains(error(3, {.crop_area = {0.5, 1.5}}), "a range of areas above 0 and up to 1, got 0.5 to 1.5"));
         CHECK(contains(error(2, {}, {{}, {1, 0}}), "got 0 (channel 1)"));
         const Augmenter a(2, 2, 1, {}, {});
@@ -396,7 +398,8 @@ TEST_SUITE("data") {
         CHECK(take_epoch(whole, 1).samples.size() == 20);
         o.batch_size = 24;
         Loader none(set, o);
-        CHECK(contains(error_of([&] { none.start(1); }), "at least 24 samples for a mini-batch, got 23; make batch_size"));
+        CHECK(contains(error_of([&] { none.start(1); }),
+                       "at least 24 samples for a mini-batch, got 23; make batch_size"));
         CHECK(contains(error_of([&] { none.has_next(); }), "expected start() before")); // it did not start
     }
 

@@ -126,7 +126,8 @@ TEST_SUITE("models") {
                 CHECK(net.forward(Batch(n).images, mode).shape() == Shape{n, 7});
         for (const Shape& x : {Shape{1, 28, 28, 1}, {1, 3, 8, 3}, {1, 8, 3, 3}, {28, 28, 3}})
             CHECK(error_of([&] { net.forward(Tensor::zeros(x), Mode::train); }) ==
-                  cat("cifar_net: expected images [n h w 3] with h and w of at least 4, got ", x.str()));
+                  cat("cifar_net: expected images [n h w 3] with h and w of at least 4, got ", x.str(),
+                      x.rank() == 4 && x[3] == 3 ? "; give a larger --size" : ""));
     }
 
     TEST_CASE("cifar_net: takes images of any size and any number of channels") {
