@@ -4,8 +4,6 @@
 
 #include "ringgrad/par/aggregate.h"
 
-#include "ringgrad/core/checksum.h"
-
 #include <algorithm>
 
 namespace rg::par {
@@ -75,20 +73,6 @@ void StateSum::finish(Group& group, std::span<const StateBlock> blocks, std::spa
             b.mean[i] = float(mean[c]);
             b.variance[i] = float(variance[c]);
         }
-}
-
-void verify_identical(Group& group, std::span<const float> values, std::string_view what) {
-    const uint64_t local_sum = checksum({reinterpret_cast<const char*>(values.data()), values.size_bytes()});
-    const std::string_view bytes(reinterpret_cast<const char*>(&local_sum), sizeof local_sum);
-    const std::vector<std::string> sums = group.allgather(bytes, what);
-    const std::string* reference = &sums[0];
-    for (const std::string& candidate : sums)
-        if (2 * std::count(sums.begin(), sums.end(), candidate) > std::ptrdiff_t(sums.size())) reference = &candidate;
-    std::string differ;
-    for (size_t r = 0; r < sums.size(); ++r)
-        if (sums[r] != *reference) differ += cat(differ.empty() ? "" : ", ", r);
-    RG_CHECK(differ.empty(), "verify_identical ", what, ": expected the same bits on all ", group.size(),
-             " ranks, got different ones on rank ", differ, " (", values.size(), " values on rank ", group.rank(), ")");
 }
 
 } // namespace rg::par

@@ -52,8 +52,4 @@ private:
     std::vector<Worker> workers_;
 };
 
-/// Throws Error on all ranks unless all hold the same number of values with the same bits. Collective. Compares 64-bit
-/// checksums. The error text names the ranks that differ from the majority, or from rank 0 if there is no majority.
-void verify_identical(Group& group, std::span<const float> values, std::string_view what);
-
 } // namespace rg::par

@@ -7,6 +7,8 @@
 
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/text.h"
+#include "ringgrad/core/version.h"
+#include "ringgrad/par/verify.h"
 #if RG_HAVE_MPI
 #include "ringgrad/par/mpi_link.h"
 #endif
@@ -47,6 +49,9 @@ constexpr std::chrono::milliseconds kForwarding{100};
 /// report it too.
 constexpr std::chrono::milliseconds kHearing{500};
 
+/// Returns the version and the git commit. The rest of kBuild may differ between machines, such as the kinds of GPUs.
+std::string_view version() { return std::string_view(kBuild).substr(0, std::string_view(kBuild).find(',')); }
+
 int fail_job(Link* link, const std::exception& error) {
     const std::string text = printable(error.what());
     const bool missing = dynamic_cast<const RankMissing*>(&error);
@@ -61,8 +66,9 @@ int fail_job(Link* link, const std::exception& error) {
     }
     std::fflush(nullptr);
     if (link && link->size() > 1) std::this_thread::sleep_for(missing ? kHearing : kForwarding);
-    if (link) link->abort(1); // does not return under MPI
-    return 1;
+    const int code = dynamic_cast<const RanksDiffer*>(&error) ? kExitRanksDiffer : 1;
+    if (link) link->abort(code); // does not return under MPI
+    return code;
 }
 
 } // namespace
@@ -75,6 +81,7 @@ int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body
         try {
             link->read_environment();
             group = std::make_unique<Group>(*link);
+            verify_same(*group, "program", {cat("version ", version())}, "install one version on all machines");
             const int code = body(*group);
             if (code == 0) finish_output();
             group->barrier("end"); // names a missing rank, which MPI_Finalize cannot

@@ -2,8 +2,10 @@
 // mpi_par runs them on the ranks of its MPI job.
 #pragma once
 
-#include "ringgrad/par/link.h"
+#include "ringgrad/core/checksum.h"
+#include "ringgrad/par/group.h"
 
+#include <algorithm>
 #include <functional>
 
 namespace rg::par {
@@ -22,6 +24,14 @@ inline float sum_of(size_t i, const Link& link) {
     float sum = 0;
     for (int r = 0; r < link.size(); ++r) sum += value_of(i, r);
     return sum;
+}
+
+
+/// Collective. Returns true if all ranks hold the same bits.
+inline bool same_on_all(Group& group, std::span<const float> values) {
+    const std::string_view bytes(reinterpret_cast<const char*>(values.data()), values.size_bytes());
+    const std::vector<std::string> sums = group.allgather(cat(checksum(bytes)), "checksums");
+    return std::count(sums.begin(), sums.end(), sums[0]) == std::ssize(sums);
 }
 
 } // namespace rg::par

@@ -18,35 +18,6 @@ void rest(int milliseconds) { std::this_thread::sleep_for(std::chrono::milliseco
 } // namespace
 
 TEST_SUITE("models") {
-    TEST_CASE("verify_same: names the first part that differs and its ranks, also if a rank has fewer parts") {
-        const auto error = [](const std::vector<std::string>& first, const std::vector<std::string>& other) {
-            std::vector<std::string> texts(2);
-            par::run_threads(2, [&](par::Link& link) {
-                par::Group group(link);
-                try {
-                    verify_same(group, "arguments", link.rank() == 0 ? first : other, "give the same");
-                } catch (const Error& error) {
-                    texts[size_t(link.rank())] = error.what();
-                }
-            });
-            CHECK(texts[0] == texts[1]);
-            return texts[0];
-        };
-        const auto got = [](const char* first, const char* other) {
-            return cat("arguments: expected the same on all ranks, got ", first, " (rank 0) and ", other,
-                       " (rank 1); give the same");
-        };
-        CHECK(error({"a", "b"}, {"a", "b"}) == "");
-        CHECK(error({}, {}) == "");
-        CHECK(error({"a", "b", "c"}, {"a", "x", "c"}) == got("b", "x"));
-        CHECK(error({"a", "b"}, {"a"}) == got("b", "nothing"));
-        CHECK(error({}, {"a"}) == got("nothing", "a"));
-        for (const char* word : {"none", "nothing"}) { // a text may equal the word for a missing one
-            CHECK(error({"a"}, {"a", word}) == got("nothing", word));
-            CHECK(error({"a", word, "b"}, {"a"}) == got(word, "nothing"));
-        }
-    }
-
     TEST_CASE("while_meeting: work may take longer than the deadline, and all ranks wait for it") {
         std::atomic<int> done{0}, early{0};
         par::run_threads(3, [&](par::Link& link) {

@@ -6,7 +6,9 @@
 #include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/models/run/signals.h"
 #include "ringgrad/models/run/training_run.h"
+#include "ringgrad/par/verify.h"
 #include "ringgrad/tests/temp_dir.h"
+#include "ringgrad/tests/thread_link.h"
 
 #include <algorithm>
 #include <array>
@@ -49,6 +51,11 @@ void add_run(const std::string& root, const std::string& program, const std::str
                         fs::file_time_type::clock::now() - std::chrono::seconds(age));
 }
 
+/// A trial of a sweep, which prints nothing.
+struct SilentTrial final : Trial {
+    bool standalone() const override { return false; }
+};
+
 /// Returns the status before the first step of an epoch of which this many steps are left.
 StepStatus first_step(int64_t epoch_left) {
     return {.epoch = 1,
@@ -75,6 +82,55 @@ TEST_SUITE("models") {
             CHECK(TrainingRun::Length{steps, batches}.epochs() == epochs);
         const StepStatus status{1, kMost, 1, kMost, 1, 0.5, 1, kMost};
         CHECK(contains(step_text(status, 1, 1e30, 200), "left 277777777777h46m/277777777777h46m"));
+    }
+
+    TEST_CASE("run: neither begins nor saves if the ranks differ") {
+        const struct {
+            const char* part;
+            bool at_start;
+            void (*change)(Parameters& parameters, const OptimizerState& optimizer);
+            void (*save)(TrainingRun& run);
+        } cases[] = {
+            {"parameters", true, [](auto& p, auto&) { p.values().template data<float>()[1] += 1; }, {}},
+            {"parameters", false, [](auto& p, auto&) { p.values().template data<float>()[1] = -0.0f; },
+             [](auto& run) { run.save_model(); }},
+            {"running statistics", false, [](auto& p, auto&) { p.state().template data<float>()[0] = 1; },
+             [](auto& run) { run.keep_if_best({.accuracy = 0.5}); }},
+            {"optimizer.velocity", false, [](auto&, auto& o) { o[0].value.template data<float>()[2] = 1; },
+             [](auto& run) { run.save_checkpoint(); }},
+        };
+        for (const auto& c : cases) {
+            CAPTURE(c.part);
+            const TempDir dir;
+            std::vector<std::string> errors(2);
+            par::run_threads(2, [&](par::Link& link) {
+                par::Group group(link);
+                Parameters parameters;
+                parameters.add("fc.bias", {7}, Parameters::Entry::Start::zeros);
+                parameters.add_state("bn", 3);
+                parameters.allocate(1, Init::he);
+                const OptimizerState optimizer{{"optimizer.velocity", Tensor::zeros(parameters.values().shape())}};
+                RunOptions settings;
+                settings.runs = dir.path(), settings.name = "run";
+                Options options("toy", "");
+                SilentTrial trial;
+                TrainingRun run(settings, options, group, trial);
+                try {
+                    if (c.at_start && link.rank() == 1) c.change(parameters, optimizer);
+                    run.restore_parameters(parameters, optimizer);
+                    run.begin({12, 4}, {}, "toy");
+                    if (link.rank() == 1) c.change(parameters, optimizer);
+                    c.save(run);
+                } catch (const par::RanksDiffer& error) {
+                    errors[size_t(link.rank())] = error.what();
+                }
+            });
+            for (const std::string& error : errors)
+                CHECK(contains(error, cat("expected the same on all ranks, got ", c.part, " with checksum ")));
+            CHECK(fs::exists(dir / "run") == !c.at_start);
+            for (const char* file : {"model.safetensors", "model-best.safetensors", "checkpoint"})
+                CHECK(!fs::exists(dir / cat("run/", file)));
+        }
     }
 
     TEST_CASE("run folder: appends a full-precision line of metrics after each step and epoch") {

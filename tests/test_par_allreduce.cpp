@@ -213,7 +213,7 @@ TEST_SUITE("par") {
                     Group group(link, 512);
                     result = random_values(count, link.rank());
                     group.allreduce_sum(result, "random", algorithm);
-                    CHECK_NOTHROW(par::verify_identical(group, result, "random sums"));
+                    CHECK(par::same_on_all(group, result));
                 }
                 CHECK(std::memcmp(results[0].data(), results[1].data(), count * sizeof(float)) == 0);
                 double worst = 0;

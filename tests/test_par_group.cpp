@@ -3,6 +3,7 @@
 
 #include "ringgrad/par/group.h"
 #include "ringgrad/par/mpi_link.h"
+#include "ringgrad/par/verify.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
 
@@ -339,5 +340,38 @@ TEST_SUITE("par") {
                         CAPTURE(text);
                         CHECK(contains(text, "all ranks must make the same calls in the same order"));
                     }
+    }
+
+    TEST_CASE("verify_same: names the first part that differs and its ranks, also if a rank has fewer parts") {
+        const auto error = [](const std::vector<std::vector<std::string>>& parts_of_rank) {
+            std::vector<std::string> texts(parts_of_rank.size());
+            par::run_threads(int(texts.size()), [&](Link& link) {
+                Group group(link);
+                const auto rank = size_t(link.rank());
+                try {
+                    par::verify_same(group, "arguments", parts_of_rank[rank], "give the same");
+                } catch (const par::RanksDiffer& error) {
+                    texts[rank] = error.what();
+                }
+            });
+            for (const std::string& text : texts) CHECK(text == texts[0]);
+            return texts[0];
+        };
+        const auto got = [](const char* first, int rank, const char* other, int other_rank) {
+            return cat("arguments: expected the same on all ranks, got ", first, " (rank ", rank, ") and ", other,
+                       " (rank ", other_rank, "); give the same");
+        };
+        CHECK(error({{"a", "b"}}) == "");
+        CHECK(error({{"a", "b"}, {"a", "b"}}) == "");
+        CHECK(error({{}, {}}) == "");
+        CHECK(error({{"a", "b", "c"}, {"a", "x", "c"}}) == got("b", 0, "x", 1));
+        CHECK(error({{"a", "b"}, {"a"}}) == got("b", 0, "nothing", 1));
+        CHECK(error({{}, {"a"}}) == got("nothing", 0, "a", 1));
+        for (const char* word : {"none", "nothing"}) { // a text may equal the word for a missing one
+            CHECK(error({{"a"}, {"a", word}}) == got("nothing", 0, word, 1));
+            CHECK(error({{"a", word, "b"}, {"a"}}) == got(word, 0, "nothing", 1));
+        }
+        CHECK(error({{"a"}, {"a"}, {"x"}, {"y"}}) == got("a", 0, "x", 2)); // no majority: rank 0 is right
+        CHECK(error({{"x"}, {"a"}, {"a"}}) == got("a", 1, "x", 0));        // the majority is right
     }
 }

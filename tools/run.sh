@@ -22,6 +22,7 @@
 #       is closed ends with a checkpoint; without this script, mpiexec would kill its ranks. If such a signal comes
 #       before the first attempt, the script exits with 75 and starts nothing
 #   1   failed before its first step: a wrong option, no data
+#   76  the ranks differ: in their options, files or versions, or in what they have computed
 #
 # A job of a batch system can therefore use: tools/run.sh ... || [ $? -ne 75 ] || scontrol requeue "$SLURM_JOB_ID"
 set -u
@@ -186,7 +187,13 @@ while :; do
     if [ "$code" = 75 ] && [ -n "$grown" ] && [ -z "$stopped" ]; then
         why="more ranks can run"
     else
-        case $code in 0 | 75) exit "$code" ;; esac
+        case $code in
+        0 | 75) exit "$code" ;;
+        76)
+            echo "run.sh: exit status 76, without a restart, since the ranks differ; $run" >&2
+            exit "$code"
+            ;;
+        esac
         if [ -n "$stopped" ] || { [ "$code" -eq 1 ] && [ "$(began)" = "$before" ]; }; then exit "$code"; fi
         if [ "$restarts" -ge "$max_restarts" ]; then
             echo "run.sh: exit status $code, after $restarts restarts; $run" >&2

@@ -5,6 +5,7 @@
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/data/inflate.h"
+#include "ringgrad/par/verify.h"
 
 #include <algorithm>
 #include <chrono>
@@ -64,29 +65,12 @@ void StepSums::finish(std::span<double> sums) {
     if (parameters_.state().device()) parameters_.state().copy_from(state_);
 }
 
-void verify_same(par::Group& group, const std::string& name, const std::vector<std::string>& parts,
-                 const std::string& hint) {
-    const std::vector<std::string> texts = group.allgather(Json(Json::Array(parts.begin(), parts.end())).dump(), name);
-    for (size_t rank = 1; rank < texts.size(); ++rank) {
-        if (texts[rank] == texts[0]) continue;
-        const Json first = Json::parse(texts[0], name), other = Json::parse(texts[rank], name);
-        const auto part = [](const Json& parts, size_t i) {
-            return i < parts.as_array().size() ? parts.as_array()[i].as_string() : "nothing";
-        };
-        const size_t common = std::min(first.as_array().size(), other.as_array().size());
-        size_t i = 0;
-        while (i < common && part(first, i) == part(other, i)) ++i;
-        fail(name, ": expected the same on all ranks, got ", part(first, i), " (", group.link().name_of(0), ") and ",
-             part(other, i), " (", group.link().name_of(int(rank)), "); ", hint);
-    }
-}
-
 void verify_same_options(par::Group& group, const Options& options) {
     std::vector<std::string> parts;
     for (const auto& [name, value] : options.values())
         if (name != "data" && name != "test-data" && name != "cache" && name != "threads")
             parts.push_back(cat("--", name, " ", value));
-    verify_same(group, "options", parts, "start all ranks with the same options");
+    par::verify_same(group, "options", parts, "start all ranks with the same options");
 }
 
 void verify_same_data(par::Group& group, const data::TrainTest& data, const std::string& test_set_name) {
@@ -97,7 +81,7 @@ void verify_same_data(par::Group& group, const data::TrainTest& data, const std:
             checksum = data::crc32({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()}, checksum);
         };
         add(std::span(set->pixels)), add(std::span(set->labels)), add(std::span(set->targets));
-        verify_same(
+        par::verify_same(
             group, set == &data.train ? "training set" : test_set_name + " set",
             {cat(set->count, " images ", set->height, "x", set->width, "x", set->channels, ", checksum ", checksum)},
             "every rank needs the same --data and --test-data");

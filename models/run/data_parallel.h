@@ -59,19 +59,12 @@ private:
     par::Group& group_;
 };
 
-/// Collective. Throws Error on all ranks unless `parts` is the same on all. The message compares rank 0 with the first
-/// rank that differs from it. It begins with `name`, shows the first different part of both, and ends with `hint`,
-/// which says how to correct this.
-void verify_same(par::Group& group, const std::string& name, const std::vector<std::string>& parts,
-                 const std::string& hint);
-
-/// Collective. Throws Error on all ranks unless all have the same values of the options. Without this check, they might
-/// train different networks without an error. Only --data and --test-data (see verify_same_data()), --cache and
-/// --threads may differ, since the machines may differ.
+/// Collective. Throws par::RanksDiffer on all ranks unless all have the same values of the options. Only --data and
+/// --test-data (see verify_same_data()), --cache and --threads may differ, since the machines may differ.
 void verify_same_options(par::Group& group, const Options& options);
 
-/// Collective. Throws Error on all ranks unless the extents and the CRC-32 of images, labels and targets are the same
-/// on all. They can differ, since each machine may have files of its own. `test_set_name` is for the message.
+/// Collective. Throws par::RanksDiffer on all ranks unless the extents and the CRC-32 of images, labels and targets are
+/// the same on all. They can differ, since each machine may have files of its own. `test_set_name` is for the message.
 void verify_same_data(par::Group& group, const data::TrainTest& data, const std::string& test_set_name);
 
 /// Returns how many of n images have their highest score at their label. `scores` is [n classes], `labels` is [n]. Of

@@ -4,7 +4,7 @@
 #include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/core/cpu/isa.h"
 #include "ringgrad/gpu/device.h"
-#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/par/verify.h"
 
 #include <algorithm>
 #include <numeric>
@@ -111,8 +111,8 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
     workers_ = workers_of(gpu_of_rank, order, group.rank(), settings.idle_spare_ranks && device_, settings.workers);
     if (settings.workers > 0) group.set_workers(workers_.of_rank);
     if (!device_)
-        verify_same(group, "instruction set", {cpu::isa().name},
-                    "set RG_ISA on all ranks to one that every CPU has, since instruction sets round differently");
+        par::verify_same(group, "instruction set", {cpu::isa().name},
+                         "set RG_ISA on all ranks to one that every CPU has, since instruction sets round differently");
     const std::string precision = settings.precision != "auto"  ? settings.precision
                                   : device_ || cpu::isa().tiles ? "bf16"
                                                                 : "fp32";

@@ -6,10 +6,10 @@
 // process. Under MPI a signal may reach one rank only, so the ranks must agree on the flag before they act on it.
 //
 // Exit codes of a training program: 0 if the training is done, or if a person stopped it (SIGINT, a file "stop"); 1
-// after an error; kExitInterrupted if another signal stopped it. To continue after kExitInterrupted, run the same
-// command again; add --resume if there is a checkpoint. Batch systems send SIGTERM or SIGUSR1 before a time limit or
-// when they need the machine; a closed terminal sends SIGHUP. From the exit code, a job script can decide whether to
-// queue the job again.
+// after an error; par::kExitRanksDiffer if the ranks differ; kExitInterrupted if another signal stopped it. To continue
+// after kExitInterrupted, run the same command again; add --resume if there is a checkpoint. Batch systems send SIGTERM
+// or SIGUSR1 before a time limit or when they need the machine; a closed terminal sends SIGHUP. From the exit code, a
+// job script can decide whether to queue the job again.
 #pragma once
 
 #include "ringgrad/core/stop.h"

@@ -2,12 +2,15 @@
 #include "ringgrad/models/run/training_run.h"
 
 #include "ringgrad/core/checkpoint.h"
+#include "ringgrad/core/checksum.h"
 #include "ringgrad/core/clock.h"
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
 #include "ringgrad/data/command.h"
 #include "ringgrad/models/nets/state_dict.h"
+#include "ringgrad/par/session.h"
+#include "ringgrad/par/verify.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -108,7 +111,7 @@ std::vector<std::string> names_in(const std::string& text) {
 
 void RunOptions::declare(Options& o) {
     o.group(cat("Run (exit status 0: done, or stopped by Ctrl-C; 1: error; ", kExitInterrupted,
-                ": ended by SIGTERM, SIGUSR1 or SIGHUP, for --resume)"));
+                ": ended by SIGTERM, SIGUSR1 or SIGHUP, for --resume; ", par::kExitRanksDiffer, ": ranks differ)"));
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &name, "name of this run's folder (default: program name and start time)")
         .metavar("NAME")
@@ -160,6 +163,7 @@ TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Grou
     const std::string path = group.allgather(folder_ ? folder_->checkpoint_path() : "", "run to resume")[0];
     checkpoint_ = std::make_unique<LoadedCheckpoint>(load_latest_checkpoint(path));
     restore_options(checkpoint_->state, options);
+    verify_same_options(group, options); // each rank has read a checkpoint of its own
 }
 
 TrainingRun::~TrainingRun() = default;
@@ -171,7 +175,33 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
         untested_ = position_.epoch > 1 && position_.batch;
     else if (!settings_.init.empty())
         load_state_dict(parameters, load_tensors(settings_.init), names_in(settings_.init_skip));
+    verify_state("every rank needs the same files for --init and --resume");
     guard_.emplace(settings_.on_nan, parameters, optimizer, position_);
+}
+
+/// Collective. Throws par::RanksDiffer unless all ranks have the same position, parameters, statistics of batch norm
+/// and state of the optimizer. `hint` says how to correct this.
+void TrainingRun::verify_state(const std::string& hint) const {
+    if (group_.size() == 1) return;
+    const Position& p = position_;
+    std::vector<std::string> parts{
+        cat("step ", p.step, " (batch ", p.batch, " of epoch ", p.epoch, ", best accuracy ", p.best_accuracy, ")")};
+    const auto add = [&](const std::string& name, const Tensor& value) {
+        const Tensor host = value.to_host();
+        const std::string_view bytes(reinterpret_cast<const char*>(host.bytes_data()), size_t(host.bytes()));
+        parts.push_back(cat(name, " with checksum ", checksum(bytes)));
+    };
+    add("parameters", parameters_->values());
+    add("running statistics", parameters_->state());
+    for (const auto& [name, value] : optimizer_) add(name, value);
+    par::verify_same(group_, "state of the training", parts, hint);
+}
+
+/// Collective. No file must hold values that are not finite, or those of ranks that differ: a run that was resumed from
+/// it would end without an error.
+void TrainingRun::check_before_save() const {
+    verify_state("they have computed different values, so test the memory of both; saved files are unchanged");
+    guard_->check_values();
 }
 
 void TrainingRun::begin(const Length& length, const Metadata& model, const std::string& summary,
@@ -271,7 +301,6 @@ void TrainingRun::end_step(const StepResult& result) {
 }
 
 void TrainingRun::end_epoch(const Score& test) {
-    par::verify_identical(group_, parameters_->values().to_host().span<float>(), "parameters");
     phases.lap(PhaseClock::evaluate);
     report("ranks", phases.gather(group_));
     const double seconds = last_step_ - epoch_begin_;
@@ -327,13 +356,13 @@ bool TrainingRun::test_is_due() const {
 void TrainingRun::keep_if_best(const Score& test) {
     if (!(test.accuracy > position_.best_accuracy)) return; // also if it is NaN
     position_.best_accuracy = test.accuracy, position_.best_epoch = position_.epoch;
-    guard_->check_values();
+    check_before_save();
     write_model(&RunFolder::best_model_path);
 }
 
 void TrainingRun::save_model() {
     if (untested_ && !trial_.standalone()) return;
-    guard_->check_values();
+    check_before_save();
     write_model(&RunFolder::model_path);
 }
 
@@ -354,7 +383,7 @@ void TrainingRun::apply_patience() {
 }
 
 void TrainingRun::save_checkpoint() {
-    guard_->check_values();
+    check_before_save();
     guard_->checkpoint(position_);
     TensorFile state;
     if (folder_) {

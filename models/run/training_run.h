@@ -92,9 +92,9 @@ public:
     /// Returns the checkpoint that the run resumes from, or null.
     const TensorFile* checkpoint() const;
 
-    /// With --resume, restores the network's tensors, the state of the optimizer and the position from the checkpoint.
-    /// Otherwise, with --init, loads only the network's tensors, except those of --init-skip. `parameters` must outlive
-    /// this.
+    /// Collective. With --resume, restores the network's tensors, the state of the optimizer and the position from the
+    /// checkpoint. Otherwise, with --init, loads only the network's tensors, except those of --init-skip. Each rank
+    /// reads files of its own, so throws par::RanksDiffer if the ranks then differ. `parameters` must outlive this.
     void restore_parameters(Parameters& parameters, const OptimizerState& optimizer);
 
     /// The length of the training; a stop request or --patience may end it earlier.
@@ -138,18 +138,19 @@ public:
     /// Excludes this time, in seconds, from the training time of the epoch. In `phases`, the time since the last lap()
     /// counts as `evaluate`. Used for tests within an epoch.
     void leave_out(double seconds);
-    /// Collective. Saves the model as model-best.safetensors if its accuracy is higher than in every test before.
+    /// Collective. Saves the model as model-best.safetensors if its accuracy is higher than in every test before. May
+    /// throw like save_model().
     void keep_if_best(const Score& test);
     /// Collective. Logs the score and advances position() to the next epoch. Ends the training if the last --patience
-    /// epochs have not improved the accuracy. Throws Error if the parameters differ between the ranks.
+    /// epochs have not improved the accuracy.
     void end_epoch(const Score& test);
     /// Returns true if this rank has a stop request: a signal (outside of sweeps), a file "stop" in the folder, or a
     /// true from Trial::report(). The result may differ between ranks.
     bool has_stop_request();
 
-    /// Collective. Saves the model. If a value is not finite, throws Error before it writes any file. A sweep compares
-    /// its trials by the accuracy of their last complete epoch. So if a trial is stopped within a later epoch, its
-    /// saved model remains that of the last complete one.
+    /// Collective. Saves the model. Before it writes any file, throws par::RanksDiffer if the ranks differ, and Error
+    /// if a value is not finite. A sweep compares its trials by the accuracy of their last complete epoch. So if a
+    /// trial is stopped within a later epoch, its saved model remains that of the last complete one.
     void save_model();
     /// Collective. Saves a checkpoint, or throws Error as save_model() does.
     void save_checkpoint();
@@ -167,6 +168,8 @@ public:
     [[nodiscard]] int end();
 
 private:
+    void verify_state(const std::string& hint) const;
+    void check_before_save() const;
     void write_model(std::string (RunFolder::*path)() const);
     void apply_patience();
     void fail(const std::string& why);

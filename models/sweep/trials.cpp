@@ -12,6 +12,7 @@
 #include "ringgrad/models/run/signals.h"
 #include "ringgrad/models/sweep/trials_board.h"
 #include "ringgrad/par/session.h"
+#include "ringgrad/par/verify.h"
 
 #include <algorithm>
 #include <csignal>
@@ -541,7 +542,7 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
              ", the number of ranks of this job, got ", trials.ranks_each);
     install_stop_signals();
     verify_same_options(group, options);
-    verify_same(group, "arguments", arguments.texts, "start all ranks with the same options");
+    par::verify_same(group, "arguments", arguments.texts, "start all ranks with the same options");
     try {
         check_trials(group, program.name, trials, arguments.stored_in);
     } catch (const Stopped&) {

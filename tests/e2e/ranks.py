@@ -1,4 +1,5 @@
 # Tests the same training on 1 to 4 ranks: some results must agree closely, others bit for bit.
+import shutil
 import sys
 
 import job
@@ -50,6 +51,47 @@ class Ranks(job.JobTest):
                                          ("train_digits", "--epochs", "1", "2")):
             program = [str(job.BUILD / name), option]
             self.refuse([job.MPIEXEC, "-n", "1", *program, one, ":", "-n", "1", *program, other], "expected the same")
+
+
+    def on_two_machines(self, *options):
+        """Returns the command of a training on two ranks, each in a folder of its own: a and b."""
+        program = job.train(1, *job.TINY, "--runs", "runs", *options)
+        return [job.MPIEXEC, "-n", "1", "-wdir", str(self.folder / "a"), *program, ":",
+                "-n", "1", "-wdir", str(self.folder / "b"), *program]
+
+    def refuse_ranks(self, command, *words):
+        self.assertEqual(self.run_command(command).code, 76)
+        self.refuse(command, *words)
+
+    def test_ranks_with_different_files(self):
+        for name, seed in (("a", "1"), ("b", "2")):
+            run = self.train(1, f"start-{seed}", *job.TINY, "--seed", seed, "--steps", "0")
+            (self.folder / name).mkdir()
+            shutil.copy(run / "model.safetensors", self.folder / name / "start.safetensors")
+        self.refuse_ranks(self.on_two_machines("--init", "start.safetensors", "--steps", "2"),
+                          "state of the training: expected the same", "parameters with checksum", "(rank 0 ", "(rank 1 ",
+                          "same files for --init")
+        self.assertFalse((self.folder / "a" / "runs").exists())
+        # Checkpoints of the same step, with other options, and if these are given again, with other values
+        for name, rate in (("a", "0.1"), ("b", "0.2")):
+            self.succeed(job.train(1, *job.TINY, "--steps", "2", "--lr", rate, "--run-name", "run",
+                                   "--runs", str(self.folder / name / "runs")))
+        resume = ["--resume", "--run-name", "run", "--steps", "4"]
+        self.refuse_ranks(self.on_two_machines(*resume), "options: expected the same", "--lr 0.1 (rank 0 ")
+        self.refuse_ranks(self.on_two_machines(*resume, "--lr", "0.1"), "parameters with checksum",
+                          "same files for --init and --resume")
+
+    def test_ranks_with_different_versions(self):
+        program = job.BUILD / "train_cifar"
+        version = self.succeed([str(program), "--version"]).split()[1]
+        other = self.folder / "train_cifar"
+        content = program.read_bytes()
+        self.assertIn(f"{version} (".encode(), content)
+        other.write_bytes(content.replace(f"{version} (".encode(), b"9" + f"{version} ("[1:].encode()))
+        other.chmod(0o755)
+        self.refuse_ranks([job.MPIEXEC, "-n", "1", str(program), ":", "-n", "1", str(other)],
+                          "program: expected the same", f"version {version} (", f"version 9{version[1:]} (")
+        self.assertFalse(self.runs.exists())
 
 
 if not job.MPIEXEC:

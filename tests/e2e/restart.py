@@ -212,6 +212,9 @@ class Restart(job.JobTest):
         for wrong in (["--width", "0"], ["--data", "nowhere"], ["--resume", "--run-name", "never"]):
             result = self.run_command(run_sh(5, *job.train(RANKS, *OPTIONS, *wrong)))
             self.assertEqual((result.code, "restart 1" in result.err), (1, False), result.err)
+        result = self.run_command(run_sh(5, "sh", "-c", "exit 76"))
+        self.assertEqual((result.code, "restart 1" in result.err), (76, False), result.err)
+        self.assertIn("the ranks differ", result.err)
         for number, code in ((signal.SIGTERM, 75), (signal.SIGUSR1, 75), (signal.SIGHUP, 75)):
             run = self.runs / f"signal-{number}"
             process = self.start(run_sh(5, *job.train(RANKS, *OPTIONS, "--epochs", "1000", "--run-name", run.name)))
