@@ -818,7 +818,9 @@ class Live(BrowserTest):
         frozen = page.value("document.querySelector('#runs a').getAttribute('href')")
         frozen = self.browser.open(urllib.parse.urljoin(url, frozen))
         frozen.wait("document.querySelectorAll('#charts path').length > 3")
-        self.assertEqual(frozen.value("origin"), "null")  # its scripts cannot ask the monitor
+        self.assertEqual(frozen.value("origin"), "null")  # its scripts cannot ask the monitor, and do not know the token
+        token = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)["token"][0]
+        self.assertNotIn(token, frozen.value("location.href + document.referrer"))
 
         # The resumed run has the same bits as a run without a stop.
         self.succeed(job.train(ranks, "--resume", "--run-name", "live <b>", "--steps", str(steps + 10)))

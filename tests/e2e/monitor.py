@@ -317,10 +317,33 @@ class MonitorTest(job.JobTest):
             for host in (f"localhost:{self.url.port}", "127.0.0.1:9000"):  # the other end of ssh -L
                 self.assertNotEqual(self.ask(target, Host=host, Origin=f"http://{host}")[0], 403)
         self.assertEqual(self.ask(f"/?token={self.token}", token=False)[0], 200)
+        for target in ("/data", "/report?run=run", "/trials/run/data"):  # the address of a page alone may have the token
+            mark = "&" if "?" in target else "?"
+            self.assertEqual(self.ask(f"{target}{mark}token={self.token}", token=False)[0], 403, target)
         # It listens on the loopback address only.
         with socket.socket() as probe:
             probe.settimeout(2)
             self.assertNotEqual(probe.connect_ex(("127.0.0.2", self.url.port)), 0)
+
+    def test_report_does_not_learn_the_token(self):
+        # The address of a report has a key, which opens this report and nothing else.
+        sweep = self.add_run("a sweep")
+        for run in (self.add_run("mine"), self.add_run("other"), sweep, sweep / "trials" / "1"):
+            run.mkdir(parents=True, exist_ok=True)
+            (run / "report.html").write_text(f"report of {run.name}")
+        (sweep / "results.jsonl").write_text('{"trial": 1}\n')
+        trial = self.trials("a sweep")["runs"][0]["page"]
+        keys = {name: self.news(name)["page"] for name in ("mine", "other", "a sweep")}
+        self.assertEqual(len({trial, *keys.values()}), 4)
+        for target, key in ((f"/report?run={urllib.parse.quote(name)}", key) for name, key in keys.items()):
+            self.assertEqual(self.ask(f"{target}&key={key}", token=False)[0], 200, target)
+        self.assertEqual(self.ask(f"/trials/a%20sweep/report?run=1&key={trial}", token=False), (200, "report of 1"))
+        for key in (keys["other"], trial, "", self.token):
+            self.assertEqual(self.ask(f"/report?run=mine&key={key}", token=False)[0], 403)
+        for key in (f"key={keys['mine']}", f"token={keys['mine']}"):
+            for target, method in (("/?", "GET"), ("/data?", "GET"), ("/notes?run=mine&", "POST"), ("/stop?run=mine&", "POST")):
+                self.assertEqual(self.ask(target + key, method, token=False)[0], 403, target)
+        self.assertEqual(self.ask("/data", token=False, X_Token=keys["mine"])[0], 403)
 
     def test_paths_stay_in_the_folder(self):
         secret = self.folder / "secret"

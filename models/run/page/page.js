@@ -31,7 +31,7 @@ function update() {
     ...(run?.note ? [make('p', {class: run.state === 'failed' ? 'bad' : 'dim'}, run.note)] : []));
   // Hide the charts if all shown runs are sweeps, which have no curves of their own.
   $('tiles').hidden = $('charts').hidden = $('view').hidden = shown.length > 0 && shown.every(r => r.trials);
-  if ($('charts').hidden) $('chosen').append(make('a', {href: address('trials/NAME/?', run), 'data-key': 'its trials'},
+  if ($('charts').hidden) $('chosen').append(make('a', {href: trialsAddress(run), 'data-key': 'its trials'},
     'trials of this sweep'));
   updateTiles();
   updateNotes(run);

@@ -90,13 +90,14 @@ function runCell(run, colorOfCurve) {
     click: show}, run.name),
   run.name === sweep?.best ? ' (best)' : null];
 }
-/** Returns the address of a page of the monitor: `path`, with the run's name in place of NAME, and the token. */
-const address = (path, run) => `${path}token=${token}`.replace('NAME', () => encodeURIComponent(run.name));
+/** Returns the address of the page of a sweep's trials in the monitor. */
+const trialsAddress = run => `trials/${encodeURIComponent(run.name)}/?token=${token}`;
 /** Returns the buttons and links of a run. In the file of a sweep, a link leads to the trial's report in its folder. */
 function actions(run, live) {
   const link = (text, href) => make('a', {href, 'data-key': `${text} ${run.name}`}, text);
-  if (live) return [stopButton(run), ' ', run.page ? link('report', address('report?run=NAME&', run)) : null, ' ',
-    run.trials ? link('trials', address('trials/NAME/?', run)) : null];
+  if (live) return [stopButton(run), ' ', // the report must not learn the token; run.page is the key of this report
+    run.page ? link('report', `report?run=${encodeURIComponent(run.name)}&key=${run.page}`) : null, ' ',
+    run.trials ? link('trials', trialsAddress(run)) : null];
   return run.begun ? link('report', `trials/${encodeURIComponent(run.name)}/report.html`) : null;
 }
 function runTable(rows, columns, live) {
