@@ -179,6 +179,25 @@ TEST_SUITE("models") {
         CHECK(contains(error_of([&] { RunFolder::open(dir.path(), "train", "none"); }), "no such folder"));
     }
 
+    TEST_CASE("run folder: the error of a second run names the process of the first") {
+        TempDir dir;
+        RunFolder first = RunFolder::create(dir.path(), "train", "a");
+        ::setenv("RG_JOB", "job \"7\"", 1);
+        first.lock();
+        ::unsetenv("RG_JOB");
+        const Json owner = Json::parse(read_file(first.owner_path()), "owner");
+        CHECK(owner.at("job").as_string() == "job \"7\"");
+        const std::string expected =
+            cat(", of process ", ::getpid(), " on ", owner.at("host").as_string(), " since 20");
+        CHECK(contains(error_of([&] { RunFolder::create(dir.path(), "train", "a"); }), "a exists already" + expected));
+        RunFolder second = RunFolder::open(dir.path(), "train", "a");
+        CHECK(contains(error_of([&] { second.lock(); }), "/a" + expected));
+        for (const char* text : {"", "{\"process\": 1}", "[]"}) { // an owner that cannot be read is not named
+            std::ofstream(first.owner_path()) << text;
+            CHECK(contains(error_of([&] { RunFolder::create(dir.path(), "train", "a"); }), "a exists already; give"));
+        }
+    }
+
     TEST_CASE("run folder: removes temporary files of killed runs only") {
         TempDir dir;
         const char* const names[] = {"config.json.tmp-1", "metrics.jsonl.tmp-1", "report.html.tmp-1",

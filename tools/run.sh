@@ -111,8 +111,11 @@ if [ -z "$name" ]; then
     set -- "$@" --run-name "$name"
 fi
 run=$runs/$name
-existed=''
-[ ! -e "$run" ] || existed=1
+
+# Another job may train a run of this name. So this script neither resumes nor deletes a run before the training has
+# locked it: then its owner.json has RG_JOB, the name of this job.
+export RG_JOB="${RG_JOB-run.sh-$(uname -n)-$$-$(date +%s)}"
+owned() { grep -qsF "\"job\": \"$RG_JOB\"" "$run/owner.json"; }
 
 # Prints the identity of files that an attempt replaces when it begins: config.json for a training, results.jsonl for a
 # sweep. If neither has changed, the attempt failed before its first step.
@@ -194,7 +197,8 @@ while :; do
             exit "$code"
             ;;
         esac
-        if [ -n "$stopped" ] || { [ "$code" -eq 1 ] && [ "$(began)" = "$before" ]; }; then exit "$code"; fi
+        [ -z "$stopped" ] || exit "$code"
+        if [ "$code" -eq 1 ] && { ! owned || [ "$(began)" = "$before" ]; }; then exit "$code"; fi
         if [ "$restarts" -ge "$max_restarts" ]; then
             echo "run.sh: exit status $code, after $restarts restarts; $run" >&2
             exit "$code"
@@ -202,7 +206,9 @@ while :; do
         restarts=$((restarts + 1))
         why="exit status $code; restart $restarts of $max_restarts"
     fi
-    if is_sweep; then
+    if [ -z "$resume" ] && ! owned; then
+        from="from its beginning" # it ended before it had a folder
+    elif is_sweep; then
         [ -n "$resume" ] || set -- "$@" --resume
         resume=1 from="with what had not ended"
     elif has_checkpoint; then
@@ -216,9 +222,9 @@ while :; do
             last=$word
         done
         set -- "$@" --resume
-        from="from its last checkpoint"
+        resume=1 from="from its last checkpoint"
     else
-        [ -n "$existed" ] || rm -rf "$run"
+        [ -n "$resume" ] || rm -rf "$run"
         from="from its beginning"
     fi
     echo "run.sh: $why, $from; $run" >&2

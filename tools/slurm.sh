@@ -37,10 +37,11 @@ done
 cd "$SLURM_SUBMIT_DIR"
 export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun does not take it over from sbatch
 name=slurm-$SLURM_JOB_ID # a requeued job keeps its id
+export RG_JOB="$name"    # the owner of the run; see run.sh
 if ls "runs/$name/checkpoint/step-"*.safetensors > /dev/null 2>&1; then
     set -- --resume --run-name "$name"
-else
-    rm -rf "runs/$name" # an earlier start left no checkpoint
+else # an earlier start left no checkpoint
+    ! grep -qsF "\"job\": \"$name\"" "runs/$name/owner.json" || rm -rf "runs/$name"
     set -- --run-name "$name" "$@"
 fi
 

@@ -5,10 +5,12 @@
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/text.h"
+#include "ringgrad/models/run/memory.h"
 
 #include <algorithm>
 #include <cerrno>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
 #include <fcntl.h>
@@ -23,13 +25,26 @@ namespace fs = std::filesystem;
 namespace rg {
 namespace {
 
-std::string default_name(const std::string& program) {
+/// Returns the local time in a format of strftime().
+std::string time_text(const char* format) {
     const std::time_t now = std::time(nullptr);
     std::tm local{};
     localtime_r(&now, &local);
-    char stamp[32];
-    std::strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
-    return program + "-" + stamp;
+    char text[32];
+    std::strftime(text, sizeof text, format, &local);
+    return text;
+}
+
+/// Returns ", of process 17 on HOST since 2026-11-27 08:30:00", as the owner.json of the run says. Returns "" if it
+/// says nothing.
+std::string owner_of(const std::string& run) {
+    try {
+        const Json owner = Json::parse(read_file(run + "/owner.json"), "owner");
+        return cat(", of process ", owner.at("process").as_int(), " on ", owner.at("host").as_string(), " since ",
+                   owner.at("begun").as_string());
+    } catch (const std::exception&) {
+        return "";
+    }
 }
 
 void check_name(const std::string& name) {
@@ -90,12 +105,13 @@ RunFolder RunFolder::create(const std::string& root, const std::string& program,
     std::error_code error;
     if (make_root) fs::create_directories(root, error);
     RG_CHECK(!error, "run folder: cannot create ", root, ": ", error.message());
-    const std::string first = name.empty() ? default_name(program) : name;
+    const std::string first = name.empty() ? program + "-" + time_text("%Y%m%d-%H%M%S") : name;
     for (int attempt = 1;; ++attempt) {
         const std::string path = cat(root, "/", first, attempt == 1 ? "" : cat("-", attempt));
         if (::mkdir(path.c_str(), 0700) == 0) return RunFolder(path);
         RG_CHECK(errno == EEXIST, "run folder: cannot create ", path, ": ", std::strerror(errno));
-        RG_CHECK(name.empty(), "run folder: ", path, " exists already; give another --run-name, or --resume");
+        RG_CHECK(name.empty(), "run folder: ", path, " exists already", owner_of(path),
+                 "; give another --run-name, or --resume");
     }
 }
 
@@ -125,12 +141,20 @@ void RunFolder::lock() {
     // when it checks whether the run is alive.
     for (int attempt = 0; folder_ >= 0 && ::flock(folder_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++attempt) {
         RG_CHECK(attempt < 100, "run folder: expected a run that has ended, got one that another process trains (",
-                 path_, ")");
+                 path_, owner_of(path_), ")");
         ::usleep(20'000);
     }
     ::unlink((path_ + "/stop").c_str()); // it was meant for an earlier process of this run
-    for (const std::string& file : {config_path(), metrics_path(), report_path(), model_path(), best_model_path()})
+    for (const std::string& file :
+         {owner_path(), config_path(), metrics_path(), report_path(), model_path(), best_model_path()})
         remove_leftovers(file);
+    const char* const job = std::getenv("RG_JOB");
+    const Json owner = Json::object()
+                           .set("host", this_host().name)
+                           .set("process", int64_t(::getpid()))
+                           .set("begun", time_text("%Y-%m-%d %H:%M:%S"))
+                           .set("job", job ? job : "");
+    write_file_atomic(owner_path(), owner.dump() + "\n");
 }
 
 void RunFolder::write_config(const Json& config) { write_file_atomic(config_path(), config.dump(2) + "\n"); }

@@ -8,8 +8,10 @@
 // files of another run. Only rank 0 of a run has a RunFolder.
 //
 // A running run holds a lock on its folder (flock). The lock keeps other processes from training the same run, and
-// shows tools/monitor that the run is alive. A file named "stop" in the folder is a stop request. On a file system
-// without locks, other processes can train the same run, and the monitor shows every run as ended.
+// shows tools/monitor that the run is alive. The file owner.json says which process locked it last: "host", "process",
+// "begun", and "job", the environment variable RG_JOB. By the job, tools/run.sh knows its own runs. A file named "stop"
+// in the folder is a stop request. On a file system without locks, other processes can train the same run, and the
+// monitor shows every run as ended.
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -25,8 +27,8 @@ class RunFolder {
 public:
     /// Creates ROOT/NAME, which only this user can read, since options may hold a token. If `name` is empty, the name
     /// is PROGRAM-YYYYMMDD-HHMMSS, followed by -2, -3, ... if that folder exists. With `make_root`, creates ROOT if
-    /// necessary. Throws Error if the folder of a given `name` exists, if `name` is not a plain file name, or if the
-    /// folder cannot be created.
+    /// necessary. Throws Error if the folder of a given `name` exists (and names its owner), if `name` is not a plain
+    /// file name, or if the folder cannot be created.
     static RunFolder create(const std::string& root, const std::string& program, const std::string& name,
                             bool make_root = true);
     /// Opens an existing run, and changes nothing in it. If `name` is empty, opens the run with the newest checkpoint
@@ -39,6 +41,7 @@ public:
     ~RunFolder();
 
     const std::string& path() const { return path_; }
+    std::string owner_path() const { return path_ + "/owner.json"; }
     std::string config_path() const { return path_ + "/config.json"; }
     std::string metrics_path() const { return path_ + "/metrics.jsonl"; }
     std::string report_path() const { return path_ + "/report.html"; }
@@ -46,9 +49,9 @@ public:
     std::string best_model_path() const { return path_ + "/model-best.safetensors"; }
     std::string checkpoint_path() const { return path_ + "/checkpoint"; }
 
-    /// Locks the folder until this object is destroyed, if the file system has locks. Removes an old file "stop", and
-    /// incomplete files that killed processes have left. Throws Error if another process holds the lock for 2 s. No-op
-    /// if this object has locked the folder already.
+    /// Locks the folder until this object is destroyed, if the file system has locks. Writes owner.json. Removes an old
+    /// file "stop", and incomplete files that killed processes have left. Throws Error, which names the owner, if
+    /// another process holds the lock for 2 s. No-op if this object has locked the folder already.
     void lock();
 
     /// Throws Error if the locked folder, or its open metrics.jsonl, was deleted, renamed or replaced. Call this after

@@ -182,16 +182,33 @@ class Restart(job.JobTest):
             self.assertEqual((run / "trials" / trial / "model.safetensors").read_bytes(),
                              (whole / "trials" / trial / "model.safetensors").read_bytes())
 
+    def test_other_job_of_the_same_name(self):
+        """Starts a job whose run another one makes meanwhile. It must fail, and leave this run as it is."""
+        for name, end, code, said in (("fails", 'exec "$@"', 1, "fails exists already, of process "),
+                                      ("crashes", "exit 3", 3, "after 1 restarts")):
+            run = self.runs / name
+            command = job.train(1, "--width", "32", "--depth", "2", "--batch-size", "2", "--run-name", name)
+            wait = f"while [ ! -e {run}/config.json ]; do sleep 0.01; done; {end}"
+            late = self.start(run_sh(1, "sh", "-c", wait, "sh", *command))
+            self.assertTrue(self.wait_for(late, lambda: job.named(late, "sleep")))
+            training = self.start(run_sh(1, *command))
+            result = self.finish(late)
+            self.assertEqual((result.code, said in result.err), (code, True), result.err)
+            (run / "stop").touch()
+            result = self.finish(training)
+            self.assertEqual((result.code, result.err), (0, ""))
+
     def test_detects_progress_of_an_attempt(self):
         def attempts(run, script):
-            return self.run_command(run_sh(1, "sh", "-c", f"cd runs; {script}", "sh", "--run-name", run))
+            owned = f"""cd runs; mkdir -p {run}; printf '{{"job": "%s"}}' "$RG_JOB" > {run}/owner.json"""
+            return self.run_command(run_sh(1, "sh", "-c", f"{owned}; {script}", "sh", "--run-name", run))
 
         # A resumed sweep has begun when it writes its results, while config.json stays. It may be restarted.
         (self.runs / "sweep" / "trials").mkdir(parents=True)
         result = attempts("sweep", "echo > new; mv new sweep/results.jsonl; exit 1")
         self.assertIn("after 1 restarts", result.err)
         # Checkpoints are never deleted, in whichever folder they are.
-        result = attempts("odd", "[ ! -e odd ] || exit 0; mkdir -p odd/a/b; > odd/a/b/step-1.safetensors; exit 3")
+        result = attempts("odd", "[ ! -e odd/a ] || exit 0; mkdir -p odd/a/b; > odd/a/b/step-1.safetensors; exit 3")
         self.assertEqual(result.code, 0, result.err)
 
     def test_gives_up(self):
