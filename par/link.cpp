@@ -23,7 +23,7 @@ namespace rg::par {
 
 namespace {
 
-constexpr double kDeadline = 300.0, kMostDeadline = 1e9; // seconds
+constexpr double kMostDeadline = 1e9; // seconds
 // Number of polls before a wait yields the core. With a core per rank, yielding is of little use, and another process
 // could then keep the core for a time slice. With more ranks than cores, waits were equally fast with 5 to 50 polls,
 // and three times slower with 500.
@@ -53,6 +53,15 @@ void relax() {
 }
 
 } // namespace
+
+std::optional<double> environment_deadline() {
+    const char* text = std::getenv("RG_DEADLINE_S");
+    if (!text || !*text) return kDeadline;
+    char* end = nullptr;
+    const double seconds = std::strtod(text, &end);
+    if (*end != '\0' || !(seconds > 0) || seconds > kMostDeadline) return {};
+    return seconds;
+}
 
 Channel::Channel(Channel&& other) noexcept : link_(other.link_), slot_(other.slot_) { other.link_ = nullptr; }
 
@@ -99,12 +108,10 @@ void Link::set_one_rank_per_node() {
 }
 
 void Link::read_environment() {
-    const char* text = std::getenv("RG_DEADLINE_S");
-    if (!text || !*text) return;
-    double seconds = 0;
-    RG_CHECK(read_number(text, seconds) && seconds > 0 && seconds <= kMostDeadline,
-             "RG_DEADLINE_S: expected seconds above zero and at most ", kMostDeadline, ", got '", text, "'");
-    deadline_ = seconds;
+    const std::optional<double> seconds = environment_deadline();
+    RG_CHECK(seconds, "RG_DEADLINE_S: expected seconds above zero and at most ", kMostDeadline, ", got '",
+             std::getenv("RG_DEADLINE_S"), "'");
+    deadline_ = *seconds;
 }
 
 void Link::set_deadline(double seconds) {

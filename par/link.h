@@ -16,6 +16,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -98,6 +99,11 @@ private:
     std::function<void()> release_;
 };
 
+/// Returns the deadline in the environment variable RG_DEADLINE_S, in seconds, or kDeadline if it is unset or empty.
+/// Returns nothing if it is not a positive number.
+constexpr double kDeadline = 300;
+std::optional<double> environment_deadline();
+
 class Link {
 public:
     virtual ~Link() = default;
@@ -157,11 +163,11 @@ public:
     void wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
                   int round);
 
-    /// Returns the seconds that one wait may take: 300 unless another deadline was set.
+    /// Returns the seconds that one wait may take: kDeadline unless another deadline was set.
     double deadline() const { return deadline_; }
-    /// Sets the deadline from the environment variable RG_DEADLINE_S, unless that is unset or empty. Throws Error if
-    /// it is not a positive number. The constructor does not read it: if the constructor threw, there would be no link,
-    /// and every rank would report the error, not rank 0 alone.
+    /// Sets the deadline to environment_deadline(). Throws Error if RG_DEADLINE_S is not a positive number. The
+    /// constructor does not read it: if the constructor threw, there would be no link, and every rank would report the
+    /// error, not rank 0 alone.
     void read_environment();
     void set_deadline(double seconds);
     /// Makes waits on this link, present and future, throw RankMissing soon, unless their message has come. A thread

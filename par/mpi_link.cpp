@@ -1,7 +1,8 @@
 // Uses persistent point-to-point requests on a communicator of its own. Only these calls wait for other ranks inside
 // the MPI library: MPI_Init_thread, five collectives at start-up (two make communicators, two find each node's first
 // rank, one gathers host names), opening and closing a shared window, mpi_allreduce(), the end (prepare_to_finalize(),
-// MPI_Finalize) and MPI_Abort.
+// MPI_Finalize) and MPI_Abort. All but closing a window and mpi_allreduce() have a deadline (Alarm). It cannot name a
+// missing rank, so all ranks meet once after MPI_Init_thread.
 //
 // Asks for MPI_THREAD_MULTIPLE, because another thread than the main one may sum gradients (models/run/gradient_sum.h).
 // Accepts MPI_THREAD_SERIALIZED too, since only one thread at a time calls MPI. Errors of the communicator are
@@ -20,6 +21,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <exception>
+#include <numeric>
 #include <thread>
 
 #include <mpi.h>
@@ -52,9 +54,10 @@ void check(int code, const char* operation, int rank, int peer = -1, size_t byte
 /// passes while the Alarm exists, the process ends with an error.
 class Alarm {
 public:
-    Alarm(const char* call, int rank, double seconds) {
+    /// `caller` is this rank, for the error.
+    Alarm(const char* call, const std::string& caller, double seconds) {
         text = cat("error: ", call, ": expected all ranks, got nothing in ", seconds,
-                   " s; some rank has stopped, or is slow; RG_DEADLINE_S sets the limit (rank ", rank, ")\n");
+                   " s; some rank has stopped, or is slow; RG_DEADLINE_S sets the limit (", caller, ")\n");
         std::signal(SIGALRM, [](int) {
             if (write(STDERR_FILENO, text.data(), text.size()) >= 0) _exit(1);
             _exit(2);
@@ -87,21 +90,64 @@ void restore_signals() {
         for (const int number : {SIGILL, SIGBUS, SIGFPE, SIGSEGV}) std::signal(number, SIG_DFL);
 }
 
+/// Blocks until all ranks have called it. Throws Error at the deadline, with the names of the missing ranks on rank 0.
+/// The others only know whether rank 0 is missing, so they wait a little longer for its error to end the job.
+void meet(int rank, int size, double seconds) {
+    constexpr double kLonger = 2;
+    std::vector<int> peers{0};
+    if (rank == 0) {
+        peers.resize(size_t(size - 1));
+        std::iota(peers.begin(), peers.end(), 1);
+    }
+    std::vector<MPI_Request> requests(peers.size());
+    const auto send = [&] {
+        for (size_t i = 0; i < peers.size(); ++i)
+            MPI_Isend(nullptr, 0, MPI_BYTE, peers[i], 0, MPI_COMM_WORLD, &requests[i]);
+    };
+    const auto wait = [&](double limit) {
+        int done = 0;
+        for (const double begin = MPI_Wtime(); !done && MPI_Wtime() < begin + limit;) {
+            MPI_Testall(int(requests.size()), requests.data(), &done, MPI_STATUSES_IGNORE);
+            if (!done) std::this_thread::sleep_for(std::chrono::microseconds(200));
+        }
+        if (done) return;
+        std::string missing;
+        for (size_t i = 0; i < peers.size(); ++i) {
+            MPI_Test(&requests[i], &done, MPI_STATUS_IGNORE);
+            if (!done) missing += cat(missing.empty() ? "" : ", ", peers[i]);
+        }
+        fail("MPI_Init_thread: expected all ", size, " ranks to return from it, got no word from rank ", missing,
+             " in ", limit, " s: stopped, or slow; RG_DEADLINE_S sets the limit (rank ", rank, ")");
+    };
+    if (rank != 0) send(), wait(seconds + kLonger);
+    for (size_t i = 0; i < peers.size(); ++i)
+        MPI_Irecv(nullptr, 0, MPI_BYTE, peers[i], 0, MPI_COMM_WORLD, &requests[i]);
+    wait(rank == 0 ? seconds : seconds + kLonger);
+    if (rank == 0) send(), wait(seconds);
+}
+
 Place start_mpi(int& argc, char**& argv) {
     const pid_t launcher = getppid();
+    const double deadline = environment_deadline().value_or(kDeadline); // read_environment() reports a wrong one
     int level = MPI_THREAD_SINGLE;
-    check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread", 0);
+    {
+        char host[256] = "";
+        gethostname(host, sizeof host - 1);
+        const Alarm limit("MPI_Init_thread", cat("process ", getpid(), " on ", host), deadline);
+        check(MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE, &level), "MPI_Init_thread", 0);
+    }
     restore_signals();
     RG_CHECK(level >= MPI_THREAD_SERIALIZED,
              "MPI_Init_thread: expected an MPI that several threads may call, got one that does not; install MPICH");
     Place place;
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &place.comm), "MPI_Comm_dup", 0);
-    MPI_Comm_set_errhandler(place.comm, MPI_ERRORS_RETURN);
-    MPI_Comm_rank(place.comm, &place.rank);
-    MPI_Comm_size(place.comm, &place.size);
+    MPI_Comm_rank(MPI_COMM_WORLD, &place.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &place.size);
     // Without its launcher, a rank would continue where nobody sees it. So the kernel sends it SIGTERM when the
     // launcher ends.
-    if (place.size > 1) end_with(launcher);
+    if (place.size > 1) end_with(launcher), meet(place.rank, place.size, deadline);
+    const Alarm limit("start", cat("rank ", place.rank), deadline);
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &place.comm), "MPI_Comm_dup", 0);
+    MPI_Comm_set_errhandler(place.comm, MPI_ERRORS_RETURN);
     check(MPI_Comm_split_type(place.comm, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &place.node),
           "MPI_Comm_split_type", place.rank);
     MPI_Comm_rank(place.node, &place.local_rank);
@@ -150,7 +196,7 @@ public:
 
     ~MpiLink() override {
         if (std::uncaught_exceptions() > exceptions_) MpiLink::abort(1); // finalising would wait for the other ranks
-        const Alarm limit("MPI_Finalize", rank(), deadline());
+        const Alarm limit("MPI_Finalize", cat("rank ", rank()), deadline());
         if (local_size() != size()) prepare_to_finalize();
         MPI_Comm_free(&node_comm_);
         MPI_Comm_free(&comm_);
@@ -160,7 +206,7 @@ public:
     void abort(int code) override {
         // run_ranks_main() has printed the error, if it is a std::exception. Discards the lines of the library.
         if (!std::freopen("/dev/null", "w", stderr)) std::fclose(stderr);
-        const Alarm limit("MPI_Abort", rank(), kAbortSeconds);
+        const Alarm limit("MPI_Abort", cat("rank ", rank()), kAbortSeconds);
         MPI_Abort(MPI_COMM_WORLD, code);
     }
 
@@ -200,7 +246,7 @@ private:
 
     std::unique_ptr<SharedWindow> do_open_shared(size_t bytes) override {
         bytes = (bytes + kPage - 1) / kPage * kPage;
-        const Alarm limit("open_shared", rank(), deadline());
+        const Alarm limit("open_shared", cat("rank ", rank()), deadline());
         MPI_Info info = MPI_INFO_NULL;
         MPI_Info_create(&info);
         MPI_Info_set(info, "alloc_shared_noncontig", "true"); // lets the library place each part near its rank

@@ -5,14 +5,18 @@
 //   --mismatch RANK STEP    the rank sums another length; the job must end in the same way
 //   --late RANK STEP        the rank stops answering; the deadline of the others (2 s) must end the job
 //   --alone RANK STEP       like --late, while the others are in a call of the MPI library, which has no deadline
+//   --stuck RANK BEFORE     the rank stops before MPI_Init (1) or after it (0); RG_DEADLINE_S must end the job
 
 #define DOCTEST_CONFIG_IMPLEMENT
+#define MPICH_SKIP_MPICXX 1
+#define OMPI_SKIP_MPICXX 1
 #include "ringgrad/par/session.h"
 #include "ringgrad/tests/ranks.h"
 
 #include <cstdlib>
 
 #include <doctest/doctest.h>
+#include <mpi.h>
 #include <unistd.h>
 
 using namespace rg;
@@ -72,5 +76,10 @@ TEST_SUITE("par") {
 }
 
 int main(int argc, char** argv) {
+    const char* const rank = std::getenv("PMI_RANK");
+    if (argc == 4 && argv[1] == std::string_view("--stuck") && rank && rank == std::string_view(argv[2])) {
+        if (argv[3] == std::string_view("0")) MPI_Init(&argc, &argv);
+        sleep(60);
+    }
     return par::run_ranks_main(argc, argv, [&](Group& group) { return run(group, argc, argv); });
 }

@@ -224,6 +224,16 @@ class Faults(job.JobTest):
             self.assertNotEqual(result.code, 0)
             self.assertRegex(result.err, rf"training set: expected the same .*rank 0 .*rank {less or 1} .*--data")
 
+    def test_start(self):
+        """Makes a rank stop before MPI_Init or right after it. The error names it, if the others have left MPI_Init."""
+        for missing in (0, 1):
+            for before, said in (("0", rf"all {RANKS} ranks .*, got no word from rank {missing} in "),
+                                 ("1", r"MPI_Init_thread: expected all ranks, got nothing in 2 s.* \(process \d+ on ")):
+                program = [str(job.BUILD / "tests" / "mpi_par"), "--stuck", str(missing), before]
+                result = self.run_command([job.MPIEXEC, "-n", str(RANKS), *program], RG_DEADLINE_S="2")
+                self.assertNotEqual(result.code, 0, before)
+                self.assertRegex(result.err, said)
+
     def test_sums(self):
         """Makes a rank throw, call another operation, or stop answering between two sums."""
         for repetition, chance in self.repetitions():
