@@ -11,4 +11,7 @@ extern const char* const kVersion;
 /// if files differ from the commit, or "no git" in a build outside of git.
 extern const char* const kBuild;
 
+/// The MPI library of this build, for example "mpich 4.0.2", or "no".
+extern const char* const kMpi;
+
 } // namespace rg

@@ -16,6 +16,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <thread>
 
 namespace rg::par {
@@ -30,6 +31,22 @@ std::shared_ptr<Link> open_link([[maybe_unused]] int& argc, [[maybe_unused]] cha
 #else
     return std::make_shared<SingleLink>();
 #endif
+}
+
+/// Throws Error if a launcher has started several processes, but MPI knows this one alone. Without this, each of them
+/// would be a job of its own. PMI_SIZE comes first, since mpiexec of MPICH may start its helpers in a job step of
+/// several processes. SLURM_NTASKS does not count, since a batch script, which is a single process, has it too.
+void check_launcher() {
+    for (const char* name : {"PMI_SIZE", "OMPI_COMM_WORLD_SIZE", "SLURM_STEP_NUM_TASKS"}) {
+        const char* const ranks = std::getenv(name);
+        if (!ranks) continue;
+        const bool has_mpi = std::string_view(kMpi) != "no";
+        RG_CHECK(std::atoi(ranks) <= 1, "launcher: expected ", ranks, " ranks, as ", name,
+                 " says, got 1 in this build, ", "whose MPI is ", has_mpi ? kMpi : "disabled", "; ",
+                 has_mpi ? "use the mpiexec of that MPI" : "build it with MPI", ", or unset ", name,
+                 " for jobs of one rank");
+        return;
+    }
 }
 
 /// Rank r waits min(r, 4) times this long before it reports its own error, unless that is a RankMissing. All ranks
@@ -79,6 +96,7 @@ int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body
         const std::shared_ptr<Link> link = open_link(argc, argv);
         std::unique_ptr<Group> group; // outlives body: peers may still read from its buffers
         try {
+            if (link->size() == 1) check_launcher();
             link->read_environment();
             group = std::make_unique<Group>(*link);
             verify_same(*group, "program", {cat("version ", version())}, "install one version on all machines");

@@ -1,9 +1,10 @@
 // Runs main() of a program on each of its ranks, and ends the job if one of them fails.
 //
 // A program built without MPI, or started without a launcher such as mpiexec, is a job of one rank. The program needs
-// no extra code for this case. The failure of one rank ends the whole job: a restart from a checkpoint is simpler and
-// more reliable than continuing with the other ranks. If the body of one rank returns early without throwing, that rank
-// enters a final barrier. The next collective operation of the others does not match it, so the job ends with an error.
+// no extra code for this case. The launcher of another MPI would start several such jobs, which is an error. The
+// failure of one rank ends the whole job: a restart from a checkpoint is simpler and more reliable than continuing with
+// the other ranks. If the body of one rank returns early without throwing, that rank enters a final barrier. The next
+// collective operation of the others does not match it, so the job ends with an error.
 #pragma once
 
 #include "ringgrad/par/group.h"

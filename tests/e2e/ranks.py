@@ -94,6 +94,21 @@ class Ranks(job.JobTest):
         self.assertFalse(self.runs.exists())
 
 
+class Launchers(job.JobTest):
+    def test_launcher_of_another_mpi(self):
+        command = job.train(1, *job.TINY, "--steps", "0")
+        for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS"):
+            self.assertEqual(self.run_command(command, **{name: "3"}).code, 1)
+            self.refuse(command, "launcher: expected 3 ranks", f"as {name} says", "whose MPI is ", f"unset {name}",
+                        **{name: "3"})
+        self.assertFalse(self.runs.exists())
+        for variables in ({"OMPI_COMM_WORLD_SIZE": "1"}, {"SLURM_NTASKS": "4", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"},
+                          {"SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "1"}):
+            self.succeed(command, **variables)
+        # mpiexec may start its helpers in a job step of several processes.
+        self.succeed([job.MPIEXEC, "-n", "1", *command], SLURM_STEP_NUM_TASKS="4")
+
+
 if not job.MPIEXEC:
     print("skipped: no mpiexec, or a build without MPI")
     sys.exit(77)
