@@ -80,6 +80,7 @@ Link::Link(int rank, int size, int local_rank, int local_size)
       size_(size),
       local_rank_(local_rank),
       local_size_(local_size),
+      core_sharers_(local_size),
       crowded_(local_size > sysconf(_SC_NPROCESSORS_ONLN)),
       deadline_(kDeadline) {
     for (int q = 0; q < size; ++q)

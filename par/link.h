@@ -119,6 +119,8 @@ public:
     /// Return this rank's index among the program's ranks on this node, and the number of these ranks.
     int local_rank() const { return local_rank_; }
     int local_size() const { return local_size_; }
+    /// Returns the number of the program's ranks on this node, with this one, that may use some of this rank's cores.
+    int core_sharers() const { return core_sharers_; }
     /// This rank's node, and its position among the nodes of the job. All fields keep their defaults if nodes have
     /// different numbers of ranks, or if the link is a SubLink of only some ranks.
     struct Node {
@@ -196,6 +198,8 @@ protected:
     /// rank r.
     void set_nodes(std::span<const int> first_of_node);
     void set_node(const Node& node) { node_ = node; }
+    /// Without this call, all ranks of the node share their cores.
+    void set_core_sharers(int ranks) { core_sharers_ = ranks; }
     const Slot& slot(int i) const { return slots_[size_t(i)]; }
 
 private:
@@ -222,7 +226,7 @@ private:
     [[noreturn]] void fail_late(std::string_view expected, int peer, const Operation& op, int round,
                                 double seconds) const;
 
-    int rank_, size_, local_rank_, local_size_;
+    int rank_, size_, local_rank_, local_size_, core_sharers_;
     bool crowded_; // more ranks than cores on this node
     std::vector<int> others_;
     Node node_;

@@ -1,8 +1,8 @@
 // Uses persistent point-to-point requests on a communicator of its own. Only these calls wait for other ranks inside
-// the MPI library: MPI_Init_thread, five collectives at start-up (two make communicators, two find each node's first
-// rank, one gathers host names), opening and closing a shared window, mpi_allreduce(), the end (prepare_to_finalize(),
-// MPI_Finalize) and MPI_Abort. All but closing a window and mpi_allreduce() have a deadline (Alarm). It cannot name a
-// missing rank, so all ranks meet once after MPI_Init_thread.
+// the MPI library: MPI_Init_thread, six collectives at start-up (two make communicators, two find each node's first
+// rank, one gathers host names, one cores), opening and closing a shared window, mpi_allreduce(), the end
+// (prepare_to_finalize(), MPI_Finalize) and MPI_Abort. All but closing a window and mpi_allreduce() have a deadline
+// (Alarm). It cannot name a missing rank, so all ranks meet once after MPI_Init_thread.
 //
 // Asks for MPI_THREAD_MULTIPLE, because another thread than the main one may sum gradients (models/run/gradient_sum.h).
 // Accepts MPI_THREAD_SERIALIZED too, since only one thread at a time calls MPI. Errors of the communicator are
@@ -13,6 +13,7 @@
 
 #include "ringgrad/par/mpi_link.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -77,7 +78,7 @@ using Host = std::array<char, MPI_MAX_PROCESSOR_NAME>; // ends with a zero byte
 /// Holds the ranks and hosts that a link is made from.
 struct Place {
     MPI_Comm comm = MPI_COMM_NULL, node = MPI_COMM_NULL; // all ranks, and those of this node
-    int rank = 0, size = 1, local_rank = 0, local_size = 1;
+    int rank = 0, size = 1, local_rank = 0, local_size = 1, core_sharers = 1;
     std::vector<int> first_of_node; // by rank: the lowest rank on its node
     std::vector<Host> hosts;        // by rank
 };
@@ -157,6 +158,13 @@ Place start_mpi(int& argc, char**& argv) {
     place.first_of_node.resize(size_t(place.size));
     check(MPI_Allgather(&first, 1, MPI_INT, place.first_of_node.data(), 1, MPI_INT, place.comm), "MPI_Allgather",
           place.rank);
+    cpu_set_t cores;
+    if (sched_getaffinity(0, sizeof cores, &cores) != 0)
+        std::memset(&cores, 0xff, sizeof cores); // more than 1024 cores
+    std::vector<cpu_set_t> cores_of_node(size_t(place.local_size));
+    check(MPI_Allgather(&cores, sizeof cores, MPI_CHAR, cores_of_node.data(), sizeof cores, MPI_CHAR, place.node),
+          "MPI_Allgather", place.rank);
+    place.core_sharers = count_sharers(cores, cores_of_node);
     Host host{};
     int length = 0;
     MPI_Get_processor_name(host.data(), &length);
@@ -192,6 +200,7 @@ public:
           hosts_(std::move(place.hosts)),
           exceptions_(std::uncaught_exceptions()) {
         set_nodes(first_of_node_);
+        set_core_sharers(place.core_sharers);
     }
 
     ~MpiLink() override {
@@ -349,6 +358,14 @@ private:
 void end_with(pid_t parent) {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (getppid() != parent) raise(SIGTERM); // the parent ended before prctl(), so the kernel sends nothing
+}
+
+int count_sharers(const cpu_set_t& own, std::span<const cpu_set_t> sets) {
+    return int(std::count_if(sets.begin(), sets.end(), [&](const cpu_set_t& other) {
+        cpu_set_t both;
+        CPU_AND(&both, &own, &other);
+        return CPU_COUNT(&both) > 0;
+    }));
 }
 
 std::unique_ptr<Link> open_mpi(int& argc, char**& argv) { return std::make_unique<MpiLink>(start_mpi(argc, argv)); }

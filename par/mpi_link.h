@@ -6,6 +6,7 @@
 
 #include "ringgrad/par/link.h"
 
+#include <sched.h>
 #include <sys/types.h>
 
 namespace rg::par {
@@ -13,6 +14,9 @@ namespace rg::par {
 /// Makes the kernel send SIGTERM to this process when its parent ends. Sends it at once if the parent is no longer
 /// `parent`.
 void end_with(pid_t parent);
+
+/// Returns how many of these sets have a core in common with `own`.
+int count_sharers(const cpu_set_t& own, std::span<const cpu_set_t> sets);
 
 /// Initialises MPI and returns the link of all its ranks. Call it once per process. Throws Error if the MPI library
 /// accepts calls from one thread only, or a later collective fails. If MPI_Init_thread or MPI_Comm_dup fails, the

@@ -39,6 +39,7 @@ SubLink::SubLink(Link& whole, std::vector<int> members, int64_t number)
       first_tag_(kFirstTag + int(number % kLinks) * kTagsEach),
       notices_(members_.size()) {
     set_deadline(whole.deadline());
+    set_core_sharers(whole.core_sharers());
     if (size() == whole.size()) set_node(whole.node());
     for (const int q : others()) {
         Notice& notice = notices_[size_t(q)];

@@ -4,8 +4,8 @@
 // messages of two sub-links are not mistaken for each other, unless their `number`s differ by a multiple of 2000.
 // A failure of one rank must neither end the program nor leave the others waiting for it. So every rank tells all
 // others how it ended (finish()), and a rank that learns of a failure while it waits throws PeerFailed.
-// local_rank() and local_size() are those of `whole`, because cores and GPUs are shared with other groups. Memory is
-// shared only if the group contains all ranks of `whole`; otherwise sums use messages.
+// local_rank(), local_size() and core_sharers() are those of `whole`, because cores and GPUs are shared with other
+// groups. Memory is shared only if the group contains all ranks of `whole`; otherwise sums use messages.
 #pragma once
 
 #include "ringgrad/par/link.h"

@@ -2,6 +2,7 @@
 #include "ringgrad/models/run/machine.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/gpu/gpu_traits.h"
 #include "ringgrad/models/nets/digits_net.h"
 #include "ringgrad/models/run/memory.h"
@@ -33,6 +34,36 @@ std::string machine_text(const std::vector<const char*>& arguments) {
 } // namespace
 
 TEST_SUITE("models") {
+    TEST_CASE("threads: the quota is the smallest of the control groups, rounded up") {
+        const TempDir root;
+        const auto write = [&](const std::string& path, const std::string& text) {
+            const std::string file = root / path;
+            std::filesystem::create_directories(std::filesystem::path(file).parent_path());
+            write_file_atomic(file, text);
+        };
+        constexpr int kNone = std::numeric_limits<int>::max();
+        CHECK(core_quota(root.path()) == kNone);
+        write("proc/self/cgroup", "0::/a/b\n");
+        write("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+        CHECK(core_quota(root.path()) == kNone);
+        write("sys/fs/cgroup/a/cpu.max", "250000 100000\n");
+        CHECK(core_quota(root.path()) == 3);
+        write("sys/fs/cgroup/a/b/cpu.max", "50000 100000\n");
+        CHECK(core_quota(root.path()) == 1);
+        write("proc/self/cgroup", "6:cpuset:/x\n5:cpu,cpuacct:/pod/c\n0::/\n");
+        CHECK(core_quota(root.path()) == kNone);
+        const std::string mount = "sys/fs/cgroup/cpu";
+        write(mount + "/pod/c/cpu.cfs_quota_us", "-1\n");
+        write(mount + "/pod/c/cpu.cfs_period_us", "100000\n");
+        CHECK(core_quota(root.path()) == kNone);
+        write(mount + "/cpu.cfs_quota_us", "400000\n"); // in a container, the mount is its own group
+        write(mount + "/cpu.cfs_period_us", "100000\n");
+        CHECK(core_quota(root.path()) == 4);
+        write(mount + "/pod/c/cpu.cfs_quota_us", "150000\n");
+        CHECK(core_quota(root.path()) == 2);
+        CHECK(core_quota() >= 1);
+    }
+
     TEST_CASE("memory: available memory is the least of the machine's and the control groups'") {
         const TempDir root;
         const auto write = [&](const std::string& path, const std::string& text) {

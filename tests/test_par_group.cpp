@@ -77,6 +77,24 @@ TEST_SUITE("par") {
             CHECK((in_time ? WEXITSTATUS(status) == 0 : WTERMSIG(status) == SIGTERM));
         }
     }
+
+    TEST_CASE("cores: ranks share them if their affinity masks overlap") {
+        const auto cores = [](int first, int count) {
+            cpu_set_t set;
+            CPU_ZERO(&set);
+            for (int core = first; core < first + count; ++core) CPU_SET(core, &set);
+            return set;
+        };
+        const cpu_set_t all = cores(0, 32);
+        std::vector<cpu_set_t> sets(4, all);
+        CHECK(par::count_sharers(all, sets) == 4);
+        for (const int rank : {0, 1, 2, 3}) sets[size_t(rank)] = cores(8 * rank, 8);
+        for (const cpu_set_t& own : sets) CHECK(par::count_sharers(own, sets) == 1);
+        sets[3] = cores(15, 8);
+        CHECK(par::count_sharers(sets[0], sets) == 1);
+        CHECK(par::count_sharers(sets[1], sets) == 2);
+        CHECK(par::count_sharers(sets[3], sets) == 3);
+    }
 #endif
 
     TEST_CASE("allreduce: the algorithm mpi needs MPI") {

@@ -13,9 +13,10 @@ namespace rg {
 
 namespace {
 
-int64_t threads_of(MachineOptions& settings, const Options& options, const par::Group& group) {
+int64_t threads_of(MachineOptions& settings, const Options& options, par::Group& group) {
     if (!options.was_given("threads") || settings.threads == 0)
-        settings.threads = std::max(1, available_cores() / group.local_size());
+        settings.threads =
+            std::max(1, std::min(affine_cores() / group.link().core_sharers(), core_quota() / group.local_size()));
     return settings.threads;
 }
 
@@ -30,7 +31,7 @@ void MachineOptions::declare_compute(Options& o) {
           "AVX512-BF16), else fp32; fp32-strict: fp32 without Winograd or sums of bf16 products, on CPUs alone")
         .one_of({"auto", "fp32", "fp32-strict", "bf16"})
         .basic();
-    o.add("threads", &threads, "threads per rank; 0: cores that it may use / ranks on this machine").range(0, 1024);
+    o.add("threads", &threads, "threads per rank; 0: cores that it may use / ranks that share them").range(0, 1024);
 }
 
 void MachineOptions::declare(Options& o) {

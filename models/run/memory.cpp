@@ -1,6 +1,7 @@
 // See memory.h. File caches of a control group that the kernel can drop (inactive pages) count as available.
 #include "ringgrad/models/run/memory.h"
 
+#include "ringgrad/core/control_groups.h"
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/json.h"
 
@@ -29,26 +30,12 @@ std::optional<int64_t> number_in(const std::string& path, std::string_view word 
     return {};
 }
 
-/// File names in the two versions of control groups.
+/// File names in a version of control groups.
 struct GroupFiles {
     const char *limit, *used, *inactive;
 };
 constexpr GroupFiles kVersion1{"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file "};
 constexpr GroupFiles kVersion2{"/memory.max", "/memory.current", "inactive_file "};
-
-/// Returns the bytes that a control group can still use: the least that is left below its limit or below the limit of
-/// one of its ancestors. Returns the largest int64_t if there is no limit. The group's folder is `mount` + `path`.
-int64_t left_in_groups(const std::string& mount, std::string path, const GroupFiles& files) {
-    int64_t left = std::numeric_limits<int64_t>::max();
-    for (;;) {
-        const std::string folder = mount + path;
-        const auto limit = number_in(folder + files.limit), used = number_in(folder + files.used);
-        if (limit && used)
-            left = std::min(left, *limit - *used + number_in(folder + "/memory.stat", files.inactive).value_or(0));
-        if (path.empty()) return left;
-        path.resize(path.rfind('/'));
-    }
-}
 
 std::string gibibytes(int64_t bytes) { return formatted("%.1f GiB", double(bytes) / double(1 << 30)); }
 
@@ -57,17 +44,13 @@ std::string gibibytes(int64_t bytes) { return formatted("%.1f GiB", double(bytes
 int64_t available_memory(const std::string& root) {
     int64_t available = std::numeric_limits<int64_t>::max();
     if (const auto kilobytes = number_in(root + "/proc/meminfo", "MemAvailable:")) available = *kilobytes * 1024;
-    std::ifstream groups(root + "/proc/self/cgroup"); // lines NUMBER:CONTROLLERS:/PATH
-    for (std::string line; std::getline(groups, line);) {
-        const size_t first = line.find(':'), second = line.find(':', first + 1);
-        if (second == std::string::npos || line.find('/', second) != second + 1) continue;
-        const std::string controllers = line.substr(first + 1, second - first - 1);
-        const std::string path = line.substr(second + 1) == "/" ? "" : line.substr(second + 1);
-        if (controllers.empty())
-            available = std::min(available, left_in_groups(root + "/sys/fs/cgroup", path, kVersion2));
-        if (cat(",", controllers, ",").find(",memory,") != std::string::npos)
-            available = std::min(available, left_in_groups(root + "/sys/fs/cgroup/memory", path, kVersion1));
-    }
+    visit_control_groups(root, "memory", [&](const std::string& folder, GroupVersion version) {
+        const GroupFiles& files = version == GroupVersion::one ? kVersion1 : kVersion2;
+        const auto limit = number_in(folder + files.limit), used = number_in(folder + files.used);
+        if (!limit || !used) return;
+        const int64_t inactive = number_in(folder + "/memory.stat", files.inactive).value_or(0);
+        available = std::min(available, *limit - *used + inactive);
+    });
     return available;
 }
 

@@ -1,0 +1,19 @@
+// Finds the control groups of this process. Containers and batch systems limit memory and CPU time with them (Linux).
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+
+namespace rg {
+
+enum class GroupVersion : uint8_t { one, two };
+
+/// Calls `visit` with the folder of each control group that may limit `controller` ("memory", "cpu") for this process:
+/// its own group, and those that contain it. Some of the folders may not exist: in a container, the mount is the
+/// container's own group. `root` is put before the paths of the system's files, for tests.
+void visit_control_groups(const std::string& root, std::string_view controller,
+                          const std::function<void(const std::string& folder, GroupVersion version)>& visit);
+
+} // namespace rg
