@@ -39,6 +39,7 @@ const char* unsupported_kind(int marker) {
     return hierarchical || marker == 0xDE ? "a hierarchical file" : nullptr;
 }
 
+constexpr int kMaxScans = 1000; // a scan of few bytes may take time for all blocks
 constexpr const char* kTruncated = "; the file is cut off, so copy or download it again";
 
 int load_be16(const uint8_t* p) { return p[0] << 8 | p[1]; }
@@ -324,6 +325,7 @@ private:
     /// T.81, sections B.2.3 and G.1.1.1.
     void read_scan() {
         check(!components_.empty(), "expected a frame header before a scan, got none");
+        check(++scans_ <= kMaxScans, "expected at most ", kMaxScans, " scans, got more");
         const size_t count = body_.empty() ? 0 : body_[0];
         check(count >= 1 && count <= 4 && body_.size() == 4 + 2 * count, "scan header: unexpected length ",
               body_.size());
@@ -347,7 +349,7 @@ private:
             check((first_ || high_ || c->dc->defined) && (last_ == 0 || c->ac->defined), "expected Huffman tables ", dc,
                   " and ", ac, " before the scan, got none");
             if (c->samples.empty()) start(*c);
-            for (int k = first_; progressive_ && k <= last_; ++k) {
+            for (int k = first_; progressive_ && k <= last_; ++k) { // each bit comes once, and the DC coefficient first
                 int& low = c->known_bits[size_t(k)];
                 check(low == (high_ ? high_ : kNone) && (k == 0 || c->known_bits[0] != kNone), "scan header: bit ",
                       low_, " of coefficient ", k, " does not continue earlier scans");
@@ -514,7 +516,7 @@ private:
     void refine_ac(Component& c, int64_t x, int64_t y) {
         int16_t* const block = coefficients(c, x, y);
         int k = first_;
-        /// Refines until `zeros` zeros have been passed and another is found, and returns its place.
+        // Moves k behind `zeros` zeros, to the next one, and refines the other coefficients on the way.
         const auto refine = [&](int zeros) {
             for (; k <= last_; ++k) {
                 if (block[k] == 0) {
@@ -522,9 +524,7 @@ private:
                     continue;
                 }
                 bits_.fill();
-                const int bit = 1 << low_;
-                if (bits_.take(1) && !(std::abs(block[k]) & bit))
-                    block[k] = int16_t(block[k] + (block[k] < 0 ? -bit : bit));
+                if (bits_.take(1)) block[k] = int16_t(block[k] + (block[k] < 0 ? -1 : 1) * (1 << low_));
             }
         };
         while (end_of_band_ == 0 && k <= last_) {
@@ -540,7 +540,7 @@ private:
             ++k;
         }
         if (end_of_band_ > 0) {
-            refine(64);
+            refine(64); // the rest of the band
             --end_of_band_;
         }
         if (bits_.overrun()) bad_code(bits_);
@@ -552,14 +552,12 @@ private:
                 check_stop();
                 for (int64_t x = 0; x < c.columns; ++x) {
                     const int16_t* const from = coefficients(c, x, y);
-                    int16_t block[64] = {};
-                    int last = 0;
-                    for (int k = 0; k < 64; ++k)
-                        if (from[k]) {
-                            block[kZigzag[size_t(k)]] = int16_t(from[k] * c.steps[size_t(k)]);
-                            last = k;
-                        }
-                    write_jpeg_block(block, last == 0, samples(c, x, y), c.stride);
+                    int16_t block[64], others = 0;
+                    for (size_t k = 0; k < 64; ++k) {
+                        block[kZigzag[k]] = int16_t(from[k] * c.steps[k]);
+                        if (k > 0) others |= from[k];
+                    }
+                    write_jpeg_block(block, others == 0, samples(c, x, y), c.stride);
                 }
             }
     }
@@ -588,7 +586,7 @@ private:
     int64_t restart_interval_ = 0;
 
     std::vector<Component*> scan_;
-    int first_ = 0, last_ = 0, high_ = 0, low_ = 0; // Ss, Se, Ah and Al of T.81
+    int scans_ = 0, first_ = 0, last_ = 0, high_ = 0, low_ = 0; // Ss, Se, Ah and Al of T.81
     ScanBits bits_;
     std::array<int16_t, 64> block_{}; // zeros between two blocks
     int64_t end_of_band_ = 0;         // blocks that have no more values in the band

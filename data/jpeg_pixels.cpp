@@ -36,8 +36,8 @@ I16x8 interleave_high(I16x8 a, I16x8 b) { return __builtin_shufflevector(a, b, 4
 
 /// Returns a * x + b * y for the pairs (x, y) of lanes.
 I32x4 weighted_sums(I16x8 pairs, int16_t a, int16_t b) {
-    const I16x8 factors = {a, b, a, b, a, b, a, b};
 #ifdef __SSE2__
+    const I16x8 factors = {a, b, a, b, a, b, a, b};
     return I32x4(_mm_madd_epi16(__m128i(pairs), __m128i(factors)));
 #else
     const I32x4 x = {pairs[0], pairs[2], pairs[4], pairs[6]}, y = {pairs[1], pairs[3], pairs[5], pairs[7]};
@@ -77,7 +77,7 @@ void inverse_dct(I16x8 (&x)[8], int32_t round) {
     }
 }
 
-/// Interleaves the two halves of the rows three times.
+/// Interleaves the rows of one half with those of the other; three times that exchanges rows and columns.
 void transpose(I16x8 (&x)[8]) {
 #pragma GCC unroll 3
     for (int stage = 0; stage < 3; ++stage) {
@@ -158,9 +158,9 @@ I16x8 rounded_sum(I16x8 x, int16_t a_high, int16_t a_low, I16x8 y, int16_t b_hig
 }
 
 /// Converts YCbCr to RGB. JFIF 1.02, section 7: R = Y + 1.402 Cr, G = Y - 0.344136 Cb - 0.714136 Cr, B = Y + 1.772 Cb.
-/// The sums have the parts of these factors that are not whole. Writes one byte after the last pixel, too.
+/// The sums have the parts of these factors that are not whole. Writes 8 pixels at a time, and one byte after them.
 void ycc_to_rgb(const uint8_t* luma, const uint8_t* blue, const uint8_t* red, int64_t pixels, uint8_t* out) {
-    for (int64_t x = 0; x < pixels; x += 8) {
+    for (int64_t x = 0; x < pixels; x += 8, out += 24) {
         const I16x8 y = I16x8(load_bytes(luma + x)), zero{};
         const I16x8 cb = I16x8(load_bytes(blue + x)) - 128, cr = I16x8(load_bytes(red + x)) - 128;
         const I16x8 r = clamp_lanes(y + cr + rounded_sum(cr, 102, 233, zero, 0, 0));           // 26345
@@ -168,7 +168,8 @@ void ycc_to_rgb(const uint8_t* luma, const uint8_t* blue, const uint8_t* red, in
         const I16x8 b = clamp_lanes(y + cb + rounded_sum(cb, 197, 162, zero, 0, 0));           // 50594
         const I16x8 rgb0[2] = {interleave_low(r | g << 8, b), interleave_high(r | g << 8, b)}; // 4 bytes per pixel
         const auto* from = reinterpret_cast<const uint8_t*>(rgb0);
-        for (int64_t i = std::min<int64_t>(8, pixels - x); i > 0; --i, from += 4, out += 3) std::memcpy(out, from, 4);
+#pragma GCC unroll 8
+        for (int i = 0; i < 8; ++i) std::memcpy(out + 3 * i, from + 4 * i, 4);
     }
 }
 
@@ -207,7 +208,7 @@ Image jpeg_image(int64_t width, int64_t height, JpegColours colours, std::span<c
     const int channels = colours == JpegColours::grey ? 1 : 3;
     const bool ycc = colours == JpegColours::ycc || colours == JpegColours::ycck;
     const size_t bytes = size_t(width * height * channels);
-    Image image{width, height, channels, 8, std::vector<uint8_t>(bytes + 1)}; // ycc_to_rgb() needs one more
+    Image image{width, height, channels, 8, std::vector<uint8_t>(bytes + 22)}; // ycc_to_rgb() writes 7 pixels more
     int h_max = 1, v_max = 1;
     for (const JpegPlane* p : planes) h_max = std::max(h_max, p->h), v_max = std::max(v_max, p->v);
     std::vector<Upsampler> upsamplers;

@@ -109,6 +109,14 @@ const JpegFile kFiles[] = {
      "qwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJqwmrCasJq//BABEIAAkAEQMBIQAC"
      "EQEDEQH/xAAVAAEBAAAAAAAAAAAAAAAAAAABAP/EABUQAQEAAAAAAAAAAAAAAAAAAAAR/8QAFQEBAQAAAAAAAAAAAAAAAAAAAAH/"
      "xAAWEQEBAQAAAAAAAAAAAAAAAAAAARH/2gAMAwEAAhEDEQA/AFESiI0IFpSI/9k="},
+    {"grey noise, codes of up to 16 bits", 13, 9, 1, 0x67EE6ADC,
+     "/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDAAEBAQEBAQEBAQEBAQEBAQICAQEBAQMCAgICAwMEBAMDAwMEBAYFBAQFBAMDBQcFBQYG"
+     "BgYGBAUHBwcGBwYGBgb/wAALCAAJAA0BAREA/8QAHwAAAQUBAQEBAQEAAAAAAAAAAAECAwQFBgcICQoL/8QAtRAAAgEDAwIEAwUF"
+     "BAQAAAF9AQIDAAQRBRIhMUEGE1FhByJxFDKBkaEII0KxwRVS0fAkM2JyggkKFhcYGRolJicoKSo0NTY3ODk6Q0RFRkdISUpTVFVW"
+     "V1hZWmNkZWZnaGlqc3R1dnd4eXqDhIWGh4iJipKTlJWWl5iZmqKjpKWmp6ipqrKztLW2t7i5usLDxMXGx8jJytLT1NXW19jZ2uHi"
+     "4+Tl5ufo6erx8vP09fb3+Pn6/9oACAEBAAA/APB9F139rD9pD4reC9A/aO+NnhLwzceOfH/iOy+MnhbUZZ9E1XwPrGj6NqqQINJ8"
+     "VLqWpQweJdD0m/a6txpDi5svEV39u0m/U2NtZ/L37Tvwk8F/tij9n3Wfjvc/tB+N9Q8Ifs82hsfi18bPjyLrxprWpal4g1q41m1u"
+     "DpmkasyabZ3oljtE1DT9JvY/MuY2bULdLWSD9CPjf/yTL/gnR/2TD4H/APpn8EV+n3/BCf8A5Ld+2x/2bt+yn/6hd7X/2Q=="},
     {"orientation 6", 6, 11, 3, 0x9E44134C,
      "/9j/4QAuRXhpZgAATU0AKgAAAAgAAgEPAAIAAAABQQAAAAESAAMAAAABAAYAAAAAAAD/2wBDABALDA4MChAODQ4SERATGCgaGBYW"
      "GDEjJR0oOjM9PDkzODdASFxOQERXRTc4UG1RV19iZ2hnPk1xeXBkeFxlZ2P/2wBDARESEhgVGC8aGi9jQjhCY2NjY2NjY2NjY2Nj"
@@ -211,13 +219,18 @@ TEST_SUITE("data") {
 
     TEST_CASE("jpeg: the inverse DCT rounds almost like an exact one") {
         Rng rng(7, Purpose::test);
+        Vec all;
         constexpr double kPi = 3.14159265358979323846;
         for (int round = 0; round < 300; ++round) {
             int16_t block[64] = {};
             const int count = 1 + round % 64;
-            for (int i = 0; i < count; ++i) block[rng.uniform_below(64)] = int16_t(int(rng.uniform_below(601)) - 300);
+            for (int i = 0; i < count; ++i) {
+                const uint32_t k = rng.uniform_below(64);
+                block[k] = int16_t(int(rng.uniform_below(601)) - 300);
+            }
             uint8_t samples[64];
             write_jpeg_block(block, false, samples, 8);
+            all.insert(all.end(), samples, samples + 64);
             for (int y = 0; y < 8; ++y)
                 for (int x = 0; x < 8; ++x) {
                     double sum = 128; // T.81, section A.3.3
@@ -228,6 +241,7 @@ TEST_SUITE("data") {
                     CHECK(std::abs(samples[8 * y + x] - std::clamp(sum, 0.0, 255.0)) < 0.6);
                 }
         }
+        CHECK(crc32(all) == 0x08C3243D);         // few samples show how the factors are rounded
         for (int dc = -1200; dc <= 1200; ++dc) { // the shortcut gives the same samples
             const int16_t block[64] = {int16_t(dc)};
             uint8_t quick[64], slow[64];
@@ -246,16 +260,16 @@ TEST_SUITE("data") {
         }
         const JpegPlane* const pointers[] = {&planes[0], &planes[1], &planes[2]};
         const Image image = jpeg_image(256, 256, JpegColours::ycc, pointers);
-        double most = 0;
+        bool same = true;
         for (int y = 0; y < 256; ++y)
-            for (int x = 0; x < 256; ++x) {
-                const double cb = y - 128, cr = x - 128;
-                const double wanted[] = {100 + 1.402 * cr, 100 - 0.344136 * cb - 0.714136 * cr, 100 + 1.772 * cb};
+            for (int x = 0; x < 256; ++x) { // the factors 1.402, 0.344136, 0.714136 and 1.772 in units of 1/65536
+                const int cb = y - 128, cr = x - 128;
+                const int wanted[] = {91881 * cr, -22554 * cb - 46802 * cr, 116130 * cb};
                 for (int k = 0; k < 3; ++k)
-                    most = std::max(most, std::abs(image.pixels[size_t((y * 256 + x) * 3 + k)] -
-                                                   std::clamp(wanted[k], 0.0, 255.0)));
+                    same &= image.pixels[size_t((y * 256 + x) * 3 + k)] ==
+                            std::clamp(100 + ((wanted[k] + 32768) >> 16), 0, 255);
             }
-        CHECK(most < 0.51);
+        CHECK(same);
     }
 
     TEST_CASE("jpeg: skips bytes between segments and after the end") {
@@ -280,6 +294,10 @@ TEST_SUITE("data") {
         REQUIRE(restart != changed_restart.end());
         restart[1] = 0xD5;
         const size_t data = segment_at(good, kSos) + 14;
+        const Vec grey = file_named("grey");
+        const Vec scan(grey.begin() + int64_t(segment_at(grey, kSos)), grey.end() - 2);
+        Vec many_scans(grey.begin(), grey.end() - 2);
+        for (int i = 0; i < 1000; ++i) many_scans.insert(many_scans.end(), scan.begin(), scan.end());
         const struct {
             const char* text;
             Vec file;
@@ -317,6 +335,7 @@ TEST_SUITE("data") {
             {"scan header: unexpected length", with_byte(good, kSos, 4, 2)},
             {"image data of 3 components, got fewer", with_bytes_at(good, segment_at(good, kSos), end)},
             {"restart interval: expected 2 bytes", with_bytes_at(good, 2, {0xFF, 0xDD, 0, 3, 1})},
+            {"expected at most 1000 scans", many_scans},
             {"expected restart marker 209, got marker 213", changed_restart},
             {"expected a segment of at least 2 bytes, got 1", with_bytes_at(good, 2, {0xFF, 0xFE, 0, 1})},
             {"expected more image data, got a marker; the file is cut off", with_bytes_at(good, data, end)},
