@@ -57,9 +57,8 @@ void relax() {
 std::optional<double> environment_deadline() {
     const char* text = std::getenv("RG_DEADLINE_S");
     if (!text || !*text) return kDeadline;
-    char* end = nullptr;
-    const double seconds = std::strtod(text, &end);
-    if (*end != '\0' || !(seconds > 0) || seconds > kMostDeadline) return {};
+    double seconds = 0;
+    if (!read_number(text, seconds) || !(seconds > 0) || seconds > kMostDeadline) return {};
     return seconds;
 }
 

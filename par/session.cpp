@@ -41,7 +41,8 @@ void check_launcher() {
         const char* const ranks = std::getenv(name);
         if (!ranks) continue;
         const bool has_mpi = std::string_view(kMpi) != "no";
-        RG_CHECK(std::atoi(ranks) <= 1, "launcher: expected ", ranks, " ranks, as ", name,
+        int64_t number = 0;
+        RG_CHECK(!read_number(ranks, number) || number <= 1, "launcher: expected ", ranks, " ranks, as ", name,
                  " says, got 1 in this build, ", "whose MPI is ", has_mpi ? kMpi : "disabled", "; ",
                  has_mpi ? "use the mpiexec of that MPI" : "build it with MPI", ", or unset ", name,
                  " for jobs of one rank");
