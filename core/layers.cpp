@@ -34,7 +34,7 @@ Norm::Norm(Parameters& parameters, const std::string& name, const Spec& s)
     : name_(name),
       gamma_(&parameters.add(name + ".weight", {s.channels}, s.zero_gamma ? Start::zeros : Start::ones)),
       beta_(&parameters.add(name + ".bias", {s.channels}, Start::zeros)),
-      running_(&parameters.add_state(name, s.channels)),
+      running_(&parameters.add_state(name, s.channels, s.options.momentum)),
       relu_(s.relu),
       options_(s.options) {
     if (!options_.scale) parameters.entry(name + ".weight").rate = 0;

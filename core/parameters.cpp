@@ -59,9 +59,9 @@ const Tensor& Parameters::add(std::string name, const Shape& shape, Entry::Start
     return entries_.back().value;
 }
 
-const Tensor& Parameters::add_state(std::string name, int64_t channels) {
+const Tensor& Parameters::add_state(std::string name, int64_t channels, float momentum) {
     expect_not_allocated(name);
-    states_.push_back({std::move(name), channels, 0, {}});
+    states_.push_back({std::move(name), channels, 0, momentum});
     return states_.back().running;
 }
 

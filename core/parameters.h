@@ -44,7 +44,8 @@ public:
         std::string name;
         int64_t channels;
         int64_t offset = 0; // elements from the start of state()
-        Tensor running; // [2 c]: mean, variance
+        float momentum = 1; // weight of the newest mini-batch
+        Tensor running = {}; // [2 c]: mean, variance
     };
 
     Parameters() = default;
@@ -54,8 +55,8 @@ public:
     /// Declares a parameter and returns its tensor, which is undefined until allocate(). The reference stays valid.
     const Tensor& add(std::string name, const Shape& shape, Entry::Start start);
     /// Declares the running statistics of a batch-norm layer, and returns their tensor like add(). allocate() sets the
-    /// means to 0 and the variances to 1.
-    const Tensor& add_state(std::string name, int64_t channels);
+    /// means to 0 and the variances to 1. `momentum` is the weight of the newest mini-batch in them.
+    const Tensor& add_state(std::string name, int64_t channels, float momentum = 0.1f);
 
     /// Declares a layer that draws random numbers in training, and returns its stream; see dropout() (ops/elements.h).
     uint32_t add_random_stream();

@@ -59,10 +59,12 @@ void StateSum::finish(Group& group, std::span<const StateBlock> blocks, std::spa
     rows.clear();
     for (const Worker& worker : workers_) {
         std::vector<double>& row = rows.emplace_back(worker.variance);
-        for (size_t c = 0; c < row.size(); ++c) {
-            const double difference = worker.mean[c] - mean[c];
-            row[c] += difference * difference;
-        }
+        size_t c = 0;
+        for (const StateBlock& b : blocks)
+            for (int64_t i = 0; i < b.channels; ++i, ++c) {
+                const double difference = worker.mean[c] - mean[c];
+                if (difference != 0) row[c] += difference * difference / b.momentum;
+            }
         weigh(std::span(row), worker.fraction);
     }
     workers_.clear();

@@ -5,9 +5,12 @@
 // total is the sum of f_j times the local value. Batch-norm statistics are a mean and a variance per channel. The
 // combined ones, mean_c and variance_c, of a channel are:
 //
-//   mean_c = sum f_j mean_j        variance_c = sum f_j (variance_j + (mean_j - mean_c)^2)
+//   mean_c = sum f_j mean_j        variance_c = sum f_j (variance_j + (mean_j - mean_c)^2 / m)
 //
-// The squared term accounts for the differences between the workers' means; without it the variance is too small.
+// The squared term accounts for the differences between the workers' means; without it the variance is too small. For
+// the statistics of a mini-batch, m is 1. Running statistics contain those of the newest mini-batch with the weight m
+// (PyTorch's momentum). Their means differ by m times what the means of the mini-batch differ, so the square has m too
+// often. With the division by m, n workers have the running statistics of one that computes the whole mini-batch.
 // A worker without samples has the fraction 0. Its weighted values do not count, even if they are NaN (weigh()). Group
 // adds the weighted values of all workers.
 #pragma once
@@ -32,6 +35,7 @@ struct StateBlock {
     float* mean = nullptr;
     float* variance = nullptr;
     int64_t channels = 0;
+    double momentum = 1; // m
 };
 /// Combines the statistics of all layers by the formulas at the top of this file, in double. Also sums numbers such as
 /// a step's loss, counts and flags over the workers, without weights. So these sums need no all-reduce of their own,

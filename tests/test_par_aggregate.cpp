@@ -166,6 +166,32 @@ TEST_SUITE("par") {
         });
     }
 
+    TEST_CASE("StateSum: n workers have the running statistics of one with the whole mini-batch") {
+        par::on_ranks([](Link& link) {
+            Group group(link);
+            for (const double momentum : {0.1, 0.5, 1.0}) {
+                std::vector<double> own, all;
+                Rng rng(uint64_t(link.size()), Purpose::test);
+                for (int r = 0; r < link.size(); ++r)
+                    for (int i = 0; i < 10 + 5 * r; ++i) {
+                        all.push_back(3 * r + double(rng.normal()));
+                        if (r == link.rank()) own.push_back(all.back());
+                    }
+                const auto updated = [&](const std::vector<double>& x) { // from a mean of 2 and a variance of 7
+                    const Moments m = moments_of(x);
+                    return Moments{(1 - momentum) * 2 + momentum * m.mean, (1 - momentum) * 7 + momentum * m.variance};
+                };
+                const Moments expected = updated(all), m = updated(own);
+                float mean = float(m.mean), variance = float(m.variance);
+                const par::StateBlock block{&mean, &variance, 1, momentum};
+                aggregate_state(group, {&block, 1}, double(own.size()) / double(all.size()));
+                // The difference of two means of f32 has few digits, and is divided by the momentum.
+                CHECK(double(mean) == doctest::Approx(expected.mean).epsilon(1e-5));
+                CHECK(double(variance) == doctest::Approx(expected.variance).epsilon(1e-4));
+            }
+        });
+    }
+
     TEST_CASE("workers: sums have the same bits on any number of ranks and nodes") {
         par::SingleLink single;
         Group one(single);

@@ -46,7 +46,7 @@ std::vector<par::StateBlock> StepSums::blocks() const {
     if (!state_.defined()) return blocks;
     for (const auto& s : parameters_.states()) {
         float* mean = state_.data<float>() + s.offset;
-        blocks.push_back({mean, mean + s.channels, s.channels});
+        blocks.push_back({mean, mean + s.channels, s.channels, double(s.momentum)});
     }
     return blocks;
 }
