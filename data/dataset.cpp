@@ -1,6 +1,8 @@
 // Checks, splits and selects sets of images.
 #include "ringgrad/data/dataset.h"
 
+#include "ringgrad/core/checksum.h"
+#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/rng.h"
 
 #include <algorithm>
@@ -80,8 +82,18 @@ TrainTest with_test_set(TrainTest sets, TrainTest other) {
     test.classes = train.classes;
     sets.test = std::move(test);
     sets.source += "; tested on " + other.source;
+    sets.held_out = false;
     sets.warnings.insert(sets.warnings.end(), other.warnings.begin(), other.warnings.end());
     return sets;
+}
+
+std::string fingerprint(const ImageSet& set) {
+    const auto sum = [](const auto& values) {
+        return checksum({reinterpret_cast<const char*>(values.data()), values.size() * sizeof values[0]});
+    };
+    const uint64_t sums[] = {sum(set.pixels), sum(set.labels), sum(set.targets)};
+    return cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ",
+               formatted("%016llx", static_cast<unsigned long long>(sum(std::span(sums)))));
 }
 
 Tensor resident(const ImageSet& set) {
@@ -136,7 +148,9 @@ TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, c
     RG_CHECK(!parts.selected.empty() && !parts.others.empty(),
              "split: expected 2 images of some class, one of them for testing, got ", set.count, " in ",
              set.classes.size(), " classes (", what, ")");
-    return described({subset(set, parts.others), subset(set, parts.selected), ""}, what, note);
+    TrainTest sets{subset(set, parts.others), subset(set, parts.selected), ""};
+    sets.held_out = true;
+    return described(std::move(sets), what, note);
 }
 
 Range part_range(int64_t n, int parts, int i) {

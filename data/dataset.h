@@ -32,7 +32,8 @@ struct ImageSet {
 struct TrainTest {
     ImageSet train, test;
     std::string source;                     // description for users: content and origin
-    std::vector<std::string> warnings = {}; // for users, about files that are damaged but readable
+    std::vector<std::string> warnings = {}; // for users, about files and folders
+    bool held_out = false;                  // true if the test images are a part of the images for training
 };
 
 /// How to load images. They become grey (1 channel) or RGB (3 channels), and are resized and cropped to height x width
@@ -44,6 +45,7 @@ struct LoadOptions {
     double test_fraction = 0.2;
     uint64_t seed = 0;
     bool skip_other_images = false; // false: an image that cannot be used is an error (image_folder.h)
+    int processes = 1; // processes of this machine that load the images at the same time, for the check of the memory
     std::string cache = {};         // folder for copies of remote data (source.h); empty: default_cache()
 };
 /// Returns the sets with a new `source`, which consists of `what`, their sizes and `note`.
@@ -53,6 +55,10 @@ TrainTest described(TrainTest sets, const std::string& what, const std::string& 
 /// Gives equal class names equal labels. Throws Error if the test set has a class that the training images lack, or if
 /// image sizes or channels of the two differ.
 TrainTest with_test_set(TrainTest sets, TrainTest other);
+
+/// Returns the number and extents of the images, and a checksum of pixels, labels and targets, as a text. Sets with
+/// equal texts train alike.
+std::string fingerprint(const ImageSet& set);
 
 /// Returns all pixels as a u8 tensor [count height width channels], in device memory if the context has a device.
 Tensor resident(const ImageSet& set);

@@ -30,27 +30,29 @@ public:
     /// Uses the channels and the size of the options. Throws Error unless the options ask for 1 or 3 channels.
     explicit Conversion(const LoadOptions& options);
     /// Appends the pixels of `count` images to a set, but not their labels. The set must be empty, or have images of
-    /// this conversion. Throws Error if images fail or differ in size from the first image, and Stopped after a stop
-    /// request; then the set is unusable.
-    void append(ImageSet& set, int64_t count, const NameOfImage& name, const ReadImage& read);
-    /// Does the same with the images of another set; `name` stands for all of them in error texts.
-    void append(ImageSet& set, const ImageSet& images, const std::string& name);
+    /// this conversion. If images fail or differ in size from the first image, throws Error, or with
+    /// LoadOptions::skip_other_images leaves them out and returns their numbers. Also throws Error if the memory does
+    /// not suffice, and Stopped after a stop request; then the set is unusable.
+    std::vector<int64_t> append(ImageSet& set, int64_t count, const NameOfImage& name, const ReadImage& read);
     /// Converts all images of a set, and keeps its labels, classes and targets.
     void convert(ImageSet& set);
     /// Returns the counts of converted and resized images, as in ", 12 grey images converted to colour", or "".
     std::string text() const;
-    /// Returns a warning about the images with Image::damage, or nothing if there are none.
+    /// Returns warnings about images with Image::damage, and about those that were left out.
     std::vector<std::string> warnings() const;
 
 private:
     Image converted(const Image& image);
 
-    const int channels_;
+    void reserve(ImageSet& set, int64_t count) const;
+
+    const int channels_, processes_;
+    const bool skip_bad_;
     const int64_t height_, width_; // 0: all images of a set must have the size of its first one
     std::string first_name_;       // name of the first image of the latest set
     std::atomic<int64_t> to_colour_ = 0, to_grey_ = 0, resized_ = 0;
-    int64_t damaged_ = 0;
-    std::string first_damage_; // Image::damage of the first damaged image
+    int64_t damaged_ = 0, left_out_ = 0;
+    std::string first_damage_, first_left_out_; // Image::damage of the first damaged image; error of the first bad one
 };
 
 } // namespace rg::data

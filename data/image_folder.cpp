@@ -210,7 +210,12 @@ ImageSet ImageFolder::read(const std::vector<Layout::Image>& images, const std::
     }
     if (!skip_other_images_) beside.check();
     const auto file = [&](int64_t i) { return folder_ + "/" + set.names[size_t(i)]; };
-    conversion.append(set, std::ssize(set.labels), file, [&](int64_t i) { return read_image(file(i)); });
+    const std::vector<int64_t> left_out =
+        conversion.append(set, std::ssize(set.labels), file, [&](int64_t i) { return read_image(file(i)); });
+    for (auto i = left_out.rbegin(); i != left_out.rend(); ++i) {
+        set.labels.erase(set.labels.begin() + *i), set.names.erase(set.names.begin() + *i);
+        if (!set.targets.empty()) set.targets.erase(set.targets.begin() + *i);
+    }
     return set;
 }
 

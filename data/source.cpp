@@ -148,13 +148,13 @@ void unpack_stream(const std::string& command, const std::string& folder) {
         if (const uintmax_t size = fs::file_size(archive, none); !none && size != bytes)
             bytes = size, last_growth = seconds_now();
         RG_CHECK(seconds_now() - last_growth < kSilence_s, "silent for ", kSilence_s, " s after ", bytes, " bytes");
-        progress.update([&] { return formatted("%.0f MB", double(bytes) / 1e6); });
+        progress.update([&] { return formatted("copying: %.0f MB", double(bytes) / 1e6); });
     });
     check_end(archive);
     fs::create_directory(part);
     run_command(cat("tar -x -v -i -k --no-same-owner --no-same-permissions -C ", shell_word(part), " -f ",
                     shell_word(archive)),
-                [&](int64_t files) { progress.update([&] { return cat(files, " files unpacked"); }); });
+                [&](int64_t files) { progress.update([&] { return cat("copying: ", files, " files unpacked"); }); });
     check_unpacked(part);
     fs::rename(part, folder);
 }
@@ -180,13 +180,19 @@ void synchronise(const std::string& url, const std::string& folder) {
     fs::create_directory(folder);
     Progress progress(cat("copying ", url, " into ", folder, " with ", client));
     run_command(sync_command(client, url, folder),
-                [&](int64_t lines) { progress.update([&] { return cat(lines, " files copied"); }); });
+                [&](int64_t lines) { progress.update([&] { return cat("copying: ", lines, " files"); }); });
     check_unpacked(folder);
 }
 
 } // namespace
 
 bool is_remote(const std::string& path) { return path.starts_with(kS3) || path.starts_with(kPipe); }
+
+std::string node_name() {
+    char name[256] = {};
+    ::gethostname(name, sizeof name - 1);
+    return name;
+}
 
 std::string default_cache() {
     const std::string cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
@@ -196,9 +202,7 @@ std::string default_cache() {
 
 std::string source_folder(const std::string& path, const std::string& cache) {
     if (!is_remote(path)) return path;
-    char node[256] = {};
-    ::gethostname(node, sizeof node - 1);
-    const std::string source = cat(path, "\n", path.starts_with(kS3) ? variable("S3_ENDPOINT") : "", "\n", node);
+    const std::string source = cat(path, "\n", path.starts_with(kS3) ? variable("S3_ENDPOINT") : "", "\n", node_name());
     return cat(cache.empty() ? default_cache() : cache, "/", formatted("%016llx", (unsigned long long)checksum(source)));
 }
 

@@ -16,6 +16,9 @@ namespace rg::data {
 /// Returns true for s3:// and pipe:, false for local folders.
 bool is_remote(const std::string& path);
 
+/// Returns the name of this machine.
+std::string node_name();
+
 /// Returns the folder for copies without --cache: ringgrad in $XDG_CACHE_HOME or in ~/.cache. Throws Error if neither
 /// variable is set.
 std::string default_cache();

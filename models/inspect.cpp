@@ -180,7 +180,7 @@ int run(int argc, const char* const* argv) {
     options.positional("FILE", &paths, "files to describe; or sets of images as for --data: folders, s3: or pipe:", 1);
     options.add("size", &size, "size to which sets of images are resized (default: as they are)").metavar("H[xW]");
     options.add("skip-other-images", &load_options.skip_other_images,
-                "skip images of other formats than PNG in sets of images");
+                "leave out images that cannot be used in sets of images: other formats, and damaged files");
     options
         .add("raw", &raw,
              "file for the pixels of one PNG: RGBA, 8 bits per sample, or 16 (big-endian) if the PNG has 16")

@@ -26,6 +26,7 @@
 #include <filesystem>
 #include <iostream>
 #include <numeric>
+#include <set>
 
 namespace {
 
@@ -48,8 +49,16 @@ struct Images {
 /// Reads the images that a command line names.
 class Reader {
 public:
-    Reader(const Predictor& model, bool skip_other_images)
-        : model_(model), options_(options_of(model, skip_other_images)), conversion_(options_) {}
+    /// If `only` is not empty, it is a file with the names of images below a folder, one per line. Folders then give
+    /// these images alone.
+    Reader(const Predictor& model, bool skip_other_images, const std::string& only)
+        : model_(model), options_(options_of(model, skip_other_images)), conversion_(options_) {
+        if (only.empty()) return;
+        const std::vector<std::string> names = split(read_file(only), '\n');
+        only_ = {names.begin(), names.end()};
+        only_.erase("");
+        RG_CHECK(!only_.empty(), "--only: expected names of images, got none (", only, ")");
+    }
 
     /// Without paths, takes the test images of the embedded sample.
     Images read(const std::vector<std::string>& paths) {
@@ -109,26 +118,35 @@ private:
     void add_folder(const std::string& folder) {
         const data::ImageFolder list(folder, options_.skip_other_images);
         const data::Layout& layout = list.layout();
-        const std::vector<data::Layout::Image>& images = layout.test.empty() ? layout.train : layout.test;
+        std::vector<data::Layout::Image> images = layout.test.empty() ? layout.train : layout.test;
+        if (!only_.empty()) {
+            images = layout.train;
+            images.insert(images.end(), layout.test.begin(), layout.test.end());
+            std::erase_if(images, [&](const data::Layout::Image& image) { return !only_.contains(image.path); });
+            RG_CHECK(images.size() == only_.size(), "--only: expected ", only_.size(), " images in ", folder, ", got ",
+                     images.size(), " of them");
+        }
         RG_CHECK(!images.empty(), "predict: expected images, got none (", folder, ")");
         warnings_.insert(warnings_.end(), layout.warnings.begin(), layout.warnings.end());
-        const size_t first = images_.items.size();
         std::vector<std::string> files;
         std::vector<int32_t> labels;
+        std::vector<float> targets;
         for (const data::Layout::Image& image : images) {
             files.push_back(list.path(image));
             labels.push_back(image.length > 0 ? label_of(std::string(image.label())) : label_of(folder));
+            if (model_.targets.size() == 1) targets.push_back(list.angle(image));
         }
-        add_images(files, labels);
-        for (size_t i = 0; i < images.size() && model_.targets.size() == 1; ++i)
-            images_.items[first + i].target = list.angle(images[i]);
+        add_images(files, labels, targets);
     }
 
-    void add_images(const std::vector<std::string>& files, const std::vector<int32_t>& labels) {
-        conversion_.append(
+    void add_images(const std::vector<std::string>& files, const std::vector<int32_t>& labels,
+                    const std::vector<float>& targets = {}) {
+        const std::vector<int64_t> left_out = conversion_.append(
             set_, std::ssize(files), [&](int64_t i) { return files[size_t(i)]; },
             [&](int64_t i) { return data::read_image(files[size_t(i)]); });
-        for (size_t i = 0; i < files.size(); ++i) images_.items.push_back({files[i], labels[i]});
+        for (size_t i = 0; i < files.size(); ++i)
+            if (!std::binary_search(left_out.begin(), left_out.end(), int64_t(i)))
+                images_.items.push_back({files[i], labels[i], targets.empty() ? NAN : targets[i]});
     }
     /// Returns the class that has the name of this folder, or kUnknown.
     int32_t label_of(const fs::path& folder) const {
@@ -144,6 +162,7 @@ private:
     data::ImageSet set_;
     Images images_;
     std::vector<std::string> warnings_;
+    std::set<std::string> only_;
 };
 
 enum class Format : uint8_t { text, json, csv };
@@ -245,6 +264,7 @@ struct Settings {
     MachineOptions machine{.precision = "fp32"};
     int64_t batch_size = 250, top = 1;
     bool quiet = false, skip_other_images = false, json = false, csv = false;
+    std::string only;
     std::vector<std::string> arguments; // MODEL FILE...
 };
 
@@ -260,7 +280,10 @@ void declare(Options& o, Settings& s) {
     o.add("csv", &s.csv, "print comma-separated values, with a heading, and with ' before names like formulas").basic();
     o.add("quiet", &s.quiet, "print only the summary, no line per image").basic();
     o.add("skip-other-images", &s.skip_other_images,
-          "skip images of other formats than PNG; without this option they are an error");
+          "leave out images that cannot be used: other formats than PNG and JPEG, and damaged files; without this option "
+          "they are an error");
+    o.add("only", &s.only, "file with the names of the images to take from folders, such as RUN/held-out.txt")
+        .metavar("FILE");
     o.add("batch-size", &s.batch_size, "images per mini-batch").range(1, 65536);
     s.machine.declare_compute(o);
 }
@@ -272,7 +295,7 @@ int predict(const Options& options, Settings& s, par::Group& group) {
     const Context context = machine.context();
     const ContextScope scope(context);
     Predictor model(s.arguments[0], machine.activations());
-    Reader reader(model, s.skip_other_images);
+    Reader reader(model, s.skip_other_images, s.only);
     const Images images = reader.read({s.arguments.begin() + 1, s.arguments.end()});
     for (const std::string& warning : reader.warnings()) std::cerr << printable(warning) << "\n";
     const size_t count = images.items.size(), bytes = images.pixels.size() / count, batch = size_t(s.batch_size);

@@ -137,7 +137,7 @@ Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::
     const ContextScope scope(context);
     if (data.source.empty()) data = load(run.group(), [&] { run.pulse(); });
     run.test_set_name = data_options.test_set_name();
-    verify_same_data(run.group(), data, run.test_set_name);
+    run.check_data(data);
 
     const NetworkChoice choice({"digits-angles"});
     const std::unique_ptr<Network> network = choice.make(task_of(data.train, uint64_t(data_options.seed)));

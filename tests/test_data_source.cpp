@@ -272,7 +272,7 @@ TEST_CASE("load_data: one rank copies for all of its node, and all report its er
                 CHECK(sets.train.labels == disk.train.labels);
                 CHECK(sets.test.pixels == disk.test.pixels);
                 CHECK(sets.test.labels == disk.test.labels);
-                CHECK(contains(sets.source, cat("PNG images in ", options.path.substr(0, 20))));
+                CHECK(contains(sets.source, cat("images in ", options.path.substr(0, 20))));
             });
             CHECK(read_file(dir / "log") == "x\n");
         }

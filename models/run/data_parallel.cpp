@@ -4,7 +4,6 @@
 #include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/tape.h"
-#include "ringgrad/data/inflate.h"
 #include "ringgrad/par/verify.h"
 
 #include <algorithm>
@@ -71,21 +70,6 @@ void verify_same_options(par::Group& group, const Options& options) {
         if (name != "data" && name != "test-data" && name != "cache" && name != "threads")
             parts.push_back(cat("--", name, " ", value));
     par::verify_same(group, "options", parts, "start all ranks with the same options");
-}
-
-void verify_same_data(par::Group& group, const data::TrainTest& data, const std::string& test_set_name) {
-    if (group.size() == 1) return;
-    for (const data::ImageSet* set : {&data.train, &data.test}) {
-        uint32_t checksum = 0;
-        const auto add = [&](auto values) {
-            checksum = data::crc32({reinterpret_cast<const uint8_t*>(values.data()), values.size_bytes()}, checksum);
-        };
-        add(std::span(set->pixels)), add(std::span(set->labels)), add(std::span(set->targets));
-        par::verify_same(
-            group, set == &data.train ? "training set" : test_set_name + " set",
-            {cat(set->count, " images ", set->height, "x", set->width, "x", set->channels, ", checksum ", checksum)},
-            "every rank needs the same --data and --test-data");
-    }
 }
 
 int64_t count_correct(const Tensor& scores, const Tensor& labels) {

@@ -60,12 +60,8 @@ private:
 };
 
 /// Collective. Throws par::RanksDiffer on all ranks unless all have the same values of the options. Only --data and
-/// --test-data (see verify_same_data()), --cache and --threads may differ, since the machines may differ.
+/// --test-data (see TrainingRun::check_data()), --cache and --threads may differ, since the machines may differ.
 void verify_same_options(par::Group& group, const Options& options);
-
-/// Collective. Throws par::RanksDiffer on all ranks unless the extents and the CRC-32 of images, labels and targets are
-/// the same on all. They can differ, since each machine may have files of its own. `test_set_name` is for the message.
-void verify_same_data(par::Group& group, const data::TrainTest& data, const std::string& test_set_name);
 
 /// Returns how many of n images have their highest score at their label. `scores` is [n classes], `labels` is [n]. Of
 /// equal scores, only the first counts as the highest. Both tensors are in host memory.

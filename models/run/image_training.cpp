@@ -73,7 +73,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
 
     const data::TrainTest data = load(group, [&] { run.pulse(); });
     run.test_set_name = data_options.test_set_name();
-    verify_same_data(group, data, run.test_set_name);
+    run.check_data(data);
     const auto make = [&] { return network_.make(task_of(data.train, uint64_t(data_options.seed))); };
     const int64_t bytes = parameter_bytes(make);
     if (!machine.device()) check_parameter_memory(group, bytes, optimizer.buffers(), kMemoryAdvice);

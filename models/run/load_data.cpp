@@ -8,6 +8,8 @@
 #include "ringgrad/data/source.h"
 #include "ringgrad/models/run/data_parallel.h"
 
+#include <algorithm>
+
 namespace rg {
 
 namespace {
@@ -63,7 +65,8 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "~/.cache/ringgrad for s3:, and a new copy in each run for pipe:)")
         .metavar("DIR");
     o.add("skip-other-images", &skip_other_images,
-          "skip images of other formats than PNG; without this option they are an error");
+          "leave out images that cannot be used: other formats than PNG and JPEG, and damaged files; without this option "
+          "they are an error");
     o.add("validation", &validation,
           "fraction of each class of the training images held out for validation, chosen by --seed; the test set is "
           "then not used")
@@ -98,6 +101,7 @@ void DataOptions::hold_out_validation(data::TrainTest& sets) const {
              "--validation: expected 2 training images of some class, got fewer in ", sets.source);
     sets.test = data::subset(sets.train, parts.selected);
     sets.train = data::subset(sets.train, parts.others);
+    sets.held_out = true;
     sets.source += cat(", ", sets.test.count, " of the training images for validation");
 }
 
@@ -134,12 +138,18 @@ data::TrainTest load_data(par::Group& group, const DataOptions& options, data::L
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options,
                           const std::function<void()>& pulse) {
     std::shared_ptr<data::Copy> copy; // until all ranks have read it
-    const auto make_copy = [&] {
-        if (group.local_rank() == 0) copy = data::copy_source(path, options.cache);
-    };
-    if (data::is_remote(path)) run_on_all_ranks(group, make_copy, pulse);
+    if (data::is_remote(path)) {
+        const std::vector<std::string> nodes = group.allgather(data::node_name(), "data");
+        const auto first = std::find(nodes.begin(), nodes.end(), nodes[size_t(group.rank())]);
+        const auto make_copy = [&] {
+            if (first - nodes.begin() == group.rank()) copy = data::copy_source(path, options.cache);
+        };
+        run_on_all_ranks(group, make_copy, pulse);
+    }
     data::TrainTest sets;
-    const auto load = [&] { sets = data::load_folder(data::source_folder(path, options.cache), options, path); };
+    data::LoadOptions own = options;
+    own.processes = group.local_size();
+    const auto load = [&] { sets = data::load_folder(data::source_folder(path, options.cache), own, path); };
     run_on_all_ranks(group, load, pulse);
     return sets;
 }

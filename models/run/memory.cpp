@@ -1,58 +1,20 @@
-// See memory.h. File caches of a control group that the kernel can drop (inactive pages) count as available.
+// See memory.h.
 #include "ringgrad/models/run/memory.h"
 
-#include "ringgrad/core/control_groups.h"
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/json.h"
 
-#include <charconv>
 #include <fstream>
 #include <limits>
 #include <map>
-#include <optional>
 #include <unistd.h>
 
 namespace rg {
 namespace {
 
-/// Returns the number after `word` in the first line of a file that begins with `word`, any spaces, and a number.
-/// Returns nothing if there is no such line.
-std::optional<int64_t> number_in(const std::string& path, std::string_view word = "") {
-    std::ifstream file(path);
-    for (std::string line; std::getline(file, line);) {
-        if (!line.starts_with(word)) continue;
-        const size_t digits = line.find_first_not_of(' ', word.size());
-        int64_t number = 0;
-        if (digits != std::string::npos &&
-            std::from_chars(line.data() + digits, line.data() + line.size(), number).ec == std::errc())
-            return number;
-    }
-    return {};
-}
-
-/// File names in a version of control groups.
-struct GroupFiles {
-    const char *limit, *used, *inactive;
-};
-constexpr GroupFiles kVersion1{"/memory.limit_in_bytes", "/memory.usage_in_bytes", "total_inactive_file "};
-constexpr GroupFiles kVersion2{"/memory.max", "/memory.current", "inactive_file "};
-
 std::string gibibytes(int64_t bytes) { return formatted("%.1f GiB", double(bytes) / double(1 << 30)); }
 
 } // namespace
-
-int64_t available_memory(const std::string& root) {
-    int64_t available = std::numeric_limits<int64_t>::max();
-    if (const auto kilobytes = number_in(root + "/proc/meminfo", "MemAvailable:")) available = *kilobytes * 1024;
-    visit_control_groups(root, "memory", [&](const std::string& folder, GroupVersion version) {
-        const GroupFiles& files = version == GroupVersion::one ? kVersion1 : kVersion2;
-        const auto limit = number_in(folder + files.limit), used = number_in(folder + files.used);
-        if (!limit || !used) return;
-        const int64_t inactive = number_in(folder + "/memory.stat", files.inactive).value_or(0);
-        available = std::min(available, *limit - *used + inactive);
-    });
-    return available;
-}
 
 Host this_host() {
     Host host;

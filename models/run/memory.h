@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ringgrad/core/accelerate.h"
+#include "ringgrad/core/control_groups.h"
 #include "ringgrad/par/group.h"
 
 #include <compare>
@@ -14,11 +15,6 @@
 #include <string>
 
 namespace rg {
-
-/// Returns the bytes that processes on this machine can still allocate: the smaller of MemAvailable and the bytes left
-/// below the limits of this process's control groups (version 1 or 2). Returns the largest int64_t if the system has no
-/// such values. `root` is put before the paths of the system's files, for tests.
-int64_t available_memory(const std::string& root = "");
 
 /// A machine's name and the ID of its current boot, since several machines may be named "localhost".
 struct Host {

@@ -62,6 +62,7 @@ public:
     /// Writes config.json, indented. A training passes an object with "program", "version", "ranks", "seed" and
     /// "options".
     void write_config(const Json& config);
+    std::string held_out_path() const { return path() + "/held-out.txt"; }
 
     /// Appends one line to metrics.jsonl. If the write fails, tries to remove the incomplete line, and throws Error
     /// with the path and the reason. Also throws the errors of check_in_place().

@@ -1,6 +1,7 @@
 // See training_run.h.
 #include "ringgrad/models/run/training_run.h"
 
+#include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/checksum.h"
 #include "ringgrad/core/clock.h"
@@ -8,6 +9,8 @@
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
 #include "ringgrad/data/command.h"
+#include "ringgrad/data/source.h"
+#include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/par/session.h"
 #include "ringgrad/par/verify.h"
@@ -28,7 +31,8 @@ TensorFile training_state(const std::string& program, const Parameters& paramete
     TensorFile file{state_dict(parameters), {}, {}};
     for (const auto& [name, value] : optimizer) file.tensors.push_back({name, value.to_host()});
     Json values = Json::object();
-    for (const auto& [name, value] : options.values()) values.set(name, value);
+    for (const auto& [name, value] : options.values())
+        if (name != "new-data") values.set(name, value); // each resume must ask for it
     file.metadata = {{"program", program},
                      {"options", values.dump()},
                      {"epoch", cat(position.epoch)},
@@ -96,6 +100,13 @@ void restore_options(const TensorFile& file, Options& options) {
     }
 }
 
+/// A resumed run may start in another folder, so its checkpoint must hold whole paths.
+void make_paths_absolute(Options& options) {
+    for (const auto& [name, value] : options.values())
+        if ((name == "data" || name == "test-data" || name == "init") && !value.empty() && !data::is_remote(value))
+            options.set(name, fs::absolute(value).string());
+}
+
 /// Returns the names in a comma-separated text. Throws Error if one is empty.
 std::vector<std::string> names_in(const std::string& text) {
     std::vector<std::string> names;
@@ -125,6 +136,8 @@ void RunOptions::declare(Options& o) {
          "continue --run-name, or the newest run, from its last checkpoint, with its options, except --threads, unless "
          "given")
         .basic();
+    o.add("new-data", &new_data,
+          "with --resume, accept other images of the same classes, if the checkpoint is from the end of an epoch");
     declare_progress(o, &progress);
     o.add("checkpoint-every", &checkpoint_every,
           "steps between checkpoints, besides that at the end of each epoch; 0: none")
@@ -149,6 +162,7 @@ TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Grou
     : program_(options.program()), settings_(settings), options_(options), group_(group), trial_(trial) {
     if (trial.standalone()) install_stop_signals(); // before the data are loaded, which may take long
     verify_same_options(group, options);
+    make_paths_absolute(options);
     RG_CHECK(settings.init_skip.empty() || !settings.init.empty() || settings.resume, program_,
              ": expected --init with --init-skip, got none; omit --init-skip");
     if (!settings.resume) return;
@@ -167,6 +181,35 @@ TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Grou
 }
 
 TrainingRun::~TrainingRun() = default;
+
+void TrainingRun::check_data(const data::TrainTest& data) {
+    const std::pair<std::string, std::string> sets[] = {{"train", fingerprint(data.train)},
+                                                        {"test", fingerprint(data.test)}};
+    const auto name_of = [&](const std::string& set) { return (set == "train" ? "training" : test_set_name) + " set"; };
+    std::vector<std::string> parts;
+    for (const auto& [set, text] : sets) parts.push_back(cat(name_of(set), " of ", text));
+    par::verify_same(group_, "data", parts, "every rank needs the same --data and --test-data");
+    data_.clear(), held_out_.clear();
+    for (const auto& [set, text] : sets) data_.emplace_back("data_" + set, text);
+    if (data.held_out)
+        for (const std::string& name : data.test.names) held_out_ += name + "\n";
+    if (!checkpoint_) return;
+    const TensorFile& file = checkpoint_->state;
+    const std::vector<std::string> saved = stored_classes(file), &classes = data.train.classes;
+    for (size_t i = 0; i < std::max(saved.size(), classes.size()); ++i) {
+        const std::string was = i < saved.size() ? saved[i] : "none", is = i < classes.size() ? classes[i] : "none";
+        RG_CHECK(was == is, "--resume: expected the classes of ", file.source, ", whose class ", i, " is ", was,
+                 ", got ", is, "; give the same --data, or start a new run with --init and --init-skip");
+    }
+    for (const auto& [set, text] : sets) {
+        const std::string* const was = file.find_text("data_" + set); // older checkpoints have none
+        if (!was || *was == text) continue;
+        RG_CHECK(settings_.new_data, "--resume: expected the ", name_of(set), " of ", file.source, ", ", *was, ", got ",
+                 text, "; give the same --data, or add --new-data to go on with the changed images");
+        RG_CHECK(file.number("batch") == 0, "--new-data: expected a checkpoint from the end of an epoch, got one after ",
+                 file.number("batch"), " mini-batches (", file.source, ")");
+    }
+}
 
 void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerState& optimizer) {
     parameters_ = &parameters, optimizer_ = optimizer;
@@ -226,6 +269,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
                             .set("seed", seed ? *seed : Json())
                             .set("options", options);
     folder_->write_config(config);
+    if (!held_out_.empty()) write_file_atomic(folder_->held_out_path(), held_out_);
     report_.emplace(*folder_, config);
     if (settings_.tensorboard) events_.emplace(folder_->path(), position_.step);
     report("summary", summary);
@@ -389,7 +433,8 @@ void TrainingRun::save_checkpoint() {
     if (folder_) {
         folder_->sync();
         state = training_state(program_, *parameters_, optimizer_, position_, options_);
-        state.metadata.insert(state.metadata.end(), model_.begin(), model_.end());
+        for (const Metadata* more : {&model_, &data_})
+            state.metadata.insert(state.metadata.end(), more->begin(), more->end());
     }
     run_while_polling(group_, "checkpoint", [&] {
         if (folder_) rg::save_checkpoint(folder_->checkpoint_path(), position_.step, state, int(settings_.keep));
@@ -432,9 +477,9 @@ void TrainingRun::print_end(bool stopped) {
         const Json options = options_.to_json();
         const Json* const data = options.find("data");
         std::error_code none;
-        const std::string images = data && fs::is_directory(data->as_string(), none)
-                                       ? data::shell_word(data->as_string())
-                                       : settings_.predictor_images;
+        std::string images = data && fs::is_directory(data->as_string(), none) ? data::shell_word(data->as_string())
+                                                                               : settings_.predictor_images;
+        if (!held_out_.empty()) images += " --only " + data::shell_word(folder_->held_out_path());
         note(printable(cat("next: ", data::shell_word((program.parent_path() / settings_.predictor).string()), " ",
                            data::shell_word(folder.string()), images.empty() ? "" : " ", images)));
     }

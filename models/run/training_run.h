@@ -39,7 +39,7 @@ struct RunOptions {
     /// local folder.
     std::string predictor, predictor_images = "IMAGE.png";
     ProgressKind progress = ProgressKind::automatic;
-    bool resume = false, tensorboard = false;
+    bool resume = false, new_data = false, tensorboard = false;
     int64_t checkpoint_every = 0, keep = 2, patience = 0, validate_every = 0;
     OnNan on_nan = OnNan::stop;
     void declare(Options& options);
@@ -91,6 +91,12 @@ public:
     bool resumed() const { return checkpoint_ != nullptr; }
     /// Returns the checkpoint that the run resumes from, or null.
     const TensorFile* checkpoint() const;
+
+    /// Collective. Throws par::RanksDiffer unless all ranks have the same images, labels and targets. With --resume,
+    /// throws Error unless they are those of the checkpoint. With --new-data, they may differ if the classes are the
+    /// same and the checkpoint is from the end of an epoch. begin() writes the names of the test images to held-out.txt
+    /// if they are a part of the images for training.
+    void check_data(const data::TrainTest& data);
 
     /// Collective. With --resume, restores the network's tensors, the state of the optimizer and the position from the
     /// checkpoint. Otherwise, with --init, loads only the network's tensors, except those of --init-skip. Each rank
@@ -193,7 +199,8 @@ private:
     bool untested_ = false;     // true if steps have followed the last complete epoch; false in epoch 1
     bool stop_request_ = false; // from the trial or from a file in the folder
     Length length_;
-    Metadata model_;
+    Metadata model_, data_; // data_: the fingerprints of both sets
+    std::string held_out_;  // names of the held-out images, one per line
     double epoch_begin_ = 0, last_step_ = 0;    // their difference is the epoch's training time
     double last_accuracy_ = -1;                 // accuracy after the last complete epoch in this process; -1: none
     double images_at_begin_ = 0;                // number of this epoch's images that were done at begin_epoch()

@@ -44,7 +44,7 @@ class BadInput(job.JobTest):
         (self.folder / "void").mkdir()
         self.refuse_training(["--data", "void"], "void", "got none")
         (self.folder / "classes" / "cat").mkdir(parents=True)
-        self.refuse_training(["--data", "classes"], "PNG", "got none", "cat")
+        self.refuse_training(["--data", "classes"], "class folders of images", "got none", "classes")
         self.refuse_training(["--batch-size", "1001"], "1001", "1000", "--batch-size")
 
     def test_wrong_options(self):
@@ -88,9 +88,10 @@ class BadInput(job.JobTest):
         self.refuse(job.train(1, *SHORT, *both), "--init", "--resume", "omit one")
 
     def test_stored_commands_of_others_are_rejected(self):
-        (self.folder / "data.bin").write_bytes(records(60))
+        for name in ("train.bin", "test.bin"):
+            (self.folder / name).write_bytes(records(60))
         proof = self.folder / "it-ran"
-        data = ["--data", "pipe:echo x >> it-ran; cat data.bin"]
+        data = ["--data", "pipe:echo x >> it-ran; tar -c train.bin test.bin"]
         run = self.train(1, "one", *SHORT, *data, "--batch-size", "30")
         resume = job.train(1, "--resume", "--run-name", "one", "--steps", "3")
         self.succeed(resume)  # the user's own run may store commands
@@ -117,8 +118,8 @@ class BadInput(job.JobTest):
 
         # A stored command is recognised with any quotes and line ends.
         proof.unlink()
-        for spelling in ('data="pi"pe:echo x >> it-ran; cat data.bin', "data=pi\rpe:echo x >> it-ran; cat data.bin",
-                         'test-data="pi"pe:echo x >> it-ran; cat data.bin'):
+        for spelling in (f'data="pi"{data[1][2:]}', f"data=pi\r{data[1][2:]}",
+                         f'test-data="pi"{data[1][2:]}'):
             for name, option in (("sweep_cifar", "--grid"), ("experiment", "--grid")):
                 other = self.runs / "other"
                 other.mkdir(exist_ok=True)
@@ -164,7 +165,7 @@ class BadInput(job.JobTest):
     def test_one_rank_has_other_data(self):
         one, other = self.data("one", records(60)), self.data("other", records(59) + records(1, label=1))
         first, second = (job.train(1, *SHORT, "--batch-size", "30", "--data", d) for d in (one, other))
-        self.refuse([job.MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], "set: expected the same",
+        self.refuse([job.MPIEXEC, "-n", "1", *first, ":", "-n", "1", *second], "expected the same on all ranks",
                     "(rank 1 ", "every rank needs the same --data")
         self.assertFalse(self.runs.exists())
 

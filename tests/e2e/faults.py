@@ -222,7 +222,7 @@ class Faults(job.JobTest):
                 command += [*([":"] if rank else []), "-n", "1", *program]
             result = self.run_command(command)
             self.assertNotEqual(result.code, 0)
-            self.assertRegex(result.err, rf"training set: expected the same .*rank 0 .*rank {less or 1} .*--data")
+            self.assertRegex(result.err, rf"data: expected the same .*rank 0 .*rank {less or 1} .*--data")
 
     def test_start(self):
         """Makes a rank stop before MPI_Init or right after it. The error names it, if the others have left MPI_Init."""

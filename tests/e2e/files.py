@@ -355,9 +355,8 @@ class Folder(job.JobTest):
         for command in (sweep, ["train_cifar", *options, "--data", "parts/train"]):
             self.refuse(program(*command, "--test-data", "parts/test"), "--test-data", "another class, emu")
         shutil.rmtree(self.folder / "parts" / "test" / "emu")
-        shutil.rmtree(self.folder / "parts" / "test" / "dog")
-        self.refuse(program("train_cifar", *options, "--data", "parts/train", "--test-data", "parts/test"),
-                    "--test-data", "got no class dog (PNG images in parts/test")
+        shutil.rmtree(self.folder / "parts" / "test" / "dog")  # a test set may lack a class
+        self.succeed(program("train_cifar", *options, "--data", "parts/train", "--test-data", "parts/test"))
 
     def test_images_in_other_formats(self):
         run = self.train(1, "run", "--data", "images", *job.TINY, "--batch-size", "4", "--steps", "1")
@@ -365,8 +364,8 @@ class Folder(job.JobTest):
         (self.folder / "images" / "cat" / "Thumbs.db").write_bytes(bytes(100))
         self.train(1, "again", "--data", "images", *job.TINY, "--batch-size", "4", "--steps", "1")
         for i in range(3):
-            (self.folder / "images" / "dog" / f"{i}.jpg").write_bytes(b"\xff\xd8\xff\xe0")
-        words = ["got 3 other images", "images/dog/0.jpg (JPEG)", "mogrify -format png", "--skip-other-images"]
+            (self.folder / "images" / "dog" / f"{i}.gif").write_bytes(b"GIF89a")
+        words = ["got 3 other images", "images/dog/0.gif (GIF)", "mogrify -format png", "--skip-other-images"]
         for ranks in job.rank_counts(1, 2):
             self.refuse(job.train(ranks, "--data", "images", *job.TINY), *words)
         self.train(1, "skipped", "--data", "images", *job.TINY, "--batch-size", "4", "--steps", "1",
@@ -376,7 +375,7 @@ class Folder(job.JobTest):
             self.refuse(program(name, "--data", "images", "--skip-other-images"), "[28 28 1]")
         self.refuse(program("predict", run, "images"), *words)
         self.assertIn("of 21)", self.succeed(program("predict", run, "images", "--skip-other-images")))
-        self.refuse(program("predict", run, "images/dog/0.jpg"), "got JPEG (images/dog/0.jpg)", "mogrify")
+        self.refuse(program("predict", run, "images/dog/0.gif"), "got GIF (images/dog/0.gif)", "mogrify")
 
 
     def test_damaged_images(self):

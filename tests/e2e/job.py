@@ -201,6 +201,7 @@ class JobTest(unittest.TestCase):
 
     def start(self, command, **environment):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("RG_")}
+        kept["XDG_CACHE_HOME"] = str(self.folder / "cache-home")
         process = subprocess.Popen(command, cwd=self.folder, env=kept | environment, stdin=subprocess.DEVNULL,
                                    stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
         self.addCleanup(lambda: process.poll() is None and kill_job(process))
@@ -212,6 +213,8 @@ class JobTest(unittest.TestCase):
         except subprocess.TimeoutExpired:
             kill_job(process)
             self.fail(f"not finished after {LIMIT} s: {process.args}")
+        # The progress of copying data is no error.
+        err = "".join(line for line in err.splitlines(keepends=True) if not line.startswith("copying"))
         return Result(process.returncode, out, err)
 
     def run_command(self, command, **environment):

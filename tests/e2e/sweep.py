@@ -372,9 +372,10 @@ class Sweep(job.JobTest):
 
     def test_error_of_all_trials_is_printed_once(self):
         self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "4"])
-        (self.folder / "images" / "cat").mkdir(parents=True)
-        for i in range(4):
-            (self.folder / "images" / "cat" / f"{i}.png").write_bytes(job.png(32, 32, bytes(3072)))
+        for name in ("cat", "dog"):
+            (self.folder / "images" / name).mkdir(parents=True)
+            for i in range(4):
+                (self.folder / "images" / name / f"{i}.png").write_bytes(job.png(32, 32, bytes(3072)))
         for ranks in job.rank_counts(1, 2):
             for options, *words in ((["--data", "nowhere"], "expected a folder, got nothing", "nowhere"),
                                     (["--grid", "data=images,nowhere"], "nowhere"),
@@ -394,10 +395,10 @@ class Sweep(job.JobTest):
             path = self.folder / "set" / ("cat", "dog")[i % 2] / f"{i}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(job.png(32, 32, bytes([i]) * 3072))
-        path.with_suffix(".jpg").write_bytes(b"\xff\xd8\xff\xe0")
+        path.with_suffix(".gif").write_bytes(b"GIF89a")
         command = program(1, "sweep_cifar", "--run-name", "set", *TINY, "--data", "set", "--batch-size", "4", "--epochs",
                           "1", "--grid", "seed=1,2")
-        self.refuse(command, "got 1 other image", str(path.with_suffix(".jpg").relative_to(self.folder)), "JPEG",
+        self.refuse(command, "got 1 other image", str(path.with_suffix(".gif").relative_to(self.folder)), "GIF",
                     "mogrify", "--skip-other-images")
         self.succeed([*command, "--skip-other-images"])
         self.assertEqual(states(self.runs / "set"), ["finished"] * 2)
