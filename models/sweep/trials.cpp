@@ -357,12 +357,15 @@ void print_best_first(const TrialsRun& run) {
         std::cout << "\nexpected trials with the metric " << metric << ", got none; see results.csv for its columns:\n";
     else
         std::cout << "\nbest first, by " << metric << ":\n";
-    const auto print = [](const TrialRow& row) {
-        std::cout << wrapped(trial_line(row), size_t(screen_size().columns)) << "\n";
+    const auto print = [](const std::string& line) {
+        std::cout << wrapped(line, size_t(screen_size().columns)) << "\n";
     };
-    for (const TrialRow* row : best) print(*row);
+    const bool is_shown = metric == "validation_accuracy"; // by trial_line()
+    for (const TrialRow* row : best)
+        print(trial_line(*row) +
+              (is_shown ? "" : cat("  ", metric, " ", row->last.at(run.trials.ranking.metric).as_double())));
     for (const TrialRow& row : run.rows)
-        if (std::find(best.begin(), best.end(), &row) == best.end()) print(row);
+        if (std::find(best.begin(), best.end(), &row) == best.end()) print(trial_line(row));
     const std::string folder = printable(run.folder.path());
     std::cout << "results: " << folder << "/results.csv\nreport: " << folder << "/report.html" << std::endl;
 }

@@ -133,6 +133,9 @@ class Examples(job.JobTest):
         ranked = re.findall(r"^trial (\d)", out.partition("best first, by validation_loss:\n")[2], re.MULTILINE)
         losses = {row["trial"]: float(row["validation_loss"]) for row in rows if row["state"] != "failed"}
         self.assertEqual(ranked, [*sorted(losses, key=losses.get), "2"])
+        printed = [float(value) for value in re.findall(r"validation_loss\s+(\S+)$", out, re.MULTILINE)]
+        for loss, expected in zip(printed, sorted(losses.values()), strict=True):
+            self.assertAlmostEqual(loss / expected, 1, delta=1e-4)
         self.assertEqual(job.report(run)["sweep"]["best"], ranked[0])
         self.refuse(program(1, "own_sweep", "--data", images, "--rank-by", "validation_loss"), "--lowest", "--rank-by")
 
