@@ -241,7 +241,7 @@ TrainTest ImageFolder::read(Conversion& conversion) const {
 }
 
 ImageSet read_image_folder(const std::string& folder, int channels, bool skip_other_images) {
-    Conversion conversion({.channels = channels});
+    Conversion conversion({.channels = channels, .skip_other_images = skip_other_images});
     return ImageFolder(folder, skip_other_images).read(conversion).train;
 }
 

@@ -340,7 +340,24 @@ TEST_SUITE("data") {
                        "got 2 bad ones: " + names + "; the first: "));
         CHECK(read_image_folder(dir.path(), 3, true).count == 6);
         write_file_atomic(dir / "dog/8.png", "neither a PNG nor another image");
-        CHECK(contains(error_of([&] { read_image_folder(dir.path(), 3, true); }), dir / "dog/8.png"));
+        const TrainTest sets = load(dir.path(), {.test_fraction = 0, .skip_other_images = true});
+        CHECK(sets.train.names == std::vector<std::string>{"cat/1.png", "cat/2.jpg", "cat/3", "dog/1.png", "dog/4.txt",
+                                                           "dog/5.png_"});
+        CHECK(sets.train.labels == std::vector<int32_t>{0, 0, 0, 1, 1, 1});
+        CHECK(int64_t(sets.train.pixels.size()) == sets.train.count * sets.train.image_bytes());
+        REQUIRE(sets.warnings.size() == 1);
+        CHECK(contains(sets.warnings[0], "1 file is left out: "));
+        CHECK(contains(sets.warnings[0], dir / "dog/8.png"));
+    }
+
+    TEST_CASE("image folder: refuses images for which there is no memory") {
+        const TempDir dir;
+        for (const char* name : {"cat/1.png", "dog/1.png"}) write_grey(dir / name, 2, 2, 1);
+        // So many ranks that no machine has the memory.
+        const std::string error = error_of([&] {
+            load(dir.path(), {.height = 512, .width = 512, .test_fraction = 0, .processes = 1 << 24});
+        });
+        CHECK(contains(error, "MiB for 2 images 512x512x3 on each of 16777216 ranks; give a smaller --size, or start"));
     }
 
     TEST_CASE("image folder: counts files that are damaged but readable in one warning") {
