@@ -1,4 +1,5 @@
-// Finds the control groups of this process, and the memory that they leave. Containers and batch systems limit memory and CPU time with them (Linux).
+// Finds the control groups of this process, and the memory that they leave. Containers and batch systems limit memory
+// and CPU time with them (Linux).
 #pragma once
 
 #include <cstdint>

@@ -43,8 +43,8 @@ public:
     struct State {
         std::string name;
         int64_t channels;
-        int64_t offset = 0; // elements from the start of state()
-        float momentum = 1; // weight of the newest mini-batch
+        int64_t offset = 0;  // elements from the start of state()
+        float momentum = 1;  // weight of the newest mini-batch
         Tensor running = {}; // [2 c]: mean, variance
     };
 

@@ -141,8 +141,8 @@ ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
 
 TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what,
                      const std::string& note) {
-    RG_CHECK(test_fraction >= 0 && test_fraction < 1, "split: expected a fraction of 0 to less than 1 for testing, got ",
-             test_fraction, " (", what, ")");
+    RG_CHECK(test_fraction >= 0 && test_fraction < 1,
+             "split: expected a fraction of 0 to less than 1 for testing, got ", test_fraction, " (", what, ")");
     if (test_fraction == 0) return described({set, subset(set, {}), ""}, what, note);
     const Split parts = split_fraction(set, test_fraction, seed);
     RG_CHECK(!parts.selected.empty() && !parts.others.empty(),

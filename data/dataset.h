@@ -17,7 +17,7 @@ struct ImageSet {
     std::vector<uint8_t> pixels = {}; // [count height width channels]
     std::vector<int32_t> labels = {}; // [count], each an index into classes
     std::vector<std::string> classes = {};
-    std::vector<float> targets = {}; // [count] or empty: a number for each image, such as an angle
+    std::vector<float> targets = {};     // [count] or empty: a number for each image, such as an angle
     std::vector<std::string> names = {}; // [count] or empty: paths of the images below the folder of the set
 
     int64_t image_bytes() const { return height * width * channels; }
@@ -46,7 +46,7 @@ struct LoadOptions {
     uint64_t seed = 0;
     bool skip_other_images = false; // false: an image that cannot be used is an error (image_folder.h)
     int processes = 1; // processes of this machine that load the images at the same time, for the check of the memory
-    std::string cache = {};         // folder for copies of remote data (source.h); empty: default_cache()
+    std::string cache = {}; // folder for copies of remote data (source.h); empty: default_cache()
 };
 /// Returns the sets with a new `source`, which consists of `what`, their sizes and `note`.
 TrainTest described(TrainTest sets, const std::string& what, const std::string& note = "");

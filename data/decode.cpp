@@ -91,8 +91,8 @@ std::vector<int64_t> Conversion::append(ImageSet& set, int64_t count, const Name
             reserve(set, count);
         }
         RG_CHECK(image.height == set.height && image.width == set.width, "images: expected images of one size, ",
-                 set.width, " x ", set.height, " as in ", first_name_, ", got ", image.width, " x ", image.height,
-                 " (", name(i), "); give --size to resize all images");
+                 set.width, " x ", set.height, " as in ", first_name_, ", got ", image.width, " x ", image.height, " (",
+                 name(i), "); give --size to resize all images");
         std::copy(image.pixels.begin(), image.pixels.end(),
                   set.pixels.begin() + std::ptrdiff_t((set.count + i) * set.image_bytes()));
         if (!original.damage.empty()) damaged.add(i, original.damage);

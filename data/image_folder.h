@@ -1,11 +1,11 @@
 // Reads folders of images. layout.h says which images are for training and for testing, and which labels they have.
 //
-// Images are the PNGs and JPEGs anywhere below the folder, sorted, so the set does not depend on the file system. All must have
-// the same size, unless a Conversion (decode.h) resizes them.
+// Images are the PNGs and JPEGs anywhere below the folder, sorted, so the set does not depend on the file system. All
+// must have the same size, unless a Conversion (decode.h) resizes them.
 //
-// An image that cannot be used is an error, unless the caller asks to skip such images. There are two kinds: an image in
-// another format (GIF, WebP, TIFF, BMP, HEIF, AVIF, PNM, JPEG 2000, JPEG XL) and an image beside the class
-// folders. In most formats, a file is recognised by its first bytes, whatever its name: a PNG may be named 1.jpg or 1.
+// An image that cannot be used is an error, unless the caller asks to skip such images. There are two kinds: an image
+// in another format (GIF, WebP, TIFF, BMP, HEIF, AVIF, PNM, JPEG 2000, JPEG XL) and an image beside the class folders.
+// In most formats, a file is recognised by its first bytes, whatever its name: a PNG may be named 1.jpg or 1.
 // Otherwise, the end of its name tells the format. Hidden files and folders (.DS_Store, ._1.png), __MACOSX, @eaDir, and
 // other files (README.md, angles.csv) are ignored. Links are followed. A broken link is an error even if images are
 // skipped, unless it is hidden.

@@ -19,8 +19,8 @@ enum class SetKind : uint8_t { none, train, test, validation };
 
 SetKind kind_of(std::string_view name) {
     static constexpr std::pair<std::string_view, SetKind> kNames[] = {
-        {"train", SetKind::train},    {"training", SetKind::train},   {"test", SetKind::test},
-        {"testing", SetKind::test},   {"val", SetKind::validation},   {"valid", SetKind::validation},
+        {"train", SetKind::train},          {"training", SetKind::train}, {"test", SetKind::test},
+        {"testing", SetKind::test},         {"val", SetKind::validation}, {"valid", SetKind::validation},
         {"validation", SetKind::validation}};
     const std::string text = lower(std::string(name));
     for (const auto& [known, part] : kNames)
@@ -114,7 +114,7 @@ Layout layout_of(const std::vector<std::string>& paths, const std::string& folde
     RG_CHECK(!all_are_parts || without_classes.empty() || folders.size() == 1,
              "image folder: expected class folders in ", without_classes, ", got images (", folder,
              parts.contains(SetKind::train) ? cat("); give ", folder, "/", parts[SetKind::train], " to use it alone")
-                                         : "); make a folder for each class");
+                                            : "); make a folder for each class");
 
     Layout layout;
     if (!parts.empty() && (all_are_parts || (parts.contains(SetKind::train) && parts.size() > 1))) {

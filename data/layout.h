@@ -20,8 +20,8 @@ struct Layout {
         size_t length = 0;   // length of that name; 0: the image is in no class folder
         std::string_view label() const { return std::string_view(path).substr(position, length); }
     };
-    std::vector<Image> train, test; // sorted by label, and then by path, folder by folder
-    std::string test_name;          // name of the folder with the test set, such as "valid"; empty: there is none
+    std::vector<Image> train, test;    // sorted by label, and then by path, folder by folder
+    std::string test_name;             // name of the folder with the test set, such as "valid"; empty: there is none
     std::vector<std::string> warnings; // for users: images that are left out, and folders that may be mistaken
 
     /// Returns the sorted labels of the training images, or without training images those of the test images.

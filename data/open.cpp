@@ -15,9 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool holds_records(const std::string& folder) {
-    return find_cifar(folder) != CifarFolder::none || has_idx(folder);
-}
+bool holds_records(const std::string& folder) { return find_cifar(folder) != CifarFolder::none || has_idx(folder); }
 
 /// Converts the images of both sets to the channels and the size that the options ask for.
 TrainTest converted(TrainTest sets, const LoadOptions& options, const std::string& what) {
@@ -64,8 +62,8 @@ TrainTest load_folder(const std::string& folder, const LoadOptions& options, con
     const bool test_alone = sets.train.count == 0;
     RG_CHECK(!test_alone || options.test_fraction == 0, "data: expected images for training, got ", sets.test.count,
              " for testing alone (", shown, ")");
-    TrainTest parts = split_sets(test_alone ? sets.test : sets.train, options.test_fraction, options.seed, what,
-                                 conversion.text());
+    TrainTest parts =
+        split_sets(test_alone ? sets.test : sets.train, options.test_fraction, options.seed, what, conversion.text());
     parts.warnings = std::move(sets.warnings);
     return parts;
 } catch (const fs::filesystem_error& error) {

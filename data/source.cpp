@@ -152,9 +152,9 @@ void unpack_stream(const std::string& command, const std::string& folder) {
     });
     check_end(archive);
     fs::create_directory(part);
-    run_command(cat("tar -x -v -i -k --no-same-owner --no-same-permissions -C ", shell_word(part), " -f ",
-                    shell_word(archive)),
-                [&](int64_t files) { progress.update([&] { return cat("copying: ", files, " files unpacked"); }); });
+    run_command(
+        cat("tar -x -v -i -k --no-same-owner --no-same-permissions -C ", shell_word(part), " -f ", shell_word(archive)),
+        [&](int64_t files) { progress.update([&] { return cat("copying: ", files, " files unpacked"); }); });
     check_unpacked(part);
     fs::rename(part, folder);
 }
@@ -203,7 +203,8 @@ std::string default_cache() {
 std::string source_folder(const std::string& path, const std::string& cache) {
     if (!is_remote(path)) return path;
     const std::string source = cat(path, "\n", path.starts_with(kS3) ? variable("S3_ENDPOINT") : "", "\n", node_name());
-    return cat(cache.empty() ? default_cache() : cache, "/", formatted("%016llx", (unsigned long long)checksum(source)));
+    return cat(cache.empty() ? default_cache() : cache, "/",
+               formatted("%016llx", (unsigned long long)checksum(source)));
 }
 
 std::string sync_command(const std::string& client, const std::string& url, const std::string& folder) {

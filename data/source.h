@@ -37,8 +37,8 @@ class Copy;
 /// The client finds credentials, region and profile by itself; S3_ENDPOINT names another server than Amazon's.
 ///
 /// A tar, compressed or not, is unpacked. If `cache` is given, later calls take the same copy without running the
-/// command, until the user deletes it; otherwise the copy is deleted with the result. Several archives one after another
-/// are allowed. Links, devices, duplicates and names that leave the folder are refused.
+/// command, until the user deletes it; otherwise the copy is deleted with the result. Several archives one after
+/// another are allowed. Links, devices, duplicates and names that leave the folder are refused.
 ///
 /// Throws Error with the last line that the command or the client printed; for a tar also if it is cut off, or if its
 /// command writes nothing for 300 s. Throws Stopped after a stop request.

@@ -16,6 +16,7 @@
 #include "ringgrad/data/decode.h"
 #include "ringgrad/data/idx.h"
 #include "ringgrad/data/inflate.h"
+#include "ringgrad/data/jpeg.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/source.h"
@@ -84,6 +85,13 @@ std::string describe_png(Bytes bytes, const std::string& path) {
                        image.width * image.height * image.channels, [&](size_t i) {
                            return wide ? image.pixels[2 * i] << 8 | image.pixels[2 * i + 1] : image.pixels[i];
                        });
+}
+
+std::string describe_jpeg(Bytes bytes, const std::string& path) {
+    const data::Image image = data::decode_jpeg(bytes, path);
+    return cat("JPEG, ", image.width, " x ", image.height, ", ", image.channels == 1 ? "grey" : "colour", "\n",
+               line("pixels", "u8", Shape({image.height, image.width, image.channels}).str(),
+                    int64_t(image.pixels.size()), [&](size_t i) { return image.pixels[i]; }));
 }
 
 std::string describe_cifar(Bytes bytes, const std::string& path) {
@@ -158,6 +166,7 @@ bool is_tensor_file(Bytes bytes) {
 std::string describe(Bytes bytes, const std::string& path) {
     const auto ends_with = [&](std::string_view ending) { return path.ends_with(ending); };
     if (data::is_png(bytes)) return describe_png(bytes, path);
+    if (data::is_jpeg(bytes)) return describe_jpeg(bytes, path);
     if (is_tensor_file(bytes)) return describe_tensors(bytes, path);
     if (data::is_gzip(bytes) || data::is_idx(bytes)) return describe_idx(bytes, path);
     // The contents were not recognised. If the name ends like that of a known format, the reader of this format says in
@@ -166,7 +175,8 @@ std::string describe(Bytes bytes, const std::string& path) {
     if (ends_with(".safetensors")) return describe_tensors(bytes, path);
     if (ends_with(".gz") || ends_with("-ubyte")) return describe_idx(bytes, path);
     RG_CHECK(ends_with(".bin"),
-             "inspect: expected a PNG, CIFAR (.bin), IDX, safetensors or checkpoint file, got another (", path, ")");
+             "inspect: expected a PNG, JPEG, CIFAR (.bin), IDX, safetensors or checkpoint file, got another (", path,
+             ")");
     return describe_cifar(bytes, path);
 }
 
@@ -174,8 +184,9 @@ int run(int argc, const char* const* argv) {
     std::string raw, size;
     std::vector<std::string> paths;
     data::LoadOptions load_options{.test_fraction = 0};
-    Options options("inspect", "describes the contents of PNG, CIFAR, IDX, safetensors and checkpoint files, and of "
-                               "sets of images");
+    Options options("inspect",
+                    "describes the contents of PNG, JPEG, CIFAR, IDX, safetensors and checkpoint files, and of "
+                    "sets of images");
     options.examples({"~/photos --size 32", default_runs_folder() + "/NAME/model.safetensors"});
     options.positional("FILE", &paths, "files to describe; or sets of images as for --data: folders, s3: or pipe:", 1);
     options.add("size", &size, "size to which sets of images are resized (default: as they are)").metavar("H[xW]");

@@ -71,7 +71,8 @@ public:
                 path.ends_with(".bin") ? add_cifar(path) : add_images({path}, {label_of(fs::path(path).parent_path())});
             else if (!records.empty())
                 add((data::find_cifar(records) != data::CifarFolder::none ? data::read_cifar(records)
-                                                                          : data::read_idx_sets(records)).test,
+                                                                          : data::read_idx_sets(records))
+                        .test,
                     path);
             else
                 add_folder(folder);
@@ -269,19 +270,21 @@ struct Settings {
 };
 
 void declare(Options& o, Settings& s) {
-    o.positional(
-        "MODEL [FILE]", &s.arguments,
-        "MODEL: the folder of a run (its model.safetensors), or one of its models or checkpoints. FILE: a PNG or a JPEG "
-        "of any size; a folder as for --data, s3: or pipe:, of which the test images are taken if it has a test set; or "
-        "CIFAR records (.bin). Without FILE: the test images of the embedded CIFAR-10 sample",
-        1);
+    o.positional("MODEL [FILE]", &s.arguments,
+                 "MODEL: the folder of a run (its model.safetensors), or one of its models or checkpoints. FILE: a PNG "
+                 "or a JPEG "
+                 "of any size; a folder as for --data, s3: or pipe:, of which the test images are taken if it has a "
+                 "test set; or "
+                 "CIFAR records (.bin). Without FILE: the test images of the embedded CIFAR-10 sample",
+                 1);
     o.add("top", &s.top, "number of classes to print per image, best first").at_least(1).basic();
     o.add("json", &s.json, "print a JSON object per line").basic();
     o.add("csv", &s.csv, "print comma-separated values, with a heading, and with ' before names like formulas").basic();
     o.add("quiet", &s.quiet, "print only the summary, no line per image").basic();
-    o.add("skip-other-images", &s.skip_other_images,
-          "leave out images that cannot be used: other formats than PNG and JPEG, and damaged files; without this option "
-          "they are an error");
+    o.add(
+        "skip-other-images", &s.skip_other_images,
+        "leave out images that cannot be used: other formats than PNG and JPEG, and damaged files; without this option "
+        "they are an error");
     o.add("only", &s.only, "file with the names of the images to take from folders, such as RUN/held-out.txt")
         .metavar("FILE");
     o.add("batch-size", &s.batch_size, "images per mini-batch").range(1, 65536);
@@ -308,8 +311,8 @@ int predict(const Options& options, Settings& s, par::Group& group) {
             seconds_of([&] { outputs = model.predict(std::span(images.pixels).subspan(begin * bytes, n * bytes)); });
         for (size_t i = 0; i < n; ++i) printer.add(images.items[begin + i], outputs, i);
     }
-    printer.finish(
-        count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), reader.conversion().text(), "\n"));
+    printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(),
+                              reader.conversion().text(), "\n"));
     return 0;
 }
 

@@ -19,10 +19,10 @@
 #include "ringgrad/core/rng.h"
 #include "ringgrad/core/temp_folder.h"
 #include "ringgrad/data/cifar.h"
+#include "ringgrad/data/command.h"
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/loader.h"
 #include "ringgrad/data/open.h"
-#include "ringgrad/data/command.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/sample.h"
 #ifdef RG_BENCH_LIBPNG

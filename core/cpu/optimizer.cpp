@@ -60,7 +60,7 @@ void adam_update(const Call& call) {
                         .decoupled = a.decoupled};
     const UpdateFactors factors = factors_of(call.in.subspan(O::non_finite_at), a.max_norm);
     float *const p = call.in[O::parameters].data<float>(), *const m = call.in[O::m].data<float>(),
-                *const v = call.in[O::v].data<float>();
+                 *const v = call.in[O::v].data<float>();
     const float* const gradients = call.in[O::gradients].data<float>();
     each_chunk(call.in[O::parameters].numel(), [&](int64_t begin, int64_t count) {
         isa().elements->adam(p + begin, m + begin, v + begin, gradients + begin, count, step, factors.at(begin));

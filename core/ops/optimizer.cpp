@@ -77,15 +77,23 @@ double flops_first_non_finite(const Call& call) {
     return (with_norm ? 3.0 : 1.0) * double(call.in[FirstNonFiniteOp::values].numel());
 }
 
-constexpr Argument kSgdm[] = {
-    {"parameters", Type::precise}, {"velocity", Type::precise}, {"gradients", Type::precise}, {"lr", Type::f32},
-    {"non_finite_at", Type::i32, Presence::optional}, {"norm", Type::precise, Presence::optional},
-    {"rates", Type::f32, Presence::optional}, {"decays", Type::f32, Presence::optional}};
-constexpr Argument kAdam[] = {
-    {"parameters", Type::precise}, {"m", Type::precise}, {"v", Type::precise}, {"gradients", Type::precise},
-    {"lr_and_step", Type::f32}, {"non_finite_at", Type::i32, Presence::optional},
-    {"norm", Type::precise, Presence::optional}, {"rates", Type::f32, Presence::optional},
-    {"decays", Type::f32, Presence::optional}};
+constexpr Argument kSgdm[] = {{"parameters", Type::precise},
+                              {"velocity", Type::precise},
+                              {"gradients", Type::precise},
+                              {"lr", Type::f32},
+                              {"non_finite_at", Type::i32, Presence::optional},
+                              {"norm", Type::precise, Presence::optional},
+                              {"rates", Type::f32, Presence::optional},
+                              {"decays", Type::f32, Presence::optional}};
+constexpr Argument kAdam[] = {{"parameters", Type::precise},
+                              {"m", Type::precise},
+                              {"v", Type::precise},
+                              {"gradients", Type::precise},
+                              {"lr_and_step", Type::f32},
+                              {"non_finite_at", Type::i32, Presence::optional},
+                              {"norm", Type::precise, Presence::optional},
+                              {"rates", Type::f32, Presence::optional},
+                              {"decays", Type::f32, Presence::optional}};
 constexpr Argument kAverage[] = {{"average", Type::precise}, {"parameters", Type::precise}};
 constexpr Argument kFirstNonFinite[] = {{"values", Type::precise}, {"loss", Type::precise, Presence::optional}};
 
@@ -222,8 +230,7 @@ void average_update(const Call& call) {
     Values average = read(call.in[O::average]);
     const Values p = read(call.in[O::parameters]);
     const double keep = call.attrs.as<O>().keep;
-    for (size_t i = 0; i < p.size(); ++i)
-        average[i] = keep * average[i] + (1 - keep) * p[i];
+    for (size_t i = 0; i < p.size(); ++i) average[i] = keep * average[i] + (1 - keep) * p[i];
     write(call.out[0], average);
 }
 

@@ -11,8 +11,8 @@ namespace rg {
 /// Holds the tensors that an update may take in addition to the buffers of parameters, gradients and optimizer state.
 /// Each may be undefined.
 struct UpdateInputs {
-    Tensor non_finite_at = {}; // result of first_non_finite(): if it is an index (not -1), the update does nothing
-    Tensor norm = {};          // norm of the gradients, from first_non_finite(); needed if max_norm is above 0
+    Tensor non_finite_at = {};      // result of first_non_finite(): if it is an index (not -1), the update does nothing
+    Tensor norm = {};               // norm of the gradients, from first_non_finite(); needed if max_norm is above 0
     Tensor rates = {}, decays = {}; // f32, with the shape of the buffers: factors of lr and weight_decay per parameter
 };
 

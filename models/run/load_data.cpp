@@ -64,9 +64,10 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "folder for copies of s3: and pipe:; a tar is then copied once for all runs, until you delete it (default: "
           "~/.cache/ringgrad for s3:, and a new copy in each run for pipe:)")
         .metavar("DIR");
-    o.add("skip-other-images", &skip_other_images,
-          "leave out images that cannot be used: other formats than PNG and JPEG, and damaged files; without this option "
-          "they are an error");
+    o.add(
+        "skip-other-images", &skip_other_images,
+        "leave out images that cannot be used: other formats than PNG and JPEG, and damaged files; without this option "
+        "they are an error");
     o.add("validation", &validation,
           "fraction of each class of the training images held out for validation, chosen by --seed; the test set is "
           "then not used")

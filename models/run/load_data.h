@@ -39,7 +39,8 @@ data::TrainTest load_data(par::Group& group, const std::string& path, const data
 /// Returns the data for a program that is called without --data.
 using BuiltInData = std::function<data::TrainTest(const data::LoadOptions&)>;
 /// Collective. Loads the sets of --data and --test-data on all ranks. With --test-data, no test set is held out from
-/// --data, and a test set that --data has is not used. Throws Error as with_test_set() does. Without --data, calls `built_in` for the data, or if it is null, takes the embedded sample.
+/// --data, and a test set that --data has is not used. Throws Error as with_test_set() does. Without --data, calls
+/// `built_in` for the data, or if it is null, takes the embedded sample.
 data::TrainTest load_data(par::Group& group, const DataOptions& options, data::LoadOptions load_options,
                           const std::function<void()>& pulse = {}, const BuiltInData& built_in = {});
 

@@ -96,8 +96,7 @@ void Optimizer::update(const Tensor& loss) const {
 void Optimizer::end_step(int64_t step, int64_t steps) const {
     constexpr int64_t kInterval = 5;
     if (average_.defined())
-        average_update(average_, parameters_.all(),
-                       std::min(options_.average, double(1 + step) / double(10 + step)));
+        average_update(average_, parameters_.all(), std::min(options_.average, double(1 + step) / double(10 + step)));
     if (!slow_.defined() || (step % kInterval != 0 && step != steps)) return;
     const double progress = double(step) / double(steps);
     if (step % kInterval == 0)

@@ -23,7 +23,8 @@ struct OptimizerOptions {
 
     /// Lookahead (Zhang et al., 2019), with a weight that rises during the training (Jordan, arXiv:2404.00498). After
     /// every 5th step s of S, slow = w * slow + (1 - w) * weights with w = lookahead * (s / S)^3. Then, and after the
-    /// last step, the weights are set to `slow`. Batch norm's running statistics count as weights here. 0: no lookahead.
+    /// last step, the weights are set to `slow`. Batch norm's running statistics count as weights here. 0: no
+    /// lookahead.
     double lookahead = 0;
 
     /// Returns the number of buffers of the optimizer.

@@ -22,7 +22,8 @@ struct DefaultRate {
 struct TrainingOptions {
     /// The texts for --help: the contents of a folder, and the data without --data.
     struct DataTexts {
-        std::string folder = "CIFAR binary files or class folders of PNGs", none = "the embedded sample of CIFAR-10";
+        std::string folder = "CIFAR binary files or class folders of PNGs and JPEGs",
+                    none = "the embedded sample of CIFAR-10";
     };
     DataTexts data_texts;
     DataOptions data_options;

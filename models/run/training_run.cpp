@@ -10,8 +10,8 @@
 #include "ringgrad/core/version.h"
 #include "ringgrad/data/command.h"
 #include "ringgrad/data/source.h"
-#include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/nets/state_dict.h"
+#include "ringgrad/models/run/model_file.h"
 #include "ringgrad/par/session.h"
 #include "ringgrad/par/verify.h"
 
@@ -206,8 +206,9 @@ void TrainingRun::check_data(const data::TrainTest& data) {
         if (!was || *was == text) continue;
         RG_CHECK(settings_.new_data, "--resume: expected the ", name_of(set), " of ", file.source, ", ", *was, ", got ",
                  text, "; give the same --data, or add --new-data to go on with the changed images");
-        RG_CHECK(file.number("batch") == 0, "--new-data: expected a checkpoint from the end of an epoch, got one after ",
-                 file.number("batch"), " mini-batches (", file.source, ")");
+        RG_CHECK(file.number("batch") == 0,
+                 "--new-data: expected a checkpoint from the end of an epoch, got one after ", file.number("batch"),
+                 " mini-batches (", file.source, ")");
     }
 }
 

@@ -199,11 +199,11 @@ private:
     bool untested_ = false;     // true if steps have followed the last complete epoch; false in epoch 1
     bool stop_request_ = false; // from the trial or from a file in the folder
     Length length_;
-    Metadata model_, data_; // data_: the fingerprints of both sets
-    std::string held_out_;  // names of the held-out images, one per line
-    double epoch_begin_ = 0, last_step_ = 0;    // their difference is the epoch's training time
-    double last_accuracy_ = -1;                 // accuracy after the last complete epoch in this process; -1: none
-    double images_at_begin_ = 0;                // number of this epoch's images that were done at begin_epoch()
+    Metadata model_, data_;                  // data_: the fingerprints of both sets
+    std::string held_out_;                   // names of the held-out images, one per line
+    double epoch_begin_ = 0, last_step_ = 0; // their difference is the epoch's training time
+    double last_accuracy_ = -1;              // accuracy after the last complete epoch in this process; -1: none
+    double images_at_begin_ = 0;             // number of this epoch's images that were done at begin_epoch()
 };
 
 } // namespace rg
