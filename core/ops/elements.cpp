@@ -289,10 +289,13 @@ Tensor upsample(const Tensor& x, int64_t factor) {
     const int64_t n = x.extent(0), h = x.extent(1), w = x.extent(2), c = x.extent(3);
     // concat() over channels repeats the channels of each pixel. In memory, this is the pixel, repeated along its row.
     // In the same way, concat() over [n h 1 w*factor*c] repeats whole rows.
-    const std::vector<Tensor> pixels(size_t(factor), x);
+    // In f32, since the gradient of a pixel is a sum over its copies.
+    const Tensor exact = x.dtype() == DType::bf16 ? cast(x, DType::f32) : x;
+    const std::vector<Tensor> pixels(size_t(factor), exact);
     const Tensor wide = concat(pixels).reshape({n, h, 1, w * factor * c});
     const std::vector<Tensor> rows(size_t(factor), wide);
-    return concat(rows).reshape({n, h * factor, w * factor, c});
+    const Tensor y = concat(rows).reshape({n, h * factor, w * factor, c});
+    return x.dtype() == DType::bf16 ? cast(y, DType::bf16) : y;
 }
 
 Tensor dropout(const Tensor& x, float probability, const Tensor& seed, uint32_t stream) {
