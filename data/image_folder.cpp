@@ -232,7 +232,7 @@ TrainTest ImageFolder::read(Conversion& conversion) const {
                 RG_CHECK(image.length == 0 || empty.rfind('/', empty.size() - 2) + 1 != image.position ||
                              !empty.starts_with(std::string_view(image.path).substr(0, image.position)),
                          "image folder: expected images, got none (", folder_, "/", empty.substr(0, empty.size() - 1),
-                         ")");
+                         "); remove the folder, or add images");
     TrainTest sets{read(layout_.train, classes, conversion), read(layout_.test, classes, conversion), "",
                    layout_.warnings};
     if (classes.size() == 1) sets.warnings.push_back(cat("warning: all images have one class, ", classes[0]));

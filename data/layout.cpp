@@ -14,7 +14,7 @@ namespace {
 
 using Listed = Layout::Image;
 
-/// What the name of a folder says about the images in it. `validation` is the test set only if there is no `test`.
+/// The sets that names of folders stand for. `validation` is the test set only if there is no `test`.
 enum class SetKind : uint8_t { none, train, test, validation };
 
 SetKind kind_of(std::string_view name) {

@@ -42,6 +42,7 @@ public:
                 if (::flock(file_, LOCK_SH | LOCK_NB) != 0) continue;
                 if (is_ready()) return;
                 if (::flock(file_, LOCK_EX | LOCK_NB) == 0) break;
+                ::flock(file_, LOCK_UN); // or two processes could wait for each other
             }
             alone_ = true;
         } catch (...) {
