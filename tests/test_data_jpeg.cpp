@@ -198,7 +198,7 @@ TEST_SUITE("data") {
             bool same = true;
             for (int64_t y = 0; y < h; ++y)
                 for (int64_t x = 0; x < w; ++x) {
-                    // Where the sides of the stored image go, by the table of Exif 2.32, section 4.6.4
+                    // Moves the sides of the stored image as the table in Exif 2.32, section 4.6.4, says.
                     const std::array<std::array<int64_t, 2>, 9> target = {{{},
                                                                            {x, y},
                                                                            {w - 1 - x, y},
