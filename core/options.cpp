@@ -369,6 +369,8 @@ void finish_output() {
     errno = 0;
     std::cout.flush();
     const bool written = std::fflush(stdout) == 0 && !std::ferror(stdout) && std::cout.good();
+    // If an earlier write failed and nothing is left to write, only another write finds the cause.
+    if (!written && !errno && ::write(STDOUT_FILENO, "\n", 1) > 0) errno = 0;
     RG_CHECK(written, "standard output: expected to write all of it, got ", errno ? std::strerror(errno) : "an error",
              "; the output is incomplete");
 }
