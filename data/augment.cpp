@@ -12,14 +12,14 @@ Normalise normalisation_of(const ImageSet& set) {
              set.count, " images of ", set.channels);
     Normalise result;
     const double pixels = double(set.count * set.height * set.width);
+    ImageRecord sums; // exact, in integers
+    for (int64_t i = 0; i < set.count; ++i) {
+        const ImageRecord image = set.record(i);
+        for (size_t c = 0; c < size_t(set.channels); ++c)
+            sums.sums[c] += image.sums[c], sums.squares[c] += image.squares[c];
+    }
     for (size_t c = 0; c < size_t(set.channels); ++c) {
-        // Sums of bytes and of their squares are exact in integers.
-        uint64_t sum = 0, squares = 0;
-        for (size_t i = c; i < set.pixels.size(); i += size_t(set.channels)) {
-            sum += set.pixels[i];
-            squares += uint64_t{set.pixels[i]} * set.pixels[i];
-        }
-        const double mean = double(sum) / pixels, variance = double(squares) / pixels - mean * mean;
+        const double mean = double(sums.sums[c]) / pixels, variance = double(sums.squares[c]) / pixels - mean * mean;
         result.mean[c] = float(mean / 255);
         if (variance > 0) result.deviation[c] = float(std::sqrt(variance) / 255);
     }

@@ -52,16 +52,16 @@ struct Interval {
 /// centre, and flipped. A translation by up to N pixels with Fill::zero has the same distribution as torchvision's
 /// RandomCrop(size, padding=N), if that keeps the size of the images.
 struct Augment {
-    bool flip = false;          // mirrors each image left to right with probability 1/2
+    bool flip = false;             // mirrors each image left to right with probability 1/2
     bool alternating_flip = false; // mirrors a fixed random half left to right in even epochs, the others in odd ones
-    bool flip_vertical = false; // mirrors each image top to bottom with probability 1/2
-    int64_t translate_x = 0;    // largest shift in pixels, to the left and to the right
-    int64_t translate_y = 0;    // the same, up and down
-    double rotate = 0;          // largest angle in degrees, in both directions
-    Interval scale{1, 1};       // factor by which the picture grows
-    Fill fill = Fill::zero;     // how to fill the pixels that translation, rotation or scale uncover
-    int64_t crop = 0;           // side of a square window in pixels; 0: the whole image
-    bool random_crop = true;    // true: `crop` has a random place; false: it is central; not used with crop_area
+    bool flip_vertical = false;    // mirrors each image top to bottom with probability 1/2
+    int64_t translate_x = 0;       // largest shift in pixels, to the left and to the right
+    int64_t translate_y = 0;       // the same, up and down
+    double rotate = 0;             // largest angle in degrees, in both directions
+    Interval scale{1, 1};          // factor by which the picture grows
+    Fill fill = Fill::zero;        // how to fill the pixels that translation, rotation or scale uncover
+    int64_t crop = 0;              // side of a square window in pixels; 0: the whole image
+    bool random_crop = true;       // true: `crop` has a random place; false: it is central; not used with crop_area
     /// Range of a random window's area, as a fraction of the image's area; {1, 1}: off. The window has a random place
     /// and an aspect ratio of about 3/4 to 4/3. If none of 10 random windows fits into the image, a large central one
     /// is used. It is resized to the size of the image or, with `crop`, to that of the square window. This is like

@@ -44,31 +44,28 @@ std::vector<std::string> parse_class_names(std::string_view text) {
     return names;
 }
 
-ImageSet parse_cifar(Bytes bytes, CifarKind kind, const std::string& name) {
-    ImageSet set;
-    append_cifar(set, bytes, kind, name);
-    return set;
-}
-
-void append_cifar(ImageSet& set, Bytes bytes, CifarKind kind, const std::string& name) {
-    if (set.classes.empty())
-        set = {0, 32, 32, 3, std::move(set.pixels), {}, class_names(kind)}; // keeps reserved memory
+ImageSet parse_cifar(const std::vector<CifarFile>& files, CifarKind kind) {
+    ImageSet set{0, 32, 32, 3, {}, {}, class_names(kind)};
     const size_t record = record_bytes(kind), classes = set.classes.size();
-    RG_CHECK(!bytes.empty() && bytes.size() % record == 0, "cifar: expected a multiple of ", record, " bytes, got ",
-             bytes.size(), " (", name, ", partial record at offset ", bytes.size() / record * record, ")");
-    const size_t records = bytes.size() / record, before = set.pixels.size();
-    set.count += int64_t(records);
-    set.pixels.resize(before + records * kPixels);
-    uint8_t* to = set.pixels.data() + before;
-    for (size_t i = 0; i < records; ++i, to += kPixels) {
-        const size_t label_offset = i * record + label_bytes(kind) - 1;
-        RG_CHECK(bytes[label_offset] < classes, "cifar: expected labels of 0 to ", classes - 1, ", got ",
-                 int(bytes[label_offset]), " (", name, ", record ", i, ", offset ", label_offset, ")");
-        set.labels.push_back(bytes[label_offset]);
-        const uint8_t* from = bytes.data() + label_offset + 1;
-        for (size_t p = 0; p < kPlane; ++p)
-            for (size_t c = 0; c < 3; ++c) to[3 * p + c] = from[c * kPlane + p];
+    for (const auto& [bytes, name] : files) {
+        RG_CHECK(!bytes.empty() && bytes.size() % record == 0, "cifar: expected a multiple of ", record, " bytes, got ",
+                 bytes.size(), " (", name, ", partial record at offset ", bytes.size() / record * record, ")");
+        set.count += int64_t(bytes.size() / record);
     }
+    std::vector<uint8_t> pixels(size_t(set.count) * kPixels);
+    uint8_t* to = pixels.data();
+    for (const auto& [bytes, name] : files)
+        for (size_t i = 0; i < bytes.size() / record; ++i, to += kPixels) {
+            const size_t label_offset = i * record + label_bytes(kind) - 1;
+            RG_CHECK(bytes[label_offset] < classes, "cifar: expected labels of 0 to ", classes - 1, ", got ",
+                     int(bytes[label_offset]), " (", name, ", record ", i, ", offset ", label_offset, ")");
+            set.labels.push_back(bytes[label_offset]);
+            const uint8_t* from = bytes.data() + label_offset + 1;
+            for (size_t p = 0; p < kPlane; ++p)
+                for (size_t c = 0; c < 3; ++c) to[3 * p + c] = from[c * kPlane + p];
+        }
+    set.pixels = std::move(pixels);
+    return set;
 }
 
 CifarKind cifar_kind(Bytes bytes, const std::string& name) {
@@ -90,14 +87,14 @@ TrainTest read_cifar(const std::string& folder) {
     std::vector<std::string> files;
     for (int i = 1; i <= 6 && is_cifar10; ++i) files.push_back(require_file(folder, batch_name(i)));
     if (!is_cifar10) files = {require_file(folder, "train.bin"), require_file(folder, "test.bin")};
-    CifarKind kind = CifarKind::cifar10;
-    TrainTest sets;
-    if (is_cifar10) sets.train.pixels.reserve(size_t{50000} * kPixels);
-    for (const std::string& file : files) {
-        const std::string bytes = read_file(file);
-        if (!is_cifar10 && file == files[0]) kind = cifar_kind(as_bytes(bytes), file);
-        append_cifar(file == files.back() ? sets.test : sets.train, as_bytes(bytes), kind, file);
-    }
+    std::vector<std::string> contents;
+    for (const std::string& file : files) contents.push_back(read_file(file));
+    const CifarKind kind = is_cifar10 ? CifarKind::cifar10 : cifar_kind(as_bytes(contents[0]), files[0]);
+    std::vector<CifarFile> parts;
+    for (size_t i = 0; i < files.size(); ++i) parts.push_back({as_bytes(contents[i]), files[i]});
+    const CifarFile test = parts.back();
+    parts.pop_back();
+    TrainTest sets{parse_cifar(parts, kind), parse_cifar({test}, kind), ""};
     const std::string names_file =
         folder + (kind == CifarKind::cifar10 ? "/batches.meta.txt" : "/fine_label_names.txt");
     std::vector<std::string> names;

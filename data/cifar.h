@@ -16,12 +16,13 @@ enum class CifarKind : uint8_t { cifar10, cifar100 };
 /// Returns the names of the ten classes of CIFAR-10, or "class 0" to "class 99" for CIFAR-100.
 std::vector<std::string> class_names(CifarKind kind);
 
-/// Returns all records of one file. Allocates about as much memory as the file has bytes. Throws Error with the offset
-/// if the file is empty, a record is incomplete, or a label is out of range.
-ImageSet parse_cifar(Bytes bytes, CifarKind kind, const std::string& name);
-/// Does the same, and appends the records to a set, which must be empty or of this kind. After an error the set may
-/// be inconsistent.
-void append_cifar(ImageSet& set, Bytes bytes, CifarKind kind, const std::string& name);
+struct CifarFile {
+    Bytes bytes;
+    std::string name; // for error texts
+};
+/// Returns all records of the files, one after another. Allocates about as much memory as the files have bytes. Throws
+/// Error with the offset if a file is empty, a record is incomplete, or a label is out of range.
+ImageSet parse_cifar(const std::vector<CifarFile>& files, CifarKind kind);
 
 /// Returns the kind whose record size divides the number of bytes; CIFAR-10 if both do. Throws Error otherwise, also
 /// if there are no bytes.

@@ -4,6 +4,7 @@
 #include "ringgrad/core/checksum.h"
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/rng.h"
+#include "ringgrad/data/packed.h"
 
 #include <algorithm>
 #include <cmath>
@@ -38,12 +39,47 @@ Split split(const ImageSet& set, uint64_t seed, Count count) {
 
 } // namespace
 
+ImageRecord record_of(std::span<const uint8_t> image, int64_t channels) {
+    ImageRecord record{checksum({reinterpret_cast<const char*>(image.data()), image.size()})};
+    for (size_t c = 0; c < size_t(channels); ++c)
+        for (size_t i = c; i < image.size(); i += size_t(channels)) {
+            record.sums[c] += image[i];
+            record.squares[c] += uint64_t{image[i]} * image[i];
+        }
+    return record;
+}
+
+Pixels::Pixels(std::vector<uint8_t> bytes) : size_(std::ssize(bytes)) {
+    const auto owner = std::make_shared<const std::vector<uint8_t>>(std::move(bytes));
+    data_ = {owner, owner->data()};
+}
+
+Pixels::Pixels(std::shared_ptr<const PackedFile> file)
+    : data_(file, file->pixels().data()), size_(std::ssize(file->pixels())), file_(file.get()) {}
+
+std::span<const uint8_t> ImageSet::image(int64_t i) const {
+    if (pixels.file()) pixels.file()->check_image(row(i));
+    return {pixels.data() + row(i) * image_bytes(), size_t(image_bytes())};
+}
+
+ImageRecord ImageSet::record(int64_t i) const {
+    return pixels.file() ? pixels.file()->record(row(i)) : record_of(image(i), channels);
+}
+
+void ImageSet::will_need(int64_t i) const {
+    if (pixels.file()) pixels.file()->will_need(row(i));
+}
+
 void ImageSet::check(const std::string& name) const {
     RG_CHECK(count >= 0 && height > 0 && width > 0 && channels > 0 && !classes.empty(),
              "images: expected extents of at least 1 and a class, got ", count, " x ", height, " x ", width, " x ",
              channels, ", ", classes.size(), " classes (", name, ")");
-    RG_CHECK(int64_t(pixels.size()) == count * image_bytes(), "images: expected ", count * image_bytes(),
-             " bytes, got ", pixels.size(), " (", name, ")");
+    RG_CHECK(rows.empty() ? pixels.size() == count * image_bytes() : std::ssize(rows) == count, "images: expected ",
+             count * image_bytes(), " bytes or ", count, " rows, got ", pixels.size(), " and ", rows.size(), " (", name,
+             ")");
+    for (size_t i = 0; i < rows.size(); ++i)
+        RG_CHECK(rows[i] >= 0 && rows[i] < pixels.size() / image_bytes(), "images: expected rows of 0 to ",
+                 pixels.size() / image_bytes() - 1, ", got ", rows[i], " (", name, ", image ", i, ")");
     RG_CHECK(int64_t(labels.size()) == count, "images: expected ", count, " labels, got ", labels.size(), " (", name,
              ")");
     for (size_t i = 0; i < labels.size(); ++i)
@@ -51,9 +87,6 @@ void ImageSet::check(const std::string& name) const {
                  classes.size() - 1, ", got ", labels[i], " (", name, ", image ", i, ")");
     RG_CHECK(targets.empty() || int64_t(targets.size()) == count, "images: expected no targets or ", count, ", got ",
              targets.size(), " (", name, ")");
-    for (size_t i = 0; i < targets.size(); ++i)
-        RG_CHECK(std::isfinite(targets[i]), "images: expected a finite target, got ", targets[i], " (", name,
-                 ", image ", i, ")");
 }
 
 TrainTest described(TrainTest sets, const std::string& what, const std::string& note) {
@@ -91,14 +124,17 @@ std::string fingerprint(const ImageSet& set) {
     const auto sum = [](const auto& values) {
         return checksum({reinterpret_cast<const char*>(values.data()), values.size() * sizeof values[0]});
     };
-    const uint64_t sums[] = {sum(set.pixels), sum(set.labels), sum(set.targets)};
+    std::vector<uint64_t> images(size_t(set.count));
+    for (int64_t i = 0; i < set.count; ++i)
+        images[size_t(i)] = set.pixels.file() ? set.record(i).checksum : sum(set.image(i));
+    const uint64_t sums[] = {sum(images), sum(set.labels), sum(set.targets)};
     return cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ",
                formatted("%016llx", static_cast<unsigned long long>(sum(std::span(sums)))));
 }
 
 Tensor resident(const ImageSet& set) {
     const Tensor pixels = Tensor::empty({set.count, set.height, set.width, set.channels}, DType::u8);
-    pixels.copy_from(Tensor::of<uint8_t>(pixels.shape(), set.pixels));
+    pixels.copy_from(Tensor::of<uint8_t>(pixels.shape(), copy_pixels(set, 0, set.count)));
     return pixels;
 }
 
@@ -124,18 +160,28 @@ Split split_count(const ImageSet& set, int64_t count, uint64_t seed) {
     });
 }
 
+std::vector<uint8_t> copy_pixels(const ImageSet& set, int64_t first, int64_t n) {
+    std::vector<uint8_t> pixels;
+    pixels.reserve(size_t(n * set.image_bytes()));
+    for (int64_t i = first; i < first + n; ++i) {
+        const std::span<const uint8_t> image = set.image(i);
+        pixels.insert(pixels.end(), image.begin(), image.end());
+    }
+    return pixels;
+}
+
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
-    ImageSet part{int64_t(indices.size()), set.height, set.width, set.channels, {}, {}, set.classes};
-    part.pixels.reserve(indices.size() * size_t(set.image_bytes()));
+    ImageSet part{int64_t(indices.size()), set.height, set.width, set.channels, set.pixels, {}, set.classes};
     part.labels.reserve(indices.size());
+    part.rows.reserve(indices.size());
     for (const int64_t i : indices) {
         RG_CHECK(i >= 0 && i < set.count, "subset: expected indices of 0 to ", set.count - 1, ", got ", i);
-        const std::span<const uint8_t> image = set.image(i);
-        part.pixels.insert(part.pixels.end(), image.begin(), image.end());
+        part.rows.push_back(int32_t(set.row(i)));
         part.labels.push_back(set.labels[size_t(i)]);
         if (!set.targets.empty()) part.targets.push_back(set.targets[size_t(i)]);
         if (!set.names.empty()) part.names.push_back(set.names[size_t(i)]);
     }
+    if (indices.empty()) part.pixels = {};
     return part;
 }
 

@@ -1,31 +1,67 @@
 // ImageSet: labelled images in host memory. The readers of data sets return such sets, and the loader (loader.h) can
 // take one. This file also has functions that split sets.
 //
-// Pixels stay bytes until a mini-batch is made, so CIFAR-10 takes 184 MB instead of 737 MB. Splits and orders depend
+// Pixels stay bytes until a mini-batch is made, so CIFAR-10 takes 184 MB instead of 737 MB. Copies and parts of a set
+// share them. They are in memory, or in a file that all processes of a node map (packed.h). Splits and orders depend
 // only on their arguments, so that all ranks compute the same ones without communication.
 #pragma once
 
+#include "ringgrad/core/ops/augment.h"
 #include "ringgrad/core/tensor.h"
 
+#include <array>
+#include <memory>
 #include <span>
 #include <vector>
 
 namespace rg::data {
 
+class PackedFile;
+
+/// A checksum of one image, and the sums of its bytes and of their squares by channel.
+struct ImageRecord {
+    uint64_t checksum = 0;
+    std::array<uint64_t, kMaxImageChannels> sums{}, squares{};
+};
+ImageRecord record_of(std::span<const uint8_t> image, int64_t channels);
+
+/// Bytes of images, one after another. Copies share them.
+class Pixels {
+public:
+    Pixels() = default;
+    Pixels(std::vector<uint8_t> bytes);
+    /// The pixels of a packed set.
+    explicit Pixels(std::shared_ptr<const PackedFile> file);
+
+    int64_t size() const { return size_; }
+    const uint8_t* data() const { return data_.get(); }
+    /// Returns the packed set that the pixels are in, or null if they are in memory.
+    const PackedFile* file() const { return file_; }
+
+private:
+    std::shared_ptr<const uint8_t> data_; // shares the ownership of the vector or the file
+    int64_t size_ = 0;
+    const PackedFile* file_ = nullptr;
+};
+
 struct ImageSet {
     int64_t count = 0, height = 0, width = 0, channels = 0;
-    std::vector<uint8_t> pixels = {}; // [count height width channels]
+    Pixels pixels = {};               // [n height width channels]; n is the count, unless there are rows
     std::vector<int32_t> labels = {}; // [count], each an index into classes
     std::vector<std::string> classes = {};
     std::vector<float> targets = {};     // [count] or empty: a number for each image, such as an angle
     std::vector<std::string> names = {}; // [count] or empty: paths of the images below the folder of the set
+    std::vector<int32_t> rows = {};      // [count] or empty: image i is image rows[i] of `pixels`; empty: image i
 
     int64_t image_bytes() const { return height * width * channels; }
-    std::span<const uint8_t> image(int64_t i) const {
-        return std::span(pixels).subspan(size_t(i * image_bytes()), size_t(image_bytes()));
-    }
+    int64_t row(int64_t i) const { return rows.empty() ? i : rows[size_t(i)]; }
+    /// Returns the pixels of image i. Throws Error if they are in a packed set, and are damaged.
+    std::span<const uint8_t> image(int64_t i) const;
+    ImageRecord record(int64_t i) const;
+    /// Tells the system that image i is about to be read, so that it loads the image from the disk.
+    void will_need(int64_t i) const;
     /// Throws Error unless height, width and channels are positive, there is a class, the vectors match the extents,
-    /// every label has a class, and every target is finite. `name` is for the error text.
+    /// every label has a class, and all rows are in `pixels`. `name` is for the error text.
     void check(const std::string& name) const;
 };
 
@@ -36,6 +72,8 @@ struct TrainTest {
     bool held_out = false;                  // true if the test images are a part of the images for training
 };
 
+inline constexpr const char* kNoCache = "none"; // for LoadOptions::cache
+
 /// How to load images. They become grey (1 channel) or RGB (3 channels), and are resized and cropped to height x width
 /// if that is given (fit() in resize.h). If there is no test set, test_fraction is the fraction of each class held out
 /// for testing, at random by seed. If the fraction is 0, nothing is held out, and one of the sets may be empty.
@@ -45,8 +83,11 @@ struct LoadOptions {
     double test_fraction = 0.2;
     uint64_t seed = 0;
     bool skip_other_images = false; // false: an image that cannot be used is an error (image_folder.h)
+    bool unlabelled = false;        // true: accepts images without a class folder or a target, for predictions
     int processes = 1; // processes of this machine that load the images at the same time, for the check of the memory
-    std::string cache = {}; // folder for copies of remote data (source.h); empty: default_cache()
+    // Folder for packed sets and for copies of remote data (cache.h); empty: default_cache(). With kNoCache, pixels are
+    // in memory, and remote data are copied into default_cache().
+    std::string cache = kNoCache;
 };
 /// Returns the sets with a new `source`, which consists of `what`, their sizes and `note`.
 TrainTest described(TrainTest sets, const std::string& what, const std::string& note = "");
@@ -57,7 +98,7 @@ TrainTest described(TrainTest sets, const std::string& what, const std::string& 
 TrainTest with_test_set(TrainTest sets, TrainTest other);
 
 /// Returns the number and extents of the images, and a checksum of pixels, labels and targets, as a text. Sets with
-/// equal texts train alike.
+/// equal texts train alike. Of a packed set, reads the checksums of the images, and not their pixels.
 std::string fingerprint(const ImageSet& set);
 
 /// Returns all pixels as a u8 tensor [count height width channels], in device memory if the context has a device.
@@ -76,7 +117,11 @@ Split split_fraction(const ImageSet& set, double fraction, uint64_t seed);
 /// Selects `count` images of every class at random by seed. Throws Error if a class has fewer, or `count` is negative.
 Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
 
-/// Returns the images with these indices, in the order of the indices. Throws Error if an index is out of range.
+/// Returns the pixels of images first to first + n - 1, [n height width channels].
+std::vector<uint8_t> copy_pixels(const ImageSet& set, int64_t first, int64_t n);
+
+/// Returns the images with these indices, in the order of the indices. They share the pixels of the set. Throws Error
+/// if an index is out of range.
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
 /// Splits a set with split_fraction(): the selected images are for testing, the others for training. `what` and `note`
 /// describe the set, as in described(). With a fraction of 0, all are for training. Throws Error unless the fraction is

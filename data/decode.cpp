@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <numeric>
 
 namespace rg::data {
 
@@ -34,6 +35,31 @@ private:
     std::map<int64_t, std::string> first_; // texts by image
 };
 
+/// Keeps pixels in memory.
+class Memory final : public PixelSink {
+public:
+    explicit Memory(int processes) : processes_(processes) {}
+    /// Checks the memory: Linux grants more than it has, and would kill this process later, without a message.
+    void begin(int64_t count, int64_t height, int64_t width, int64_t channels) override {
+        image_bytes_ = height * width * channels;
+        const int64_t bytes = count * image_bytes_ * processes_, available = available_memory();
+        RG_CHECK(bytes <= available, "memory: expected at most ", available >> 20,
+                 " MiB for the pixels of images, got ", bytes >> 20, " MiB for ", count, " images ", height, "x", width,
+                 "x", channels, processes_ > 1 ? cat(" on each of ", processes_, " ranks") : "",
+                 "; give a smaller --size, or leave ", "out --cache none");
+        bytes_.resize(size_t(count * image_bytes_));
+    }
+    void put(int64_t i, std::span<const uint8_t> image) override {
+        std::copy(image.begin(), image.end(), bytes_.begin() + std::ptrdiff_t(i * image_bytes_));
+    }
+    Pixels pixels() override { return std::move(bytes_); }
+
+private:
+    const int processes_;
+    int64_t image_bytes_ = 0;
+    std::vector<uint8_t> bytes_;
+};
+
 } // namespace
 
 ImageSize parse_size(const std::string& text) {
@@ -49,8 +75,9 @@ ImageSize parse_size(const std::string& text) {
     return {number(std::string_view(text).substr(0, x)), number(std::string_view(text).substr(x + 1))};
 }
 
-Conversion::Conversion(const LoadOptions& options)
-    : channels_(options.channels),
+Conversion::Conversion(const LoadOptions& options, PixelSink* sink)
+    : sink_(sink),
+      channels_(options.channels),
       processes_(options.processes),
       skip_bad_(options.skip_other_images),
       height_(options.height),
@@ -68,99 +95,76 @@ Image Conversion::converted(const Image& image) {
     return fit(result, height_, width_);
 }
 
-/// Makes room for the pixels of `count` more images. Linux grants more memory than it has, and would kill this process
-/// later, without a message.
-void Conversion::reserve(ImageSet& set, int64_t count) const {
-    constexpr int64_t kCopies = 2; // sets are divided by copying
-    const int64_t bytes = kCopies * count * set.image_bytes() * processes_, available = available_memory();
-    RG_CHECK(bytes <= available, "memory: expected at most ", available >> 20, " MiB for the pixels of images, got ",
-             bytes >> 20, " MiB for ", count, " images ", set.height, "x", set.width, "x", set.channels,
-             processes_ > 1 ? cat(" on each of ", processes_, " ranks") : "", "; give a smaller --size",
-             processes_ > 1 ? ", or start fewer ranks" : "");
-    set.pixels.resize(size_t((set.count + count) * set.image_bytes()));
-}
-
-std::vector<int64_t> Conversion::append(ImageSet& set, int64_t count, const NameOfImage& name, const ReadImage& read) {
+Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadImage& read) {
+    Memory memory(processes_);
+    PixelSink& sink = sink_ ? *sink_ : memory;
     Findings bad, damaged;
     std::vector<uint8_t> is_bad(size_t(count), 0);
-    const auto put = [&](int64_t i, const Image& original) {
-        const Image image = converted(original);
-        if (set.image_bytes() == 0) {
-            first_name_ = name(i);
-            set.height = image.height, set.width = image.width, set.channels = channels_;
-            reserve(set, count);
-        }
-        RG_CHECK(image.height == set.height && image.width == set.width, "images: expected images of one size, ",
-                 set.width, " x ", set.height, " as in ", first_name_, ", got ", image.width, " x ", image.height, " (",
-                 name(i), "); give --size to resize all images");
-        std::copy(image.pixels.begin(), image.pixels.end(),
-                  set.pixels.begin() + std::ptrdiff_t((set.count + i) * set.image_bytes()));
-        if (!original.damage.empty()) damaged.add(i, original.damage);
-    };
+    ImageSet set{count, 0, 0, channels_};
+    std::string first_name;
     const auto add = [&](int64_t i) {
         check_stop();
         Image image;
         try {
-            image = read(i);
+            const Image original = read(i);
+            image = converted(original);
+            RG_CHECK(set.height == 0 || (image.height == set.height && image.width == set.width),
+                     "images: expected images of one size, ", set.width, " x ", set.height, " as in ", first_name,
+                     ", got ", image.width, " x ", image.height, " (", name(i), "); give --size to resize all images");
+            if (!original.damage.empty()) damaged.add(i, original.damage);
         } catch (const Error& error) {
             bad.add(i, error.what());
             is_bad[size_t(i)] = 1;
             return;
         }
-        try {
-            put(i, image);
-        } catch (const Error& error) {
-            if (set.pixels.empty()) throw; // there is no memory
-            bad.add(i, error.what());
-            is_bad[size_t(i)] = 1;
+        if (set.height == 0) {
+            first_name = name(i);
+            set.height = image.height, set.width = image.width;
+            sink.begin(count, set.height, set.width, channels_);
         }
+        sink.put(i, image.pixels);
     };
-    if (set.image_bytes() > 0) reserve(set, count);
     int64_t done = 0;
-    while (done < count && set.image_bytes() == 0) add(done++); // the first good image determines the size of the set
+    while (done < count && set.height == 0) add(done++); // the first good image determines the size of the set
     parallel(count - done, [&](int64_t i) { add(done + i); });
     if (damaged_ == 0 && damaged.count() > 0) first_damage_ = damaged.first().begin()->second;
     damaged_ += damaged.count();
-    std::vector<int64_t> left_out;
-    if (bad.count() == 0) {
-        set.count += count;
-        return left_out;
-    }
-    if (!skip_bad_) {
+    if (bad.count() > 0 && (!skip_bad_ || bad.count() == count)) {
         if (bad.count() == 1) throw Error(bad.first().begin()->second);
         std::string names;
         for (const auto& [i, error] : bad.first()) names += cat(names.empty() ? "" : ", ", name(i));
         fail("images: expected ", count, " good images, got ", bad.count(), " bad ones: ", names,
              bad.count() > std::ssize(bad.first()) ? ", ..." : "", "; the first: ", bad.first().begin()->second);
     }
-    if (left_out_ == 0) first_left_out_ = bad.first().begin()->second;
+    if (left_out_ == 0 && bad.count() > 0) first_left_out_ = bad.first().begin()->second;
     left_out_ += bad.count();
-    const auto pixels = set.pixels.begin();
-    for (int64_t i = 0, to = set.count; i < count; ++i) {
-        if (is_bad[size_t(i)]) {
-            left_out.push_back(i);
-            continue;
-        }
-        const auto from = pixels + std::ptrdiff_t((set.count + i) * set.image_bytes());
-        std::copy(from, from + std::ptrdiff_t(set.image_bytes()), pixels + std::ptrdiff_t(to++ * set.image_bytes()));
-    }
-    set.count += count - bad.count();
-    set.pixels.resize(size_t(set.count * set.image_bytes()));
-    return left_out;
+    set.pixels = sink.pixels();
+    std::vector<int64_t> kept;
+    for (int64_t i = 0; i < count; ++i)
+        if (!is_bad[size_t(i)]) kept.push_back(i);
+    return {std::move(set), std::move(kept)};
 }
 
-void Conversion::convert(ImageSet& set) {
-    if (set.channels == channels_ && (height_ == 0 || (set.height == height_ && set.width == width_))) return;
-    ImageSet result;
-    append(
-        result, set.count, [](int64_t) { return std::string("set"); },
+void Conversion::convert(TrainTest& sets) {
+    const auto as_wanted = [&](const ImageSet& set) {
+        return set.channels == channels_ && (height_ == 0 || (set.height == height_ && set.width == width_));
+    };
+    const int64_t n = sets.train.count;
+    if (!sink_ && as_wanted(sets.train) && (sets.test.count == 0 || as_wanted(sets.test))) return;
+    const Converted all = read(
+        n + sets.test.count, [&](int64_t i) { return i < n ? cat("training image ", i) : cat("test image ", i - n); },
         [&](int64_t i) {
-            const std::span<const uint8_t> pixels = set.image(i);
+            const ImageSet& set = i < n ? sets.train : sets.test;
+            const std::span<const uint8_t> pixels = set.image(i < n ? i : i - n);
             return Image{set.width, set.height, int(set.channels), 8, {pixels.begin(), pixels.end()}};
         });
-    result.labels = std::move(set.labels), result.classes = std::move(set.classes);
-    result.targets = std::move(set.targets);
-    set = std::move(result);
+    for (int32_t first = 0; ImageSet* const set : {&sets.train, &sets.test}) {
+        set->height = all.set.height, set->width = all.set.width, set->channels = channels_;
+        set->pixels = set->count > 0 ? all.set.pixels : Pixels();
+        set->rows.resize(size_t(set->count));
+        std::iota(set->rows.begin(), set->rows.end(), first);
+        first += int32_t(set->count);
+    }
 }
 
 std::string Conversion::text() const {

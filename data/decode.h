@@ -25,17 +25,35 @@ using ReadImage = std::function<Image(int64_t i)>;
 /// Returns the name of image i for error texts.
 using NameOfImage = std::function<std::string(int64_t i)>;
 
+/// Takes the images of a set one by one, in any order.
+class PixelSink {
+public:
+    virtual ~PixelSink() = default;
+    /// Is called once, before the first image. Throws Error if there is no room for `count` images.
+    virtual void begin(int64_t count, int64_t height, int64_t width, int64_t channels) = 0;
+    /// Takes image i. Several threads may call this at the same time, for different images.
+    virtual void put(int64_t i, std::span<const uint8_t> image) = 0;
+    /// Returns the pixels of all images, or nothing if they cannot be read yet.
+    virtual Pixels pixels() = 0;
+};
+
+/// Images that were read together.
+struct Converted {
+    ImageSet set;              // all of them, without labels, classes, targets and names
+    std::vector<int64_t> kept; // those that can be used; subset() in dataset.h selects them
+};
+
 class Conversion {
 public:
-    /// Uses the channels and the size of the options. Throws Error unless the options ask for 1 or 3 channels.
-    explicit Conversion(const LoadOptions& options);
-    /// Appends the pixels of `count` images to a set, but not their labels. The set must be empty, or have images of
-    /// this conversion. If images fail or differ in size from the first image, throws Error, or with
-    /// LoadOptions::skip_other_images leaves them out and returns their numbers. Also throws Error if the memory does
-    /// not suffice, and Stopped after a stop request; then the set is unusable.
-    std::vector<int64_t> append(ImageSet& set, int64_t count, const NameOfImage& name, const ReadImage& read);
-    /// Converts all images of a set, and keeps its labels, classes and targets.
-    void convert(ImageSet& set);
+    /// Uses the channels and the size of the options. The pixels go to `sink`, or if it is null, to memory. A sink
+    /// takes one set. Throws Error unless the options ask for 1 or 3 channels.
+    explicit Conversion(const LoadOptions& options, PixelSink* sink = nullptr);
+    /// Reads `count` images. If images fail or differ in size from the first good one, throws Error, or with
+    /// LoadOptions::skip_other_images leaves them out. Also throws Error if all images fail or if there is no room for
+    /// the pixels, and Stopped after a stop request.
+    Converted read(int64_t count, const NameOfImage& name, const ReadImage& read);
+    /// Converts all images of both sets, and keeps their labels, classes and targets.
+    void convert(TrainTest& sets);
     /// Returns the counts of converted and resized images, as in ", 12 grey images converted to colour", or "".
     std::string text() const;
     /// Returns warnings about images with Image::damage, and about those that were left out.
@@ -44,12 +62,10 @@ public:
 private:
     Image converted(const Image& image);
 
-    void reserve(ImageSet& set, int64_t count) const;
-
+    PixelSink* const sink_;
     const int channels_, processes_;
     const bool skip_bad_;
     const int64_t height_, width_; // 0: all images of a set must have the size of its first one
-    std::string first_name_;       // name of the first image of the latest set
     std::atomic<int64_t> to_colour_ = 0, to_grey_ = 0, resized_ = 0;
     int64_t damaged_ = 0, left_out_ = 0;
     std::string first_damage_, first_left_out_; // Image::damage of the first damaged image; error of the first bad one

@@ -135,7 +135,8 @@ ImageSet draw_digits(int64_t per_class, uint64_t seed) {
     RG_CHECK(per_class >= 1 && per_class <= 100000, "digits: expected 1 to 100000 images per class, got ", per_class);
     const std::vector<std::vector<Glyph>> glyphs = alphabet();
     ImageSet set{10 * per_class, kDigitSide, kDigitSide, 1, {}, {}, {}};
-    set.pixels.reserve(size_t(set.count * set.image_bytes()));
+    std::vector<uint8_t> pixels;
+    pixels.reserve(size_t(set.count * set.image_bytes()));
     for (int32_t digit = 0; digit < 10; ++digit) {
         set.classes.push_back(std::to_string(digit));
         const std::vector<Glyph>& styles = glyphs[size_t(digit)];
@@ -148,11 +149,12 @@ ImageSet draw_digits(int64_t per_class, uint64_t seed) {
             double ink[kDigitSide * kDigitSide] = {};
             for (const Stroke& stroke : styles[rng.uniform_below(uint32_t(styles.size()))])
                 for (size_t p = 1; p < stroke.size(); ++p) draw(ink, place(stroke[p - 1]), place(stroke[p]), radius);
-            for (const double value : ink) set.pixels.push_back(uint8_t(std::lround(ink_of_pen * value)));
+            for (const double value : ink) pixels.push_back(uint8_t(std::lround(ink_of_pen * value)));
             set.labels.push_back(digit);
             set.targets.push_back(float(angle));
         }
     }
+    set.pixels = std::move(pixels);
     return set;
 }
 

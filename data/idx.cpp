@@ -133,7 +133,7 @@ ImageSet read_idx_set(const std::string& images_path, const std::string& labels_
                  images.extent(1),
                  images.extent(2),
                  1,
-                 {pixels.begin(), pixels.end()},
+                 std::vector<uint8_t>(pixels.begin(), pixels.end()),
                  {values.begin(), values.end()},
                  {}};
     const int largest = std::max<int>(9, *std::max_element(values.begin(), values.end()));

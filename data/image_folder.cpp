@@ -53,9 +53,6 @@ void check_link(const fs::directory_entry& entry) {
              entry.path().string(), ")");
 }
 
-/// Returns true for names of files and folders that systems put beside the user's: hidden ones, and previews.
-bool is_hidden(const std::string& name) { return name.starts_with('.') || name == "__MACOSX" || name == "@eaDir"; }
-
 /// The files of a folder, as paths below it.
 struct Listing {
     std::vector<std::string> images, tables, folders;
@@ -112,6 +109,10 @@ std::vector<std::string> without_images(const Listing& listing) {
 }
 
 } // namespace
+
+bool is_hidden(const std::string& name) {
+    return name.starts_with('.') || name == "__MACOSX" || name == "@eaDir" || name == "Thumbs.db";
+}
 
 std::string image_format(const std::string& name, Bytes begin) {
     const std::string_view bytes = as_text(begin.first(std::min(begin.size(), kFormatBytes)));
@@ -191,61 +192,56 @@ float ImageFolder::angle(const Layout::Image& image) const {
     }
 }
 
-ImageSet ImageFolder::read(const std::vector<Layout::Image>& images, const std::vector<std::string>& classes,
-                           Conversion& conversion) const {
-    ImageSet set;
-    set.classes = classes;
-    OtherImages beside;
-    std::vector<std::string> paths;
-    for (const Layout::Image& image : images) {
-        const auto match = std::find(classes.begin(), classes.end(), image.label());
-        if (image.length == 0) {
-            beside.add(path(image), "an image beside the class folders");
-            continue;
-        }
-        RG_CHECK(match != classes.end(), "image folder: expected the ", classes.size(),
-                 " classes of the training set, got ", image.label(), " (", folder_, ")");
-        set.labels.push_back(int32_t(match - classes.begin()));
-        set.names.push_back(image.path);
-        if (!has_angles()) continue;
-        set.targets.push_back(angle(image));
-        RG_CHECK(!std::isnan(set.targets.back()), "image folder: expected a line for ", image.path, " in ", kAnglesFile,
-                 ", got none (", folder_, ")");
+TrainTest ImageFolder::read(Conversion& conversion, bool unlabelled) const {
+    const std::string own_name = fs::canonical(folder_).filename().string();
+    std::vector<std::string> classes = layout_.classes();
+    if (unlabelled) {
+        std::set<std::string> names;
+        for (const std::vector<Layout::Image>* images : {&layout_.train, &layout_.test})
+            for (const Layout::Image& image : *images)
+                names.emplace(image.length > 0 ? image.label() : std::string_view(own_name));
+        classes.assign(names.begin(), names.end());
     }
-    if (!skip_other_images_) beside.check();
-    const auto file = [&](int64_t i) { return folder_ + "/" + set.names[size_t(i)]; };
-    const std::vector<int64_t> left_out =
-        conversion.append(set, std::ssize(set.labels), file, [&](int64_t i) { return read_image(file(i)); });
-    for (auto i = left_out.rbegin(); i != left_out.rend(); ++i) {
-        set.labels.erase(set.labels.begin() + *i), set.names.erase(set.names.begin() + *i);
-        if (!set.targets.empty()) set.targets.erase(set.targets.begin() + *i);
-    }
-    return set;
-}
-
-TrainTest ImageFolder::read(Conversion& conversion) const {
-    const std::vector<std::string> classes = layout_.classes();
     RG_CHECK(!classes.empty(), "image folder: expected class folders of images, got none (", folder_, ")");
+    ImageSet all{.classes = classes};
+    int64_t train = 0; // number of images for training; they come first
+    OtherImages beside;
     for (const std::vector<Layout::Image>* images : {&layout_.train, &layout_.test})
-        for (const Layout::Image& image : *images)
+        for (const Layout::Image& image : *images) {
+            if (image.length == 0 && !unlabelled) {
+                beside.add(path(image), "an image beside the class folders");
+                continue;
+            }
             for (const std::string& empty : empty_folders_) // a folder beside a class folder is one, too
-                RG_CHECK(image.length == 0 || empty.rfind('/', empty.size() - 2) + 1 != image.position ||
+                RG_CHECK(unlabelled || empty.rfind('/', empty.size() - 2) + 1 != image.position ||
                              !empty.starts_with(std::string_view(image.path).substr(0, image.position)),
                          "image folder: expected images, got none (", folder_, "/", empty.substr(0, empty.size() - 1),
                          "); remove the folder, or add images");
-    TrainTest sets{read(layout_.train, classes, conversion), read(layout_.test, classes, conversion), "",
-                   layout_.warnings};
-    if (classes.size() == 1) sets.warnings.push_back(cat("warning: all images have one class, ", classes[0]));
-    const ImageSet &a = sets.train, &b = sets.test;
-    RG_CHECK(a.count == 0 || b.count == 0 || (a.height == b.height && a.width == b.width),
-             "image folder: expected the size of the training images, ", a.width, " x ", a.height, ", got ", b.width,
-             " x ", b.height, " (", folder_, "/", layout_.test_name, "); give --size to resize all images");
+            const std::string_view label = image.length > 0 ? image.label() : own_name;
+            const auto match = std::lower_bound(classes.begin(), classes.end(), label);
+            RG_CHECK(match != classes.end() && *match == label, "image folder: expected the ", classes.size(),
+                     " classes of the training set, got ", label, " (", folder_, ")");
+            all.labels.push_back(int32_t(match - classes.begin()));
+            all.names.push_back(image.path);
+            train += images == &layout_.train;
+            if (!has_angles()) continue;
+            all.targets.push_back(angle(image));
+            RG_CHECK(unlabelled || !std::isnan(all.targets.back()), "image folder: expected a line for ", image.path,
+                     " in ", kAnglesFile, ", got none (", folder_, ")");
+        }
+    if (!skip_other_images_) beside.check();
+    const auto file = [&](int64_t i) { return folder_ + "/" + all.names[size_t(i)]; };
+    const auto [pixels, kept] =
+        conversion.read(std::ssize(all.labels), file, [&](int64_t i) { return read_image(file(i)); });
+    all.count = pixels.count, all.height = pixels.height, all.width = pixels.width, all.channels = pixels.channels;
+    all.pixels = pixels.pixels;
+    const std::span<const int64_t> good = kept;
+    const size_t split = size_t(std::lower_bound(good.begin(), good.end(), train) - good.begin());
+    TrainTest sets{subset(all, good.first(split)), subset(all, good.subspan(split)), "", layout_.warnings};
+    if (classes.size() == 1 && !unlabelled)
+        sets.warnings.push_back(cat("warning: all images have one class, ", classes[0]));
     return sets;
 }
 
-ImageSet read_image_folder(const std::string& folder, int channels, bool skip_other_images) {
-    Conversion conversion({.channels = channels, .skip_other_images = skip_other_images});
-    return ImageFolder(folder, skip_other_images).read(conversion).train;
-}
 
 } // namespace rg::data

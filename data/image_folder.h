@@ -39,15 +39,14 @@ public:
     float angle(const Layout::Image& image) const;
     bool has_angles() const { return !angles_.empty(); }
 
-    /// Reads all images. Throws Error if there are no class folders, a class folder has no images, test images have
-    /// another class than the training images, an image is damaged, images differ in size, an image has no line in an
-    /// existing kAnglesFile or, unless images of the wrong kind are skipped, an image lies beside the class folders.
-    TrainTest read(Conversion& conversion) const;
+    /// Reads all images. With `unlabelled`, an image beside the class folders has the name of the folder itself as its
+    /// class, an image without a line in kAnglesFile has the target NAN, and sets may differ in classes. Throws Error
+    /// if there are no class folders, a class folder has no images, test images have another class than the training
+    /// images, an image is damaged, images differ in size, an image has no line in an existing kAnglesFile or, unless
+    /// images of the wrong kind are skipped, an image lies beside the class folders.
+    TrainTest read(Conversion& conversion, bool unlabelled = false) const;
 
 private:
-    ImageSet read(const std::vector<Layout::Image>& images, const std::vector<std::string>& classes,
-                  Conversion& conversion) const;
-
     const std::string folder_;
     const bool skip_other_images_;
     Layout layout_;
@@ -55,12 +54,12 @@ private:
     std::map<std::string, Angles, std::less<>> angles_; // by the folder of the table, such as "train/"
 };
 
-/// Returns the images of a folder without sets such as train and test, as 1 (grey) or 3 (RGB) channels of 8 bits.
-ImageSet read_image_folder(const std::string& folder, int channels, bool skip_other_images = false);
-
 /// Returns the number of each image path in the text of an angles.csv, after its heading. Throws Error, with `name`,
 /// for a wrong line or a second line for an image.
 Angles parse_angles(const std::string& text, const std::string& name);
+
+/// Returns true for names of files and folders that systems put beside the user's: hidden ones, and previews.
+bool is_hidden(const std::string& name);
 
 /// Returns the format of an image, such as "JPEG", or "" if the file does not look like an image. `begin` is the
 /// beginning of the file; kFormatBytes bytes are enough. If these do not tell the format, the end of the name does.

@@ -6,6 +6,7 @@
 #include "ringgrad/data/loader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <system_error>
 
@@ -47,7 +48,12 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
                                                 options.normalise)
                      : std::nullopt),
       columns_(std::move(columns)) {
-    if (set) set->check("loader"), count_ = set->count;
+    if (set) {
+        set->check("loader"), count_ = set->count;
+        for (size_t i = 0; i < set->targets.size(); ++i)
+            RG_CHECK(std::isfinite(set->targets[i]), "loader: expected a finite target, got ", set->targets[i],
+                     " (image ", i, ")");
+    }
     for (size_t i = 0; i < columns_.size(); ++i) {
         const Column& column = columns_[i];
         RG_CHECK(column.write && column.extents.rank() <= 3, "loader: expected columns with a function and at most 3 ",
@@ -154,7 +160,7 @@ void Loader::work() {
 }
 
 void Loader::write_images(Batch& batch, std::span<const int64_t> samples) const {
-    RG_CHECK(int64_t(set_->pixels.size()) == set_->count * set_->image_bytes(),
+    RG_CHECK(set_->count == count_ && std::ssize(set_->labels) == count_,
              "loader: the set was changed while the loader used it (epoch ", batch.epoch, ", batch ", batch.index, ")");
     const int64_t n = int64_t(samples.size()), h = augmenter_->height(), w = augmenter_->width(), c = set_->channels;
     batch.labels = Tensor::on_host({n}, DType::i32);
@@ -178,16 +184,26 @@ void Loader::write_images(Batch& batch, std::span<const int64_t> samples) const 
     }
 }
 
+Range Loader::positions(int64_t index) const {
+    const int64_t begin = index / options_.parts * options_.batch_size;
+    const Range part = part_range(batch_size(index), options_.ranks, options_.rank + int(index % options_.parts));
+    return {begin + part.begin, begin + part.end};
+}
+
+int64_t Loader::batch_size(int64_t index) const {
+    return std::min(options_.batch_size, count_ - index / options_.parts * options_.batch_size);
+}
+
 Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t index) const {
-    const int64_t number = index / options_.parts, begin = number * options_.batch_size;
-    const int64_t size = std::min(options_.batch_size, count_ - begin);
-    const Range part = part_range(size, options_.ranks, options_.rank + int(index % options_.parts));
+    const auto sample_at = [&](int64_t position) { return order ? (*order)[size_t(position)] : position; };
+    const Range part = positions(index);
     std::vector<int64_t> samples;
-    for (int64_t position = begin + part.begin; position < begin + part.end; ++position)
-        samples.push_back(order ? (*order)[size_t(position)] : position);
+    for (int64_t position = part.begin; position < part.end; ++position) samples.push_back(sample_at(position));
+    if (const int64_t ahead = index + options_.depth; set_ && ahead < end())
+        for (int64_t i = positions(ahead).begin; i < positions(ahead).end; ++i) set_->will_need(sample_at(i));
     Batch batch;
-    batch.epoch = epoch, batch.index = number, batch.first = begin + part.begin;
-    batch.size = part.size(), batch.global_size = size;
+    batch.epoch = epoch, batch.index = index / options_.parts, batch.first = part.begin;
+    batch.size = part.size(), batch.global_size = batch_size(index);
     if (set_) write_images(batch, samples);
     for (const Column& column : columns_) {
         const Tensor values = column.tensor(part.size());

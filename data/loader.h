@@ -58,15 +58,15 @@ struct Batch {
     int64_t epoch = 0, index = 0;
     int64_t size = 0, global_size = 0; // number of samples in this part, and in the whole mini-batch
     int64_t first = 0;                 // position of this part's first sample in the epoch's order
-    Tensor targets = {};     // f32 [n 1]; undefined if the set has no targets
-    std::vector<Tensor> columns = {}; // [n extents...], in the order of the loader's columns
+    Tensor targets = {};               // f32 [n 1]; undefined if the set has no targets
+    std::vector<Tensor> columns = {};  // [n extents...], in the order of the loader's columns
 };
 
 /// The order of the samples: a new random one in every epoch, one random order for all epochs, or that of the set.
 enum class Shuffle : uint8_t { epoch, once, never };
 
 struct LoaderOptions {
-    int64_t batch_size = 256;  // samples per mini-batch on all ranks together
+    int64_t batch_size = 256; // samples per mini-batch on all ranks together
     Shuffle shuffle = Shuffle::epoch;
     bool keep_partial = false; // keeps a last mini-batch that is smaller than the others
     uint64_t seed = 0;         // the same on all ranks
@@ -75,9 +75,9 @@ struct LoaderOptions {
     // Each mini-batch has `ranks` parts (part_range()). next() returns parts `rank` to rank + parts - 1, one per call.
     // With MPI, set `rank` and `ranks` to those of the group; otherwise every rank gets whole mini-batches.
     int rank = 0, ranks = 1, parts = 1;
-    int threads = 1;         // number of background threads; 0: next() does the work itself
-    int depth = 2;           // largest number of parts that background threads prepare ahead
-    bool views = false;      // returns indices and views for the augment op instead of images
+    int threads = 1;    // number of background threads; 0: next() does the work itself
+    int depth = 2;      // largest number of parts that background threads prepare ahead
+    bool views = false; // returns indices and views for the augment op instead of images
 };
 
 class Loader {
@@ -118,6 +118,9 @@ private:
     };
     Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Column> columns);
     void write_images(Batch& batch, std::span<const int64_t> samples) const;
+    /// Returns the positions of part `index` in the epoch's order, and the size of its whole mini-batch.
+    Range positions(int64_t index) const;
+    int64_t batch_size(int64_t index) const;
     Batch make(const std::vector<int64_t>* order, int64_t epoch, int64_t index) const;
     int64_t end() const { return batches_ * options_.parts; }
     void work();

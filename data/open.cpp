@@ -1,13 +1,17 @@
 // Recognises the kind of data in a folder.
 #include "ringgrad/data/open.h"
 
+#include "ringgrad/core/cpu/cpu_scope.h"
+#include "ringgrad/core/text.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/idx.h"
 #include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/packed.h"
 #include "ringgrad/data/sample.h"
 #include "ringgrad/data/source.h"
 
 #include <filesystem>
+#include <iostream>
 
 namespace rg::data {
 
@@ -17,11 +21,38 @@ namespace fs = std::filesystem;
 
 bool holds_records(const std::string& folder) { return find_cifar(folder) != CifarFolder::none || has_idx(folder); }
 
-/// Converts the images of both sets to the channels and the size that the options ask for.
-TrainTest converted(TrainTest sets, const LoadOptions& options, const std::string& what) {
-    Conversion conversion(options);
-    for (ImageSet* const set : {&sets.train, &sets.test}) conversion.convert(*set);
-    return described(std::move(sets), what, conversion.text());
+/// Reads a folder. The pixels go to `sink`, or to memory if it is null.
+Contents read_folder(const std::string& folder, const LoadOptions& options, PixelSink* sink) {
+    Conversion conversion(options, sink);
+    Contents contents;
+    const std::string records = folder.empty() ? "" : records_folder(folder);
+    if (folder.empty() || !records.empty()) {
+        const bool cifar = !records.empty() && find_cifar(records) != CifarFolder::none;
+        contents.sets = records.empty() ? sample() : cifar ? read_cifar(records) : read_idx_sets(records);
+        contents.kind = records.empty() ? "embedded CIFAR-10 sample" : cifar ? "CIFAR files in " : "IDX files in ";
+        conversion.convert(contents.sets);
+    } else {
+        contents.sets = ImageFolder(folder, options.skip_other_images).read(conversion, options.unlabelled);
+        contents.kind = "images in ";
+        for (std::string& warning : conversion.warnings()) contents.sets.warnings.push_back(std::move(warning));
+    }
+    contents.note = conversion.text();
+    return contents;
+}
+
+/// Throws Error unless the images of a packed set are as the options ask.
+void check_packed(const TrainTest& sets, const LoadOptions& options, const std::string& path) {
+    const ImageSet& set = sets.train.count > 0 ? sets.train : sets.test;
+    RG_CHECK(set.channels == options.channels && (options.height == 0 || options.height == set.height) &&
+                 (options.width == 0 || options.width == set.width),
+             "data: expected images of ", options.height, "x", options.width, "x", options.channels, ", got ",
+             set.height, "x", set.width, "x", set.channels, " in a packed set (", path,
+             "); give the folder that it was made from");
+}
+
+void check_folder(const std::string& folder, const std::string& shown) {
+    RG_CHECK(fs::is_directory(folder), "data: expected a folder, got ", fs::exists(folder) ? "a file" : "nothing", " (",
+             shown, "); tools/get_cifar10.sh fetches CIFAR-10");
 }
 
 } // namespace
@@ -45,25 +76,41 @@ std::string records_folder(const std::string& folder) {
     return "";
 }
 
-TrainTest load_folder(const std::string& folder, const LoadOptions& options, const std::string& shown) try {
-    if (folder.empty()) return converted(sample(), options, "embedded CIFAR-10 sample");
-    RG_CHECK(fs::is_directory(folder), "data: expected a folder, got ", fs::exists(folder) ? "a file" : "nothing", " (",
-             shown, "); tools/get_cifar10.sh fetches CIFAR-10");
-    if (const std::string records = records_folder(folder); !records.empty()) {
-        const bool cifar = find_cifar(records) != CifarFolder::none;
-        return converted(cifar ? read_cifar(records) : read_idx_sets(records), options,
-                         (cifar ? "CIFAR files in " : "IDX files in ") + shown);
+Source open_source(const std::string& path, const LoadOptions& options) try {
+    Source source;
+    const std::shared_ptr<CacheLock> copy = source.locks.emplace_back(copy_source(path, options.cache));
+    source.path = source_folder(path, options.cache);
+    if (source.path.empty() || source.path.ends_with(kPackedEnding) || options.cache == kNoCache) return source;
+    check_folder(source.path, path);
+    try {
+        make_cache(cache_folder(options.cache));
+    } catch (const Error& error) {
+        if (!options.cache.empty()) throw;
+        std::cerr << "warning: " << printable(error.what()) << "; all images are kept in memory\n";
+        return source;
     }
-    Conversion conversion(options);
-    TrainTest sets = ImageFolder(folder, options.skip_other_images).read(conversion);
-    for (std::string& warning : conversion.warnings()) sets.warnings.push_back(std::move(warning));
-    const std::string what = "images in " + shown;
-    if (sets.test.count > 0 && sets.train.count > 0) return described(std::move(sets), what, conversion.text());
+    const CpuScope all_cores;
+    const std::string folder = source.path;
+    source.path = pack(folder, options, copy && copy->temporary(), source.locks.emplace_back(),
+                       [&](PixelSink& sink) { return read_folder(folder, options, &sink); });
+    return source;
+} catch (const fs::filesystem_error& error) {
+    fail("data: cannot read ", error.path1().string(), ": ", error.code().message());
+}
+
+TrainTest load_source(const std::string& path, const LoadOptions& options, const std::string& shown) try {
+    const bool packed = path.ends_with(kPackedEnding) && !fs::is_directory(path);
+    if (!packed && !path.empty()) check_folder(path, shown);
+    Contents contents = packed ? read_packed(path) : read_folder(path, options, nullptr);
+    const std::string what = contents.kind + shown;
+    TrainTest& sets = contents.sets;
+    if (packed) check_packed(sets, options, path);
+    if (sets.test.count > 0 && sets.train.count > 0) return described(std::move(sets), what, contents.note);
     const bool test_alone = sets.train.count == 0;
     RG_CHECK(!test_alone || options.test_fraction == 0, "data: expected images for training, got ", sets.test.count,
              " for testing alone (", shown, ")");
     TrainTest parts =
-        split_sets(test_alone ? sets.test : sets.train, options.test_fraction, options.seed, what, conversion.text());
+        split_sets(test_alone ? sets.test : sets.train, options.test_fraction, options.seed, what, contents.note);
     parts.warnings = std::move(sets.warnings);
     return parts;
 } catch (const fs::filesystem_error& error) {
@@ -71,8 +118,8 @@ TrainTest load_folder(const std::string& folder, const LoadOptions& options, con
 }
 
 TrainTest load(const std::string& path, const LoadOptions& options) {
-    const std::shared_ptr<Copy> copy = copy_source(path, options.cache);
-    return load_folder(source_folder(path, options.cache), options, path);
+    const Source source = open_source(path, options);
+    return load_source(source.path, options, path);
 }
 
 } // namespace rg::data

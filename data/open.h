@@ -2,18 +2,28 @@
 // its own images need not link them.
 #pragma once
 
+#include "ringgrad/data/cache.h"
 #include "ringgrad/data/dataset.h"
 
 namespace rg::data {
 
 /// Reads the data at `path`. An empty path is the embedded sample (sample.h). Otherwise it is a folder, s3://BUCKET/
-/// PREFIX or pipe:COMMAND (source.h). A folder holds CIFAR-10 or CIFAR-100 binary files, IDX files as in MNIST, or
-/// images in class folders, with or without sets such as train and test (layout.h). Throws Error if it holds none of
-/// these, if there are only test images but the options ask to hold some out, or if a reader throws.
+/// PREFIX or pipe:COMMAND (source.h), or a packed set (packed.h). A folder holds CIFAR-10 or CIFAR-100 binary files,
+/// IDX files as in MNIST, or images in class folders, with or without sets such as train and test (layout.h). Throws
+/// Error if it holds none of these, if there are only test images but the options ask to hold some out, or if a reader
+/// throws.
 TrainTest load(const std::string& path, const LoadOptions& options = {});
 
-/// Does the same with a local folder, which may be a copy of the source `shown`.
-TrainTest load_folder(const std::string& folder, const LoadOptions& options, const std::string& shown);
+/// The two steps of load(), for processes of one node that load the same data. First, one of them calls open_source(),
+/// which copies remote data and, unless LoadOptions::cache is kNoCache, makes a packed set on all cores. Then all of
+/// them call load_source() with Source::path. Keep the result until they have returned.
+struct Source {
+    std::string path; // of a folder or a packed set on this node; empty: the embedded sample
+    std::vector<std::shared_ptr<CacheLock>> locks;
+};
+Source open_source(const std::string& path, const LoadOptions& options);
+/// `shown` is the path that the user gave.
+TrainTest load_source(const std::string& path, const LoadOptions& options, const std::string& shown);
 
 /// Returns the folder at or below this one that holds CIFAR or IDX files, or "" if there is none.
 std::string records_folder(const std::string& folder);

@@ -8,6 +8,7 @@
 #include "ringgrad/core/stop.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/data/command.h"
+#include "ringgrad/data/dataset.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -27,95 +28,15 @@ namespace rg::data {
 
 namespace fs = std::filesystem;
 
-/// Holds the lock of a copy: alone while it copies, and then together with others.
-class Copy {
-public:
-    /// Opens the file of the lock. Waits until `is_ready()` returns true while the lock is shared, or else until this
-    /// process has the lock alone. Throws Stopped after a stop request.
-    template <class IsReady>
-    Copy(const std::string& folder, const IsReady& is_ready)
-        : folder_(folder), file_(::open((folder + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)) {
-        RG_CHECK(file_ >= 0, "cache: cannot open ", folder, ".lock: ", std::strerror(errno));
-        try {
-            for (;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
-                check_stop();
-                if (::flock(file_, LOCK_SH | LOCK_NB) != 0) continue;
-                if (is_ready()) return;
-                if (::flock(file_, LOCK_EX | LOCK_NB) == 0) break;
-                ::flock(file_, LOCK_UN); // or two processes could wait for each other
-            }
-            alone_ = true;
-        } catch (...) {
-            ::close(file_);
-            throw;
-        }
-    }
-    ~Copy() {
-        std::error_code ignored;
-        if (temporary_ && ::flock(file_, LOCK_EX | LOCK_NB) == 0) fs::remove_all(folder_, ignored);
-        ::close(file_);
-    }
-    Copy(const Copy&) = delete;
-    Copy& operator=(const Copy&) = delete;
-
-    bool alone() const { return alone_; }
-    /// Lets other processes read the copy, too. Deletes it in the end if it is temporary.
-    void share(bool temporary) {
-        ::flock(file_, LOCK_SH);
-        temporary_ = temporary;
-    }
-
-private:
-    const std::string folder_;
-    const int file_;
-    bool alone_ = false, temporary_ = false;
-};
-
 namespace {
 
-
 constexpr std::string_view kS3 = "s3://", kPipe = "pipe:";
-constexpr double kSilence_s = 300, kProgress_s = 10;
+constexpr double kSilence_s = 300;
 
 std::string variable(const char* name) {
     const char* const value = std::getenv(name);
     return value ? value : "";
 }
-
-/// Creates the folder, readable by this user only, and its missing parents. An existing folder must belong to this user
-/// and be writable by nobody else: other users could put false data into it.
-void make_cache(const std::string& folder) {
-    std::error_code error;
-    fs::create_directories((fs::absolute(folder) / "").parent_path().parent_path(), error);
-    const int reason = error ? error.value() : ::mkdir(folder.c_str(), 0700) == 0 ? 0 : errno;
-    RG_CHECK(reason == 0 || fs::is_directory(folder, error), "cache: cannot make the folder ", folder, ": ",
-             std::strerror(reason), "; choose another --cache");
-    struct stat info;
-    RG_CHECK(::stat(folder.c_str(), &info) == 0, "cache: cannot read ", folder, ": ", std::strerror(errno));
-    RG_CHECK(info.st_uid == ::geteuid(), "cache: expected a folder of your own, got ", folder,
-             ", which is another user's; choose another --cache");
-    RG_CHECK(!(info.st_mode & (S_IWGRP | S_IWOTH)), "cache: expected a folder that only its user can write into, got ",
-             folder, ", which others can write into; run chmod go-w ", shell_word(folder),
-             " or choose another --cache");
-    RG_CHECK(::access(folder.c_str(), W_OK) == 0, "cache: cannot write into ", folder, ": ", std::strerror(errno),
-             "; choose another --cache");
-}
-
-/// Prints a line to standard error when the copying begins, and then every 10 seconds.
-class Progress {
-public:
-    explicit Progress(const std::string& text) : next_(seconds_now() + kProgress_s) { print(text); }
-    template <class Text>
-    void update(const Text& text) {
-        if (seconds_now() < next_) return;
-        next_ += kProgress_s;
-        print(text());
-    }
-
-private:
-    static void print(const std::string& text) { std::cerr << printable(text) << "\n"; }
-    double next_;
-};
 
 /// Throws Error if the folder holds anything but files and folders.
 void check_unpacked(const fs::path& folder) {
@@ -195,17 +116,10 @@ std::string node_name() {
     return name;
 }
 
-std::string default_cache() {
-    const std::string cache = variable("XDG_CACHE_HOME"), home = variable("HOME");
-    RG_CHECK(!cache.empty() || !home.empty(), "cache: expected $HOME or $XDG_CACHE_HOME, got neither; give --cache");
-    return (cache.empty() ? home + "/.cache" : cache) + "/ringgrad";
-}
-
 std::string source_folder(const std::string& path, const std::string& cache) {
     if (!is_remote(path)) return path;
     const std::string source = cat(path, "\n", path.starts_with(kS3) ? variable("S3_ENDPOINT") : "", "\n", node_name());
-    return cat(cache.empty() ? default_cache() : cache, "/",
-               formatted("%016llx", (unsigned long long)checksum(source)));
+    return cat(cache_folder(cache), "/", formatted("%016llx", (unsigned long long)checksum(source)));
 }
 
 std::string sync_command(const std::string& client, const std::string& url, const std::string& folder) {
@@ -225,12 +139,12 @@ std::string sync_command(const std::string& client, const std::string& url, cons
     return cat("rclone sync -v ", shell_word(cat(remote, ":", prefix.substr(kS3.size()))), " ", to);
 }
 
-std::shared_ptr<Copy> copy_source(const std::string& path, const std::string& cache) try {
+std::shared_ptr<CacheLock> copy_source(const std::string& path, const std::string& cache) try {
     if (!is_remote(path)) return nullptr;
-    make_cache(cache.empty() ? default_cache() : cache);
+    make_cache(cache_folder(cache));
     const std::string folder = source_folder(path, cache);
-    const bool bucket = path.starts_with(kS3), keep = bucket || !cache.empty();
-    const auto copy = std::make_shared<Copy>(folder, [&] { return !bucket && keep && fs::is_directory(folder); });
+    const bool bucket = path.starts_with(kS3), keep = bucket || (!cache.empty() && cache != kNoCache);
+    const auto copy = std::make_shared<CacheLock>(folder, [&] { return !bucket && keep && fs::is_directory(folder); });
     if (!copy->alone()) return copy;
     if (bucket) {
         synchronise(path, folder);
@@ -242,7 +156,7 @@ std::shared_ptr<Copy> copy_source(const std::string& path, const std::string& ca
         fs::remove_all(folder);
         unpack_stream(path.substr(kPipe.size()), folder);
     }
-    copy->share(!keep);
+    copy->share(keep ? "" : folder);
     return copy;
 } catch (const fs::filesystem_error& error) {
     fail("data: cannot write ", error.path1().string(), ": ", error.code().message());

@@ -1,13 +1,11 @@
 // Copies data from elsewhere into a local folder: s3://BUCKET/PREFIX with an installed client, and pipe:COMMAND, which
 // prints a tar. So all readers read folders.
 //
-// The copies lie in a cache folder. The name of a copy is a checksum of the source and the node, since a command may
-// contain a secret. Files are readable only by this user. A cache folder that belongs to another user, or that others
-// can write into, is refused. Jobs may share it: they wait while another one copies the same source, or reads a copy
-// that they would change.
+// The copies lie in the cache (cache.h). The name of a copy is a checksum of the source and the node, since a command
+// may contain a secret.
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "ringgrad/data/cache.h"
 
 #include <memory>
 
@@ -19,30 +17,25 @@ bool is_remote(const std::string& path);
 /// Returns the name of this machine.
 std::string node_name();
 
-/// Returns the folder for copies without --cache: ringgrad in $XDG_CACHE_HOME or in ~/.cache. Throws Error if neither
-/// variable is set.
-std::string default_cache();
-
 /// Returns the folder in which copy_source() puts the data of a remote source, or the path itself if it is local.
+/// `cache`: see LoadOptions.
 std::string source_folder(const std::string& path, const std::string& cache);
 
-/// A copy that can be read. No other process changes it until this is destroyed.
-class Copy;
-
 /// Copies a remote source into source_folder(); does nothing if the path is local. Prints its progress to standard
-/// error. Call it in one process per node, and keep the result until all processes of the node have read the copy.
+/// error. Call it in one process per node, and keep the result until all processes of the node have read the copy: no
+/// other process changes it until then.
 ///
 /// A bucket is synchronised in each call by the first of aws, s5cmd and rclone that PATH has: new and changed objects
 /// are copied, and files whose objects are gone are deleted. So a copy that was interrupted goes on where it ended.
 /// The client finds credentials, region and profile by itself; S3_ENDPOINT names another server than Amazon's.
 ///
-/// A tar, compressed or not, is unpacked. If `cache` is given, later calls take the same copy without running the
+/// A tar, compressed or not, is unpacked. If `cache` names a folder, later calls take the same copy without running the
 /// command, until the user deletes it; otherwise the copy is deleted with the result. Several archives one after
 /// another are allowed. Links, devices, duplicates and names that leave the folder are refused.
 ///
 /// Throws Error with the last line that the command or the client printed; for a tar also if it is cut off, or if its
 /// command writes nothing for 300 s. Throws Stopped after a stop request.
-std::shared_ptr<Copy> copy_source(const std::string& path, const std::string& cache);
+std::shared_ptr<CacheLock> copy_source(const std::string& path, const std::string& cache);
 
 /// Returns the command that synchronises a bucket with a folder. `client` is aws, s5cmd or rclone. For tests.
 std::string sync_command(const std::string& client, const std::string& url, const std::string& folder);

@@ -96,11 +96,11 @@ std::string describe_jpeg(Bytes bytes, const std::string& path) {
 
 std::string describe_cifar(Bytes bytes, const std::string& path) {
     const data::CifarKind kind = data::cifar_kind(bytes, path);
-    const data::ImageSet set = data::parse_cifar(bytes, kind, path);
+    const data::ImageSet set = data::parse_cifar({{bytes, path}}, kind);
     const char* name = kind == data::CifarKind::cifar10 ? "CIFAR-10" : "CIFAR-100";
     std::string text = cat(name, ", ", set.count, " records\n");
-    text += line("images", "u8", Shape({set.count, set.height, set.width, set.channels}).str(),
-                 int64_t(set.pixels.size()), [&](size_t i) { return set.pixels[i]; });
+    text += line("images", "u8", Shape({set.count, set.height, set.width, set.channels}).str(), set.pixels.size(),
+                 [&](size_t i) { return set.pixels.data()[i]; });
     text += line("labels", "u8", Shape({set.count}).str(), set.count, [&](size_t i) { return set.labels[i]; });
     text += "  per label";
     for (const int64_t count : data::count_per_label(set)) text += cat(" ", count);
@@ -183,7 +183,7 @@ std::string describe(Bytes bytes, const std::string& path) {
 int run(int argc, const char* const* argv) {
     std::string raw, size;
     std::vector<std::string> paths;
-    data::LoadOptions load_options{.test_fraction = 0};
+    data::LoadOptions load_options{.test_fraction = 0, .cache = ""};
     Options options("inspect",
                     "describes the contents of PNG, JPEG, CIFAR, IDX, safetensors and checkpoint files, and of "
                     "sets of images");

@@ -35,15 +35,17 @@ namespace fs = std::filesystem;
 
 constexpr int32_t kUnknown = -1; // label of an image whose class is not known
 
-/// Images of the size that the network takes, with their names, true classes and true targets.
+/// What is known of an image.
+struct Item {
+    std::string name;
+    int32_t label = kUnknown;
+    float target = NAN; // true value, if the model has one target; NAN: unknown
+};
+
+/// Images of the size that the network takes, with what is known of each.
 struct Images {
-    struct Item {
-        std::string name;
-        int32_t label = kUnknown;
-        float target = NAN; // true value, if the model has one target; NAN: unknown
-    };
-    std::vector<Item> items;
-    std::vector<uint8_t> pixels; // of all items: [items height width channels]
+    data::ImageSet set;
+    std::vector<Item> items; // [count]
 };
 
 /// Reads the images that a command line names.
@@ -51,8 +53,10 @@ class Reader {
 public:
     /// If `only` is not empty, it is a file with the names of images below a folder, one per line. Folders then give
     /// these images alone.
-    Reader(const Predictor& model, bool skip_other_images, const std::string& only)
-        : model_(model), options_(options_of(model, skip_other_images)), conversion_(options_) {
+    Reader(const Predictor& model, bool skip_other_images, const std::string& only) : model_(model) {
+        options_.channels = int(model.task.channels), options_.skip_other_images = skip_other_images;
+        options_.height = model.task.height, options_.width = model.task.width;
+        options_.test_fraction = 0, options_.unlabelled = true;
         if (only.empty()) return;
         const std::vector<std::string> names = split(read_file(only), '\n');
         only_ = {names.begin(), names.end()};
@@ -60,108 +64,79 @@ public:
         RG_CHECK(!only_.empty(), "--only: expected names of images, got none (", only, ")");
     }
 
-    /// Without paths, takes the test images of the embedded sample.
-    Images read(const std::vector<std::string>& paths) {
-        if (paths.empty()) add(data::sample().test, "sample");
-        for (const std::string& path : paths) {
-            const std::shared_ptr<data::Copy> copy = data::copy_source(path, "");
-            const std::string folder = data::source_folder(path, "");
-            const std::string records = fs::is_directory(folder) ? data::records_folder(folder) : "";
-            if (!fs::is_directory(folder))
-                path.ends_with(".bin") ? add_cifar(path) : add_images({path}, {label_of(fs::path(path).parent_path())});
-            else if (!records.empty())
-                add((data::find_cifar(records) != data::CifarFolder::none ? data::read_cifar(records)
-                                                                          : data::read_idx_sets(records))
-                        .test,
-                    path);
-            else
-                add_folder(folder);
+    /// Returns the images of a path; "" stands for the test images of the embedded sample. Of a folder, takes the test
+    /// images, or all images if it has no test set.
+    Images read(const std::string& path) {
+        if (!path.empty() && !data::is_remote(path) && !fs::is_directory(path)) return read_file_of_images(path);
+        data::TrainTest sets = data::load(path, options_);
+        warnings_.insert(warnings_.end(), sets.warnings.begin(), sets.warnings.end());
+        Images images{sets.test.count > 0 ? sets.test : sets.train, {}};
+        if (!only_.empty()) images.set = only_of(sets, path);
+        const data::ImageSet& set = images.set;
+        const std::string folder = path.starts_with("pipe:") ? "" : path.ends_with('/') ? path : path + "/";
+        for (int64_t i = 0; i < set.count; ++i) {
+            Item item{set.names.empty() ? cat(path.empty() ? "sample" : path, "#", i) : folder + set.names[size_t(i)]};
+            const int32_t label = set.labels[size_t(i)];
+            // Files of CIFAR and IDX do not always have names of classes, so these are not compared.
+            if (!set.names.empty())
+                item.label = label_of(set.classes[size_t(label)]);
+            else if (set.classes.size() == model_.classes.size())
+                item.label = label;
+            if (!set.targets.empty() && model_.targets.size() == 1) item.target = set.targets[size_t(i)];
+            images.items.push_back(std::move(item));
         }
-        images_.pixels = std::move(set_.pixels);
-        return std::move(images_);
+        return images;
     }
-    const data::Conversion& conversion() const { return conversion_; }
     /// For users: images that are damaged or left out.
-    std::vector<std::string> warnings() const {
-        std::vector<std::string> all = warnings_;
-        for (const std::string& warning : conversion_.warnings()) all.push_back(warning);
-        return all;
-    }
+    const std::vector<std::string>& warnings() const { return warnings_; }
 
 private:
-    static data::LoadOptions options_of(const Predictor& model, bool skip_other_images) {
-        data::LoadOptions options;
-        options.channels = int(model.task.channels), options.skip_other_images = skip_other_images;
-        options.height = model.task.height, options.width = model.task.width;
-        return options;
-    }
-
-    /// Adds a set of images. Uses their labels only if the set has as many classes as the model. Names cannot be
-    /// compared, since files of CIFAR and IDX do not always have names of classes.
-    void add(const data::ImageSet& set, const std::string& path) {
-        const auto name = [&](int64_t i) { return cat(path, "#", i); };
-        conversion_.append(set_, set.count, name, [&](int64_t i) {
-            const auto pixels = set.image(i);
-            return data::Image{set.width, set.height, int(set.channels), 8, {pixels.begin(), pixels.end()}};
-        });
-        const bool known = set.classes.size() == model_.classes.size();
-        for (int64_t i = 0; i < set.count; ++i)
-            images_.items.push_back({name(i), known ? set.labels[size_t(i)] : kUnknown});
-    }
-    void add_cifar(const std::string& path) {
-        const std::string file = read_file(path);
-        add(data::parse_cifar(data::as_bytes(file), data::cifar_kind(data::as_bytes(file), path), path), path);
-    }
-
-    /// Adds the test images of a folder, or all images if it has no test set. The label of an image is that of a
-    /// training on this folder; in a folder of images alone, it is the folder's name. Takes true targets from
-    /// angles.csv, if it exists there and the model has one target.
-    void add_folder(const std::string& folder) {
-        const data::ImageFolder list(folder, options_.skip_other_images);
-        const data::Layout& layout = list.layout();
-        std::vector<data::Layout::Image> images = layout.test.empty() ? layout.train : layout.test;
-        if (!only_.empty()) {
-            images = layout.train;
-            images.insert(images.end(), layout.test.begin(), layout.test.end());
-            std::erase_if(images, [&](const data::Layout::Image& image) { return !only_.contains(image.path); });
-            RG_CHECK(images.size() == only_.size(), "--only: expected ", only_.size(), " images in ", folder, ", got ",
-                     images.size(), " of them");
+    /// Reads CIFAR records (.bin) or one image, whose class is the name of its folder.
+    Images read_file_of_images(const std::string& path) {
+        data::Conversion conversion(options_);
+        Images images;
+        if (path.ends_with(".bin")) {
+            const std::string file = read_file(path);
+            const data::Bytes bytes = data::as_bytes(file);
+            data::TrainTest sets{data::parse_cifar({{bytes, path}}, data::cifar_kind(bytes, path)), {}, ""};
+            conversion.convert(sets);
+            images.set = std::move(sets.train);
+            for (int64_t i = 0; i < images.set.count; ++i)
+                images.items.push_back({cat(path, "#", i), images.set.classes.size() == model_.classes.size()
+                                                               ? images.set.labels[size_t(i)]
+                                                               : kUnknown});
+        } else {
+            images.set = conversion
+                             .read(
+                                 1, [&](int64_t) { return path; }, [&](int64_t) { return data::read_image(path); })
+                             .set;
+            images.items.push_back({path, label_of(fs::absolute(path).parent_path().filename().string())});
         }
-        RG_CHECK(!images.empty(), "predict: expected images, got none (", folder, ")");
-        warnings_.insert(warnings_.end(), layout.warnings.begin(), layout.warnings.end());
-        std::vector<std::string> files;
-        std::vector<int32_t> labels;
-        std::vector<float> targets;
-        for (const data::Layout::Image& image : images) {
-            files.push_back(list.path(image));
-            labels.push_back(image.length > 0 ? label_of(std::string(image.label())) : label_of(folder));
-            if (model_.targets.size() == 1) targets.push_back(list.angle(image));
-        }
-        add_images(files, labels, targets);
+        for (std::string& warning : conversion.warnings()) warnings_.push_back(std::move(warning));
+        return images;
     }
 
-    void add_images(const std::vector<std::string>& files, const std::vector<int32_t>& labels,
-                    const std::vector<float>& targets = {}) {
-        const std::vector<int64_t> left_out = conversion_.append(
-            set_, std::ssize(files), [&](int64_t i) { return files[size_t(i)]; },
-            [&](int64_t i) { return data::read_image(files[size_t(i)]); });
-        for (size_t i = 0; i < files.size(); ++i)
-            if (!std::binary_search(left_out.begin(), left_out.end(), int64_t(i)))
-                images_.items.push_back({files[i], labels[i], targets.empty() ? NAN : targets[i]});
+    /// Returns the images that --only names.
+    data::ImageSet only_of(const data::TrainTest& sets, const std::string& path) const {
+        std::vector<int64_t> of_train, of_test;
+        for (const auto& [set, indices] : {std::pair(&sets.train, &of_train), {&sets.test, &of_test}})
+            for (int64_t i = 0; i < std::ssize(set->names); ++i)
+                if (only_.contains(set->names[size_t(i)])) indices->push_back(i);
+        RG_CHECK(of_train.size() + of_test.size() == only_.size(), "--only: expected ", only_.size(), " images in ",
+                 path, ", got ", of_train.size() + of_test.size(), " of them");
+        RG_CHECK(of_train.empty() || of_test.empty(), "--only: expected training or test images of ", path,
+                 ", got both");
+        return of_test.empty() ? data::subset(sets.train, of_train) : data::subset(sets.test, of_test);
     }
-    /// Returns the class that has the name of this folder, or kUnknown.
-    int32_t label_of(const fs::path& folder) const {
-        // Removes slashes at the end: parent_path() of "NAME//" is "NAME".
-        const std::string name = fs::path(folder / "").parent_path().filename().string();
+
+    /// Returns the class of that name, or kUnknown.
+    int32_t label_of(const std::string& name) const {
         const auto match = std::find(model_.classes.begin(), model_.classes.end(), name);
         return match == model_.classes.end() ? kUnknown : int32_t(match - model_.classes.begin());
     }
 
     const Predictor& model_;
-    const data::LoadOptions options_;
-    data::Conversion conversion_;
-    data::ImageSet set_;
-    Images images_;
+    data::LoadOptions options_;
     std::vector<std::string> warnings_;
     std::set<std::string> only_;
 };
@@ -189,7 +164,7 @@ public:
 
     /// Takes the prediction for an image, element `i` of `outputs`. Prints it, unless --quiet is given. Adds it to the
     /// summary if the true class or target is known.
-    void add(const Images::Item& image, const Predictor::Outputs& outputs, size_t i) {
+    void add(const Item& image, const Predictor::Outputs& outputs, size_t i) {
         const size_t count = model_.classes.size();
         const auto scores = outputs.scores.span<float>().subspan(i * count, count);
         std::vector<float> targets;
@@ -224,7 +199,7 @@ private:
         return order;
     }
 
-    std::string line(const Images::Item& image, std::span<const float> scores, std::span<const float> targets) const {
+    std::string line(const Item& image, std::span<const float> scores, std::span<const float> targets) const {
         if (format_ == Format::json) return json_line(image, scores, targets);
         const bool csv = format_ == Format::csv;
         const char* const separator = csv ? "," : "\t";
@@ -239,8 +214,7 @@ private:
         }
         return out + "\n";
     }
-    std::string json_line(const Images::Item& image, std::span<const float> scores,
-                          std::span<const float> targets) const {
+    std::string json_line(const Item& image, std::span<const float> scores, std::span<const float> targets) const {
         Json list = Json::array(), numbers = Json::object();
         for (const size_t k : best(scores))
             list.push(Json::object().set("class", model_.classes[k]).set("score", double(scores[k])));
@@ -299,20 +273,22 @@ int predict(const Options& options, Settings& s, par::Group& group) {
     const ContextScope scope(context);
     Predictor model(s.arguments[0], machine.activations());
     Reader reader(model, s.skip_other_images, s.only);
-    const Images images = reader.read({s.arguments.begin() + 1, s.arguments.end()});
+    std::vector<std::string> paths(s.arguments.begin() + 1, s.arguments.end());
+    if (paths.empty()) paths = {""};
+    std::vector<Images> parts;
+    size_t count = 0;
+    for (const std::string& path : paths) count += parts.emplace_back(reader.read(path)).items.size();
     for (const std::string& warning : reader.warnings()) std::cerr << printable(warning) << "\n";
-    const size_t count = images.items.size(), bytes = images.pixels.size() / count, batch = size_t(s.batch_size);
     Printer printer(model, s.json ? Format::json : s.csv ? Format::csv : Format::text, s.top, s.quiet);
     double seconds = 0;
-    for (size_t begin = 0; begin < count; begin += batch) {
-        const size_t n = std::min(batch, count - begin);
-        Predictor::Outputs outputs;
-        seconds +=
-            seconds_of([&] { outputs = model.predict(std::span(images.pixels).subspan(begin * bytes, n * bytes)); });
-        for (size_t i = 0; i < n; ++i) printer.add(images.items[begin + i], outputs, i);
-    }
-    printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(),
-                              reader.conversion().text(), "\n"));
+    for (const auto& [set, items] : parts)
+        for (int64_t begin = 0; begin < set.count; begin += s.batch_size) {
+            const int64_t n = std::min(s.batch_size, set.count - begin);
+            Predictor::Outputs outputs;
+            seconds += seconds_of([&] { outputs = model.predict(data::copy_pixels(set, begin, n)); });
+            for (int64_t i = 0; i < n; ++i) printer.add(items[size_t(begin + i)], outputs, size_t(i));
+        }
+    printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), "\n"));
     return 0;
 }
 

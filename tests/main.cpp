@@ -8,6 +8,7 @@
 #include "ringgrad/core/cpu/isa.h"
 #include "ringgrad/tests/other_locale.h"
 #include "ringgrad/tests/perturb.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <cstdio>
 #include <cstdlib>
@@ -67,6 +68,8 @@ int main(int argc, char** argv) {
             return kSkipped;
         }
     rg::install_perturbation();
+    const rg::TempDir cache; // tests write nowhere else
+    ::setenv("XDG_CACHE_HOME", cache.path().c_str(), 1);
     std::optional<rg::OtherLocale> locale;
     if (std::getenv("RG_LOCALE")) locale.emplace();
     doctest::Context context(argc, argv);

@@ -113,7 +113,7 @@ TEST_SUITE("data") {
                     for (const ImageSet* set : {&sets.train, &sets.test}) {
                         for (int64_t i = 0; i < set->count; ++i)
                             text += cat(set->classes[size_t(set->labels[size_t(i)])], ":", std::filesystem::path(set->names[size_t(i)]).filename().string(), ":",
-                                        int(set->pixels[size_t(i)]), " ");
+                                        int(set->image(i)[0]), " ");
                         text += "| ";
                     }
                     for (const std::string& warning : sets.warnings) text += warning + "\n";

@@ -2,6 +2,7 @@
 // threads and any depth.
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/loader.h"
+#include "ringgrad/tests/image_sets.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
 
@@ -17,9 +18,10 @@ namespace rg::data {
 namespace {
 
 ImageSet random_set(int64_t count, int64_t h, int64_t w, int64_t c) {
-    ImageSet set{count, h, w, c, {}, {}, {"a", "b", "c"}};
     Rng rng(uint64_t(count), Purpose::test);
-    for (int64_t i = 0; i < count * h * w * c; ++i) set.pixels.push_back(uint8_t(rng.next()));
+    std::vector<uint8_t> pixels(static_cast<size_t>(count * h * w * c));
+    for (uint8_t& pixel : pixels) pixel = uint8_t(rng.next());
+    ImageSet set{count, h, w, c, std::move(pixels), {}, {"a", "b", "c"}};
     for (int64_t i = 0; i < count; ++i) set.labels.push_back(int32_t(rng.uniform_below(3)));
     return set;
 }
@@ -287,9 +289,10 @@ TEST_SUITE("data") {
     TEST_CASE("augment: a rotation by 180 degrees and a scale of 2 show the right pixels") {
         // Every angle is drawn from [-180, 180], so compare with the picture that the view's own angle asks for: pixels
         // at a distance from the centre, in a picture whose brightness is 4 * row + column.
-        ImageSet set{1, 31, 33, 1, {}, {0}, {"a"}};
+        std::vector<uint8_t> pixels;
         for (int64_t y = 0; y < 31; ++y)
-            for (int64_t x = 0; x < 33; ++x) set.pixels.push_back(uint8_t(4 * y + x));
+            for (int64_t x = 0; x < 33; ++x) pixels.push_back(uint8_t(4 * y + x));
+        const ImageSet set{1, 31, 33, 1, pixels, {0}, {"a"}};
         const Augmenter a(31, 33, 1, {.rotate = 180, .scale = {2, 2}, .fill = Fill::reflect}, {});
         std::vector<float> out(31 * 33);
         for (int64_t i = 0; i < 50; ++i) {
@@ -493,14 +496,14 @@ TEST_SUITE("data") {
             auto loader = std::make_unique<Loader>(set, o);
             CHECK(contains(error_of([&] { loader->has_next(); }), "expected start() before"));
             CHECK(contains(error_of([&] { loader->next(); }), "expected start() before"));
-            const uint8_t last = set.pixels.back(); // no thread reads before start()
-            set.pixels.pop_back();
+            const int32_t last = set.labels.back(); // no thread reads before start()
+            set.labels.pop_back();
             loader->start(1);
             for (int again = 0; again < 3; ++again)
                 CHECK(contains(error_of([&] { loader->next(); }),
                                "was changed while the loader used it (epoch 1, batch 0)"));
             loader.reset(); // its threads may still read the set
-            set.pixels.push_back(last);
+            set.labels.push_back(last);
             loader = std::make_unique<Loader>(set, o);
             CHECK(take_epoch(*loader, 1).samples.size() == 20);
             CHECK(contains(error_of([&] { loader->next(); }), "only while has_next()"));
@@ -616,7 +619,9 @@ TEST_SUITE("data") {
 
     TEST_CASE("normalisation: mean 0 and variance 1 over the set, per channel") {
         ImageSet set = random_set(7, 3, 5, 2);
-        for (size_t i = 1; i < set.pixels.size(); i += 2) set.pixels[i] = 51; // the second channel is constant
+        std::vector<uint8_t> pixels = pixels_of(set);
+        for (size_t i = 1; i < pixels.size(); i += 2) pixels[i] = 51; // the second channel is constant
+        set.pixels = pixels;
         const Normalise normalise = normalisation_of(set);
         CHECK(normalise.mean[1] == doctest::Approx(0.2));
         CHECK(normalise.deviation[1] == 1);

@@ -10,6 +10,7 @@
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/resize.h"
+#include "ringgrad/tests/image_sets.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
@@ -44,15 +45,17 @@ Vec records(int count, size_t label_bytes, int first, int classes) {
 void write_bytes(const std::string& path, const Vec& bytes) { write_file_atomic(path, as_text(bytes)); }
 
 std::string cifar_error(const Vec& bytes) {
-    return error_of([&] { parse_cifar(bytes, CifarKind::cifar10, "f.bin"); });
+    return error_of([&] { parse_cifar({{bytes, "f.bin"}}, CifarKind::cifar10); });
 }
 
 ImageSet numbered_set(int64_t count, int32_t classes) {
     ImageSet set{count, 1, 2, 1, {}, {}, {}};
+    Vec pixels;
     for (int64_t i = 0; i < count; ++i) {
-        set.pixels.insert(set.pixels.end(), {uint8_t(i), uint8_t(i >> 8)});
+        pixels.insert(pixels.end(), {uint8_t(i), uint8_t(i >> 8)});
         set.labels.push_back(int32_t(i * i % classes));
     }
+    set.pixels = pixels;
     for (int32_t k = 0; k < classes; ++k) set.classes.push_back(cat("k", k));
     return set;
 }
@@ -80,7 +83,7 @@ TEST_SUITE("data") {
             const bool ten = kind == CifarKind::cifar10;
             const size_t label_bytes = ten ? 1 : 2;
             const Vec bytes = records(5, label_bytes, ten ? 7 : 97, ten ? 10 : 100);
-            const ImageSet set = parse_cifar(bytes, kind, "f.bin");
+            const ImageSet set = parse_cifar({{bytes, "f.bin"}}, kind);
             CHECK(cifar_kind(bytes, "f.bin") == kind);
             CHECK(set.count == 5);
             CHECK(set.classes.size() == (ten ? 10 : 100));
@@ -90,7 +93,7 @@ TEST_SUITE("data") {
                 for (size_t y = 0; y < 32; ++y)
                     for (size_t x = 0; x < 32; ++x)
                         for (size_t c = 0; c < 3; ++c)
-                            equal &= set.pixels[((n * 32 + y) * 32 + x) * 3 + c] ==
+                            equal &= set.pixels.data()[((n * 32 + y) * 32 + x) * 3 + c] ==
                                      bytes[n * (label_bytes + 3072) + label_bytes + c * 1024 + y * 32 + x];
             CHECK(equal);
         }
@@ -203,7 +206,7 @@ TEST_SUITE("data") {
         write_bytes(dir / "t10k-images-idx3-ubyte", idx_file(8, {1, 2, 1}, {9, 8}));
         write_bytes(dir / "t10k-labels-idx1-ubyte", idx_file(8, {1}, {11}));
         const TrainTest sets = load(dir.path(), {.channels = 1});
-        CHECK(sets.train.pixels == Vec{1, 2, 3, 4});
+        CHECK(pixels_of(sets.train) == Vec{1, 2, 3, 4});
         CHECK(sets.train.labels == std::vector<int32_t>{7, 1});
         CHECK(sets.train.channels == 1);
         CHECK(sets.train.classes.size() == 12);
@@ -232,16 +235,16 @@ TEST_SUITE("data") {
             write(dir, names);
             std::filesystem::create_directories(dir / "train-images-idx3-ubyte"); // some archives unpack to this
             const TrainTest sets = load(dir.path(), {.channels = 1});
-            CHECK(sets.train.pixels == Vec{0, 0});
+            CHECK(pixels_of(sets.train) == Vec{0, 0});
             CHECK(sets.train.labels == std::vector<int32_t>{1});
-            CHECK(sets.test.pixels == Vec{2, 2});
+            CHECK(pixels_of(sets.test) == Vec{2, 2});
             CHECK(sets.test.labels == std::vector<int32_t>{3});
         }
         const TempDir dir;
         write(dir, {"emnist-digits-train-images-idx3-ubyte", "emnist-digits-train-labels-idx1-ubyte",
                     "emnist-digits-test-images-idx3-ubyte", "emnist-digits-test-labels-idx1-ubyte"});
         write_bytes(dir / "emnist-digits-train-images-idx3-ubyte.gz", {1, 2, 3}); // load() takes the other one
-        CHECK(load(dir.path(), {.channels = 1}).train.pixels == Vec{0, 0});
+        CHECK(pixels_of(load(dir.path(), {.channels = 1}).train) == Vec{0, 0});
         write_bytes(dir / "emnist-letters-train-images-idx3-ubyte.gz", {1, 2, 3});
         CHECK(contains(error_of([&] { load(dir.path()); }),
                        "idx: expected one file like train-images-idx3-ubyte, got emnist-digits-train-images-idx3-ubyte "
@@ -344,7 +347,7 @@ TEST_SUITE("data") {
         CHECK(sets.train.names == std::vector<std::string>{"cat/1.png", "cat/2.jpg", "cat/3", "dog/1.png", "dog/4.txt",
                                                            "dog/5.png_"});
         CHECK(sets.train.labels == std::vector<int32_t>{0, 0, 0, 1, 1, 1});
-        CHECK(int64_t(sets.train.pixels.size()) == sets.train.count * sets.train.image_bytes());
+        CHECK(pixels_of(sets.train) == Vec(6 * 2 * 2 * 3, 1));
         REQUIRE(sets.warnings.size() == 1);
         CHECK(contains(sets.warnings[0], "1 file is left out: "));
         CHECK(contains(sets.warnings[0], dir / "dog/8.png"));
@@ -357,7 +360,7 @@ TEST_SUITE("data") {
         const std::string error = error_of([&] {
             load(dir.path(), {.height = 512, .width = 512, .test_fraction = 0, .processes = 1 << 24});
         });
-        CHECK(contains(error, "MiB for 2 images 512x512x3 on each of 16777216 ranks; give a smaller --size, or start"));
+        CHECK(contains(error, "MiB for 2 images 512x512x3 on each of 16777216 ranks; give a smaller --size, or leave out"));
     }
 
     TEST_CASE("image folder: counts files that are damaged but readable in one warning") {
@@ -381,7 +384,7 @@ TEST_SUITE("data") {
                                              reason("set/train/dog/1.png")};
         const TrainTest sets = load(dir / "set");
         CHECK(sets.warnings == three);
-        CHECK(sets.train.pixels == load(dir / "more", {.test_fraction = 0}).train.pixels);
+        CHECK(pixels_of(sets.train) == pixels_of(load(dir / "more", {.test_fraction = 0}).train));
         const TrainTest joined = with_test_set(sets, load(dir / "more"));
         REQUIRE(joined.warnings.size() == 2);
         CHECK(joined.warnings[0] == three[0]);
@@ -398,7 +401,7 @@ TEST_SUITE("data") {
         };
         for (const int threads : {2, 5}) {
             const ImageSet set = with_threads(threads);
-            CHECK(set.pixels == alone.pixels);
+            CHECK(pixels_of(set) == pixels_of(alone));
             CHECK(set.labels == alone.labels);
         }
         // The error has the number of bad files, damaged or of another size, and names the first ones.
@@ -455,10 +458,9 @@ TEST_SUITE("data") {
                 fail("image ", i);
             };
             Conversion conversion({.channels = 1});
-            ImageSet set;
             CHECK(error_of([&] {
-                      conversion.append(
-                          set, 3, [](int64_t i) { return cat(i); }, read);
+                      conversion.read(
+                          3, [](int64_t i) { return cat(i); }, read);
                   }) == "images: expected 3 good images, got 2 bad ones: 1, 2; the first: image 1");
         }
     }
@@ -501,7 +503,8 @@ TEST_SUITE("data") {
         write_bytes(dir / "idx/t10k-labels-idx1-ubyte", idx_file(8, {1}, {1}));
         const TrainTest idx = load(dir / "idx");
         CHECK(idx.train.channels == 3);
-        CHECK(Vec(idx.test.pixels.begin(), idx.test.pixels.begin() + 6) == Vec{9, 9, 9, 8, 8, 8});
+        const Vec test = pixels_of(idx.test);
+        CHECK(Vec(test.begin(), test.begin() + 6) == Vec{9, 9, 9, 8, 8, 8});
         CHECK(idx.train.labels == std::vector<int32_t>{7, 1});
         CHECK(contains(idx.source, "2 + 1 images 2x3x3, 10 classes, 3 grey images converted to colour"));
         const Image first = fit(Image{3, 2, 1, 8, {1, 2, 3, 4, 5, 6}}, 4, 4);
@@ -524,9 +527,9 @@ TEST_SUITE("data") {
 
     TEST_CASE("test data: have the classes and the size of the training images") {
         const auto set_of = [](std::vector<std::string> classes, std::vector<int32_t> labels) {
-            ImageSet set{int64_t(labels.size()), 1, 2, 1, Vec(labels.size() * 2), labels, std::move(classes)};
-            std::iota(set.pixels.begin(), set.pixels.end(), uint8_t(0));
-            return set;
+            Vec pixels(labels.size() * 2);
+            std::iota(pixels.begin(), pixels.end(), uint8_t(0));
+            return ImageSet{int64_t(labels.size()), 1, 2, 1, pixels, labels, std::move(classes)};
         };
         const TrainTest sets{set_of({"a", "b"}, {0, 0, 1}), set_of({"a", "b"}, {1}), "A"};
         const TrainTest all{set_of({"b", "a"}, {0, 1}), {}, "B"}; // no test set: all images are tested on
@@ -534,7 +537,7 @@ TEST_SUITE("data") {
         CHECK(joined.train.labels == sets.train.labels);
         CHECK(joined.test.labels == std::vector<int32_t>{1, 0});
         CHECK(joined.test.classes == sets.train.classes);
-        CHECK(joined.test.pixels == all.train.pixels);
+        CHECK(pixels_of(joined.test) == pixels_of(all.train));
         CHECK(joined.source == "A; tested on B");
         CHECK(with_test_set(sets, {all.train, set_of({"a", "b"}, {0}), ""}).test.count == 1);
         const auto error = [&](const ImageSet& test) {
@@ -587,14 +590,15 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { load(dir / "two"); }), "got emu"));
         fs::remove_all(dir / "two/test/emu");
         write_grey(dir / "two/test/dog/1.png", 3, 2, 2);
-        CHECK(contains(error_of([&] { load(dir / "two"); }), "size of the training images, 2 x 2, got 3 x 2"));
+        CHECK(contains(error_of([&] { load(dir / "two"); }), "expected images of one size, 2 x 2 as in " + dir / "two/train/cat/1.png, got 3 x 2"));
         CHECK(contains(error_of([&] { load(dir / "two/test/dog/1.png"); }), "expected a folder, got a file"));
 
         // Another seed selects other images.
-        CHECK(load(dir / "all", {.seed = 3}).test.pixels == load(dir / "all", {.seed = 3}).test.pixels);
+        const auto test_pixels = [&](uint64_t seed) { return pixels_of(load(dir / "all", {.seed = seed}).test); };
+        CHECK(test_pixels(3) == test_pixels(3));
         int others = 0;
         for (uint64_t seed = 4; seed < 8; ++seed)
-            others += load(dir / "all", {.seed = seed}).test.pixels != load(dir / "all", {.seed = 3}).test.pixels;
+            others += test_pixels(seed) != test_pixels(3);
         CHECK(others > 0);
 
         fs::remove_all(dir / "two/train");
@@ -651,7 +655,7 @@ TEST_SUITE("data") {
         CHECK_THROWS_AS(part_range(4, 2, 3), Error);
         const ImageSet part = partition(numbered_set(10, 3), 4, 1);
         CHECK(part.count == 3);
-        CHECK(part.pixels == Vec{3, 0, 4, 0, 5, 0});
+        CHECK(pixels_of(part) == Vec{3, 0, 4, 0, 5, 0});
         CHECK(part.labels == std::vector<int32_t>{0, 1, 1});
     }
 
@@ -678,8 +682,12 @@ TEST_SUITE("data") {
         CHECK(contains(error_of([&] { set.check("s"); }), "labels of 0 to 2, got 3 (s, image 4)"));
         set.labels.pop_back();
         CHECK(contains(error_of([&] { set.check("s"); }), "expected 5 labels, got 4"));
-        set.pixels.pop_back();
-        CHECK(contains(error_of([&] { set.check("s"); }), "expected 10 bytes, got 9"));
+        set.labels.push_back(0);
+        set.rows = {0, 1, 2, 3, 5};
+        CHECK(contains(error_of([&] { set.check("s"); }), "rows of 0 to 4, got 5 (s, image 4)"));
+        set.rows.clear();
+        set.pixels = Vec(9);
+        CHECK(contains(error_of([&] { set.check("s"); }), "expected 10 bytes or 5 rows, got 9 and 0"));
     }
 
 } // TEST_SUITE

@@ -221,8 +221,8 @@ TEST_SUITE("models") {
         data::ImageSet set{1, 1, 1, 1, {}, {0}, {"a", "b"}};
         for (const auto& [text, coded] :
              {std::pair("f", "Zg=="), {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}}) {
-            set.pixels.assign(text, text + std::string_view(text).size());
-            set.width = int64_t(set.pixels.size());
+            set.pixels = std::vector<uint8_t>(text, text + std::string_view(text).size());
+            set.width = set.pixels.size();
             const Prediction wrong{1, 1};
             CHECK(report_confusion(set, {&wrong, 1}).at("mistakes").as_array()[0].at("pixels").as_string() == coded);
         }

@@ -266,7 +266,7 @@ TEST_SUITE("models") {
         double now = 0;
         TrialsReport all(folder.path(), rows, {}, options, [&] { return now; });
 
-        const data::ImageSet set{2, 1, 1, 1, {1, 2}, {0, 1}, {"a", "b"}};
+        const data::ImageSet set{2, 1, 1, 1, std::vector<uint8_t>{1, 2}, {0, 1}, {"a", "b"}};
         RunFolder run = RunFolder::create(folder / "trials", "train", "1");
         Report own(run, Json::object().set("options", Json::object().set("lr", 1.5)));
         own.set("tested", "validation");

@@ -99,9 +99,10 @@ Trained train_alone(Device* device, DType type, bool accelerate = true) {
 
 TEST_SUITE("simt") {
     TEST_CASE("device: views of resident images are those that the loader makes") {
-        data::ImageSet set{50, 9, 7, 3, {}, {}, {"a", "b"}};
         Rng random(4, Purpose::test);
-        for (int64_t i = 0; i < set.count * set.image_bytes(); ++i) set.pixels.push_back(uint8_t(random.next()));
+        std::vector<uint8_t> pixels(50 * 9 * 7 * 3);
+        for (uint8_t& pixel : pixels) pixel = uint8_t(random.next());
+        data::ImageSet set{50, 9, 7, 3, pixels, {}, {"a", "b"}};
         for (int64_t i = 0; i < set.count; ++i) set.labels.push_back(int32_t(random.uniform_below(2)));
         const data::Augment shifts{.flip = true, .translate_x = 4, .translate_y = 6};
         const data::Augment turns{

@@ -125,7 +125,7 @@ void bench_cifar(const Settings& s, bool from_folder) {
         return bench_pipeline(s, "cifar", s.data, read);
     }
     const std::vector<uint8_t> records = cifar_records(data::sample().train, 10);
-    const auto parse = [&] { return data::parse_cifar(records, data::CifarKind::cifar10, "sample"); };
+    const auto parse = [&] { return data::parse_cifar({{records, "sample"}}, data::CifarKind::cifar10); };
     bench_pipeline(s, "cifar", "sample_x10", parse);
 }
 
@@ -316,12 +316,12 @@ void run(const Settings& s) {
     const bool records = !s.data.empty() && data::find_cifar(s.data) != data::CifarFolder::none;
     const bool folders = !s.data.empty() && !records;
     if (!folders) bench_cifar(s, records);
-    if (folders) bench_pipeline(s, "png_folder", s.data, [&] { return data::read_image_folder(s.data, 3); });
+    const auto read = [](const std::string& path) { return data::load(path, {.test_fraction = 0}).train; };
+    if (folders) bench_pipeline(s, "png_folder", s.data, [&] { return read(s.data); });
     if (!records && !folders) {
         const TempFolder folder;
         write_folders(data::sample().train, folder.path());
-        const auto read = [&] { return data::read_image_folder(folder.path(), 3); };
-        bench_pipeline(s, "png_folder", "sample", read);
+        bench_pipeline(s, "png_folder", "sample", [&] { return read(folder.path()); });
     }
     if (!records) bench_png_files(s, folders);
 }

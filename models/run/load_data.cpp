@@ -60,9 +60,11 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "kept; one number stands for both (default: as they are)")
         .metavar("H[xW]")
         .basic();
-    o.add("cache", &cache,
-          "folder for copies of s3: and pipe:; a tar is then copied once for all runs, until you delete it (default: "
-          "~/.cache/ringgrad for s3:, and a new copy in each run for pipe:)")
+    o.add(
+         "cache", &cache,
+         "folder for decoded images, which later runs use again, and for copies of s3: and pipe:; a tar is then copied "
+         "once for all runs, until you delete it; none: keep all images in the memory of each rank (default: "
+         "~/.cache/ringgrad, with a new copy of pipe: in each run)")
         .metavar("DIR");
     o.add(
         "skip-other-images", &skip_other_images,
@@ -116,10 +118,10 @@ data::TrainTest load_digits(par::Group& group, const DataOptions& options, const
     data::LoadOptions grey = options.load_options();
     grey.channels = 1, grey.test_fraction = 0.1;
     const auto draw = [](const data::LoadOptions& drawn) {
-        data::ImageSet set = data::draw_digits(1000, 0);
+        data::TrainTest sets{data::draw_digits(1000, 0), {}, ""};
         data::Conversion conversion(drawn);
-        conversion.convert(set);
-        return data::split_sets(set, drawn.test_fraction, drawn.seed, "drawn digits", conversion.text());
+        conversion.convert(sets);
+        return data::split_sets(sets.train, drawn.test_fraction, drawn.seed, "drawn digits", conversion.text());
     };
     data::TrainTest sets = load_data(group, options, grey, pulse, draw);
     expect_images(sets, {data::kDigitSide, data::kDigitSide, 1});
@@ -138,19 +140,19 @@ data::TrainTest load_data(par::Group& group, const DataOptions& options, data::L
 
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options,
                           const std::function<void()>& pulse) {
-    std::shared_ptr<data::Copy> copy; // until all ranks have read it
-    if (data::is_remote(path)) {
-        const std::vector<std::string> nodes = group.allgather(data::node_name(), "data");
-        const auto first = std::find(nodes.begin(), nodes.end(), nodes[size_t(group.rank())]);
-        const auto make_copy = [&] {
-            if (first - nodes.begin() == group.rank()) copy = data::copy_source(path, options.cache);
-        };
-        run_on_all_ranks(group, make_copy, pulse);
-    }
+    data::Source source; // until all ranks have loaded it
+    // Of the ranks that load the same data on one node, the first opens them.
+    const std::vector<std::string> sources = group.allgather(cat(data::node_name(), "\n", path), "data");
+    const auto first = std::find(sources.begin(), sources.end(), sources[size_t(group.rank())]) - sources.begin();
+    const auto open = [&] {
+        if (first == group.rank()) source = data::open_source(path, options);
+    };
+    run_on_all_ranks(group, open, pulse);
+    const std::vector<std::string> opened = group.allgather(source.path, "data");
     data::TrainTest sets;
     data::LoadOptions own = options;
     own.processes = group.local_size();
-    const auto load = [&] { sets = data::load_folder(data::source_folder(path, options.cache), own, path); };
+    const auto load = [&] { sets = data::load_source(opened[size_t(first)], own, path); };
     run_on_all_ranks(group, load, pulse);
     return sets;
 }

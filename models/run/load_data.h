@@ -1,5 +1,5 @@
-// Loads the data set of a --data option into the memory of every rank. One rank per node copies remote data (s3: and
-// pipe:) into a folder of the node. Then each rank reads the folder.
+// Loads the data set of a --data option on every rank. One rank per node copies remote data (s3: and pipe:) into a
+// folder of the node, and makes a packed set of the folder (data/packed.h), which all ranks of the node map.
 #pragma once
 
 #include "ringgrad/core/options.h"

@@ -45,11 +45,12 @@ Predictor::Outputs Predictor::predict(std::span<const data::Image> images) {
     data::LoadOptions options;
     options.channels = int(task.channels), options.height = task.height, options.width = task.width;
     data::Conversion conversion(options);
-    data::ImageSet set;
-    conversion.append(
-        set, std::ssize(images), [](int64_t i) { return cat("image ", i); },
-        [&](int64_t i) { return images[size_t(i)]; });
-    return predict(set.pixels);
+    const data::ImageSet set = conversion
+                                   .read(
+                                       std::ssize(images), [](int64_t i) { return cat("image ", i); },
+                                       [&](int64_t i) { return images[size_t(i)]; })
+                                   .set;
+    return predict(data::copy_pixels(set, 0, set.count));
 }
 
 Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels) {

@@ -213,8 +213,8 @@ class JobTest(unittest.TestCase):
         except subprocess.TimeoutExpired:
             kill_job(process)
             self.fail(f"not finished after {LIMIT} s: {process.args}")
-        # The progress of copying data is no error.
-        err = "".join(line for line in err.splitlines(keepends=True) if not line.startswith("copying"))
+        # The progress of copying and packing data is no error.
+        err = "".join(line for line in err.splitlines(keepends=True) if not line.startswith(("copying", "packing")))
         return Result(process.returncode, out, err)
 
     def run_command(self, command, **environment):

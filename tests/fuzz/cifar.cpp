@@ -18,13 +18,13 @@ void fuzz(Input input) {
 
     bool good = !file.empty() && file.size() % record == 0;
     for (size_t i = labels - 1; i < file.size(); i += record) good = good && file[i] < classes;
-    const auto set = accepted([&] { return parse_cifar(file, kind, "fuzz"); });
+    const auto set = accepted([&] { return parse_cifar({{file, "fuzz"}}, kind); });
     require(set.has_value() == good, "whole records with labels in range, and nothing else");
     for (size_t i = 0; set && i < file.size() / record; ++i) {
         const uint8_t* const from = &file[i * record + labels];
         require(set->labels[i] == from[-1], "labels");
         bool same = true;
-        for (size_t p = 0; p < kPixels; p += 5) same &= set->pixels[i * kPixels + p] == from[p % 3 * kPlane + p / 3];
+        for (size_t p = 0; p < kPixels; p += 5) same &= set->pixels.data()[i * kPixels + p] == from[p % 3 * kPlane + p / 3];
         require(same, "pixels, interleaved");
     }
     if (const auto guess = accepted([&] { return cifar_kind(file, "fuzz"); }))

@@ -1,0 +1,321 @@
+// See packed.h. A file is written as NAME.part and renamed when it is complete, so a kill or a full disk leaves no set
+// that could be taken for whole.
+#include "ringgrad/data/packed.h"
+
+#include "ringgrad/core/checksum.h"
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/control_groups.h"
+#include "ringgrad/core/formatted.h"
+#include "ringgrad/core/json.h"
+#include "ringgrad/core/safetensors.h"
+#include "ringgrad/core/stop.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/data/bytes.h"
+#include "ringgrad/data/cache.h"
+#include "ringgrad/data/decode.h"
+#include "ringgrad/data/image_folder.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <filesystem>
+#include <iostream>
+#include <mutex>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace rg::data {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr char kMagic[16] = "ringgrad images";
+constexpr uint64_t kVersion = 1;
+constexpr size_t kHeadBytes = 4096; // a page, so that pixels begin at one
+
+struct Head {
+    char magic[sizeof kMagic];
+    uint64_t version, height, width, channels, images, tail_bytes, tail_checksum;
+    uint64_t checksum; // of the numbers before it
+    uint64_t own_checksum() const {
+        return rg::checksum({reinterpret_cast<const char*>(this), offsetof(Head, checksum)});
+    }
+};
+
+std::string hex(uint64_t value) { return formatted("%016llx", static_cast<unsigned long long>(value)); }
+
+class File {
+public:
+    File(const std::string& path, int flags) : path_(path), file_(::open(path.c_str(), flags | O_CLOEXEC, 0600)) {
+        RG_CHECK(file_ >= 0, "packed set: cannot open ", path, ": ", std::strerror(errno));
+    }
+    ~File() { ::close(file_); }
+    File(const File&) = delete;
+    File& operator=(const File&) = delete;
+    int descriptor() const { return file_; }
+    uint64_t size() const {
+        struct stat info;
+        RG_CHECK(::fstat(file_, &info) == 0, "packed set: cannot read ", path_, ": ", std::strerror(errno));
+        return uint64_t(info.st_size);
+    }
+    void write(uint64_t offset, std::string_view bytes) const {
+        while (!bytes.empty()) {
+            const ssize_t n = ::pwrite(file_, bytes.data(), bytes.size(), off_t(offset));
+            if (n < 0 && errno == EINTR) continue;
+            RG_CHECK(n > 0, "cache: cannot write ", path_, ": ", std::strerror(n < 0 ? errno : ENOSPC),
+                     "; make room, or choose another --cache, or --cache none to keep all pixels in memory");
+            offset += uint64_t(n);
+            bytes.remove_prefix(size_t(n));
+        }
+    }
+    void sync() const { RG_CHECK(::fsync(file_) == 0, "cache: cannot write ", path_, ": ", std::strerror(errno)); }
+
+private:
+    const std::string path_;
+    const int file_;
+};
+
+Tensor tensor_of(const std::vector<std::string>& texts) {
+    std::string all;
+    for (const std::string& text : texts) all += text + '\0';
+    return Tensor::of<uint8_t>({std::ssize(all)}, as_bytes(all));
+}
+
+std::vector<std::string> texts_of(const std::vector<uint8_t>& all) {
+    std::vector<std::string> texts;
+    for (auto begin = all.begin(), end = begin; begin != all.end(); begin = end + 1) {
+        end = std::find(begin, all.end(), 0);
+        texts.emplace_back(begin, end);
+        if (end == all.end()) break;
+    }
+    return texts;
+}
+
+Json json_of(const std::vector<std::string>& texts) {
+    Json list = Json::array();
+    for (const std::string& text : texts) list.push(text);
+    return list;
+}
+
+std::vector<std::string> strings_of(const std::string& json, const char* name) {
+    const Json list = Json::parse(json, name);
+    std::vector<std::string> texts;
+    for (const Json& text : list.as_array()) texts.push_back(text.as_string());
+    return texts;
+}
+
+/// Writes the images into NAME.part.
+class Writer final : public PixelSink {
+public:
+    Writer(const std::string& path, const std::string& source)
+        : path_(path), part_(path + ".part"), source_(source), file_(part_, O_CREAT | O_TRUNC | O_RDWR) {}
+    ~Writer() override { ::unlink(part_.c_str()); } // after finish(), there is none
+
+    void begin(int64_t count, int64_t height, int64_t width, int64_t channels) override {
+        head_ = {{}, kVersion, uint64_t(height), uint64_t(width), uint64_t(channels), uint64_t(count), 0, 0, 0};
+        std::copy(std::begin(kMagic), std::end(kMagic), head_.magic);
+        image_bytes_ = height * width * channels;
+        records_ =
+            Tensor::of<int64_t>({count, 1 + 2 * channels}, std::vector<int64_t>(size_t(count * (1 + 2 * channels))));
+        progress_.emplace(cat("packing ", count, " images of ", source_, " into ", path_, ", ",
+                              formatted("%.0f MB", double(count * image_bytes_) / 1e6)));
+    }
+    void put(int64_t i, std::span<const uint8_t> image) override {
+        file_.write(kHeadBytes + uint64_t(i * image_bytes_),
+                    {reinterpret_cast<const char*>(image.data()), image.size()});
+        const int64_t channels = int64_t(head_.channels);
+        const ImageRecord record = record_of(image, channels);
+        int64_t* const out = records_.data<int64_t>() + i * (1 + 2 * channels);
+        out[0] = int64_t(record.checksum);
+        std::copy_n(record.sums.begin(), channels, out + 1);
+        std::copy_n(record.squares.begin(), channels, out + 1 + channels);
+        const std::lock_guard lock(mutex_);
+        ++done_;
+        progress_->update([&] {
+            const double rate = double(done_) / (seconds_now() - start_);
+            return formatted("packing: %lld of %llu images, %.0f images/s, %.0f s left", (long long)done_,
+                             (unsigned long long)head_.images, rate, double(int64_t(head_.images) - done_) / rate);
+        });
+    }
+    Pixels pixels() override { return {}; }
+
+    void finish(const Contents& contents) {
+        std::vector<NamedTensor> tensors{{"records", records_}};
+        for (const auto& [name, set] : {std::pair("train", &contents.sets.train), {"test", &contents.sets.test}}) {
+            std::vector<int32_t> rows(size_t(set->count));
+            for (int64_t i = 0; i < set->count; ++i) rows[size_t(i)] = int32_t(set->row(i));
+            tensors.push_back({cat(name, ".rows"), Tensor::of<int32_t>({set->count}, rows)});
+            tensors.push_back({cat(name, ".labels"), Tensor::of<int32_t>({set->count}, set->labels)});
+            tensors.push_back({cat(name, ".targets"), Tensor::of<float>({std::ssize(set->targets)}, set->targets)});
+            tensors.push_back({cat(name, ".names"), tensor_of(set->names)});
+        }
+        const std::string tail = encode_tensors(tensors, {{"source", printable(source_)},
+                                                          {"kind", contents.kind},
+                                                          {"note", contents.note},
+                                                          {"classes", json_of(contents.sets.train.classes).dump()},
+                                                          {"warnings", json_of(contents.sets.warnings).dump()}});
+        head_.tail_bytes = tail.size(), head_.tail_checksum = checksum(tail), head_.checksum = head_.own_checksum();
+        file_.write(kHeadBytes + head_.images * uint64_t(image_bytes_), tail);
+        file_.write(0, {reinterpret_cast<const char*>(&head_), sizeof head_});
+        file_.sync();
+        fs::rename(part_, path_);
+    }
+
+private:
+    const std::string path_, part_, source_;
+    const File file_;
+    const double start_ = seconds_now();
+    Head head_{};
+    int64_t image_bytes_ = 0, done_ = 0;
+    Tensor records_;
+    std::mutex mutex_;
+    std::optional<Progress> progress_;
+};
+
+/// Returns a checksum of the names, sizes and times of the files below a folder.
+uint64_t state_of(const std::string& folder) {
+    std::vector<std::string> files;
+    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
+    const size_t prefix = folder.size();
+    for (auto entry = fs::recursive_directory_iterator(folder, kFollow); entry != fs::end(entry); ++entry) {
+        check_stop();
+        struct stat info;
+        const std::string& path = entry->path().native();
+        if (is_hidden(entry->path().filename().native()))
+            entry.disable_recursion_pending();
+        else if (::stat(path.c_str(), &info) == 0 && !S_ISDIR(info.st_mode))
+            files.push_back(cat(std::string_view(path).substr(prefix), '\0', info.st_size, ' ', info.st_mtim.tv_sec,
+                                ' ', info.st_mtim.tv_nsec));
+    }
+    std::sort(files.begin(), files.end());
+    uint64_t sum = files.size();
+    for (const std::string& file : files) sum = checksum(cat(sum, file));
+    return sum;
+}
+
+bool is_complete(const std::string& path) {
+    try {
+        return fs::exists(path) && PackedFile(path).pixels().data();
+    } catch (const Error& error) {
+        std::cerr << "warning: " << error.what() << "; it is made again\n";
+        return false;
+    }
+}
+
+} // namespace
+
+PackedFile::PackedFile(const std::string& path) : path_(path) {
+    const File file(path, O_RDONLY);
+    const uint64_t size = file.size();
+    const std::string damaged = cat("packed set: expected a complete file, got a damaged one (", path, ")");
+    RG_CHECK(size > kHeadBytes, damaged);
+    void* const bytes = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
+    RG_CHECK(bytes != MAP_FAILED, "packed set: cannot map ", path, ": ", std::strerror(errno));
+    file_ = {static_cast<uint8_t*>(bytes), size};
+    try {
+        Head head;
+        std::memcpy(&head, bytes, sizeof head);
+        RG_CHECK(std::equal(std::begin(kMagic), std::end(kMagic), head.magic) && head.version == kVersion &&
+                     head.checksum == head.own_checksum(),
+                 damaged);
+        channels_ = int64_t(head.channels), image_bytes_ = int64_t(head.height * head.width * head.channels);
+        const uint64_t pixels = head.images * uint64_t(image_bytes_);
+        RG_CHECK(size == kHeadBytes + pixels + head.tail_bytes, damaged);
+        pixels_ = file_.subspan(kHeadBytes, pixels);
+        const std::string_view tail(reinterpret_cast<const char*>(&file_[kHeadBytes + pixels]), head.tail_bytes);
+        RG_CHECK(checksum(tail) == head.tail_checksum, damaged);
+        tail_ = decode_tensors(tail, path);
+        records_ = tail_->tensor("records", DType::i64, {int64_t(head.images), 1 + 2 * channels_});
+        checked_ = std::vector<std::atomic<uint8_t>>(head.images);
+        height_ = int64_t(head.height), width_ = int64_t(head.width);
+        // Where all pixels fit into memory, the system's own reading ahead is best. Otherwise it would read the
+        // neighbours of each image in vain.
+        ahead_ = int64_t(pixels) > available_memory() / 2;
+        if (ahead_) ::madvise(bytes, size, MADV_RANDOM);
+    } catch (...) {
+        ::munmap(bytes, size);
+        throw;
+    }
+}
+
+PackedFile::~PackedFile() { ::munmap(file_.data(), file_.size()); }
+
+void PackedFile::compare(int64_t row) const {
+    const uint8_t* const image = &pixels_[size_t(row * image_bytes_)];
+    RG_CHECK(checksum({reinterpret_cast<const char*>(image), size_t(image_bytes_)}) == record(row).checksum,
+             "packed set: expected undamaged pixels, got another checksum of image ", row, " (", path_,
+             "); remove the file, and it will be made again");
+    checked_[size_t(row)].store(1, std::memory_order_relaxed);
+}
+
+ImageRecord PackedFile::record(int64_t row) const {
+    const int64_t* const in = records_.data<int64_t>() + row * (1 + 2 * channels_);
+    ImageRecord record{uint64_t(in[0])};
+    std::copy_n(in + 1, channels_, record.sums.begin());
+    std::copy_n(in + 1 + channels_, channels_, record.squares.begin());
+    return record;
+}
+
+void PackedFile::will_need(int64_t row) const {
+    if (!ahead_) return;
+    const auto page = uintptr_t(::sysconf(_SC_PAGESIZE)), begin = uintptr_t(&pixels_[size_t(row * image_bytes_)]);
+    ::madvise(reinterpret_cast<void*>(begin / page * page), begin % page + size_t(image_bytes_), MADV_WILLNEED);
+}
+
+Contents read_packed(const std::string& path) {
+    const auto file = std::make_shared<const PackedFile>(path);
+    const TensorFile& tail = file->tail();
+    Contents contents;
+    contents.kind = tail.text("kind"), contents.note = tail.text("note");
+    contents.sets.warnings = strings_of(tail.text("warnings"), "warnings");
+    for (const auto& [name, set] : {std::pair("train", &contents.sets.train), {"test", &contents.sets.test}}) {
+        const auto values = [&, part = name]<class T>(const char* what, std::vector<T>& to) {
+            const Tensor* const stored = tail.find(cat(part, ".", what));
+            RG_CHECK(stored && stored->dtype() == dtype_of<T>(), "packed set: expected ", part, ".", what,
+                     ", got another file (", path, ")");
+            to.assign(stored->span<T>().begin(), stored->span<T>().end());
+        };
+        std::vector<uint8_t> names;
+        values("rows", set->rows), values("labels", set->labels), values("targets", set->targets);
+        values("names", names);
+        set->names = texts_of(names);
+        set->classes = strings_of(tail.text("classes"), "classes");
+        set->count = std::ssize(set->labels), set->height = file->height(), set->width = file->width();
+        set->channels = file->channels();
+        if (set->count > 0) set->pixels = Pixels(file);
+        set->check(path);
+    }
+    return contents;
+}
+
+std::string pack(const std::string& folder, const LoadOptions& options, bool temporary,
+                 std::shared_ptr<CacheLock>& lock, const std::function<Contents(PixelSink& sink)>& read) {
+    const std::string cache = cache_folder(options.cache), whole = fs::canonical(folder).string();
+    RG_CHECK(!fs::canonical(cache).string().starts_with(whole + "/"),
+             "cache: expected a folder outside of the data, "
+             "got ",
+             cache, " in ", folder, "; choose another --cache");
+    const uint64_t state = state_of(whole);
+    const std::string source = hex(checksum(cat(whole, '\0', options.channels, ' ', options.height, ' ', options.width,
+                                                ' ', options.skip_other_images, options.unlabelled))),
+                      name = cat(source, "-", hex(state), kPackedEnding), path = cache + "/" + name;
+    lock = std::make_shared<CacheLock>(cat(cache, "/", source), [&] { return is_complete(path); });
+    if (!lock->alone()) return path;
+    Writer writer(path, folder);
+    const Contents contents = read(writer);
+    RG_CHECK(state_of(whole) == state,
+             "cache: expected files that do not change while they are packed, got changes in ", folder,
+             "; start again");
+    writer.finish(contents);
+    for (const fs::directory_entry& entry : fs::directory_iterator(cache)) {
+        const std::string other = entry.path().filename().string();
+        if (other != name && other.starts_with(source) && other.ends_with(kPackedEnding)) fs::remove(entry.path());
+    }
+    lock->share(temporary ? path : "");
+    return path;
+}
+
+} // namespace rg::data
