@@ -1,6 +1,8 @@
 // Decodes UTF-8, escapes the characters that could control a terminal, and divides text.
 #include "ringgrad/core/text.h"
 
+#include "ringgrad/core/base.h"
+
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
@@ -131,6 +133,26 @@ std::string wrapped(std::string_view text, size_t columns, size_t indent, std::s
         first = false;
     }
     return out + line;
+}
+
+std::vector<std::string> csv_fields(std::string_view line, const std::string& where) {
+    std::vector<std::string> fields(1);
+    bool quoted = false;
+    for (size_t i = 0; i < line.size(); ++i) {
+        if (line[i] == '"' &&
+            (quoted || fields.back().empty())) { // a quote inside an unquoted field is an ordinary character
+            if (quoted && i + 1 < line.size() && line[i + 1] == '"')
+                fields.back() += line[i++];
+            else
+                quoted = !quoted;
+        } else if (line[i] == ',' && !quoted) {
+            fields.emplace_back();
+        } else if (line[i] != '\r') {
+            fields.back() += line[i];
+        }
+    }
+    RG_CHECK(!quoted, where, ": expected a closing quote, got the end of the line");
+    return fields;
 }
 
 } // namespace rg

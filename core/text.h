@@ -32,6 +32,10 @@ std::string_view text_of_cell(std::string_view cell);
 /// Returns table_cell(text) as one field of a CSV line (RFC 4180), in quotes if necessary.
 std::string csv_field(std::string_view text);
 
+/// Returns the fields of one line of CSV: csv_field() in reverse, apart from the apostrophe. Throws Error, which begins
+/// with `where`, if a quote is not closed.
+std::vector<std::string> csv_fields(std::string_view line, const std::string& where);
+
 /// Returns true if the whole text is a number of type T, in the syntax of std::from_chars(), and sets `value` to it. If
 /// it returns false, `value` may have changed too.
 template <class T>

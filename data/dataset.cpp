@@ -4,7 +4,7 @@
 #include "ringgrad/core/checksum.h"
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/rng.h"
-#include "ringgrad/data/packed.h"
+#include "ringgrad/core/text.h"
 
 #include <algorithm>
 #include <cmath>
@@ -38,16 +38,6 @@ Split split(const ImageSet& set, uint64_t seed, Count count) {
 }
 
 } // namespace
-
-ImageRecord record_of(std::span<const uint8_t> image, int64_t channels) {
-    ImageRecord record{checksum({reinterpret_cast<const char*>(image.data()), image.size()})};
-    for (size_t c = 0; c < size_t(channels); ++c)
-        for (size_t i = c; i < image.size(); i += size_t(channels)) {
-            record.sums[c] += image[i];
-            record.squares[c] += uint64_t{image[i]} * image[i];
-        }
-    return record;
-}
 
 Pixels::Pixels(std::vector<uint8_t> bytes) : size_(std::ssize(bytes)) {
     const auto owner = std::make_shared<const std::vector<uint8_t>>(std::move(bytes));
@@ -142,6 +132,40 @@ std::vector<int64_t> count_per_label(const ImageSet& set) {
     std::vector<int64_t> counts(set.classes.size());
     for (const int32_t label : set.labels) ++counts[size_t(label)];
     return counts;
+}
+
+std::string class_table(const TrainTest& sets, const std::string& test) {
+    const std::vector<int64_t> train_counts = count_per_label(sets.train), test_counts = count_per_label(sets.test);
+    const std::vector<std::string>& classes = sets.train.classes;
+    size_t width = 5;
+    for (const std::string& name : classes) width = std::max(width, printable(name).size());
+    const auto row = [&](const std::string& name, const std::string& a, const std::string& b) {
+        const auto column = [](const std::string& text) {
+            return std::string(text.size() < 11 ? 11 - text.size() : 1, ' ') + text;
+        };
+        return cat("  ", name, std::string(width - name.size(), ' '), column(a), column(b), "\n");
+    };
+    std::string text = row("class", "train", test);
+    for (size_t i = 0; i < classes.size(); ++i)
+        text += row(printable(classes[i]), cat(train_counts[i]), sets.test.count ? cat(test_counts[i]) : "-");
+    return text;
+}
+
+std::string class_counts(const TrainTest& sets, const std::string& test) {
+    std::string text;
+    bool equal = true;
+    for (const auto& [name, set] : {std::pair(std::string("training"), &sets.train), {test, &sets.test}}) {
+        if (set->count == 0) continue;
+        std::vector<int64_t> counts = count_per_label(*set);
+        std::sort(counts.begin(), counts.end());
+        const bool same = counts.front() == counts.back();
+        equal &= same;
+        text += cat(text.empty() ? "" : "; ", name, " images per class: ");
+        text +=
+            same ? cat(counts.front())
+                 : cat("least ", counts.front(), ", median ", counts[counts.size() / 2], ", greatest ", counts.back());
+    }
+    return equal || sets.train.classes.size() > 20 ? text + "\n" : class_table(sets, test);
 }
 
 Split split_fraction(const ImageSet& set, double fraction, uint64_t seed) {

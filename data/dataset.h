@@ -6,24 +6,14 @@
 // only on their arguments, so that all ranks compute the same ones without communication.
 #pragma once
 
-#include "ringgrad/core/ops/augment.h"
 #include "ringgrad/core/tensor.h"
+#include "ringgrad/data/packed_file.h"
 
-#include <array>
 #include <memory>
 #include <span>
 #include <vector>
 
 namespace rg::data {
-
-class PackedFile;
-
-/// A checksum of one image, and the sums of its bytes and of their squares by channel.
-struct ImageRecord {
-    uint64_t checksum = 0;
-    std::array<uint64_t, kMaxImageChannels> sums{}, squares{};
-};
-ImageRecord record_of(std::span<const uint8_t> image, int64_t channels);
 
 /// Bytes of images, one after another. Copies share them.
 class Pixels {
@@ -72,6 +62,9 @@ struct TrainTest {
     bool held_out = false;                  // true if the test images are a part of the images for training
 };
 
+/// Which folder around an image gives its class: the outermost (layout.h), or the innermost.
+enum class LabelFrom : uint8_t { top, parent };
+
 inline constexpr const char* kNoCache = "none"; // for LoadOptions::cache
 
 /// How to load images. They become grey (1 channel) or RGB (3 channels), and are resized and cropped to height x width
@@ -83,7 +76,8 @@ struct LoadOptions {
     double test_fraction = 0.2;
     uint64_t seed = 0;
     bool skip_other_images = false; // false: an image that cannot be used is an error (image_folder.h)
-    bool unlabelled = false;        // true: accepts images without a class folder or a target, for predictions
+    LabelFrom label_from = LabelFrom::top;
+    bool unlabelled = false; // true: accepts images without a class folder or a target, for predictions
     int processes = 1; // processes of this machine that load the images at the same time, for the check of the memory
     // Folder for packed sets and for copies of remote data (cache.h); empty: default_cache(). With kNoCache, pixels are
     // in memory, and remote data are copied into default_cache().
@@ -106,6 +100,12 @@ Tensor resident(const ImageSet& set);
 
 /// Returns the number of images of each class.
 std::vector<int64_t> count_per_label(const ImageSet& set);
+/// Returns a table with the number of training and test images of each class, a line per class. `test` is the heading
+/// of the last column, whose numbers are "-" if there are no such images.
+std::string class_table(const TrainTest& sets, const std::string& test);
+/// Returns class_table() if there are at most 20 classes. If there are more, or if all classes have equally many
+/// images, returns one line that says so.
+std::string class_counts(const TrainTest& sets, const std::string& test);
 
 /// Indices into a set. Each list is in ascending order.
 struct Split {

@@ -55,9 +55,11 @@ void check_link(const fs::directory_entry& entry) {
 
 /// The files of a folder, as paths below it.
 struct Listing {
-    std::vector<std::string> images, tables, folders;
+    std::vector<std::string> images, angles, labels, folders; // angles, labels: tables
     OtherImages others;
 };
+
+constexpr const char *kAngleColumns = "file,angle", *kLabelColumns = "file,label";
 
 bool can_read(const std::string& format) { return format == "PNG" || format == "JPEG"; }
 
@@ -80,7 +82,9 @@ Listing list(const fs::path& folder, bool skip_other_images) {
         if (entry->is_directory()) listing.folders.push_back(below + "/");
         if (!entry->is_regular_file()) continue;
         if (file.filename() == kAnglesFile) {
-            listing.tables.push_back(below);
+            listing.angles.push_back(below);
+        } else if (file.filename() == kLabelsFile) {
+            listing.labels.push_back(below);
         } else if (!skip_other_images && can_read(image_format(file.string(), {}))) {
             listing.images.push_back(std::move(below));
         } else if (const std::string format = image_format(file.string(), as_bytes(first_bytes(file)));
@@ -148,54 +152,99 @@ void OtherImages::check() const {
          ", then remove the original; or leave out such files with --skip-other-images");
 }
 
-Angles parse_angles(const std::string& text, const std::string& name) {
-    Angles numbers;
-    int64_t line_number = 0;
-    for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
-        end = std::min(text.find('\n', begin), text.size());
-        std::string_view line = std::string_view(text).substr(begin, end - begin);
-        if (line.ends_with('\r')) line.remove_suffix(1);
-        const size_t comma = std::min(line.rfind(','), line.size());
-        if (++line_number == 1) continue;
-        float number = 0;
-        RG_CHECK(comma > 0 && comma < line.size() && read_number(line.substr(comma + 1), number),
-                 "image folder: expected file,angle, got ", line, " (", name, ", line ", line_number, ")");
-        RG_CHECK(numbers.emplace(line.substr(0, comma), number).second, "image folder: expected one line for ",
-                 line.substr(0, comma), ", got a second one (", name, ", line ", line_number, ")");
+Table parse_table(const std::string& text, const std::string& columns, const std::string& name) {
+    Table table;
+    const bool of_numbers = columns == kAngleColumns;
+    int64_t number = 0;
+    std::vector<std::string> lines = split(text, '\n');
+    if (lines.back().empty()) lines.pop_back(); // the text ends with a line break
+    for (const std::string& line : lines) {
+        const std::string where = cat(name, ", line ", ++number);
+        std::vector<std::string> fields = csv_fields(line, where);
+        const std::string value = fields.back();
+        fields.pop_back();
+        std::string file; // may have commas
+        for (const std::string& field : fields) file += (file.empty() ? "" : ",") + field;
+        float angle = 0;
+        RG_CHECK(!file.empty() && (!of_numbers || number == 1 || read_number(value, angle)), "image folder: expected ",
+                 columns, ", got ", line, " (", where, ")");
+        if (table.first.empty()) table.first = file;
+        RG_CHECK(table.values.emplace(file, value).second, "image folder: expected one line for ", file,
+                 ", got a second one (", where, ")");
     }
-    return numbers;
+    return table;
 }
 
-ImageFolder::ImageFolder(const std::string& folder, bool skip_other_images) try
-    : folder_(folder), skip_other_images_(skip_other_images) {
+const std::string* find_value(const Tables& tables, std::string_view path) {
+    for (size_t end = path.rfind('/') + 1;; end = path.rfind('/', end - 2) + 1) {
+        if (const auto table = tables.find(path.substr(0, end)); table != tables.end())
+            if (const auto line = table->second.values.find(path.substr(end)); line != table->second.values.end())
+                return &line->second;
+        if (end < 2) return nullptr;
+    }
+}
+
+ImageFolder::ImageFolder(const std::string& folder, const LoadOptions& options) try
+    : folder_(folder), skip_other_images_(options.skip_other_images), unlabelled_(options.unlabelled) {
     RG_CHECK(fs::is_directory(folder), "image folder: expected a folder, got ",
              fs::exists(folder) ? "a file" : "nothing", " (", folder, ")");
-    const Listing listing = list(folder, skip_other_images);
-    if (!skip_other_images) listing.others.check();
-    layout_ = layout_of(listing.images, folder);
+    const Listing listing = list(folder, skip_other_images_);
+    if (!skip_other_images_) listing.others.check();
+    const auto read_tables = [&](const std::vector<std::string>& files, const char* columns) {
+        Tables tables;
+        for (const std::string& file : files) {
+            const std::string path = folder + "/" + file;
+            tables[file.substr(0, file.rfind('/') + 1)] = parse_table(read_file(path), columns, path);
+        }
+        return tables;
+    };
+    angles_ = read_tables(listing.angles, kAngleColumns);
+    for (auto& [where, table] : angles_) table.values.erase(table.first); // the heading
+    layout_ = layout_of(class_paths(listing.images, read_tables(listing.labels, kLabelColumns), options), folder,
+                        listing.images);
     empty_folders_ = without_images(listing);
-    for (const std::string& table : listing.tables) {
-        const std::string path = folder + "/" + table;
-        angles_[table.substr(0, table.rfind('/') + 1)] = parse_angles(read_file(path), path);
-    }
 } catch (const fs::filesystem_error& error) {
     fail("image folder: cannot read ", error.path1().string(), ": ", error.code().message());
 }
 
-float ImageFolder::angle(const Layout::Image& image) const {
-    for (size_t end = image.path.rfind('/') + 1;; end = image.path.rfind('/', end - 2) + 1) {
-        if (const auto table = angles_.find(std::string_view(image.path).substr(0, end)); table != angles_.end())
-            if (const auto line = table->second.find(std::string_view(image.path).substr(end));
-                line != table->second.end())
-                return line->second;
-        if (end < 2) return NAN;
+std::vector<std::string> ImageFolder::class_paths(const std::vector<std::string>& images, const Tables& labels,
+                                                  const LoadOptions& options) const {
+    std::vector<std::string> paths;
+    std::set<std::string, std::less<>> known(images.begin(), images.end());
+    for (const auto& [where, table] : labels)
+        for (const auto& [file, label] : table.values)
+            RG_CHECK(known.contains(where + file) || file == table.first, "image folder: expected an image ", file,
+                     ", got none (", folder_, "/", where, kLabelsFile, ")");
+    for (const std::string& image : images) {
+        const size_t slash = image.rfind('/');
+        if (const std::string* const label = find_value(labels, image)) {
+            size_t root = slash + 1; // of the table
+            while (root > 0 && !labels.contains(std::string_view(image).substr(0, root)))
+                root = root < 2 ? 0 : image.rfind('/', root - 2) + 1;
+            paths.push_back(with_class(image, root, *label));
+        } else if (!labels.empty() && !options.unlabelled) {
+            fail("image folder: expected a line for ", image, " in ", kLabelsFile, ", got none (", folder_, ")");
+        } else if (options.label_from == LabelFrom::parent && slash != image.npos) {
+            const size_t begin = slash == 0 ? 0 : image.rfind('/', slash - 1) + 1;
+            paths.push_back(with_class(image, 0, image.substr(begin, slash - begin)));
+        } else {
+            paths.push_back(image);
+        }
     }
+    return paths;
 }
 
-TrainTest ImageFolder::read(Conversion& conversion, bool unlabelled) const {
+float ImageFolder::angle(const Layout::Image& image) const {
+    const std::string* const value = find_value(angles_, image.file);
+    float number = NAN;
+    if (value) read_number(*value, number);
+    return number;
+}
+
+TrainTest ImageFolder::read(Conversion& conversion) const {
     const std::string own_name = fs::canonical(folder_).filename().string();
     std::vector<std::string> classes = layout_.classes();
-    if (unlabelled) {
+    if (unlabelled_) {
         std::set<std::string> names;
         for (const std::vector<Layout::Image>* images : {&layout_.train, &layout_.test})
             for (const Layout::Image& image : *images)
@@ -208,12 +257,12 @@ TrainTest ImageFolder::read(Conversion& conversion, bool unlabelled) const {
     OtherImages beside;
     for (const std::vector<Layout::Image>* images : {&layout_.train, &layout_.test})
         for (const Layout::Image& image : *images) {
-            if (image.length == 0 && !unlabelled) {
+            if (image.length == 0 && !unlabelled_) {
                 beside.add(path(image), "an image beside the class folders");
                 continue;
             }
             for (const std::string& empty : empty_folders_) // a folder beside a class folder is one, too
-                RG_CHECK(unlabelled || empty.rfind('/', empty.size() - 2) + 1 != image.position ||
+                RG_CHECK(unlabelled_ || empty.rfind('/', empty.size() - 2) + 1 != image.position ||
                              !empty.starts_with(std::string_view(image.path).substr(0, image.position)),
                          "image folder: expected images, got none (", folder_, "/", empty.substr(0, empty.size() - 1),
                          "); remove the folder, or add images");
@@ -222,11 +271,11 @@ TrainTest ImageFolder::read(Conversion& conversion, bool unlabelled) const {
             RG_CHECK(match != classes.end() && *match == label, "image folder: expected the ", classes.size(),
                      " classes of the training set, got ", label, " (", folder_, ")");
             all.labels.push_back(int32_t(match - classes.begin()));
-            all.names.push_back(image.path);
+            all.names.push_back(image.file);
             train += images == &layout_.train;
             if (!has_angles()) continue;
             all.targets.push_back(angle(image));
-            RG_CHECK(unlabelled || !std::isnan(all.targets.back()), "image folder: expected a line for ", image.path,
+            RG_CHECK(unlabelled_ || !std::isnan(all.targets.back()), "image folder: expected a line for ", image.path,
                      " in ", kAnglesFile, ", got none (", folder_, ")");
         }
     if (!skip_other_images_) beside.check();
@@ -238,7 +287,7 @@ TrainTest ImageFolder::read(Conversion& conversion, bool unlabelled) const {
     const std::span<const int64_t> good = kept;
     const size_t split = size_t(std::lower_bound(good.begin(), good.end(), train) - good.begin());
     TrainTest sets{subset(all, good.first(split)), subset(all, good.subspan(split)), "", layout_.warnings};
-    if (classes.size() == 1 && !unlabelled)
+    if (classes.size() == 1 && !unlabelled_)
         sets.warnings.push_back(cat("warning: all images have one class, ", classes[0]));
     return sets;
 }

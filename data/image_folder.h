@@ -7,7 +7,7 @@
 // in another format (GIF, WebP, TIFF, BMP, HEIF, AVIF, PNM, JPEG 2000, JPEG XL) and an image beside the class folders.
 // In most formats, a file is recognised by its first bytes, whatever its name: a PNG may be named 1.jpg or 1.
 // Otherwise, the end of its name tells the format. Hidden files and folders (.DS_Store, ._1.png), __MACOSX, @eaDir, and
-// other files (README.md, angles.csv) are ignored. Links are followed. A broken link is an error even if images are
+// other files (README.md) are ignored. Links are followed. A broken link is an error even if images are
 // skipped, unless it is hidden.
 #pragma once
 
@@ -20,43 +20,51 @@
 
 namespace rg::data {
 
-/// A file beside images with a number for each: the heading "file,angle", and then one line per image with its path
-/// below the folder of the table and its number. The numbers become targets.
-constexpr const char* kAnglesFile = "angles.csv";
+/// Tables beside images: CSV with a line per image, its path below the folder of the table, and a number, which becomes
+/// its target, or a label, which replaces the class folder. kAnglesFile has a heading; kLabelsFile may have one.
+inline constexpr const char *kAnglesFile = "angles.csv", *kLabelsFile = "labels.csv";
 
-using Angles = std::map<std::string, float, std::less<>>;
+struct Table {
+    std::string first;                                      // file in the first line, which may be the heading
+    std::map<std::string, std::string, std::less<>> values; // by file
+};
+using Tables = std::map<std::string, Table, std::less<>>; // by the folder of the table, such as "train/"
+
+/// Reads a table with these columns, "file,angle" or "file,label". Throws Error, with `name` and the line, for a wrong
+/// line or a second line for a file.
+Table parse_table(const std::string& text, const std::string& columns, const std::string& name);
 
 class ImageFolder {
 public:
-    /// Lists the folder. Throws Error if there is none, for a broken link, a wrong line of kAnglesFile and, unless
-    /// `skip_other_images`, for images of other formats.
-    ImageFolder(const std::string& folder, bool skip_other_images);
+    /// Lists the folder. Throws Error if there is none, for a broken link, a wrong table, an image without a line in an
+    /// existing kLabelsFile or a line without an image and, unless images are skipped, for images of other formats.
+    ImageFolder(const std::string& folder, const LoadOptions& options);
 
     const Layout& layout() const { return layout_; }
     /// Returns the path of an image for opening it.
-    std::string path(const Layout::Image& image) const { return folder_ + "/" + image.path; }
+    std::string path(const Layout::Image& image) const { return folder_ + "/" + image.file; }
     /// Returns the number of an image in the table that is nearest above it, or NAN if none has a line for it.
     float angle(const Layout::Image& image) const;
     bool has_angles() const { return !angles_.empty(); }
 
-    /// Reads all images. With `unlabelled`, an image beside the class folders has the name of the folder itself as its
-    /// class, an image without a line in kAnglesFile has the target NAN, and sets may differ in classes. Throws Error
-    /// if there are no class folders, a class folder has no images, test images have another class than the training
-    /// images, an image is damaged, images differ in size, an image has no line in an existing kAnglesFile or, unless
-    /// images of the wrong kind are skipped, an image lies beside the class folders.
-    TrainTest read(Conversion& conversion, bool unlabelled = false) const;
+    /// Reads all images. With LoadOptions::unlabelled, an image beside the class folders has the name of the folder
+    /// itself as its class, an image without a line in kAnglesFile has the target NAN, and sets may differ in classes.
+    /// Throws Error if there are no class folders, a class folder has no images, test images have another class than
+    /// the training images, an image is damaged, images differ in size, an image has no line in an existing kAnglesFile
+    /// or, unless images of the wrong kind are skipped, an image lies beside the class folders.
+    TrainTest read(Conversion& conversion) const;
 
 private:
+    /// Returns the paths of images with their class folders.
+    std::vector<std::string> class_paths(const std::vector<std::string>& images, const Tables& labels,
+                                         const LoadOptions& options) const;
+
     const std::string folder_;
-    const bool skip_other_images_;
+    const bool skip_other_images_, unlabelled_;
     Layout layout_;
     std::vector<std::string> empty_folders_;
-    std::map<std::string, Angles, std::less<>> angles_; // by the folder of the table, such as "train/"
+    Tables angles_;
 };
-
-/// Returns the number of each image path in the text of an angles.csv, after its heading. Throws Error, with `name`,
-/// for a wrong line or a second line for an image.
-Angles parse_angles(const std::string& text, const std::string& name);
 
 /// Returns true for names of files and folders that systems put beside the user's: hidden ones, and previews.
 bool is_hidden(const std::string& name);

@@ -86,9 +86,25 @@ std::vector<std::string> Layout::classes() const {
     return {names.begin(), names.end()};
 }
 
-Layout layout_of(const std::vector<std::string>& paths, const std::string& folder) {
+std::string with_class(const std::string& path, size_t root, const std::string& label) {
+    RG_CHECK(!label.empty() && label.find('/') == label.npos && label != "." && label != "..",
+             "image folder: expected a label that can name a folder, got \"", label, "\" (", path, ")");
+    size_t begin = root;
+    for (size_t slash = path.find('/', root), from = root; slash != path.npos; slash = path.find('/', from)) {
+        const bool is_set = kind_of(std::string_view(path).substr(from, slash - from)) != SetKind::none;
+        from = slash + 1;
+        if (!is_set) continue;
+        begin = from;
+        break;
+    }
+    return path.substr(0, begin) + label + "/" + path.substr(begin);
+}
+
+Layout layout_of(const std::vector<std::string>& paths, const std::string& folder,
+                 const std::vector<std::string>& files) {
     std::vector<Listed> images;
-    for (const std::string& path : paths) find_folder(images.emplace_back(Listed{path}));
+    for (size_t i = 0; i < paths.size(); ++i)
+        find_folder(images.emplace_back(Listed{paths[i], files.empty() ? paths[i] : files[i]}));
     skip_outer_folders(images, {});
 
     std::map<std::string, std::vector<Listed>, std::less<>> folders; // the images by outermost folder

@@ -32,7 +32,10 @@ Contents read_folder(const std::string& folder, const LoadOptions& options, Pixe
         contents.kind = records.empty() ? "embedded CIFAR-10 sample" : cifar ? "CIFAR files in " : "IDX files in ";
         conversion.convert(contents.sets);
     } else {
-        contents.sets = ImageFolder(folder, options.skip_other_images).read(conversion, options.unlabelled);
+        for (const char* const python : {"/data_batch_1", "/cifar-10-batches-py", "/cifar-100-python"})
+            RG_CHECK(!fs::exists(folder + python), "data: expected images, got CIFAR's version for Python (", folder,
+                     python, "); get the binary version, e.g. with tools/get_cifar10.sh");
+        contents.sets = ImageFolder(folder, options).read(conversion);
         contents.kind = "images in ";
         for (std::string& warning : conversion.warnings()) contents.sets.warnings.push_back(std::move(warning));
     }
@@ -74,6 +77,16 @@ std::string records_folder(const std::string& folder) {
         outermost = only;
     }
     return "";
+}
+
+void declare_reading(Options& options, LoadOptions& reading) {
+    options.add(
+        "skip-other-images", &reading.skip_other_images,
+        "leave out images that cannot be used: other formats than PNG and JPEG, and damaged files; without this "
+        "option they are an error");
+    options.add("label-from", &reading.label_from, {{"top", LabelFrom::top}, {"parent", LabelFrom::parent}},
+                "which folder around an image gives its class, if there is no labels.csv; top: the outermost; parent: "
+                "the innermost");
 }
 
 Source open_source(const std::string& path, const LoadOptions& options) try {

@@ -2,6 +2,7 @@
 // its own images need not link them.
 #pragma once
 
+#include "ringgrad/core/options.h"
 #include "ringgrad/data/cache.h"
 #include "ringgrad/data/dataset.h"
 
@@ -13,6 +14,9 @@ namespace rg::data {
 /// Error if it holds none of these, if there are only test images but the options ask to hold some out, or if a reader
 /// throws.
 TrainTest load(const std::string& path, const LoadOptions& options = {});
+
+/// Declares the options of programs that say which images of a folder to read, and as what.
+void declare_reading(Options& options, LoadOptions& reading);
 
 /// The two steps of load(), for processes of one node that load the same data. First, one of them calls open_source(),
 /// which copies remote data and, unless LoadOptions::cache is kNoCache, makes a packed set on all cores. Then all of

@@ -4,7 +4,6 @@
 
 #include "ringgrad/core/checksum.h"
 #include "ringgrad/core/clock.h"
-#include "ringgrad/core/control_groups.h"
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/json.h"
 #include "ringgrad/core/safetensors.h"
@@ -22,7 +21,6 @@
 #include <filesystem>
 #include <iostream>
 #include <mutex>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -31,19 +29,6 @@ namespace rg::data {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr char kMagic[16] = "ringgrad images";
-constexpr uint64_t kVersion = 1;
-constexpr size_t kHeadBytes = 4096; // a page, so that pixels begin at one
-
-struct Head {
-    char magic[sizeof kMagic];
-    uint64_t version, height, width, channels, images, tail_bytes, tail_checksum;
-    uint64_t checksum; // of the numbers before it
-    uint64_t own_checksum() const {
-        return rg::checksum({reinterpret_cast<const char*>(this), offsetof(Head, checksum)});
-    }
-};
 
 std::string hex(uint64_t value) { return formatted("%016llx", static_cast<unsigned long long>(value)); }
 
@@ -55,12 +40,6 @@ public:
     ~File() { ::close(file_); }
     File(const File&) = delete;
     File& operator=(const File&) = delete;
-    int descriptor() const { return file_; }
-    uint64_t size() const {
-        struct stat info;
-        RG_CHECK(::fstat(file_, &info) == 0, "packed set: cannot read ", path_, ": ", std::strerror(errno));
-        return uint64_t(info.st_size);
-    }
     void write(uint64_t offset, std::string_view bytes) const {
         while (!bytes.empty()) {
             const ssize_t n = ::pwrite(file_, bytes.data(), bytes.size(), off_t(offset));
@@ -115,8 +94,8 @@ public:
     ~Writer() override { ::unlink(part_.c_str()); } // after finish(), there is none
 
     void begin(int64_t count, int64_t height, int64_t width, int64_t channels) override {
-        head_ = {{}, kVersion, uint64_t(height), uint64_t(width), uint64_t(channels), uint64_t(count), 0, 0, 0};
-        std::copy(std::begin(kMagic), std::end(kMagic), head_.magic);
+        head_.height = uint64_t(height), head_.width = uint64_t(width), head_.channels = uint64_t(channels);
+        head_.images = uint64_t(count);
         image_bytes_ = height * width * channels;
         records_ =
             Tensor::of<int64_t>({count, 1 + 2 * channels}, std::vector<int64_t>(size_t(count * (1 + 2 * channels))));
@@ -124,7 +103,7 @@ public:
                               formatted("%.0f MB", double(count * image_bytes_) / 1e6)));
     }
     void put(int64_t i, std::span<const uint8_t> image) override {
-        file_.write(kHeadBytes + uint64_t(i * image_bytes_),
+        file_.write(PackedHead::kBytes + uint64_t(i * image_bytes_),
                     {reinterpret_cast<const char*>(image.data()), image.size()});
         const int64_t channels = int64_t(head_.channels);
         const ImageRecord record = record_of(image, channels);
@@ -158,7 +137,7 @@ public:
                                                           {"classes", json_of(contents.sets.train.classes).dump()},
                                                           {"warnings", json_of(contents.sets.warnings).dump()}});
         head_.tail_bytes = tail.size(), head_.tail_checksum = checksum(tail), head_.checksum = head_.own_checksum();
-        file_.write(kHeadBytes + head_.images * uint64_t(image_bytes_), tail);
+        file_.write(PackedHead::kBytes + head_.images * uint64_t(image_bytes_), tail);
         file_.write(0, {reinterpret_cast<const char*>(&head_), sizeof head_});
         file_.sync();
         fs::rename(part_, path_);
@@ -168,7 +147,7 @@ private:
     const std::string path_, part_, source_;
     const File file_;
     const double start_ = seconds_now();
-    Head head_{};
+    PackedHead head_{};
     int64_t image_bytes_ = 0, done_ = 0;
     Tensor records_;
     std::mutex mutex_;
@@ -207,64 +186,6 @@ bool is_complete(const std::string& path) {
 
 } // namespace
 
-PackedFile::PackedFile(const std::string& path) : path_(path) {
-    const File file(path, O_RDONLY);
-    const uint64_t size = file.size();
-    const std::string damaged = cat("packed set: expected a complete file, got a damaged one (", path, ")");
-    RG_CHECK(size > kHeadBytes, damaged);
-    void* const bytes = ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.descriptor(), 0);
-    RG_CHECK(bytes != MAP_FAILED, "packed set: cannot map ", path, ": ", std::strerror(errno));
-    file_ = {static_cast<uint8_t*>(bytes), size};
-    try {
-        Head head;
-        std::memcpy(&head, bytes, sizeof head);
-        RG_CHECK(std::equal(std::begin(kMagic), std::end(kMagic), head.magic) && head.version == kVersion &&
-                     head.checksum == head.own_checksum(),
-                 damaged);
-        channels_ = int64_t(head.channels), image_bytes_ = int64_t(head.height * head.width * head.channels);
-        const uint64_t pixels = head.images * uint64_t(image_bytes_);
-        RG_CHECK(size == kHeadBytes + pixels + head.tail_bytes, damaged);
-        pixels_ = file_.subspan(kHeadBytes, pixels);
-        const std::string_view tail(reinterpret_cast<const char*>(&file_[kHeadBytes + pixels]), head.tail_bytes);
-        RG_CHECK(checksum(tail) == head.tail_checksum, damaged);
-        tail_ = decode_tensors(tail, path);
-        records_ = tail_->tensor("records", DType::i64, {int64_t(head.images), 1 + 2 * channels_});
-        checked_ = std::vector<std::atomic<uint8_t>>(head.images);
-        height_ = int64_t(head.height), width_ = int64_t(head.width);
-        // Where all pixels fit into memory, the system's own reading ahead is best. Otherwise it would read the
-        // neighbours of each image in vain.
-        ahead_ = int64_t(pixels) > available_memory() / 2;
-        if (ahead_) ::madvise(bytes, size, MADV_RANDOM);
-    } catch (...) {
-        ::munmap(bytes, size);
-        throw;
-    }
-}
-
-PackedFile::~PackedFile() { ::munmap(file_.data(), file_.size()); }
-
-void PackedFile::compare(int64_t row) const {
-    const uint8_t* const image = &pixels_[size_t(row * image_bytes_)];
-    RG_CHECK(checksum({reinterpret_cast<const char*>(image), size_t(image_bytes_)}) == record(row).checksum,
-             "packed set: expected undamaged pixels, got another checksum of image ", row, " (", path_,
-             "); remove the file, and it will be made again");
-    checked_[size_t(row)].store(1, std::memory_order_relaxed);
-}
-
-ImageRecord PackedFile::record(int64_t row) const {
-    const int64_t* const in = records_.data<int64_t>() + row * (1 + 2 * channels_);
-    ImageRecord record{uint64_t(in[0])};
-    std::copy_n(in + 1, channels_, record.sums.begin());
-    std::copy_n(in + 1 + channels_, channels_, record.squares.begin());
-    return record;
-}
-
-void PackedFile::will_need(int64_t row) const {
-    if (!ahead_) return;
-    const auto page = uintptr_t(::sysconf(_SC_PAGESIZE)), begin = uintptr_t(&pixels_[size_t(row * image_bytes_)]);
-    ::madvise(reinterpret_cast<void*>(begin / page * page), begin % page + size_t(image_bytes_), MADV_WILLNEED);
-}
-
 Contents read_packed(const std::string& path) {
     const auto file = std::make_shared<const PackedFile>(path);
     const TensorFile& tail = file->tail();
@@ -299,8 +220,9 @@ std::string pack(const std::string& folder, const LoadOptions& options, bool tem
              "got ",
              cache, " in ", folder, "; choose another --cache");
     const uint64_t state = state_of(whole);
-    const std::string source = hex(checksum(cat(whole, '\0', options.channels, ' ', options.height, ' ', options.width,
-                                                ' ', options.skip_other_images, options.unlabelled))),
+    const std::string source =
+                          hex(checksum(cat(whole, '\0', options.channels, ' ', options.height, ' ', options.width, ' ',
+                                           options.skip_other_images, options.unlabelled, int(options.label_from)))),
                       name = cat(source, "-", hex(state), kPackedEnding), path = cache + "/" + name;
     lock = std::make_shared<CacheLock>(cat(cache, "/", source), [&] { return is_complete(path); });
     if (!lock->alone()) return path;

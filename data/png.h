@@ -34,7 +34,7 @@ struct Image {
 /// Files with more pixels are refused before memory for pixels is allocated. Decoding other files needs at most 20
 /// bytes per pixel (32 if an interlaced image has fewer than 5 rows) + 8 times the size of the file + 64 KiB. Memory
 /// for pixels grows with the unpacked data: see data/inflate.h.
-constexpr int64_t kMaxPixels = int64_t{1} << 26;
+constexpr int64_t kMaxPixels = int64_t{1} << 27;
 
 /// Returns true if the bytes begin with the PNG signature.
 bool is_png(Bytes bytes);

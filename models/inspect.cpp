@@ -136,22 +136,9 @@ std::string describe_tensors(Bytes bytes, const std::string& path) {
 std::string describe_set(const std::string& path, const data::LoadOptions& options) {
     const CpuScope all_cores;
     const data::TrainTest sets = data::load(path, options);
-    const std::vector<int64_t> train = data::count_per_label(sets.train), test = data::count_per_label(sets.test);
-    const std::vector<std::string>& classes = sets.train.classes;
-    size_t width = 5;
-    for (const std::string& name : classes) width = std::max(width, printable(name).size());
-    const auto row = [&](const std::string& name, const std::string& a, const std::string& b) {
-        const auto column = [](const std::string& text) {
-            return std::string(text.size() < 9 ? 9 - text.size() : 1, ' ') + text;
-        };
-        return cat("  ", name, std::string(width - name.size(), ' '), column(a), column(b), "\n");
-    };
     std::string text = printable(sets.source) + "\n";
     for (const std::string& warning : sets.warnings) text += printable(warning) + "\n";
-    text += row("class", "train", "test");
-    for (size_t i = 0; i < classes.size(); ++i)
-        text += row(printable(classes[i]), cat(train[i]), sets.test.count ? cat(test[i]) : "-");
-    return text;
+    return text + data::class_table(sets, "test");
 }
 
 bool is_tensor_file(Bytes bytes) {
@@ -190,8 +177,7 @@ int run(int argc, const char* const* argv) {
     options.examples({"~/photos --size 32", default_runs_folder() + "/NAME/model.safetensors"});
     options.positional("FILE", &paths, "files to describe; or sets of images as for --data: folders, s3: or pipe:", 1);
     options.add("size", &size, "size to which sets of images are resized (default: as they are)").metavar("H[xW]");
-    options.add("skip-other-images", &load_options.skip_other_images,
-                "leave out images that cannot be used in sets of images: other formats, and damaged files");
+    data::declare_reading(options, load_options);
     options
         .add("raw", &raw,
              "file for the pixels of one PNG: RGBA, 8 bits per sample, or 16 (big-endian) if the PNG has 16")

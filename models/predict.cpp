@@ -53,10 +53,10 @@ class Reader {
 public:
     /// If `only` is not empty, it is a file with the names of images below a folder, one per line. Folders then give
     /// these images alone.
-    Reader(const Predictor& model, bool skip_other_images, const std::string& only) : model_(model) {
-        options_.channels = int(model.task.channels), options_.skip_other_images = skip_other_images;
+    Reader(const Predictor& model, const data::LoadOptions& reading, const std::string& only)
+        : model_(model), options_(reading) {
+        options_.channels = int(model.task.channels);
         options_.height = model.task.height, options_.width = model.task.width;
-        options_.test_fraction = 0, options_.unlabelled = true;
         if (only.empty()) return;
         const std::vector<std::string> names = split(read_file(only), '\n');
         only_ = {names.begin(), names.end()};
@@ -238,7 +238,8 @@ private:
 struct Settings {
     MachineOptions machine{.precision = "fp32"};
     int64_t batch_size = 250, top = 1;
-    bool quiet = false, skip_other_images = false, json = false, csv = false;
+    bool quiet = false, json = false, csv = false;
+    data::LoadOptions reading{.test_fraction = 0, .unlabelled = true};
     std::string only;
     std::vector<std::string> arguments; // MODEL FILE...
 };
@@ -255,10 +256,7 @@ void declare(Options& o, Settings& s) {
     o.add("json", &s.json, "print a JSON object per line").basic();
     o.add("csv", &s.csv, "print comma-separated values, with a heading, and with ' before names like formulas").basic();
     o.add("quiet", &s.quiet, "print only the summary, no line per image").basic();
-    o.add(
-        "skip-other-images", &s.skip_other_images,
-        "leave out images that cannot be used: other formats than PNG and JPEG, and damaged files; without this option "
-        "they are an error");
+    data::declare_reading(o, s.reading);
     o.add("only", &s.only, "file with the names of the images to take from folders, such as RUN/held-out.txt")
         .metavar("FILE");
     o.add("batch-size", &s.batch_size, "images per mini-batch").range(1, 65536);
@@ -272,7 +270,7 @@ int predict(const Options& options, Settings& s, par::Group& group) {
     const Context context = machine.context();
     const ContextScope scope(context);
     Predictor model(s.arguments[0], machine.activations());
-    Reader reader(model, s.skip_other_images, s.only);
+    Reader reader(model, s.reading, s.only);
     std::vector<std::string> paths(s.arguments.begin() + 1, s.arguments.end());
     if (paths.empty()) paths = {""};
     std::vector<Images> parts;

@@ -312,7 +312,7 @@ TEST_SUITE("data") {
             {"samples of 8 bits, got 12", with_byte(with_byte(good, kSof0, 4, 12), kSof0, 1, 0xC1)},
             {"a height after the image is not supported", with_byte(good, kSof0, 6, 0)},
             {"expected a width", with_byte(good, kSof0, 8, 0)},
-            {"at most 67108864 pixels, got 65299 x 65293", with_byte(with_byte(good, kSof0, 5, 255), kSof0, 7, 255)},
+            {"at most 134217728 pixels, got 65299 x 65293", with_byte(with_byte(good, kSof0, 5, 255), kSof0, 7, 255)},
             {"at least one bit for each", with_byte(with_byte(good, kSof0, 5, 20), kSof0, 7, 20)},
             {"frame header: unexpected length 15", with_byte(good, kSof0, 9, 2)},
             {"sampling factors of 1 to 4, got 5 x 1", with_byte(good, kSof0, 11, 0x51)},

@@ -130,6 +130,60 @@ TEST_SUITE("data") {
             CHECK(loaded(cat("pipe:tar -czC ", dir.path(), " set", number)).starts_with(expected.substr(0, expected.find('('))));
         }
     }
+
+    TEST_CASE("image folder: labels.csv and --label-from give the classes") {
+        const TempDir dir;
+        int number = 0;
+        /// Returns "label:path" of each image of both sets, or the error.
+        const auto load_with = [&](const Names& images, const std::vector<std::pair<std::string, std::string>>& files,
+                                   LoadOptions options) -> std::string {
+            const std::string folder = dir / cat("set", ++number);
+            for (const std::string& image : images) {
+                std::filesystem::create_directories(std::filesystem::path(folder + "/" + image).parent_path());
+                write_png(folder + "/" + image + ".png", 1, 1, 1, std::vector<uint8_t>{7});
+            }
+            for (const auto& [name, text] : files) write_file_atomic(folder + "/" + name, text);
+            options.channels = 1, options.test_fraction = 0;
+            try {
+                const TrainTest sets = load(folder, options);
+                std::string text;
+                for (const ImageSet* set : {&sets.train, &sets.test}) {
+                    for (size_t i = 0; i < size_t(set->count); ++i)
+                        text += cat(set->classes[size_t(set->labels[i])], ":", set->names[i], " ");
+                    if (set == &sets.train) text += "| ";
+                }
+                return text;
+            } catch (const Error& error) {
+                return error.what();
+            }
+        };
+        const Names flat{"1", "2", "3"};
+        for (const std::string heading : {"", "file,label\n"})
+            CHECK(load_with(flat, {{"labels.csv", heading + "2.png,cat\r\n\"1.png\",\"a \"\"dog\"\", small\"\n3.png,cat"}}, {}) ==
+                  "a \"dog\", small:1.png cat:2.png cat:3.png | ");
+        const std::string table = "file,label\ntrain/x/1.png,cat\ntrain/2.png,dog\ntest/3.png,dog\n";
+        CHECK(load_with({"train/x/1", "train/2", "test/3"}, {{"labels.csv", table}}, {}) ==
+              "cat:train/x/1.png dog:train/2.png | dog:test/3.png ");
+        CHECK(load_with({"in/train/1", "in/train/2", "in/test/3"},
+                        {{"in/train/labels.csv", "1.png,b\n2.png,a\n"}, {"in/test/labels.csv", "3.png,b\n"}}, {}) ==
+              "a:in/train/2.png b:in/train/1.png | b:in/test/3.png ");
+        CHECK(contains(load_with(flat, {{"labels.csv", "1.png,a\n2.png,b\n"}}, {}), "a line for 3.png in labels.csv, got none"));
+        CHECK(contains(load_with(flat, {{"labels.csv", "1.png,a\n2.png,b\n3.png,b\n4.png,b\n"}}, {}), "an image 4.png, got none"));
+        CHECK(contains(load_with(flat, {{"labels.csv", "1.png,a\n1.png,b\n"}}, {}), "second one"));
+        CHECK(contains(load_with(flat, {{"labels.csv", "1.png\n"}}, {}), "expected file,label, got 1.png"));
+        CHECK(contains(load_with(flat, {{"labels.csv", "1.png,\"a\n"}}, {}), "labels.csv, line 1: expected a closing quote"));
+        for (const std::string bad : {"", "a/b", ".."})
+            CHECK(contains(load_with(flat, {{"labels.csv", cat("1.png,a\n2.png,", bad, "\n3.png,b\n")}}, {}),
+                           "a label that can name a folder"));
+
+        const Names nested{"train/a/x/1", "train/b/y/2", "train/b/x/3", "test/a/y/4"};
+        CHECK(load_with(nested, {}, {.label_from = LabelFrom::top}) ==
+              "a:train/a/x/1.png b:train/b/x/3.png b:train/b/y/2.png | a:test/a/y/4.png ");
+        CHECK(load_with(nested, {}, {.label_from = LabelFrom::parent}) ==
+              "x:train/a/x/1.png x:train/b/x/3.png y:train/b/y/2.png | y:test/a/y/4.png ");
+        std::filesystem::create_directories(dir / "py/cifar-10-batches-py");
+        CHECK(contains(error_of([&] { load(dir / "py"); }), "CIFAR's version for Python"));
+    }
 }
 
 } // namespace rg::data

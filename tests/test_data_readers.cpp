@@ -289,7 +289,7 @@ TEST_SUITE("data") {
         const TempDir dir;
         for (const char* name : {"cat/1.png", "cat/2.png", "dog/1.png", "dog/2.png"}) write_grey(dir / name, 2, 2, 1);
         fs::create_directories(dir / "cat/.cache");
-        for (const char* name : {"README.md", "angles.txt", "cat/notes.txt", "cat/labels.csv", "cat/LICENSE",
+        for (const char* name : {"README.md", "angles.txt", "cat/notes.txt", "cat/sizes.csv", "cat/LICENSE",
                                  "cat/.DS_Store", "cat/Thumbs.db", "cat/._1.jpg", "cat/.cache/thumb.jpg"})
             write_file_atomic(dir / name, "BM no image");
         CHECK(read_image_folder(dir.path(), 3).count == 4);

@@ -264,7 +264,7 @@ TEST_CASE("load_data: one rank copies for all of its node, and all report its er
             DataOptions options;
             options.path = cat("pipe:echo x >> ", dir / "log", "; tar -cC ", dir / "set", " . # ", ++number);
             options.test_path = test;
-            options.cache = dir / "cache";
+            options.reading.cache = dir / "cache";
             fs::remove(dir / "log");
             par::run_threads(ranks, [&](par::Link& link) {
                 par::Group group(link);

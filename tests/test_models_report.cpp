@@ -169,6 +169,9 @@ TEST_SUITE("models") {
         CHECK(mistakes[0].dump() ==
               "{\"image\": 2, \"truth\": \"<b>\", \"seen\": \"a\", \"score\": 0.75, \"pixels\": \"eXp7\"}");
         CHECK(mistakes[1].at("image").as_int() == 1);
+        data::ImageSet named = set;
+        named.names = {"a/0.png", "a/1.png", "<b>/2.png", "c/3.png"};
+        CHECK(report_confusion(named, seen).at("mistakes").as_array()[0].at("file").as_string() == "<b>/2.png");
         CHECK(mistakes[2].at("image").as_int() == 3);
         CHECK(Json::parse(json.dump(), "json").at("mistakes").as_array()[2].at("score").is_null());
         CHECK(report_confusion(set, seen, 1).at("mistakes").as_array().size() == 1);

@@ -238,7 +238,7 @@ void bench_png(const Settings& s, const Files& files) {
 void bench_png_files(const Settings& s, bool from_folder) {
     if (from_folder) {
         Files files{s.data, {}};
-        const data::ImageFolder folder(s.data, false);
+        const data::ImageFolder folder(s.data, data::LoadOptions{});
         for (const data::Layout::Image& image : folder.layout().train) {
             if (files.bytes.size() == 200) break;
             const std::string bytes = read_file(folder.path(image));

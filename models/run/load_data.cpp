@@ -61,15 +61,12 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .metavar("H[xW]")
         .basic();
     o.add(
-         "cache", &cache,
+         "cache", &reading.cache,
          "folder for decoded images, which later runs use again, and for copies of s3: and pipe:; a tar is then copied "
          "once for all runs, until you delete it; none: keep all images in the memory of each rank (default: "
          "~/.cache/ringgrad, with a new copy of pipe: in each run)")
         .metavar("DIR");
-    o.add(
-        "skip-other-images", &skip_other_images,
-        "leave out images that cannot be used: other formats than PNG and JPEG, and damaged files; without this option "
-        "they are an error");
+    data::declare_reading(o, reading);
     o.add("validation", &validation,
           "fraction of each class of the training images held out for validation, chosen by --seed; the test set is "
           "then not used")
@@ -90,11 +87,9 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
 
 data::LoadOptions DataOptions::load_options() const {
     const auto [height, width] = data::parse_size(size);
-    return {.height = height,
-            .width = width,
-            .seed = uint64_t(seed),
-            .skip_other_images = skip_other_images,
-            .cache = cache};
+    data::LoadOptions options = reading;
+    options.height = height, options.width = width, options.seed = uint64_t(seed);
+    return options;
 }
 
 void DataOptions::hold_out_validation(data::TrainTest& sets) const {

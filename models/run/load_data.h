@@ -12,10 +12,10 @@ namespace rg {
 
 /// The options that choose the images and the mini-batches of a training. Every training program has them.
 struct DataOptions {
-    std::string path, test_path, size, cache;
+    std::string path, test_path, size;
+    data::LoadOptions reading{.cache = ""}; // what load_options() does not set
     data::Shuffle shuffle = data::Shuffle::epoch;
     int64_t batch_size = 128, seed = 0;
-    bool skip_other_images = false;
     double validation = 0;
     /// The texts are for --help. `folder` says what a folder may contain, and `none` names the data that are used
     /// without --data.

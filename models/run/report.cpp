@@ -194,13 +194,16 @@ Json report_confusion(const data::ImageSet& set, std::span<const Prediction> pre
         predicted.push(confusion.predicted_as(i));
     }
     Json mistakes = Json::array();
-    for (const size_t i : wrong)
-        mistakes.push(Json::object()
-                          .set("image", int64_t(i))
-                          .set("truth", set.classes[size_t(set.labels[i])])
-                          .set("seen", set.classes[size_t(predictions[i].label)])
-                          .set("score", rounded(double(predictions[i].score)))
-                          .set("pixels", base64(set.image(int64_t(i)))));
+    for (const size_t i : wrong) {
+        Json mistake = Json::object()
+                           .set("image", int64_t(i))
+                           .set("truth", set.classes[size_t(set.labels[i])])
+                           .set("seen", set.classes[size_t(predictions[i].label)])
+                           .set("score", rounded(double(predictions[i].score)))
+                           .set("pixels", base64(set.image(int64_t(i))));
+        if (!set.names.empty()) mistake.set("file", set.names[i]);
+        mistakes.push(std::move(mistake));
+    }
     Json json = Json::object().set("classes", std::move(classes)).set("counts", std::move(counts));
     if (!confusion.shows_all())
         json.set("images", std::move(images))

@@ -190,6 +190,7 @@ void TrainingRun::check_data(const data::TrainTest& data) {
     for (const auto& [set, text] : sets) parts.push_back(cat(name_of(set), " of ", text));
     par::verify_same(group_, "data", parts, "every rank needs the same --data and --test-data");
     data_.clear(), held_out_.clear();
+    class_counts_ = data::class_counts(data, test_set_name);
     for (const auto& [set, text] : sets) data_.emplace_back("data_" + set, text);
     if (data.held_out)
         for (const std::string& name : data.test.names) held_out_ += name + "\n";
@@ -281,6 +282,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
     if (checkpoint_)
         for (const std::string& warning : checkpoint_->warnings) note(printable(warning), Colour::yellow);
     if (progress_) note(folded(printable(summary), progress_->columns()));
+    if (progress_ && !class_counts_.empty()) note(class_counts_.substr(0, class_counts_.size() - 1));
     for (const std::string& warning : warnings) note(printable(warning), Colour::yellow);
     note(printable(folder_->path()));
     apply_patience(); // a second time, since note() can print the message only now

@@ -94,8 +94,8 @@ public:
 
     /// Collective. Throws par::RanksDiffer unless all ranks have the same images, labels and targets. With --resume,
     /// throws Error unless they are those of the checkpoint. With --new-data, they may differ if the classes are the
-    /// same and the checkpoint is from the end of an epoch. begin() writes the names of the test images to held-out.txt
-    /// if they are a part of the images for training.
+    /// same and the checkpoint is from the end of an epoch. begin() prints the number of images per class, and writes
+    /// the names of the test images to held-out.txt if they are a part of the images for training.
     void check_data(const data::TrainTest& data);
 
     /// Collective. With --resume, restores the network's tensors, the state of the optimizer and the position from the
@@ -201,6 +201,7 @@ private:
     Length length_;
     Metadata model_, data_;                  // data_: the fingerprints of both sets
     std::string held_out_;                   // names of the held-out images, one per line
+    std::string class_counts_;               // images per class, for people
     double epoch_begin_ = 0, last_step_ = 0; // their difference is the epoch's training time
     double last_accuracy_ = -1;              // accuracy after the last complete epoch in this process; -1: none
     double images_at_begin_ = 0;             // number of this epoch's images that were done at begin_epoch()

@@ -33,26 +33,6 @@ void check_name(const std::string& option, const std::string& where) {
              printable(option), "\" (", where, ")");
 }
 
-std::vector<std::string> csv_fields(const std::string& line, const std::string& where) {
-    std::vector<std::string> fields(1);
-    bool quoted = false;
-    for (size_t i = 0; i < line.size(); ++i) {
-        if (line[i] == '"' &&
-            (quoted || fields.back().empty())) { // a quote inside an unquoted field is an ordinary character
-            if (quoted && i + 1 < line.size() && line[i + 1] == '"')
-                fields.back() += line[i++];
-            else
-                quoted = !quoted;
-        } else if (line[i] == ',' && !quoted) {
-            fields.emplace_back();
-        } else if (line[i] != '\r') {
-            fields.back() += line[i];
-        }
-    }
-    RG_CHECK(!quoted, "trials: expected a closing quote, got the end of the line (", where, ")");
-    return fields;
-}
-
 /// Expands FROM:TO and FROM:STEP:TO of whole numbers. Throws Error for other whole numbers with colons between them,
 /// such as 3:1, and for more than kMaxTrials values. Any other text is a list of values in CSV. They may contain
 /// colons, as an address or a command does. The training program checks them as values of its option.
@@ -61,7 +41,7 @@ std::vector<std::string> values_of(const std::string& text, const std::string& o
     const std::vector<std::string> parts = split(text, ':');
     for (const std::string& part : parts)
         if (int64_t number; read_number(part, number)) numbers.push_back(number);
-    if (parts.size() == 1 || numbers.size() < parts.size()) return csv_fields(text, option);
+    if (parts.size() == 1 || numbers.size() < parts.size()) return csv_fields(text, "trials: " + option);
     const int64_t from = numbers.front(), to = numbers.back();
     const int64_t step = numbers.size() == 3 ? numbers[1] : 1;
     RG_CHECK(numbers.size() <= 3 && step > 0 && from <= to,
@@ -113,8 +93,8 @@ Axis parse_axis(const std::string& option) {
         axis.from = parts[1], axis.to = parts[2];
     } else {
         constexpr std::string_view kChoice = "choice:";
-        axis.values =
-            text.starts_with(kChoice) ? csv_fields(text.substr(kChoice.size()), option) : values_of(text, option);
+        axis.values = text.starts_with(kChoice) ? csv_fields(text.substr(kChoice.size()), "trials: " + option)
+                                                : values_of(text, option);
     }
     return axis;
 }
@@ -186,7 +166,7 @@ std::vector<TrialSettings> parse_trials(std::string_view csv, const std::string&
         ++number;
         if (line.empty() || line == "\r") continue;
         const std::string where = cat(name, ", line ", number);
-        std::vector<std::string> fields = csv_fields(line, where);
+        std::vector<std::string> fields = csv_fields(line, "trials: " + where);
         for (std::string& field : fields) field = std::string(text_of_cell(field)); // a row may come from results.csv
         if (names.empty()) {
             names = fields;

@@ -226,7 +226,7 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
         if (is_new({"device", "precision"})) check_machine(group, options[i]);
         const std::string& init = options[i].at("init").as_string();
         if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // most resumed trials need none
-        if (!is_new({"data", "test-data", "size", "validation", "skip-other-images"})) continue;
+        if (!is_new({"data", "test-data", "size", "validation", "skip-other-images", "label-from"})) continue;
         const std::vector<std::string> warnings = trials.program->load(group, arguments[i]).warnings;
         for (const std::string& warning : warnings)
             if (group.rank() == 0) std::cerr << printable(warning) << "\n";

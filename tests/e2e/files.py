@@ -333,13 +333,13 @@ class Folder(job.JobTest):
             mixed = ["--data", f"mixed-{ranks}", *options]
             self.refuse(job.train(ranks, *mixed), f"mixed-{ranks}/train/cat/zz.png", "50 x 40", "--size")
             self.refuse(program("inspect", f"mixed-{ranks}"), "50 x 40", "--size")
-            self.assertIn("\n  cat          6        2\n  dog          5        2\n",
+            self.assertIn("\n  cat            6          2\n  dog            5          2\n",
                           self.succeed(program("inspect", f"mixed-{ranks}", "--size", "32")))
             out = self.succeed(job.train(ranks, *mixed, "--size", "32"))
             self.assertIn("32x32x3, 2 classes, 1 grey image converted to colour, 1 image resized",
                           " ".join(out.split()))  # lines of 80 columns
         self.refuse(job.train(1, *options, "--data", "parts", "--size", "32x"), "--size: expected HEIGHTxWIDTH")
-        self.assertIn("\n  dog          5        -\n", self.succeed(program("inspect", "parts/train")))
+        self.assertIn("\n  dog            5          -\n", self.succeed(program("inspect", "parts/train")))
         for name in ("train_digits", "train_digits_angles"):
             self.refuse(program(name, "--data", "parts"), "[28 28 1]", "--size 28x28")
         self.succeed(program("train_digits", "--data", "parts", "--batch-size", "4", "--steps", "1", "--size", "28"))

@@ -82,7 +82,8 @@ function mistakeFigure(mistake, {height, width, channels}) {
     for (let c = 0; c < 4; c++)
       image.data[4 * i + c] = c === 3 ? 255 : bytes[i * channels + Math.min(c, channels - 1)];
   context.putImageData(image, 0, 0);
-  return make('figure', {title: `image ${mistake.image}`}, canvas, make('figcaption', {}, caption));
+  return make('figure', {title: mistake.file ?? `image ${mistake.image}`}, canvas, make('figcaption', {}, caption),
+    make('figcaption', {class: 'file'}, mistake.file ?? ''));
 }
 
 function barsPart({title, unit, groups}) {

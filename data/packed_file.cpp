@@ -1,0 +1,87 @@
+// See packed_file.h.
+#include "ringgrad/data/packed_file.h"
+
+#include "ringgrad/core/control_groups.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+namespace rg::data {
+
+ImageRecord record_of(std::span<const uint8_t> image, int64_t channels) {
+    ImageRecord record{checksum({reinterpret_cast<const char*>(image.data()), image.size()})};
+    for (size_t c = 0; c < size_t(channels); ++c)
+        for (size_t i = c; i < image.size(); i += size_t(channels)) {
+            record.sums[c] += image[i];
+            record.squares[c] += uint64_t{image[i]} * image[i];
+        }
+    return record;
+}
+
+PackedFile::PackedFile(const std::string& path) : path_(path) {
+    const std::string damaged = cat("packed set: expected a complete file, got a damaged one (", path, ")");
+    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    RG_CHECK(file >= 0, "packed set: cannot open ", path, ": ", std::strerror(errno));
+    struct stat info;
+    const bool complete = ::fstat(file, &info) == 0 && size_t(info.st_size) > PackedHead::kBytes;
+    const size_t size = complete ? size_t(info.st_size) : 0;
+    void* const bytes = complete ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0) : nullptr;
+    ::close(file);
+    RG_CHECK(complete, damaged);
+    RG_CHECK(bytes != MAP_FAILED, "packed set: cannot map ", path, ": ", std::strerror(errno));
+    file_ = {static_cast<uint8_t*>(bytes), size};
+    try {
+        PackedHead head;
+        std::memcpy(&head, bytes, sizeof head);
+        RG_CHECK(head.magic == PackedHead::kMagic && head.checksum == head.own_checksum(), damaged);
+        channels_ = int64_t(head.channels), image_bytes_ = int64_t(head.height * head.width * head.channels);
+        const uint64_t pixels = head.images * uint64_t(image_bytes_);
+        RG_CHECK(size == PackedHead::kBytes + pixels + head.tail_bytes, damaged);
+        pixels_ = file_.subspan(PackedHead::kBytes, pixels);
+        const std::string_view tail(reinterpret_cast<const char*>(&file_[PackedHead::kBytes + pixels]),
+                                    head.tail_bytes);
+        RG_CHECK(checksum(tail) == head.tail_checksum, damaged);
+        tail_ = decode_tensors(tail, path);
+        records_ = tail_->tensor("records", DType::i64, {int64_t(head.images), 1 + 2 * channels_});
+        checked_ = std::vector<std::atomic<uint8_t>>(head.images);
+        height_ = int64_t(head.height), width_ = int64_t(head.width);
+        // Where all pixels fit into memory, the system's own reading ahead is best. Otherwise it would read the
+        // neighbours of each image in vain.
+        ahead_ = int64_t(pixels) > available_memory() / 2;
+        if (ahead_) ::madvise(bytes, size, MADV_RANDOM);
+    } catch (...) {
+        ::munmap(bytes, size);
+        throw;
+    }
+}
+
+PackedFile::~PackedFile() { ::munmap(file_.data(), file_.size()); }
+
+void PackedFile::compare(int64_t row) const {
+    const uint8_t* const image = &pixels_[size_t(row * image_bytes_)];
+    RG_CHECK(checksum({reinterpret_cast<const char*>(image), size_t(image_bytes_)}) == record(row).checksum,
+             "packed set: expected undamaged pixels, got another checksum of image ", row, " (", path_,
+             "); remove the file, and it will be made again");
+    checked_[size_t(row)].store(1, std::memory_order_relaxed);
+}
+
+ImageRecord PackedFile::record(int64_t row) const {
+    const int64_t* const in = records_.data<int64_t>() + row * (1 + 2 * channels_);
+    ImageRecord record{uint64_t(in[0])};
+    std::copy_n(in + 1, channels_, record.sums.begin());
+    std::copy_n(in + 1 + channels_, channels_, record.squares.begin());
+    return record;
+}
+
+void PackedFile::will_need(int64_t row) const {
+    if (!ahead_) return;
+    const auto page = uintptr_t(::sysconf(_SC_PAGESIZE)), begin = uintptr_t(&pixels_[size_t(row * image_bytes_)]);
+    ::madvise(reinterpret_cast<void*>(begin / page * page), begin % page + size_t(image_bytes_), MADV_WILLNEED);
+}
+
+} // namespace rg::data

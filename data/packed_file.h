@@ -1,0 +1,78 @@
+// The file of a packed set (packed.h), and its memory map.
+//
+// A file consists of a head of 4096 bytes, the pixels u8 [n height width channels], and a tail: a safetensors file
+// (core/safetensors.h) with the ImageRecord of each image, i64 [n 1 + 2 channels], and the labels, targets, names and
+// rows of both sets. The head and the tail have checksums that are compared when the file is opened, and each image has
+// one that is compared when the image is read for the first time.
+#pragma once
+
+#include "ringgrad/core/checksum.h"
+#include "ringgrad/core/ops/augment.h"
+#include "ringgrad/core/safetensors.h"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+namespace rg::data {
+
+/// The end of the names of packed sets.
+inline constexpr std::string_view kPackedEnding = ".images";
+
+/// A checksum of one image, and the sums of its bytes and of their squares by channel.
+struct ImageRecord {
+    uint64_t checksum = 0;
+    std::array<uint64_t, kMaxImageChannels> sums{}, squares{};
+};
+ImageRecord record_of(std::span<const uint8_t> image, int64_t channels);
+
+/// The first bytes of a file, little-endian. They fill a page, so that the pixels begin at one.
+struct PackedHead {
+    static constexpr size_t kBytes = 4096;
+    static constexpr uint64_t kMagic = 0x3173'6567'616d'6972; // "rimages1"
+    uint64_t magic = kMagic, height = 0, width = 0, channels = 0, images = 0, tail_bytes = 0, tail_checksum = 0;
+    uint64_t checksum = 0; // of the numbers before it
+    uint64_t own_checksum() const {
+        return rg::checksum({reinterpret_cast<const char*>(this), offsetof(PackedHead, checksum)});
+    }
+};
+
+/// A packed set that is mapped into memory.
+class PackedFile {
+public:
+    /// Throws Error if there is no such file, or if it is not a complete packed set.
+    explicit PackedFile(const std::string& path);
+    ~PackedFile();
+    PackedFile(const PackedFile&) = delete;
+    PackedFile& operator=(const PackedFile&) = delete;
+
+    std::span<const uint8_t> pixels() const { return pixels_; }
+    /// Throws Error if the image is damaged.
+    void check_image(int64_t row) const {
+        if (!checked_[size_t(row)].load(std::memory_order_relaxed)) compare(row);
+    }
+    ImageRecord record(int64_t row) const;
+    /// See ImageSet::will_need().
+    void will_need(int64_t row) const;
+    const TensorFile& tail() const { return *tail_; }
+    int64_t height() const { return height_; }
+    int64_t width() const { return width_; }
+    int64_t channels() const { return channels_; }
+
+private:
+    void compare(int64_t row) const;
+
+    const std::string path_;
+    std::span<uint8_t> file_; // the mapped bytes
+    std::span<const uint8_t> pixels_;
+    std::optional<TensorFile> tail_;
+    Tensor records_;
+    int64_t height_ = 0, width_ = 0, channels_ = 0, image_bytes_ = 0;
+    bool ahead_ = false; // true: the file may exceed the memory
+    mutable std::vector<std::atomic<uint8_t>> checked_;
+};
+
+} // namespace rg::data
