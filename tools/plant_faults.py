@@ -222,16 +222,18 @@ def compile_copy(command, build, folder, file, kernel, old, new):
     return result
 
 
-def failure_on_executor(build, folder, file, kernel_file, *edit):
+def failure_on_executor(build, folder, nvcc, file, kernel_file, *edit):
     """Returns the first failure of the tests with the fault, or None if they pass."""
     kernel = compile_copy(["c++", "-O1", "-c"], build, folder, file, kernel_file, *edit)
     objects = sorted(str(p) for p in (build / "tests" / "rg_tests.p").glob("*.o"))
     archives = sorted(str(p) for p in build.rglob("*.a"))
     libraries = run(["pkg-config", "--libs", "mpich"]).stdout.split() + ["-lpthread"]
+    if nvcc:
+        libraries += [f"-L{pathlib.Path(nvcc).resolve().parent.parent / 'lib64'}", "-lcudart_static", "-ldl", "-lrt"]
     linked = run(["c++", *objects, str(kernel), "-Wl,--start-group", *archives, "-Wl,--end-group",
                   *libraries, "-o", str(folder / "tests")])
     if linked.returncode:
-        sys.exit(f"plant_faults.py: cannot link the tests (a build with -Dcuda=disabled?):\n{linked.stderr[:2000]}")
+        sys.exit(f"plant_faults.py: cannot link the tests:\n{linked.stderr[:2000]}")
     tests = "simt ops: the kernels for Hopper*" if kernel_file.endswith("hopper") else "simt ops*"
     result = run([str(folder / "tests"), f"-tc={tests}", "--abort-after=1", "-nc"])
     if result.returncode == 0:
@@ -269,7 +271,7 @@ def main():
             continue
         with tempfile.TemporaryDirectory() as folder:
             if n < len(EXECUTOR_FAULTS):
-                failure = failure_on_executor(build, pathlib.Path(folder), *fault)
+                failure = failure_on_executor(build, pathlib.Path(folder), nvcc, *fault)
             else:
                 failure = failure_in_interpreter(build, pathlib.Path(folder), nvcc, *fault)
         print(f"{'detected' if failure else 'NOT DETECTED'}: {name} (gpu/{fault[0]}): {failure or ''}"[:230], flush=True)
