@@ -191,6 +191,7 @@ Contents read_packed(const std::string& path) {
     const TensorFile& tail = file->tail();
     Contents contents;
     contents.kind = tail.text("kind"), contents.note = tail.text("note");
+    contents.folder = tail.text("source");
     contents.sets.warnings = strings_of(tail.text("warnings"), "warnings");
     for (const auto& [name, set] : {std::pair("train", &contents.sets.train), {"test", &contents.sets.test}}) {
         const auto values = [&, part = name]<class T>(const char* what, std::vector<T>& to) {

@@ -17,6 +17,7 @@ class PixelSink;
 struct Contents {
     TrainTest sets;
     std::string kind, note;
+    std::string folder = {}; // of a packed set: where its files were
 };
 
 /// Returns the contents of a packed set. Throws Error like PackedFile().

@@ -18,6 +18,7 @@
 #include "ringgrad/data/inflate.h"
 #include "ringgrad/data/jpeg.h"
 #include "ringgrad/data/open.h"
+#include "ringgrad/data/packed.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/source.h"
 #include "ringgrad/models/run/run_folder.h"
@@ -141,6 +142,27 @@ std::string describe_set(const std::string& path, const data::LoadOptions& optio
     return text + data::class_table(sets, "test");
 }
 
+/// Returns the paths of the packed sets in a folder.
+std::vector<std::string> packed_sets_in(const std::string& folder) {
+    std::vector<std::string> paths;
+    for (const auto& entry : std::filesystem::directory_iterator(folder))
+        if (entry.path().string().ends_with(data::kPackedEnding)) paths.push_back(entry.path().string());
+    std::sort(paths.begin(), paths.end());
+    return paths;
+}
+
+/// Returns a line about a packed set, which may be damaged.
+std::string describe_packed(const std::string& path) try {
+    data::Contents contents = data::read_packed(path);
+    const data::TrainTest sets =
+        data::described(std::move(contents.sets), contents.kind + contents.folder, contents.note);
+    return printable(
+               cat(path, ": packed set, ", std::filesystem::file_size(path) / 1'000'000, " MB, of ", sets.source)) +
+           "\n";
+} catch (const Error& error) {
+    return printable(cat(path, ": ", error.what())) + "\n";
+}
+
 bool is_tensor_file(Bytes bytes) {
     uint64_t header = 0;
     if (bytes.size() < 10) return false;
@@ -170,14 +192,19 @@ std::string describe(Bytes bytes, const std::string& path) {
 int run(int argc, const char* const* argv) {
     std::string raw, size;
     std::vector<std::string> paths;
+    bool remove = false;
     data::LoadOptions load_options{.test_fraction = 0, .cache = ""};
     Options options("inspect",
                     "describes the contents of PNG, JPEG, CIFAR, IDX, safetensors and checkpoint files, and of "
                     "sets of images");
     options.examples({"~/photos --size 32", default_runs_folder() + "/NAME/model.safetensors"});
-    options.positional("FILE", &paths, "files to describe; or sets of images as for --data: folders, s3: or pipe:", 1);
+    options.positional(
+        "FILE", &paths,
+        "files to describe; sets of images as for --data: folders, s3: or pipe:; or a folder of packed sets", 1);
     options.add("size", &size, "size to which sets of images are resized (default: as they are)").metavar("H[xW]");
     data::declare_reading(options, load_options);
+    options.add("delete", &remove,
+                "delete the packed sets that FILE names: a file, or a folder such as ~/.cache/ringgrad");
     options
         .add("raw", &raw,
              "file for the pixels of one PNG: RGBA, 8 bits per sample, or 16 (big-endian) if the PNG has 16")
@@ -190,6 +217,15 @@ int run(int argc, const char* const* argv) {
     const auto [height, width] = data::parse_size(size);
     load_options.height = height, load_options.width = width;
     for (const std::string& path : paths) {
+        const bool is_folder = !data::is_remote(path) && std::filesystem::is_directory(path);
+        std::vector<std::string> packed = is_folder ? packed_sets_in(path) : std::vector<std::string>{};
+        if (!is_folder && path.ends_with(data::kPackedEnding)) packed = {path};
+        RG_CHECK(!remove || !packed.empty(), "--delete: expected packed sets, got none (", path, ")");
+        for (const std::string& set : packed) {
+            std::fputs(describe_packed(set).c_str(), stdout);
+            if (remove) std::filesystem::remove(set), std::fputs("  deleted\n", stdout);
+        }
+        if (!packed.empty()) continue;
         if (data::is_remote(path) || std::filesystem::is_directory(path)) {
             RG_CHECK(raw.empty(), "--raw: expected one PNG, got a set of images (", path, ")");
             std::fputs(describe_set(path, load_options).c_str(), stdout);

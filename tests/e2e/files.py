@@ -340,6 +340,13 @@ class Folder(job.JobTest):
                           " ".join(out.split()))  # lines of 80 columns
         self.refuse(job.train(1, *options, "--data", "parts", "--size", "32x"), "--size: expected HEIGHTxWIDTH")
         self.assertIn("\n  dog            5          -\n", self.succeed(program("inspect", "parts/train")))
+        cache = self.folder / "cache-home" / "ringgrad"
+        listing = self.succeed(program("inspect", cache))
+        self.assertIn("parts/train: 10 images 32x32x3", listing)
+        self.assertEqual(listing, "".join(self.succeed(program("inspect", path)) for path in sorted(cache.glob("*.images"))))
+        self.assertIn("deleted", self.succeed(program("inspect", cache, "--delete")))
+        self.assertEqual(list(cache.glob("*.images")), [])
+        self.refuse(program("inspect", cache, "--delete"), "expected packed sets, got none")
         for name in ("train_digits", "train_digits_angles"):
             self.refuse(program(name, "--data", "parts"), "[28 28 1]", "--size 28x28")
         self.succeed(program("train_digits", "--data", "parts", "--batch-size", "4", "--steps", "1", "--size", "28"))
