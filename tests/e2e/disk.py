@@ -116,6 +116,19 @@ class Disk(job.JobTest):
         (self.runs / "back").rename(self.run_folder)
         self.goes_on()
 
+    @unittest.skipUnless(can_mount(), "may not mount a tmpfs")
+    def test_full_disk_for_packed_images(self):
+        data = str(self.write_sample())  # 3 MB
+        script = """
+            mkdir small && mount -t tmpfs -o size=1m none small || exit 99
+            "$@" --cache small/cache; code=$?
+            ls small/cache > left && exit $code"""
+        command = job.train(1, *OPTIONS, "--data", data, "--steps", "2")
+        self.fails(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh", *command],
+                   "No space left on device", "--cache none")
+        self.assertEqual([name for name in (self.folder / "left").read_text().split() if ".lock" not in name], [])
+        self.succeed([*command, "--cache", "none"])
+
     def test_unwritable_folder(self):
         # Root may write everywhere, so another user trains.
         root = os.geteuid() == 0
