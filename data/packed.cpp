@@ -235,7 +235,7 @@ std::string pack(const std::string& folder, const LoadOptions& options, bool tem
     writer.finish(contents);
     for (const fs::directory_entry& entry : fs::directory_iterator(cache)) {
         const std::string other = entry.path().filename().string();
-        if (other != name && other.starts_with(source) && other.ends_with(kPackedEnding)) fs::remove(entry.path());
+        if (other != name && other.starts_with(source + "-")) fs::remove(entry.path()); // a set, or a part of one
     }
     lock->share(temporary ? path : "");
     return path;

@@ -25,10 +25,10 @@ Contents read_packed(const std::string& path);
 
 /// Returns the path of the packed set in the cache for the files below `folder`, with the channels, the size and the
 /// other choices of the options. If there is none, or if the names, sizes or times of the files have changed since,
-/// calls `read` and makes one with the images that it gives to the sink. Removes older sets of the same folder. Prints
-/// its progress to standard error. Keep `lock` until all processes of the node have opened the set; a temporary set is
-/// deleted with it. Throws Error if the
-/// disk is full, if files change while they are read, and if `read` does. Call make_cache() before (cache.h).
+/// calls `read` and makes one with the images that it gives to the sink. Removes older sets of the same folder, and
+/// what killed processes left of them. Prints its progress to standard error. Keep `lock` until all processes of the
+/// node have opened the set; a temporary set is deleted with it. Throws Error if the disk is full, if files change
+/// while they are read, and if `read` does. Call make_cache() before (cache.h).
 std::string pack(const std::string& folder, const LoadOptions& options, bool temporary,
                  std::shared_ptr<CacheLock>& lock, const std::function<Contents(PixelSink& sink)>& read);
 
