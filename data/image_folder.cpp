@@ -261,8 +261,9 @@ TrainTest ImageFolder::read(Conversion& conversion) const {
                 beside.add(path(image), "an image beside the class folders");
                 continue;
             }
-            for (const std::string& empty : empty_folders_) // a folder beside a class folder is one, too
-                RG_CHECK(unlabelled_ || empty.rfind('/', empty.size() - 2) + 1 != image.position ||
+            for (const std::string& empty : empty_folders_)         // a folder beside a class folder is one, too
+                RG_CHECK(unlabelled_ || image.path != image.file || // its class has no folder
+                             empty.rfind('/', empty.size() - 2) + 1 != image.position ||
                              !empty.starts_with(std::string_view(image.path).substr(0, image.position)),
                          "image folder: expected images, got none (", folder_, "/", empty.substr(0, empty.size() - 1),
                          "); remove the folder, or add images");

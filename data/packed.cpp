@@ -179,7 +179,7 @@ bool is_complete(const std::string& path) {
     try {
         return fs::exists(path) && PackedFile(path).pixels().data();
     } catch (const Error& error) {
-        std::cerr << "warning: " << error.what() << "; it is made again\n";
+        std::cerr << "warning: " << printable(error.what()) << "; it is made again\n";
         return false;
     }
 }
@@ -209,6 +209,8 @@ Contents read_packed(const std::string& path) {
         set->channels = file->channels();
         if (set->count > 0) set->pixels = Pixels(file);
         set->check(path);
+        RG_CHECK(set->names.empty() || std::ssize(set->names) == set->count, "packed set: expected ", set->count,
+                 " names, got ", set->names.size(), " (", path, ")");
     }
     return contents;
 }
@@ -217,9 +219,7 @@ std::string pack(const std::string& folder, const LoadOptions& options, bool tem
                  std::shared_ptr<CacheLock>& lock, const std::function<Contents(PixelSink& sink)>& read) {
     const std::string cache = cache_folder(options.cache), whole = fs::canonical(folder).string();
     RG_CHECK(!fs::canonical(cache).string().starts_with(whole + "/"),
-             "cache: expected a folder outside of the data, "
-             "got ",
-             cache, " in ", folder, "; choose another --cache");
+             "cache: expected a folder outside of the data, got ", cache, " in ", folder, "; choose another --cache");
     const uint64_t state = state_of(whole);
     const std::string source =
                           hex(checksum(cat(whole, '\0', options.channels, ' ', options.height, ' ', options.width, ' ',

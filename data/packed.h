@@ -1,7 +1,8 @@
 // Packed sets: the images of a source in one file, decoded and resized. All processes of a node map it, so they share
 // its memory, the system drops what does not fit, and a later start decodes nothing.
 //
-// packed_file.h describes the file. Its checksums tell if it is damaged, so it is an error or made anew.
+// packed_file.h describes the file. Its checksums find damage: a set that is damaged is made anew,
+// or is an error that names it.
 #pragma once
 
 #include "ringgrad/data/dataset.h"

@@ -39,6 +39,12 @@ PackedFile::PackedFile(const std::string& path) : path_(path) {
         PackedHead head;
         std::memcpy(&head, bytes, sizeof head);
         RG_CHECK(head.magic == PackedHead::kMagic && head.checksum == head.own_checksum(), damaged);
+        // Anyone can write right checksums, so the numbers are checked, too: no product of them may overflow.
+        constexpr uint64_t kMost = uint64_t{1} << 28;
+        RG_CHECK(head.height >= 1 && head.height <= kMost && head.width >= 1 && head.width <= kMost &&
+                     head.channels >= 1 && head.channels <= uint64_t(kMaxImageChannels) &&
+                     head.images <= size / (head.height * head.width * head.channels) && head.tail_bytes <= size,
+                 damaged);
         channels_ = int64_t(head.channels), image_bytes_ = int64_t(head.height * head.width * head.channels);
         const uint64_t pixels = head.images * uint64_t(image_bytes_);
         RG_CHECK(size == PackedHead::kBytes + pixels + head.tail_bytes, damaged);

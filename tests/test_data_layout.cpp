@@ -161,6 +161,8 @@ TEST_SUITE("data") {
         for (const std::string heading : {"", "file,label\n"})
             CHECK(load_with(flat, {{"labels.csv", heading + "2.png,cat\r\n\"1.png\",\"a \"\"dog\"\", small\"\n3.png,cat"}}, {}) ==
                   "a \"dog\", small:1.png cat:2.png cat:3.png | ");
+        std::filesystem::create_directories(dir / cat("set", number + 1, "/notes")); // is no class
+        CHECK(load_with(flat, {{"labels.csv", "1.png,a\n2.png,b\n3.png,b\n"}}, {}) == "a:1.png b:2.png b:3.png | ");
         const std::string table = "file,label\ntrain/x/1.png,cat\ntrain/2.png,dog\ntest/3.png,dog\n";
         CHECK(load_with({"train/x/1", "train/2", "test/3"}, {{"labels.csv", table}}, {}) ==
               "cat:train/x/1.png dog:train/2.png | dog:test/3.png ");

@@ -8,6 +8,7 @@
 #include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
+#include <cstring>
 #include <doctest/doctest.h>
 #include <filesystem>
 #include <unistd.h>
@@ -155,6 +156,19 @@ TEST_SUITE("data") {
             CHECK((!error.empty() || pixels == train));
             CHECK((!error.empty() || i >= sizeof(PackedHead))); // the rest of the first page, and images of the test set
         }
+        // Numbers of others, with right checksums: none may lead to a read outside of the file.
+        for (int number = 1; number < 7; ++number)
+            for (const uint64_t value : {uint64_t{0}, uint64_t{1} << 20, uint64_t{1} << 32, uint64_t{1} << 63, ~uint64_t{0}}) {
+                CAPTURE(number);
+                PackedHead head;
+                std::memcpy(&head, bytes.data(), sizeof head);
+                std::memcpy(reinterpret_cast<char*>(&head) + 8 * number, &value, 8);
+                head.checksum = head.own_checksum();
+                std::string changed = bytes;
+                std::memcpy(changed.data(), &head, sizeof head);
+                write_file_atomic(path, changed);
+                CHECK(contains(error_of(read_pixels), "damaged"));
+            }
         for (size_t size = 0; size < bytes.size(); size += size < 80 || size > 4090 ? 13 : 1000) {
             CAPTURE(size);
             write_file_atomic(path, std::string_view(bytes).substr(0, size));
