@@ -15,7 +15,7 @@ namespace rg::data {
 /// throws.
 TrainTest load(const std::string& path, const LoadOptions& options = {});
 
-/// Declares the options of programs that say which images of a folder to read, and as what.
+/// Declares --skip-other-images and --label-from, which all programs have that read folders of images.
 void declare_reading(Options& options, LoadOptions& reading);
 
 /// The two steps of load(), for processes of one node that load the same data. First, one of them calls open_source(),
