@@ -1,5 +1,5 @@
 // experiment: runs trials, which are trainings with different options, of one training program. They run in parallel
-// over the ranks or one after the other. No trial uses the test set. models/sweep/trials.h describes their output.
+// over the ranks or one after the other. models/sweep/trials.h describes their output.
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/sweep/trials.h"
 

@@ -8,12 +8,7 @@
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/models/programs.h"
-#include "ringgrad/models/run/data_parallel.h"
-#include "ringgrad/models/run/memory.h"
-#include "ringgrad/models/run/model_file.h"
-#include "ringgrad/models/run/report.h"
-#include "ringgrad/models/run/trainer.h"
-#include "ringgrad/models/run/training_options.h"
+#include "ringgrad/models/run/image_training.h"
 
 #include <cmath>
 #include <filesystem>
@@ -26,19 +21,16 @@ namespace {
 /// Weight of the mean squared error in the loss.
 constexpr double kAngleWeight = 0.1;
 
-constexpr const char* kMemoryAdvice = "make --batch-size smaller, or start fewer ranks";
-
 /// The times of a training, how often it found a plan (Accelerated) in its cache, and how it ended.
-struct Result {
+struct Times {
     Trainer::Seconds seconds = {};
     double train_hits = 0, test_hits = 0; // fraction of calls that found their plan in the cache
     bool stopped = false;
-    int exit_code = 0;
 };
 
-struct TrainDigitsAngles final : Training, TrainingOptions {
-    bool compare = true;
-    TrainDigitsAngles() {
+class TrainDigitsAngles final : public ImageTraining {
+public:
+    TrainDigitsAngles() : ImageTraining({"digits-angles"}) {
         data_texts = {"class folders of 28 x 28 PNGs with angles.csv", "drawn digits"};
         data_options.batch_size = 32;
         augmentations = {"translate", "scale"}; // flips, rotate and resized-crop change the angle
@@ -47,34 +39,31 @@ struct TrainDigitsAngles final : Training, TrainingOptions {
         run_options.predictor = "predict";
         optimizer.kind = OptimizerOptions::Kind::adam;
     }
-
     void declare(Options& o) override {
-        declare_data(o);
-        declare_training(o);
-        machine_options.declare(o);
-        o.add("compare", &compare,
+        ImageTraining::declare(o);
+        o.add("compare", &compare_,
               "train a second time, op by op, and compare the times; with --run-name NAME the second run is "
               "NAME-plain; off with --resume or --no-accelerate");
-        run_options.declare(o);
     }
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override;
     int train(Options& options, par::Group& group, Trial& trial) override;
-    /// Collective. Trains once. Loads `data` if it is empty. In the first training, `accelerated` is null. In the
-    /// second one, it is the result of the first, and the report compares the times of both.
-    Result train(TrainingRun& run, const Options& options, data::TrainTest& data, const Result* accelerated);
+
+private:
+    /// The class by the first head, the angle by the second.
+    Task task(const data::ImageSet&) const override {
+        return classification(smoothing).with(regression({{"angle", "degrees"}}, 1), kAngleWeight);
+    }
+    data::Normalise normalise(const data::ImageSet&) const override { return data::kDigits; }
+    void trained(TrainingRun& run, const Trainer& trainer, const Trainer::Seconds& seconds,
+                 const Evaluation& evaluation) override;
+
+    bool compare_ = true;
+    Times times_;                      // of the last training
+    std::optional<Times> accelerated_; // of the first training, during and after the second one
 };
 
-double squared_errors(const Tensor& angles, const Tensor& targets) {
-    double sum = 0;
-    for (int64_t i = 0; i < angles.numel(); ++i) {
-        const double error = double(angles.data<float>()[i]) - double(targets.data<float>()[i]);
-        sum += error * error;
-    }
-    return sum;
-}
-
 /// Returns the times of both trainings as the member "bars" of the report; see report.h.
-Json bars_of(const Result& plain, const Result& accelerated) {
+Json bars_of(const Times& plain, const Times& accelerated) {
     Json groups = Json::array();
     const auto add = [&](const char* name, double plain_seconds, double accelerated_seconds, double hits) {
         std::string note = "not measured"; // for example no test, if the training ended within its first epoch
@@ -100,90 +89,18 @@ data::TrainTest TrainDigitsAngles::load(par::Group& group, const std::function<v
     return data;
 }
 
-/// Collective. Returns the score on a set, with the root mean squared error of the angles in degrees, and reports the
-/// confusion matrix.
-Score test(TrainingRun& run, const data::ImageSet& set, ImageFeed& feed, Accelerated& predict) {
-    double sums[3] = {0, 0, 0}; // loss, correct, squared errors of the angles
-    Predictions predictions(set.count);
-    for (feed.loader.start(1); feed.loader.has_next();) {
-        run.pulse();
-        const data::Batch batch = feed.loader.next();
-        const int64_t n = batch.labels.extent(0);
-        if (n == 0) continue;
-        const std::span<const Tensor> out = predict(feed.images(batch));
-        const Tensor scores = out[0].to_host(), angles = out[1].to_host();
-        const double squares = squared_errors(angles, batch.targets);
-        sums[0] += double(n) * host_cross_entropy(scores, batch.labels) + kAngleWeight * squares;
-        sums[1] += double(count_correct(scores, batch.labels));
-        sums[2] += squares;
-        predictions.add(batch.first, scores);
-    }
-    run.group().allreduce_sum(std::span<double>(sums), "test");
-    for (double& sum : sums) sum /= double(set.count);
-    const std::string& name = run.test_set_name;
-    const ExtraMetric rmse{name + "_angle_rmse", name + " angle rmse %.2f deg", std::sqrt(sums[2])};
-    const Score score{sums[0], sums[1], predictions.gather(run.group()), {rmse}};
-    run.report("confusion", report_confusion(set, score.predictions));
-    return score;
-}
-
-Result TrainDigitsAngles::train(TrainingRun& run, const Options& options, data::TrainTest& data,
-                                const Result* accelerated) {
-    Machine machine(machine_options, options, run.group());
-    int64_t& batch_size = data_options.batch_size;
-    if (!options.was_given("batch-size") && !run.resumed()) batch_size = machine.workers().scaled(batch_size);
-    complete_schedule(options);
-    const Context context = machine.context();
-    const ContextScope scope(context);
-    if (data.source.empty()) data = load(run.group(), [&] { run.pulse(); });
-    run.test_set_name = data_options.test_set_name();
-    run.check_data(data);
-
-    const NetworkChoice choice({"digits-angles"});
-    const std::unique_ptr<Network> network = choice.make(task_of(data.train, uint64_t(data_options.seed)));
-    Parameters& parameters = network->parameters;
-    ImageFeed feed(data.train, loader_options(data::kDigits), machine);
-    const Tensor angle_weight = Tensor::constant({1, 1}, kAngleWeight);
-    Trainer trainer(run, machine, parameters, Optimizer(parameters, optimizer), feed,
-                    [&](const data::Batch& batch) -> ScoresAndLoss {
-                        const std::vector<Tensor> out = network->outputs(batch.x, Mode::train); // scores, angles
-                        const Tensor squares = mse_loss(out[1], batch.targets).reshape({1, 1});
-                        const Tensor angle_loss = linear(squares, angle_weight).reshape({});
-                        return {out[0], add(cross_entropy(out[0], batch.labels, float(smoothing)), angle_loss)};
-                    });
-    data::LoaderOptions in_order = loader_options(data::kDigits);
-    in_order.shuffle = data::Shuffle::never, in_order.keep_partial = true, in_order.augment = {};
-    ImageFeed test_feed(data.test, in_order, machine);
-    Accelerated predict(
-        [&](std::span<const Tensor> in, bool) { return network->outputs(test_feed.batch(in).x, Mode::evaluate); },
-        machine_options.accelerate);
-    const auto plan_largest = [&] { trainer.plan(), predict.plan(test_feed.images(test_feed.largest_batch())); };
-    if (!machine.device())
-        check_planned_memory(run.group(), {&trainer.train_step, &predict},
-                             checkpoint_memory(parameters.values().bytes(), optimizer.buffers()), plan_largest,
-                             kMemoryAdvice);
-
-    run.begin(feed.length(steps, epochs),
-              describe_model(choice.describe(), data.train, data::kDigits, {{"angle", "degrees"}}),
-              cat(machine.text(), machine_options.accelerate ? ", accelerated; " : ", op by op; ", data.source, "; ",
-                  parameters.count(), " parameters"),
-              data.warnings);
-    run.report("network", report_network(parameters));
-    Result result{.seconds = trainer.train(schedule, [&] { return test(run, data.test, test_feed, predict); }),
-                  .train_hits = trainer.train_step.hit_rate(),
-                  .test_hits = predict.hit_rate(),
-                  .stopped = run.stopped()};
+void TrainDigitsAngles::trained(TrainingRun& run, const Trainer& trainer, const Trainer::Seconds& seconds,
+                                const Evaluation& evaluation) {
+    times_ = {seconds, trainer.train_step.hit_rate(), evaluation.predict.hit_rate(), run.stopped()};
     run.log(Json::object()
                 .set("accelerate", machine_options.accelerate)
-                .set("train_seconds", result.seconds.train)
-                .set("test_seconds", result.seconds.test)
-                .set("train_hit_rate", result.train_hits)
-                .set("test_hit_rate", result.test_hits));
-    run.note(formatted("training %.2f s, hit rate %.2f %%; prediction %.2f s, hit rate %.2f %%", result.seconds.train,
-                       100 * result.train_hits, result.seconds.test, 100 * result.test_hits));
-    if (accelerated) run.report("bars", bars_of(result, *accelerated));
-    result.exit_code = run.end();
-    return result;
+                .set("train_seconds", seconds.train)
+                .set("test_seconds", seconds.test)
+                .set("train_hit_rate", times_.train_hits)
+                .set("test_hit_rate", times_.test_hits));
+    run.note(formatted("training %.2f s, hit rate %.2f %%; prediction %.2f s, hit rate %.2f %%", seconds.train,
+                       100 * times_.train_hits, seconds.test, 100 * times_.test_hits));
+    if (accelerated_) run.report("bars", bars_of(times_, *accelerated_));
 }
 
 /// Returns `bars`, from bars_of(), as text for a terminal. Each time has a line with a bar of # characters.
@@ -205,34 +122,31 @@ std::string chart(const Json& bars) {
 
 int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) {
     const bool can_compare = trial.standalone() && machine_options.accelerate;
-    RG_CHECK(machine_options.accelerate || !compare || !options.was_given("compare"),
+    RG_CHECK(machine_options.accelerate || !compare_ || !options.was_given("compare"),
              "train_digits_angles: expected --accelerate with --compare, got --no-accelerate; omit one of them");
-    const bool trains_twice = compare && can_compare && !run_options.resume;
+    const bool trains_twice = compare_ && can_compare && !run_options.resume;
     const std::string plain_name = run_options.name.empty() ? "" : run_options.name + "-plain";
     RG_CHECK(!trains_twice || plain_name.empty() || !std::filesystem::exists(run_options.runs + "/" + plain_name),
              "train_digits_angles: expected no run ", run_options.runs, "/", plain_name,
              ", which --compare creates, got one; give another --run-name, or --no-compare");
     data::TrainTest data;
-    const auto train_once = [&](const Result* accelerated) {
+    const auto train_once = [&] {
+        times_ = {.stopped = true}; // remains if a stop request ends the loading of data
         TrainingRun run(run_options, options, group, trial);
-        Result result{.stopped = true}; // remains if a stop request ends the loading of data
-        result.exit_code = run.supervise([&] {
-            result = train(run, options, data, accelerated);
-            return result.exit_code;
-        });
-        return result;
+        return run.supervise([&] { return ImageTraining::train(run, options, data); });
     };
-    const int64_t batch_size = data_options.batch_size; // train() may change it
-    const Result accelerated = train_once(nullptr);
-    if (compare && can_compare && run_options.resume && group.rank() == 0)
+    const int64_t batch_size = data_options.batch_size; // complete() may change it
+    const int code = train_once();
+    if (compare_ && can_compare && run_options.resume && group.rank() == 0)
         std::cout << "not compared with a training op by op, since this run was resumed" << std::endl;
-    if (!trains_twice || accelerated.stopped) return accelerated.exit_code;
+    if (!trains_twice || times_.stopped) return code;
+    accelerated_ = times_;
     run_options.name = plain_name;
     data_options.batch_size = batch_size;
     machine_options.accelerate = false;
-    const Result plain = train_once(&accelerated);
-    if (group.rank() == 0 && !plain.stopped) std::cout << chart(bars_of(plain, accelerated));
-    return plain.exit_code;
+    const int plain_code = train_once();
+    if (group.rank() == 0 && !times_.stopped) std::cout << chart(bars_of(times_, *accelerated_));
+    return plain_code;
 }
 
 } // namespace

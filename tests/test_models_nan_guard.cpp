@@ -76,9 +76,10 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
     par::Group group(world.link(0));
     Quiet trial;
     Toy toy;
+    const Task task = classification();
     TrainingRun run(settings, options, group, trial);
     const int code = run.supervise([&] {
-        run.restore_parameters(toy.parameters, toy.optimizer);
+        run.restore_parameters(toy.parameters, toy.optimizer, task);
         run.begin({12, 4}, {}, "toy");
         std::array<int, 13> attempts{};
         while (run.goes_on()) {
@@ -90,9 +91,9 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
                 const double loss = 1.0 / double(step);
                 const bool last = run.position().batch == 3;
                 const Verdict verdict = run.handle_non_finite(loss, toy.update(loss));
-                run.end_step({.images = 10, .loss = loss, .correct = 5, .lr = 0.1, .last = last, .verdict = verdict});
+                run.end_step({.images = 10, .loss = loss, .lr = 0.1, .sums = {5}, .last = last, .verdict = verdict});
             }
-            if (run.epoch_is_complete()) run.end_epoch({});
+            if (run.epoch_is_complete()) run.end_epoch({.metrics = {0.5}});
             run.save_model(), run.save_checkpoint();
         }
         return run.end();
@@ -210,7 +211,7 @@ TEST_SUITE("models") {
     TEST_CASE("on-nan rollback: restores the checkpoint, at most three times without progress") {
         Toy toy;
         std::string warning;
-        Position position{.epoch = 2, .batch = 3, .step = 8, .loss_sum = 2, .correct = 3, .images = 4};
+        Position position{.epoch = 2, .batch = 3, .step = 8, .loss_sum = 2, .samples = 4, .sums = {3}};
         NanGuard guard(OnNan::rollback, toy.parameters, toy.optimizer, {});
         const auto handle = [&](double loss) {
             return guard.handle_non_finite(position, loss, toy.update(loss), warning);
@@ -236,7 +237,8 @@ TEST_SUITE("models") {
             CHECK(position.step == 8);
             CHECK(position.epoch == 2);
             CHECK(position.batch == 3);
-            CHECK(position.images == 4);
+            CHECK(position.samples == 4);
+            CHECK(position.sums == std::vector<double>{3});
         }
         CHECK(contains(warning, "rolled back to step 8, rollback 3 of 3"));
         CHECK(contains(error_of([&] { go(5); }), "step 14: expected finite values, got -inf in gradient of fc.bias"));

@@ -63,7 +63,7 @@ StepStatus first_step(int64_t epoch_left) {
             .step = 0,
             .steps = 80,
             .loss = 1,
-            .accuracy = 0.5,
+            .metric = "acc 50.0 %",
             .images = 256,
             .epoch_left = epoch_left};
 }
@@ -80,7 +80,7 @@ TEST_SUITE("models") {
                                                      {kMost, 8, (kMost - 7) / 8 + 1},
                                                      {kMost, 1, kMost}})
             CHECK(TrainingRun::Length{steps, batches}.epochs() == epochs);
-        const StepStatus status{1, kMost, 1, kMost, 1, 0.5, 1, kMost};
+        const StepStatus status{1, kMost, 1, kMost, 1, "acc 50.0 %", 1, kMost};
         CHECK(contains(step_text(status, 1, 1e30, 200), "left 277777777777h46m/277777777777h46m"));
     }
 
@@ -95,7 +95,7 @@ TEST_SUITE("models") {
             {"parameters", false, [](auto& p, auto&) { p.values().template data<float>()[1] = -0.0f; },
              [](auto& run) { run.save_model(); }},
             {"running statistics", false, [](auto& p, auto&) { p.state().template data<float>()[0] = 1; },
-             [](auto& run) { run.keep_if_best({.accuracy = 0.5}); }},
+             [](auto& run) { run.keep_if_best({.metrics = {0.5}}); }},
             {"optimizer.velocity", false, [](auto&, auto& o) { o[0].value.template data<float>()[2] = 1; },
              [](auto& run) { run.save_checkpoint(); }},
         };
@@ -114,10 +114,11 @@ TEST_SUITE("models") {
                 settings.runs = dir.path(), settings.name = "run";
                 Options options("toy", "");
                 SilentTrial trial;
+                const Task task = classification();
                 TrainingRun run(settings, options, group, trial);
                 try {
                     if (c.at_start && link.rank() == 1) c.change(parameters, optimizer);
-                    run.restore_parameters(parameters, optimizer);
+                    run.restore_parameters(parameters, optimizer, task);
                     run.begin({12, 4}, {}, "toy");
                     if (link.rank() == 1) c.change(parameters, optimizer);
                     c.save(run);
@@ -299,7 +300,7 @@ TEST_SUITE("models") {
                            .step = 300,
                            .steps = 9800,
                            .loss = 1.23456,
-                           .accuracy = 0.512,
+                           .metric = "acc 51.2 %",
                            .images = 256,
                            .epoch_left = 92};
         CHECK(step_text(s, 2345.6, 0.4, 79) ==
@@ -364,15 +365,15 @@ TEST_SUITE("models") {
         const EpochStatus epoch{.epoch = 1,
                                 .epochs = 2,
                                 .train_loss = 0.5,
-                                .train_accuracy = 0.75,
                                 .test_loss = std::nan(""),
-                                .test_accuracy = 0.625,
+                                .train_metrics = {"acc 75.00 %"},
+                                .test_metrics = {"acc 62.50 %"},
                                 .images_per_second = 2560,
                                 .seconds = 1.5};
         const std::string text = "epoch 1/2  train loss 0.5000 acc 75.00 %  test loss nan acc 62.50 %  1.5 s\n";
         EpochStatus with_extra = epoch;
-        with_extra.extras = {{"rmse", "rmse %.1f deg", 3.5}};
-        CHECK(epoch_text(with_extra, 80) + "\n" == text + "  rmse 3.5 deg\n");
+        with_extra.train_metrics.push_back("rmse 3.500 cm"), with_extra.test_metrics.push_back("rmse 4.500 cm");
+        CHECK(epoch_text(with_extra, 80) + "\n" == text + "  train rmse 3.500 cm  test rmse 4.500 cm\n");
         CHECK(contains(epoch_text(epoch, 100), "1.5 s  2560 img/s"));
         StepStatus step = first_step(1);
         double now = 0;

@@ -15,6 +15,12 @@
 
 using namespace rg;
 
+namespace {
+
+const Ranking kAccuracy{"validation_accuracy", "validation acc", "%", true};
+
+} // namespace
+
 TEST_SUITE("models") {
     TEST_CASE("trials: a grid has all combinations, the first option changing slowest") {
         CHECK(trial_grid({}) == std::vector<TrialSettings>{{}});
@@ -80,9 +86,9 @@ TEST_SUITE("models") {
         StopRules rules;
         rules.set_below("12.5");
         CHECK(rules.below == 12.5);
-        CHECK(TrialComparison(rules, {}).add(1, Json::object().set("epoch", 1)).empty());
-        for (const char* bad : {"", "half", "-1", "101", "5%", "nan"})
-            CHECK(contains(error_of([&] { rules.set_below(bad); }), "from 0 to 100, median or halving"));
+        CHECK(TrialComparison(rules, kAccuracy).add(1, Json::object().set("epoch", 1)).empty());
+        for (const char* bad : {"", "half", "-1", "5%", "nan"})
+            CHECK(contains(error_of([&] { rules.set_below(bad); }), "at least 0, median or halving"));
 
         const auto line = [](int64_t epoch, double value) {
             return Json::object().set("epoch", epoch).set("validation_accuracy", value);
@@ -90,7 +96,7 @@ TEST_SUITE("models") {
         rules.set_below("median");
         CHECK(rules.below == 0);
         rules.after = 2;
-        TrialComparison median(rules, {});
+        TrialComparison median(rules, kAccuracy);
         for (int64_t trial = 1; trial <= 3; ++trial)
             for (int64_t epoch = 1; epoch <= 2; ++epoch)
                 CHECK(median.add(trial, line(epoch, 0.1 * double(trial))).empty());
@@ -101,7 +107,7 @@ TEST_SUITE("models") {
         CHECK(median.add(6, Json::object().set("epoch", 2)).empty());
 
         rules.set_below("halving");
-        TrialComparison halves(rules, {.metric = "loss", .lowest = true});
+        TrialComparison halves(rules, {"loss"});
         const auto loss = [&](int64_t trial, int64_t epoch, double value) {
             return halves.add(trial, Json::object().set("epoch", epoch).set("loss", value));
         };
@@ -118,6 +124,35 @@ TEST_SUITE("models") {
             CHECK(loss(6, epoch, epoch == 1 ? 2 : 9).empty()); // its best was the first
             CHECK(loss(7, epoch, 3.25) == reason(7));          // four are better
         }
+    }
+
+    TEST_CASE("trials: are ranked by the main metric, or by any that an epoch has") {
+        const std::vector<MetricName> metrics{{"rmse", "rmse", "cm"}, {"accuracy", "acc", "%", true}};
+        CHECK(ranking_by("", metrics) == MetricName{"validation_rmse", "validation rmse", "cm"});
+        CHECK(ranking_by("train_accuracy", metrics) == MetricName{"train_accuracy", "train acc", "%", true});
+        CHECK(ranking_by("", {}).name == "validation_loss");
+        CHECK(contains(error_of([&] { ranking_by("test_accuracy", metrics); }),
+                       "--rank-by: expected one of validation_rmse, validation_accuracy, validation_loss, train_rmse, "));
+    }
+
+    TEST_CASE("trials: stop at fixed values of the metric that ranks, in percent if it is a fraction") {
+        const auto line = [](int64_t epoch, const char* name, double value) {
+            return Json::object().set("epoch", epoch).set(name, value);
+        };
+        const StopRules percent{.below = 20, .target = 90, .after = 2};
+        const auto accuracy = [&](int64_t epoch, double value) {
+            return percent.reason(line(epoch, "validation_accuracy", value), kAccuracy);
+        };
+        CHECK(accuracy(1, 0.1) == ""); // too early
+        CHECK(accuracy(2, 0.1) == "below 20 %");
+        CHECK(accuracy(2, 0.2) == "");
+        CHECK(accuracy(1, 0.9) == "reached 90 %");
+        CHECK(percent.reason(line(2, "validation_loss", 0), kAccuracy) == "");
+        const StopRules error{.below = 5, .target = 1};
+        const Ranking rmse{"validation_rmse", "validation rmse", "cm"};
+        CHECK(error.reason(line(1, "validation_rmse", 5.5), rmse) == "above 5 cm");
+        CHECK(error.reason(line(1, "validation_rmse", 3), rmse) == "");
+        CHECK(error.reason(line(1, "validation_rmse", 1), rmse) == "reached 1 cm");
     }
 
     TEST_CASE("trials: reads CSV with quotes, empty fields and both line ends") {
@@ -181,8 +216,7 @@ TEST_SUITE("models") {
         rows[0] = {1, {{"lr", "0.1"}}, "failed", "no, \"never\"\nagain", "trials/1", {}, {}, {0}, 1.5};
         rows[1] = {2, {{"depth", "2"}}, "finished", "", "trials/2", {}, {}, {1}, 2};
         rows[1].last = Json::object().set("epoch", 3).set("test_accuracy", 0.5).set("seconds", 0.25);
-        CHECK(rows[0].accuracy() < 0);
-        CHECK(rows[1].accuracy() < 0); // a test accuracy does not rank trials
+        CHECK(best_first(rows, kAccuracy).empty()); // a test accuracy does not rank trials
         write_results(folder.path(), rows);
         CHECK(read_file(folder / "results.csv") ==
               "trial,lr,depth,state,epoch,test_accuracy,epoch_seconds,seconds,note,folder\n"
@@ -197,7 +231,7 @@ TEST_SUITE("models") {
         for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1;
         double now = 100;
         std::ostringstream pipe;
-        TrialsBoard board(rows, pipe, {}, {}, [&] { return now; });
+        TrialsBoard board(rows, kAccuracy, pipe, {}, {}, [&] { return now; });
         const auto step = [&](size_t i, double seconds) {
             pipe.str("");
             now += seconds;
@@ -227,7 +261,7 @@ TEST_SUITE("models") {
             board.update(rows[0], false);
             return terminal.str();
         };
-        TrialsBoard board(rows, terminal, {.live = true}, {25, 3}, [&] { return now; });
+        TrialsBoard board(rows, kAccuracy, terminal, {.live = true}, {25, 3}, [&] { return now; });
         CHECK(draw(board, 0) == "\rtrial 1    queued\x1b[K\n\rtrial 2    queued  (two\\\x1b[K\n\x1b[J");
         CHECK(draw(board, 0.05) == "");
         rows[1].note = "caf\u00e9 au lait"; // a cut after so many bytes would split a character
@@ -236,7 +270,7 @@ TEST_SUITE("models") {
         rows.resize(6);
         for (size_t i = 0; i < 6; ++i) rows[i].number = int64_t(i) + 1, rows[i].state = i < 2 ? "failed" : "running";
         rows[5].state = "queued";
-        TrialsBoard full(rows, terminal, {.live = true}, {60, 4}, [&] { return now; });
+        TrialsBoard full(rows, kAccuracy, terminal, {.live = true}, {60, 4}, [&] { return now; });
         CHECK(draw(full, 1) == "\rtrial 3    running\x1b[K\n\rtrial 4    running\x1b[K\n"
                                "\r6 trials: 3 running, 1 queued, 2 ended\x1b[K\n\x1b[J");
         rows[2].state = rows[3].state = "finished";
@@ -246,16 +280,16 @@ TEST_SUITE("models") {
 
     TEST_CASE("trials: the best has the best metric and has not failed") {
         std::vector<TrialRow> rows(4);
-        CHECK(best_first(rows, {}).empty());
+        CHECK(best_first(rows, kAccuracy).empty());
         for (size_t i = 0; i < 4; ++i) rows[i].last = Json::object().set("validation_accuracy", i == 1 ? 0.25 : 0.5);
         rows[0].state = "failed";
         using Order = std::vector<const TrialRow*>;
-        CHECK(best_first(rows, {}) == Order{&rows[2], &rows[3], &rows[1]});
-        CHECK(best_first(rows, {.lowest = true}) == Order{&rows[1], &rows[2], &rows[3]});
+        CHECK(best_first(rows, kAccuracy) == Order{&rows[2], &rows[3], &rows[1]});
+        CHECK(best_first(rows, {.name = kAccuracy.name}) == Order{&rows[1], &rows[2], &rows[3]});
         for (TrialRow& row : rows)
             row.last.set("loss", double(row.last.at("validation_accuracy").as_double() == 0.25));
-        CHECK(best_first(rows, {.metric = "loss"}).front() == &rows[1]);
-        CHECK(best_first(rows, {.metric = "angle_rmse"}).empty());
+        CHECK(best_first(rows, {.name = "loss", .higher_is_better = true}).front() == &rows[1]);
+        CHECK(best_first(rows, {.name = "angle_rmse"}).empty());
     }
 
     TEST_CASE("trials: the page shows the metrics, state and reason of each trial, but no images") {
@@ -264,7 +298,7 @@ TEST_SUITE("models") {
         for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1, rows[i].folder = cat("trials/", i + 1);
         const auto options = [](const TrialRow& row) { return Json::object().set("lr", row.number); };
         double now = 0;
-        TrialsReport all(folder.path(), rows, {}, options, [&] { return now; });
+        TrialsReport all(folder.path(), rows, kAccuracy, options, [&] { return now; });
 
         const data::ImageSet set{2, 1, 1, 1, std::vector<uint8_t>{1, 2}, {0, 1}, {"a", "b"}};
         RunFolder run = RunFolder::create(folder / "trials", "train", "1");
@@ -316,7 +350,7 @@ TEST_SUITE("models") {
         double now = 100, cost = 0; // a write takes `cost`: it reads the clock at its begin and end
         const auto clock = [&] { return now += cost; };
         TrialsReport all(
-            folder.path(), rows, {}, [](const TrialRow&) { return Json::object(); }, clock);
+            folder.path(), rows, kAccuracy, [](const TrialRow&) { return Json::object(); }, clock);
         const auto end_one = [&](size_t i) {
             rows[i].state = "finished";
             all.update(rows[i]);

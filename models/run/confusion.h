@@ -4,11 +4,17 @@
 // for at most kMostShown classes.
 #pragma once
 
-#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/data/dataset.h"
 
 #include <map>
 
 namespace rg {
+
+/// The class that a classifier assigns to an image.
+struct Prediction {
+    int32_t label; // class with the highest score
+    float score;   // its probability, by the softmax of the scores
+};
 
 /// The rows of the matrix are true classes, its columns are predicted classes. Keeps a reference to the class names,
 /// which must outlive this.

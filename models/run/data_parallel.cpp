@@ -1,8 +1,6 @@
 // See data_parallel.h.
 #include "ringgrad/models/run/data_parallel.h"
 
-#include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/ops.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/par/verify.h"
 
@@ -11,16 +9,6 @@
 #include <future>
 
 namespace rg {
-namespace {
-
-/// Returns the current context without its device.
-Context host_context() {
-    Context host = context();
-    host.device = nullptr;
-    return host;
-}
-
-} // namespace
 
 void run_while_polling(par::Group& group, std::string_view what, const std::function<void()>& work,
                        const std::function<void()>& pulse) {
@@ -70,70 +58,6 @@ void verify_same_options(par::Group& group, const Options& options) {
         if (name != "data" && name != "test-data" && name != "cache" && name != "threads")
             parts.push_back(cat("--", name, " ", value));
     par::verify_same(group, "options", parts, "start all ranks with the same options");
-}
-
-int64_t count_correct(const Tensor& scores, const Tensor& labels) {
-    const int64_t classes = scores.extent(1);
-    int64_t correct = 0;
-    for (int64_t i = 0; i < scores.extent(0); ++i) {
-        const float* row = scores.data<float>() + i * classes;
-        correct += std::max_element(row, row + classes) - row == labels.data<int32_t>()[i];
-    }
-    return correct;
-}
-
-double host_cross_entropy(const Tensor& scores, const Tensor& labels) {
-    const Context host = host_context();
-    const ContextScope scope(host);
-    return double(cross_entropy(scores, labels).data<float>()[0]);
-}
-
-void Predictions::add(int64_t first, const Tensor& scores) {
-    const Context host = host_context();
-    const ContextScope scope(host);
-    const Tensor probabilities = softmax(scores);
-    const int64_t classes = probabilities.extent(1);
-    for (int64_t i = 0; i < probabilities.extent(0); ++i) {
-        const auto row = probabilities.span<float>().subspan(size_t(i * classes), size_t(classes));
-        const auto best = std::max_element(row.begin(), row.end());
-        labels_and_scores_[size_t(2 * (first + i))] = double(best - row.begin());
-        labels_and_scores_[size_t(2 * (first + i) + 1)] = double(*best);
-    }
-}
-
-std::vector<Prediction> Predictions::gather(par::Group& group) {
-    group.allreduce_sum(std::span<double>(labels_and_scores_), "predictions");
-    std::vector<Prediction> all;
-    for (size_t i = 0; i < labels_and_scores_.size(); i += 2)
-        all.push_back({int32_t(labels_and_scores_[i]), float(labels_and_scores_[i + 1])});
-    return all;
-}
-
-Score evaluate(par::Group& group, data::Range range, const data::ImageSet& set, const data::Normalise& normalise,
-               const std::function<Tensor(const Tensor&)>& forward, const std::vector<data::WeightedView>& views) {
-    const data::Augmenter augmenter(set.height, set.width, set.channels, {.fill = data::Fill::reflect}, normalise);
-    double sums[2] = {0, 0}; // sum of the losses, number of correct predictions
-    Predictions predictions(set.count);
-    for (int64_t begin = range.begin; begin < range.end; begin += kEvaluationBatch) {
-        const int64_t n = std::min(kEvaluationBatch, range.end - begin);
-        const Tensor x = Tensor::on_host({n, set.height, set.width, set.channels});
-        const Tensor labels =
-            Tensor::of<int32_t>({n}, std::span<const int32_t>(set.labels).subspan(size_t(begin), size_t(n)));
-        Tensor scores;
-        for (const auto& [view, weight] : views) {
-            parallel(n, [&, &view = view](int64_t i) {
-                augmenter.apply(set.image(begin + i), view, x.data<float>() + i * set.image_bytes());
-            });
-            const Tensor of_view = forward(x).to_host();
-            if (!scores.defined()) scores = Tensor::on_host(of_view.shape()), scores.fill(0);
-            for (int64_t i = 0; i < scores.numel(); ++i) scores.data<float>()[i] += weight * of_view.data<float>()[i];
-        }
-        sums[0] += double(n) * host_cross_entropy(scores, labels);
-        sums[1] += double(count_correct(scores, labels));
-        predictions.add(begin, scores);
-    }
-    group.allreduce_sum(std::span<double>(sums), "evaluation");
-    return {sums[0] / double(set.count), sums[1] / double(set.count), predictions.gather(group)};
 }
 
 } // namespace rg

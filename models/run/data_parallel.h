@@ -5,8 +5,6 @@
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/parameters.h"
-#include "ringgrad/data/augment.h"
-#include "ringgrad/models/run/progress.h"
 #include "ringgrad/par/aggregate.h"
 
 #include <functional>
@@ -62,50 +60,5 @@ private:
 /// Collective. Throws par::RanksDiffer on all ranks unless all have the same values of the options. Only --data and
 /// --test-data (see TrainingRun::check_data()), --cache and --threads may differ, since the machines may differ.
 void verify_same_options(par::Group& group, const Options& options);
-
-/// Returns how many of n images have their highest score at their label. `scores` is [n classes], `labels` is [n]. Of
-/// equal scores, only the first counts as the highest. Both tensors are in host memory.
-int64_t count_correct(const Tensor& scores, const Tensor& labels);
-/// Returns the mean cross-entropy of scores and labels in host memory. Runs on the CPU, even if the context has a
-/// device.
-double host_cross_entropy(const Tensor& scores, const Tensor& labels);
-
-/// The class that a classifier assigns to an image.
-struct Prediction {
-    int32_t label; // class with the highest score
-    float score;   // its probability, by the softmax of the scores
-};
-/// Collects the predictions for a set of images. Each rank predicts for its own part of the set.
-class Predictions {
-public:
-    explicit Predictions(int64_t images) : labels_and_scores_(size_t(2 * images)) {}
-    /// Adds the predictions for n images, which are the images `first`, `first` + 1 and so on of the set. Takes their
-    /// scores before the softmax, [n classes], in host memory.
-    void add(int64_t first, const Tensor& scores);
-    /// Collective. Returns the predictions for all images, on every rank. Call it once, after all calls of add().
-    std::vector<Prediction> gather(par::Group& group);
-
-private:
-    // Label and score of image 0, of image 1, and so on. Before gather(), both are 0 for images that this rank has not
-    // added. So the sum over the ranks has the predictions for all images.
-    std::vector<double> labels_and_scores_;
-};
-
-/// The mean loss and the accuracy (a fraction) of a network on a whole set, its prediction for each image, and metrics
-/// that only one program has.
-struct Score {
-    double loss = 0, accuracy = 0;
-    std::vector<Prediction> predictions = {};
-    std::vector<ExtraMetric> extras = {};
-};
-constexpr int64_t kEvaluationBatch = 250; // most images per call of `forward`
-/// Collective. Each rank evaluates its `range` of the set, and every rank gets the result for the whole set. `forward`
-/// gets normalised images and returns their scores, before the softmax. It is called once for each view of a batch. A
-/// batch has kEvaluationBatch images, the last one may have fewer. With an empty range, `forward` is not called. The
-/// scores of an image are the weighted sum of the scores of its views. Pixels of a view that lie outside of the image
-/// are mirrored at its edges.
-Score evaluate(par::Group& group, data::Range range, const data::ImageSet& set, const data::Normalise& normalise,
-               const std::function<Tensor(const Tensor& images)>& forward,
-               const std::vector<data::WeightedView>& views = {{}});
 
 } // namespace rg

@@ -1,7 +1,11 @@
 // See image_feed.h.
 #include "ringgrad/models/run/image_feed.h"
 
+#include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/core/ops.h"
+
+#include <algorithm>
+#include <cstring>
 
 namespace rg {
 namespace {
@@ -9,7 +13,7 @@ namespace {
 data::LoaderOptions for_this_rank(const Machine& machine, data::LoaderOptions options) {
     const Workers& workers = machine.workers();
     options.rank = workers.first, options.ranks = workers.count, options.parts = workers.here;
-    options.views = machine.device() != nullptr;
+    options.views = options.views || machine.device();
     return options;
 }
 
@@ -24,16 +28,29 @@ ImageFeed::ImageFeed(const data::ImageSet& set, data::LoaderOptions options, con
       resident_(machine.device() ? data::resident(set) : Tensor()),
       statistics_(machine.device() ? loader.augmenter().statistics() : Tensor()) {}
 
-std::vector<Tensor> ImageFeed::images(const data::Batch& batch) const {
-    return machine_.device() ? std::vector{batch.indices, batch.views} : std::vector{batch.x};
-}
-
 std::vector<Tensor> ImageFeed::inputs(const data::Batch& batch) const {
     std::vector<Tensor> inputs;
     for (const Tensor* t : {&batch.x, &batch.indices, &batch.views, &batch.labels, &batch.targets})
         if (t->defined()) inputs.push_back(*t);
     inputs.insert(inputs.end(), batch.columns.begin(), batch.columns.end());
     return inputs;
+}
+
+data::Batch ImageFeed::with_view(data::Batch batch, const View& view) const {
+    const int64_t n = batch.size;
+    if (machine_.device()) {
+        batch.views = Tensor::on_host({n, kViewNumbers}, DType::i32); // older ones may still be on their way
+        for (int64_t i = 0; i < n; ++i) std::memcpy(batch.views.data<int32_t>() + kViewNumbers * i, &view, sizeof view);
+        return batch;
+    }
+    const data::Augmenter& augmenter = loader.augmenter();
+    const int64_t values = augmenter.height() * augmenter.width() * set_.channels;
+    batch.x = Tensor::on_host({n, augmenter.height(), augmenter.width(), set_.channels});
+    parallel(n, [&](int64_t i) {
+        augmenter.apply(set_.image(batch.indices.data<int32_t>()[i]), view, batch.x.data<float>() + i * values);
+    });
+    batch.indices = batch.views = Tensor();
+    return batch;
 }
 
 data::Batch ImageFeed::batch(std::span<const Tensor> inputs) const {
@@ -45,7 +62,6 @@ data::Batch ImageFeed::batch(std::span<const Tensor> inputs) const {
                             {augmenter.height(), augmenter.width(), augmenter.reflect(), machine_.activations()})
                   : cast(inputs[0], machine_.activations());
     inputs = inputs.subspan(machine_.device() ? 2 : 1);
-    if (inputs.empty()) return batch; // images alone, for a prediction
     batch.labels = inputs[0];
     if (!set_.targets.empty()) batch.targets = inputs[1];
     const std::span<const Tensor> columns = inputs.subspan(set_.targets.empty() ? 1 : 2);
@@ -60,9 +76,20 @@ TrainingRun::Length ImageFeed::length(int64_t steps, int64_t epochs) const {
     return {steps >= 0 ? steps : epochs * loader.batches(), loader.batches()};
 }
 
-data::Batch ImageFeed::largest_batch() const {
+std::vector<int64_t> ImageFeed::sizes() const {
     const Workers& workers = machine_.workers();
-    const int64_t n = data::part_range(std::min(batch_size_, set_.count), workers.count, workers.first).size();
+    std::vector<int64_t> sizes;
+    for (const int64_t batch : {std::min(batch_size_, set_.count), set_.count % batch_size_})
+        for (int i = 0; i < workers.here && batch > 0; ++i)
+            if (const int64_t n =
+                    data::part_range(batch, workers.count, std::min(workers.first + i, workers.count)).size();
+                n > 0 && std::find(sizes.begin(), sizes.end(), n) == sizes.end())
+                sizes.push_back(n);
+    std::sort(sizes.rbegin(), sizes.rend());
+    return sizes;
+}
+
+std::vector<Tensor> ImageFeed::inputs(int64_t n) const {
     data::Batch batch;
     if (machine_.device())
         batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, kViewNumbers}, DType::i32);
@@ -71,7 +98,7 @@ data::Batch ImageFeed::largest_batch() const {
     batch.labels = Tensor::on_host({n}, DType::i32);
     if (!set_.targets.empty()) batch.targets = Tensor::on_host({n, 1});
     for (const data::Column& column : loader.columns()) batch.columns.push_back(column.tensor(n));
-    return batch;
+    return inputs(batch);
 }
 
 } // namespace rg

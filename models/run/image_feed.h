@@ -14,30 +14,31 @@ namespace rg {
 
 class ImageFeed {
 public:
-    /// Sets `rank`, `ranks`, `parts` and `views` in the options, as `machine` requires. `set` and `machine` must
-    /// outlive this. `columns` are further values of each image; a batch has them in Batch::columns.
+    /// Sets `rank`, `ranks` and `parts` in the options, as `machine` requires, and on a device `views`. `set` and
+    /// `machine` must outlive this. `columns` are further values of each image; a batch has them in Batch::columns.
     ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine,
               std::vector<data::Column> columns = {});
 
     data::Loader loader;
 
-    /// Returns the inputs for the images of a batch: the images, or on a device their indices and views.
-    std::vector<Tensor> images(const data::Batch& batch) const;
-    /// Returns the inputs for the images, then the labels, the targets if the set has any, and the columns.
+    /// Returns the inputs for a batch: the images, or on a device their indices and views; then the labels, the targets
+    /// if the set has any, and the columns.
     std::vector<Tensor> inputs(const data::Batch& batch) const;
+    /// Returns a batch of a loader with LoaderOptions::views with this view of all images.
+    data::Batch with_view(data::Batch batch, const View& view) const;
 
     /// Converts the result of inputs() to a batch. Call this inside the Accelerated function, since it runs ops. The
-    /// batch has only size, x, labels, targets and columns. From the result of images(), it has only size and x. Its x
-    /// has the type Machine::activations(), f32 or bf16.
+    /// batch has only size, x, labels, targets and columns. Its x has the type Machine::activations(), f32 or bf16.
     data::Batch batch(std::span<const Tensor> inputs) const;
 
     /// Returns the length of a training on this set: `steps` steps, or if `steps` is -1, `epochs` epochs. Throws Error
     /// if the set is too small for one mini-batch.
     TrainingRun::Length length(int64_t steps, int64_t epochs) const;
 
-    /// Returns a batch with the shapes of the largest part of a mini-batch that one of this rank's workers computes.
-    /// Its values are arbitrary. Use it to make plans before the first step.
-    data::Batch largest_batch() const;
+    /// Returns the sizes of the parts that this rank's workers compute in an epoch, the largest first.
+    std::vector<int64_t> sizes() const;
+    /// Returns inputs for n images, with arbitrary values. Use them to make plans before the first step.
+    std::vector<Tensor> inputs(int64_t n) const;
 
 private:
     const data::ImageSet& set_;

@@ -2,7 +2,6 @@
 #include "ringgrad/models/run/image_training.h"
 
 #include "ringgrad/core/clock.h"
-#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/profile.h"
 #include "ringgrad/models/run/memory.h"
 #include "ringgrad/models/run/model_file.h"
@@ -52,12 +51,18 @@ data::TrainTest ImageTraining::load(par::Group& group, const std::function<void(
     return sets;
 }
 
-int ImageTraining::train(Options& options, par::Group& group, Trial& trial) {
-    TrainingRun run(run_options, options, group, trial);
-    return run.supervise([&] { return train(run, options); });
+std::vector<MetricName> ImageTraining::metrics(const data::ImageSet& images) const {
+    const Task task = this->task(images);
+    return {task.metrics.begin(), task.metrics.end()};
 }
 
-int ImageTraining::train(TrainingRun& run, const Options& options) {
+int ImageTraining::train(Options& options, par::Group& group, Trial& trial) {
+    TrainingRun run(run_options, options, group, trial);
+    data::TrainTest data;
+    return run.supervise([&] { return train(run, options, data); });
+}
+
+int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTest& data) {
     par::Group& group = run.group();
     Machine machine(machine_options, options, group);
     network_.check(options);
@@ -71,7 +76,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     if (profile_) context.profile = &op_times;
     const ContextScope scope(context); // the context's threads also decode the images
 
-    const data::TrainTest data = load(group, [&] { run.pulse(); });
+    if (data.source.empty()) data = load(group, [&] { run.pulse(); });
     run.test_set_name = data_options.test_set_name();
     run.check_data(data);
     const auto make = [&] { return network_.make(task_of(data.train, uint64_t(data_options.seed))); };
@@ -82,41 +87,67 @@ int ImageTraining::train(TrainingRun& run, const Options& options) {
     const data::Normalise normalise =
         run.resumed() ? stored_normalise(*run.checkpoint(), this->normalise(data.train)) : this->normalise(data.train);
     initialise(*network, data.train, normalise);
-    ImageFeed feed(data.train, loader_options(normalise), machine);
-    Trainer trainer(run, machine, parameters, Optimizer(parameters, optimizer), feed,
-                    [&](const data::Batch& batch) -> ScoresAndLoss {
-                        const Tensor scores = network->forward(batch.x, Mode::train);
-                        return {scores, cross_entropy(scores, batch.labels, float(smoothing))};
-                    });
-    Evaluation test{run, machine, data.test, normalise,
-                    [&](const Tensor& x) { return network->forward(x, Mode::evaluate); }};
-    const Plan& plan = plan_ahead(trainer, test, kMemoryAdvice);
 
-    run.begin(feed.length(steps, epochs), describe_model(network_.describe(), data.train, normalise),
-              cat(machine.text(), "; ", data.source, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,
-                  " MiB planned"),
+    const Task task = this->task(data.train);
+    const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
+    ImageFeed feed(data.train, loader_options(normalise), machine, columns(data.train));
+    Trainer trainer(run, machine, parameters, Optimizer(parameters, optimizer), feed, task, forward);
+    Evaluation evaluation(group, machine, data.test, columns(data.test), normalise, task, forward);
+    const auto score = [&](const std::vector<data::WeightedView>& views = {{}}) {
+        const Score result = evaluation.score(views, [&] { run.pulse(); });
+        const Json members = group.rank() == 0 ? evaluation.report(result) : Json::object();
+        for (const auto& [member, value] : members.as_object()) run.report(member, value);
+        return result;
+    };
+    const Plan& plan = plan_ahead(trainer, evaluation, kMemoryAdvice);
+
+    run.begin(feed.length(steps, epochs), describe_model(network_.describe(), data.train, normalise, task.targets),
+              cat(machine.text(), machine_options.accelerate ? "" : ", op by op", "; ", data.source, "; ",
+                  parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned"),
               data.warnings);
     if (plan_dump_) run.note(plan.table() + trainer.gradient_sum.table(plan));
     run.report("network", report_network(parameters, &plan));
     int code = 0;
     const double seconds = seconds_of([&] {
-        trainer.train(schedule, [&] { return test.score(); });
+        const Trainer::Seconds times = trainer.train(schedule, [&] { return score(); });
         if (test_views_ && !run.stopped()) {
             trainer.optimizer.exchange_average(); // test the weights that the model file has
-            const Score score = test.score(data::mirrored_and_shifted(data.test.width));
+            const Score with_views = score(data::mirrored_and_shifted(data.test.width));
             trainer.optimizer.exchange_average();
-            run.note(formatted("%s acc %.2f %% with six views", run.test_set_name.c_str(), 100 * score.accuracy));
+            run.note(cat(run.test_set_name, " ", task.text(with_views.metrics), " with six views"));
         }
+        trained(run, trainer, times, evaluation);
         code = run.end();
     });
     if (plan_dump_)
-        for (const auto& [name, f] : {std::pair("training", &trainer.train_step), {"evaluation", &test.predict}})
+        for (const auto& [name, f] : {std::pair("training", &trainer.train_step), {"evaluation", &evaluation.predict}})
             run.note(cat("accelerate: ", f->occupancy() * double(f->cache_size), " plans of ", name, ", hit rate ",
                          100 * f->hit_rate(), " %"));
     // On a GPU, profiling waits for each op, so the training takes longer than without it. So there the table omits the
     // line with the time outside of ops.
     if (profile_) run.note(op_times.table(machine.device() ? 0 : seconds));
     return code;
+}
+
+TestResult ImageTraining::test(Options& options, par::Group& group, const std::string& model) {
+    data_options.validation = 0;
+    Machine machine(machine_options, options, group);
+    const Context context = machine.context();
+    const ContextScope scope(context);
+    const TensorFile file = load_model(model);
+    const std::unique_ptr<Network> network = make_network(file);
+    const data::TrainTest data = load(group, {});
+    const Task task = this->task(data.train);
+    Evaluation evaluation(group, machine, data.test, columns(data.test), stored_normalise(file, normalise(data.train)),
+                          task, [&](const data::Batch& batch, Mode mode) { return forward(*network, batch, mode); });
+    const Score score = evaluation.score();
+    TestResult result{task.text(score.metrics), Json::object().set("test_loss", score.loss), evaluation.report(score)};
+    for (size_t i = 0; i < task.metrics.size(); ++i)
+        result.values.set("test_" + task.metrics[i].name, score.metrics[i]);
+    for (size_t d = 0; d < task.details.size(); ++d)
+        if (const Detail& detail = task.details[d]; detail.table)
+            result.tables.emplace_back(detail.member, detail.table(data.test, score.details[d]));
+    return result;
 }
 
 } // namespace rg

@@ -25,8 +25,15 @@ struct Parsed {
 
 Json Program::check(const std::vector<std::string>& args) const { return Parsed(*this, args).options.to_json(); }
 
-data::TrainTest Program::load(par::Group& group, const std::vector<std::string>& args) const {
-    return Parsed(*this, args).training->load(group, {});
+Program::DataCheck Program::check_data(par::Group& group, const std::vector<std::string>& args) const {
+    const Parsed parsed(*this, args);
+    const data::TrainTest data = parsed.training->load(group, {});
+    return {data.warnings, parsed.training->metrics(data.train)};
+}
+
+TestResult Program::test(par::Group& group, const std::vector<std::string>& args, const std::string& model) const {
+    Parsed parsed(*this, args);
+    return parsed.training->test(parsed.options, group, model);
 }
 
 int Program::run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const {

@@ -4,6 +4,7 @@
 
 #include "ringgrad/core/options.h"
 #include "ringgrad/data/dataset.h"
+#include "ringgrad/models/run/task.h"
 #include "ringgrad/models/run/trial.h"
 #include "ringgrad/par/group.h"
 
@@ -13,6 +14,14 @@
 
 namespace rg {
 
+/// The result of a test of a model: its metrics as text and by name, and the members of the report, and tables of some
+/// of these, by member.
+struct TestResult {
+    std::string text;
+    Json values, report;
+    std::vector<std::pair<std::string, Detail::Table>> tables = {};
+};
+
 /// The options of a training program, its data and its training. Each program has a class that derives from this one.
 class Training {
 public:
@@ -21,6 +30,10 @@ public:
     /// Collective. Loads the data that the options choose. Throws Error if the program cannot train on these data.
     /// `pulse`: see run_while_polling() in data_parallel.h.
     virtual data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const = 0;
+    /// Returns the metrics of a training on these images; the first one is the main one.
+    virtual std::vector<MetricName> metrics(const data::ImageSet& images) const = 0;
+    /// Collective. Tests a model (see load_model()) on the test set that the options choose, without --validation.
+    virtual TestResult test(Options& options, par::Group& group, const std::string& model) = 0;
     /// Collective. Returns the exit code.
     virtual int train(Options& options, par::Group& group, Trial& trial) = 0;
 };
@@ -34,9 +47,16 @@ struct Program {
     /// Parses the arguments of a command line, without the program's name, and returns the values of all options.
     /// Throws Error if a name is unknown or a value is bad.
     Json check(const std::vector<std::string>& args) const;
+    /// What check_data() finds: warnings for users, and the metrics of the training.
+    struct DataCheck {
+        std::vector<std::string> warnings;
+        std::vector<MetricName> metrics;
+    };
     /// Collective. Loads the data as a training with these arguments does. Throws Error if an argument is bad, or if
     /// the program cannot train on the data.
-    data::TrainTest load(par::Group& group, const std::vector<std::string>& args) const;
+    DataCheck check_data(par::Group& group, const std::vector<std::string>& args) const;
+    /// Collective. Tests the model of a training with these arguments.
+    TestResult test(par::Group& group, const std::vector<std::string>& args, const std::string& model) const;
     /// Collective. Trains on all ranks of the group. For --help, --help-all and --version, rank 0 prints the answer
     /// instead. Returns the exit code.
     int run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const;

@@ -87,8 +87,8 @@ std::string folded(const std::string& text, int columns) {
 std::string step_text(const StepStatus& status, double images_per_second, double step_seconds, int columns) {
     const auto left = [&](int64_t steps) { return duration_text(step_seconds * double(steps)); };
     // The fields are in order of importance, since a narrow window shows only the first few.
-    return joined({cat("epoch ", status.epoch, "/", status.epochs), formatted("loss %.3f", status.loss),
-                   formatted("acc %.1f %%", 100 * status.accuracy), cat("step ", status.step, "/", status.steps),
+    return joined({cat("epoch ", status.epoch, "/", status.epochs), formatted("loss %.3f", status.loss), status.metric,
+                   cat("step ", status.step, "/", status.steps),
                    step_seconds > 0 && status.step < status.steps
                        ? cat("left ", left(status.epoch_left), "/", left(status.steps - status.step))
                        : "",
@@ -97,14 +97,23 @@ std::string step_text(const StepStatus& status, double images_per_second, double
 }
 
 std::string epoch_text(const EpochStatus& status, int columns) {
-    std::string line = joined(
-        {cat("epoch ", status.epoch, "/", status.epochs),
-         formatted("train loss %.4f acc %.2f %%", status.train_loss, 100 * status.train_accuracy),
-         cat(status.test_set_name, formatted(" loss %.4f acc %.2f %%", status.test_loss, 100 * status.test_accuracy)),
-         formatted("%.1f s", status.seconds), formatted("%.0f img/s", status.images_per_second)},
+    const auto with_main = [](const std::string& set, double loss, const std::vector<std::string>& metrics) {
+        return set + formatted(" loss %.4f", loss) + (metrics.empty() ? "" : " " + metrics.front());
+    };
+    const auto others = [](const std::string& set, const std::vector<std::string>& metrics) {
+        std::string text = set;
+        for (size_t i = 1; i < metrics.size(); ++i) text += (i > 1 ? ", " : " ") + metrics[i];
+        return text;
+    };
+    const std::string line = joined(
+        {cat("epoch ", status.epoch, "/", status.epochs), with_main("train", status.train_loss, status.train_metrics),
+         with_main(status.test_set_name, status.test_loss, status.test_metrics), formatted("%.1f s", status.seconds),
+         formatted("%.0f img/s", status.images_per_second)},
         columns);
-    for (const ExtraMetric& extra : status.extras) line += "\n  " + formatted(extra.format.c_str(), extra.value);
-    return line;
+    if (status.test_metrics.size() < 2) return line;
+    return line + "\n" +
+           wrapped(others("  train", status.train_metrics) + others("  " + status.test_set_name, status.test_metrics),
+                   size_t(columns));
 }
 
 Progress::Progress(ProgressKind kind) : Progress(std::cout, style_of(kind), seconds_now) {}

@@ -19,24 +19,19 @@ namespace rg {
 /// `steps`.
 struct StepStatus {
     int64_t epoch = 0, epochs = 0, step = 0, steps = 0;
-    double loss = 0, accuracy = 0; // means over the epoch so far; accuracy is a fraction
+    double loss = 0;        // mean over the epoch so far
+    std::string metric = {}; // the main metric over the epoch so far, such as "acc 51.2 %"
     int64_t images = 0;     // number of images in this step, over all ranks
     int64_t epoch_left = 0; // number of steps left in this epoch
 };
 
-/// A metric that only one program has: its name in metrics.jsonl, and a printf format with its label, value and unit.
-struct ExtraMetric {
-    std::string name, format;
-    double value;
-};
-
-/// One finished epoch.
+/// One finished epoch. The metrics are texts such as "acc 51.23 %", the main one first.
 struct EpochStatus {
     int64_t epoch = 0, epochs = 0;
-    double train_loss = 0, train_accuracy = 0, test_loss = 0, test_accuracy = 0;
+    double train_loss = 0, test_loss = 0;
+    std::vector<std::string> train_metrics = {}, test_metrics = {};
     double images_per_second = 0, seconds = 0;
-    std::string test_set_name = "test"; // name of the set of test_loss and test_accuracy
-    std::vector<ExtraMetric> extras = {};
+    std::string test_set_name = "test"; // name of the set of test_loss and test_metrics
 };
 
 /// Selects the output between the lines of the epochs: plain lines, a live line (`bar`) or none. `automatic` is `bar`
@@ -104,7 +99,7 @@ private:
 /// Returns the line of a step in at most `columns` characters. If there is room, it has the time left of the epoch and
 /// that of the training. A rate or a time that is 0 is unknown, and omitted.
 std::string step_text(const StepStatus& status, double images_per_second, double step_seconds, int columns);
-/// Returns the line of an epoch. Extra metrics follow on lines of their own.
+/// Returns the line of an epoch. If there are several metrics, those after the first follow on a line of their own.
 std::string epoch_text(const EpochStatus& status, int columns);
 /// Returns a duration, such as 0:07 or 1h02m.
 std::string duration_text(double seconds);

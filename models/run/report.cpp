@@ -9,7 +9,6 @@
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
 #include "ringgrad/data/command.h"
-#include "ringgrad/models/run/confusion.h"
 
 #include <algorithm>
 #include <cmath>
@@ -86,7 +85,7 @@ Json read_report(const std::string& path) {
 void Metrics::add(const Json& line) {
     const Json *step = line.find("step"), *epoch = line.find("epoch");
     if (!step) {
-        epochs_.push_back(line);
+        others_.push_back(line);
         return;
     }
     if (points_.empty() || points_.back().count == steps_per_point_) {
@@ -97,9 +96,25 @@ void Metrics::add(const Json& line) {
     last.step = step->as_int();
     last.epoch = epoch ? epoch->as_int() : 0;
     last.lr = number(line, "lr");
-    last.loss += number(line, "loss");
-    last.accuracy += number(line, "accuracy");
     ++last.count;
+    Json test = Json::object().set("step", last.step).set("epoch", last.epoch);
+    const size_t members = test.as_object().size();
+    for (const auto& [name, value] : line.as_object()) {
+        if (name.starts_with("test_") || name.starts_with("validation_"))
+            test.set(name, value);
+        else if (name != "step" && name != "epoch" && name != "lr" && (value.is_number() || value.is_null()))
+            last.add(name, number(line, name));
+    }
+    if (test.as_object().size() > members) others_.push_back(std::move(test));
+}
+
+void Metrics::Point::add(const std::string& name, double value) {
+    for (auto& [known, sum] : sums)
+        if (known == name) {
+            sum += value;
+            return;
+        }
+    sums.emplace_back(name, value);
 }
 
 void Metrics::add_file(const std::string& path) {
@@ -112,30 +127,32 @@ void Metrics::add_file(const std::string& path) {
 void Metrics::merge_pairs() {
     for (size_t i = 0; i < points_.size() / 2; ++i) {
         const Point &a = points_[2 * i], &b = points_[2 * i + 1];
-        points_[i] = {b.step, b.epoch, a.count + b.count, a.loss + b.loss, a.accuracy + b.accuracy, b.lr};
+        Point both{b.step, b.epoch, a.count + b.count, b.lr, a.sums};
+        for (const auto& [name, sum] : b.sums) both.add(name, sum);
+        points_[i] = std::move(both);
     }
     points_.resize(points_.size() / 2);
     steps_per_point_ *= 2;
 }
 
 Json Metrics::Point::line() const {
-    return Json::object()
-        .set("step", step)
-        .set("epoch", epoch)
-        .set("loss", rounded(loss / double(count)))
-        .set("accuracy", rounded(accuracy / double(count)))
-        .set("lr", rounded(lr));
+    Json line = Json::object().set("step", step).set("epoch", epoch);
+    for (const auto& [name, sum] : sums) line.set(name, rounded(sum / double(count)));
+    return line.set("lr", rounded(lr));
 }
 
 Json::Array Metrics::lines() const {
     Json::Array lines;
-    size_t epoch = 0;
+    size_t next = 0; // of the other lines
+    const auto is_before = [](const Json& other, const Point& point) {
+        const double step = number(other, "step");
+        return std::isnan(step) ? number(other, "epoch") < double(point.epoch) : step < double(point.step);
+    };
     for (const Point& point : points_) { // in the order of metrics.jsonl: an epoch's line follows its last step
-        while (epoch < epochs_.size() && number(epochs_[epoch], "epoch") < double(point.epoch))
-            lines.push_back(epochs_[epoch++]);
+        while (next < others_.size() && is_before(others_[next], point)) lines.push_back(others_[next++]);
         lines.push_back(point.line());
     }
-    lines.insert(lines.end(), epochs_.begin() + std::ptrdiff_t(epoch), epochs_.end());
+    lines.insert(lines.end(), others_.begin() + std::ptrdiff_t(next), others_.end());
     return lines;
 }
 

@@ -23,8 +23,9 @@
 // if known "best" (the name of a trial) and "confusion" (of the best trial on the test set).
 #pragma once
 
+#include "ringgrad/core/parameters.h"
 #include "ringgrad/data/dataset.h"
-#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/models/run/confusion.h"
 #include "ringgrad/models/run/run_folder.h"
 
 #include <algorithm>
@@ -33,9 +34,9 @@ namespace rg {
 
 class Plan;
 
-/// Holds lines of metrics.jsonl: at most `points` (but at least 2) lines of steps, with loss, accuracy and lr, and all
+/// Holds lines of metrics.jsonl: at most `points` (but at least 2) lines of steps, with loss, metrics and lr, and all
 /// other lines. If there are more steps, a line of steps stands for up to 2, 4, 8 ... of them, with their mean loss and
-/// accuracy.
+/// metrics. The results of a test after a step are in a line of their own.
 class Metrics {
 public:
     explicit Metrics(size_t points) : max_points_(std::max<size_t>(2, points - points % 2)) {}
@@ -45,19 +46,21 @@ public:
     Json::Array lines() const;
 
 private:
-    /// Stands for `count` consecutive steps. `step`, `epoch` and `lr` are those of the last one of these steps; `loss`
-    /// and `accuracy` are sums over all of them.
+    /// Stands for `count` consecutive steps. `step`, `epoch` and `lr` are those of the last one of these steps; `sums`
+    /// of loss and metrics are over all of them.
     struct Point {
         int64_t step, epoch, count;
-        double loss, accuracy, lr;
+        double lr;
+        std::vector<std::pair<std::string, double>> sums;
         Json line() const;
+        void add(const std::string& name, double value);
     };
     void merge_pairs();
 
     size_t max_points_;
     std::vector<Point> points_;
     int64_t steps_per_point_ = 1;
-    Json::Array epochs_;
+    Json::Array others_; // lines of epochs, and of tests after a step
 };
 
 /// The report of one run. It collects the logged lines, and writes the page on request.

@@ -1,11 +1,7 @@
-// The loop of a data-parallel training of a network on images with labels. For other data, write the loop yourself,
+// The loop of a data-parallel training on images, and the test of a network. For other data, write the loop yourself,
 // with Loader (data/loader.h), GradientSum (gradient_sum.h) and Optimizer (optimizer.h).
 //
-//     Trainer trainer(run, machine, net.parameters, Optimizer(net.parameters, {.momentum = 0.9}), feed,
-//                     [&](const data::Batch& batch) -> ScoresAndLoss {
-//                         const Tensor scores = net.forward(batch.x, Mode::train);
-//                         return {scores, cross_entropy(scores, batch.labels)};
-//                     });
+//     Trainer trainer(run, machine, net.parameters, Optimizer(net.parameters, {.momentum = 0.9}), feed, task, forward);
 //     run.begin(...);
 //     trainer.train(schedule, [&] { return test.score(); });
 //     return run.end();
@@ -22,27 +18,23 @@
 #include "ringgrad/models/run/gradient_sum.h"
 #include "ringgrad/models/run/image_feed.h"
 #include "ringgrad/models/run/optimizer.h"
+#include "ringgrad/models/run/task.h"
 #include "ringgrad/models/run/training_run.h"
 
 namespace rg {
 
-struct ScoresAndLoss {
-    Tensor scores, loss; // [n classes], a scalar
-};
+/// Returns the outputs of the network for a batch. They may be traced, so the function may only use ops.
+using Forward = std::function<std::vector<Tensor>(const data::Batch& batch, Mode mode)>;
 
 struct Trainer {
-    /// The network's forward pass in training and its loss, a mean over the batch's images. It may be traced, so it may
-    /// only use ops.
-    using Forward = std::function<ScoresAndLoss(const data::Batch& batch)>;
-
     /// Collective. Creates the GradientSum, then calls TrainingRun::restore_parameters(). Keeps copies of the optimizer
     /// and of `forward`; all other arguments must outlive this. Throws Error for --sync-bn with several workers on a
     /// rank.
     Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer optimizer, ImageFeed& feed,
-            const Forward& forward);
+            const Task& task, const Forward& forward);
 
     /// Makes and returns the plan for the largest batch, so that its memory is known before the first step.
-    const Plan& plan() { return train_step.plan(feed.inputs(feed.largest_batch()), true); }
+    const Plan& plan();
 
     /// Seconds, summed over the epochs of one call of train(). `train` includes the tests within epochs
     /// (--validate-every), `test` has those after epochs.
@@ -58,10 +50,11 @@ struct Trainer {
     Parameters& parameters;
     const Optimizer optimizer;
     ImageFeed& feed;
+    const Task& task;
     const Forward forward;
     const Tensor loss_of_all = Tensor::zeros({});
-    /// Runs forward and backward. Returns scores and loss, and leaves the gradients in the parameters' buffer. If there
-    /// is a single worker in all, it also applies the update.
+    /// Runs forward and backward. Returns outputs and loss, and leaves the gradients in the parameters' buffer. If
+    /// there is a single worker in all, it also applies the update.
     Accelerated train_step;
     GradientSum gradient_sum;
 
@@ -73,21 +66,32 @@ private:
     std::vector<Tensor> forward_backward(std::span<const Tensor> inputs);
 };
 
-/// Tests a classifier on a set of images, such as the test set.
-struct Evaluation {
-    TrainingRun& run;
-    const Machine& machine;
-    const data::ImageSet& set;
-    const data::Normalise normalise;
-    std::function<Tensor(const Tensor& x)> forward; // returns the scores of images; it may be traced
+/// Tests a network on a set of images, such as the test set.
+class Evaluation {
+public:
+    static constexpr int64_t kBatch = 250; // most images per call of the network
 
-    /// Collective. Returns loss, accuracy and predictions on the whole set, and reports the confusion matrix. The
-    /// scores of an image are the weighted sum of the scores of its views.
-    Score score(const std::vector<data::WeightedView>& views = {{}});
+    /// `columns` are those of the task. Keeps copies of these and of `forward`; all other arguments must outlive this.
+    Evaluation(par::Group& group, const Machine& machine, const data::ImageSet& set, std::vector<data::Column> columns,
+               const data::Normalise& normalise, const Task& task, const Forward& forward);
 
-    const data::Range range = machine.workers().part_range(set.count); // this rank's images
-    Accelerated predict{[this](auto in, bool) { return std::vector{forward(cast(in[0], machine.activations()))}; },
-                        machine.options().accelerate};
+    /// Collective. Returns the score on the whole set, on all ranks. The outputs for an image are the weighted sum of
+    /// those for its views. Pixels of a view that lie outside of the image are mirrored at its edges. `pulse`: see
+    /// Trial::pulse().
+    Score score(const std::vector<data::WeightedView>& views = {{}}, const std::function<void()>& pulse = {});
+    /// Returns the members of the report for the details of a score; see report.h.
+    Json report(const Score& score) const;
+
+    /// Makes the plans for all sizes of batches.
+    void plan();
+
+    Accelerated predict;
+
+private:
+    par::Group& group_;
+    const data::ImageSet& set_;
+    const Task& task_;
+    ImageFeed feed_;
 };
 
 /// Collective. Makes the plans for the largest training batch and, unless --no-accelerate is given, for all sizes of

@@ -119,7 +119,8 @@ void TrainingOptions::declare_training(Options& o) {
          "every 5 steps, move the weights back towards where the last such move left them, by the fraction X (s / S)^3 "
          "at step s of S; after step S, they are those of the last move; 0: never")
         .range(0, 0.999999);
-    o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
+    if (has_smoothing)
+        o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
 }
 
 double TrainingOptions::highest_rate() const {

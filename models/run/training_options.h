@@ -44,6 +44,7 @@ struct TrainingOptions {
     std::string drops = "45";
     OptimizerOptions optimizer;
     double smoothing = 0;
+    bool has_smoothing = true; // false: without --label-smoothing, for a task() that does not use it
 
     MachineOptions machine_options;
     RunOptions run_options;

@@ -16,6 +16,7 @@
 #include "ringgrad/par/verify.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 #include <set>
 
@@ -33,20 +34,23 @@ TensorFile training_state(const std::string& program, const Parameters& paramete
     Json values = Json::object();
     for (const auto& [name, value] : options.values())
         if (name != "new-data") values.set(name, value); // each resume must ask for it
+    Json epoch_sums = Json::array().push(position.loss_sum);
+    for (const double sum : position.sums) epoch_sums.push(sum);
+    epoch_sums.push(position.samples);
     file.metadata = {{"program", program},
                      {"options", values.dump()},
                      {"epoch", cat(position.epoch)},
                      {"batch", cat(position.batch)},
                      {"steps_done", cat(position.step)},
-                     {"epoch_sums", Json(Json::Array{position.loss_sum, position.correct, position.images}).dump()},
-                     {"best", Json(Json::Array{position.best_accuracy, position.best_epoch}).dump()}};
+                     {"epoch_sums", epoch_sums.dump()},
+                     {"best", Json(Json::Array{position.best, position.best_epoch}).dump()}};
     return file;
 }
 
 /// Restores parameters and optimizer from a checkpoint, and returns its position. Throws Error if the file is from
 /// another program or network, or is malformed.
 Position restore_training(const std::string& program, TensorFile file, Parameters& parameters,
-                          const OptimizerState& optimizer) {
+                          const OptimizerState& optimizer, const Task& task) {
     RG_CHECK(file.text("program") == program, file.source, ": expected a checkpoint of ", program, ", got one of ",
              file.text("program"));
     OptimizerState saved;
@@ -54,14 +58,15 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
         saved.push_back({name, file.tensor(name, value.dtype(), value.shape())});
     std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
     const Json sums = Json::parse(file.text("epoch_sums"), file.source);
-    RG_CHECK(sums.is_array() && sums.as_array().size() == 3, file.source,
-             ": epoch_sums: expected 3 numbers, got others");
+    const size_t count = size_t(task.sums()) + 2; // loss, metrics, samples
+    RG_CHECK(sums.is_array() && sums.as_array().size() == count, file.source, ": epoch_sums: expected ", count,
+             " numbers, got others");
     const Json best = Json::parse(file.text("best"), file.source);
     RG_CHECK(best.is_array() && best.as_array().size() == 2, file.source, ": best: expected 2 numbers, got others");
-    const Position position{file.number("epoch"),           file.number("batch"),
-                            file.number("steps_done"),      sums.as_array()[0].as_double(),
-                            sums.as_array()[1].as_double(), sums.as_array()[2].as_double(),
-                            best.as_array()[0].as_double(), best.as_array()[1].as_int()};
+    Position position{file.number("epoch"), file.number("batch"), file.number("steps_done"),
+                      sums.as_array().front().as_double(), sums.as_array().back().as_double()};
+    for (size_t i = 1; i + 1 < count; ++i) position.sums.push_back(sums.as_array()[i].as_double());
+    position.best = best.as_array()[0].as_double(), position.best_epoch = best.as_array()[1].as_int();
     RG_CHECK(position.epoch >= 1 && position.batch >= 0 && position.step >= 0, file.source,
              ": expected epoch >= 1, batch >= 0 and steps_done >= 0, got ", position.epoch, ", ", position.batch,
              " and ", position.step);
@@ -77,7 +82,7 @@ void restore_options(const TensorFile& file, Options& options) {
     std::set<std::string> fixed = {"batch-size",  "validation", "partial-batch", "shuffle",      "seed",
                                    "size",        "augment",    "translate",     "fill",         "translate-x",
                                    "translate-y", "rotate",     "scale",         "resized-crop", "net",
-                                   "init",        "init-skip",  "initializer",   "optimizer"};
+                                   "init",        "init-skip",  "initializer",   "optimizer",    "patience-on"};
     if (const std::string* text = file.find_text("network")) { // its name, and its options
         const Json network = Json::parse(*text, file.source + ": network");
         for (const auto& [name, value] : network.as_object())
@@ -148,9 +153,13 @@ void RunOptions::declare(Options& o) {
           "0: none")
         .at_least(0);
     o.add("patience", &patience,
-          cat("end after this many epochs without a better accuracy on the validation set, or without --validation on "
-              "the test set; 0: off"))
+          "end after this many epochs without a better value of --patience-on on the validation set, or without "
+          "--validation on the test set; 0: off")
         .at_least(0);
+    o.add("patience-on", &patience_on,
+          "metric that says which model is the best, and that --patience watches: loss, or one of the epochs' metrics, "
+          "such as accuracy (default: the program's main metric)")
+        .metavar("METRIC");
     o.add("keep", &keep, "number of checkpoints to keep").range(1, 1e6);
     o.add(
         "on-nan", &on_nan, {{"stop", OnNan::stop}, {"skip", OnNan::skip}, {"rollback", OnNan::rollback}},
@@ -213,10 +222,12 @@ void TrainingRun::check_data(const data::TrainTest& data) {
     }
 }
 
-void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerState& optimizer) {
-    parameters_ = &parameters, optimizer_ = optimizer;
+void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerState& optimizer, const Task& task) {
+    parameters_ = &parameters, optimizer_ = optimizer, task_ = &task;
+    position_.sums.assign(size_t(task.sums()), 0);
+    (void)best_by(); // checks --patience-on
     if (checkpoint_)
-        position_ = restore_training(program_, checkpoint_->state, parameters, optimizer),
+        position_ = restore_training(program_, checkpoint_->state, parameters, optimizer, task),
         untested_ = position_.epoch > 1 && position_.batch;
     else if (!settings_.init.empty())
         load_state_dict(parameters, load_tensors(settings_.init), names_in(settings_.init_skip));
@@ -230,7 +241,7 @@ void TrainingRun::verify_state(const std::string& hint) const {
     if (group_.size() == 1) return;
     const Position& p = position_;
     std::vector<std::string> parts{
-        cat("step ", p.step, " (batch ", p.batch, " of epoch ", p.epoch, ", best accuracy ", p.best_accuracy, ")")};
+        cat("step ", p.step, " (batch ", p.batch, " of epoch ", p.epoch, ", best ", p.best, ")")};
     const auto add = [&](const std::string& name, const Tensor& value) {
         const Tensor host = value.to_host();
         const std::string_view bytes(reinterpret_cast<const char*>(host.bytes_data()), size_t(host.bytes()));
@@ -264,11 +275,14 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
     folder_->cut_metrics(position_.step, position_.epoch - 1);
     const Json options = options_.to_json();
     const Json* seed = options.find("seed");
+    Json metrics = Json::array();
+    for (const Metric& metric : task_->metrics) metrics.push(metric.json());
     const Json config = Json::object()
                             .set("program", program_)
                             .set("version", kVersion)
                             .set("ranks", group_.size())
                             .set("seed", seed ? *seed : Json())
+                            .set("metrics", std::move(metrics))
                             .set("options", options);
     folder_->write_config(config);
     if (!held_out_.empty()) write_file_atomic(folder_->held_out_path(), held_out_);
@@ -292,7 +306,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
 void TrainingRun::begin_epoch(bool has_data) {
     if (report_) report_->write("running");
     epoch_begin_ = seconds_now();
-    images_at_begin_ = position_.images;
+    images_at_begin_ = position_.samples;
     stopped_ = !group_.all(!has_stop_request(), "go on");
     epoch_goes_on_ = group_.all(has_data, "has data");
     phases.start();
@@ -321,26 +335,27 @@ void TrainingRun::end_step(const StepResult& result) {
     untested_ = p.epoch > 1;
     if (!skipped) {
         p.loss_sum += result.loss * images;
-        p.correct += result.correct;
-        p.images += images;
+        for (size_t i = 0; i < p.sums.size(); ++i) p.sums[i] += result.sums[i];
+        p.samples += images;
     }
     last_step_ = seconds_now();
     if (folder_) {
-        Json line = Json::object()
-                        .set("step", p.step)
-                        .set("epoch", p.epoch)
-                        .set("loss", result.loss)
-                        .set("accuracy", result.correct / images)
-                        .set("lr", result.lr);
+        Json line = with_score(Json::object().set("step", p.step).set("epoch", p.epoch), "", result.loss,
+                               task_->values(result.sums, images));
+        line.set("lr", result.lr);
         if (skipped) line.set("skipped", true);
-        if (result.test)
-            line.set(test_set_name + "_loss", result.test->loss)
-                .set(test_set_name + "_accuracy", result.test->accuracy);
+        if (result.test) {
+            line = with_score(std::move(line), test_set_name + "_", result.test->loss, result.test->metrics);
+            note(cat("step ", p.step, "  ", test_set_name, formatted(" loss %.4f ", result.test->loss),
+                     task_->text(result.test->metrics)));
+        }
         log(line);
-        if (progress_)
-            progress_->step({p.epoch, length_.epochs(), p.step, length_.steps, p.loss_sum / p.images,
-                             p.correct / p.images, result.images,
+        if (progress_) {
+            const std::vector<double> values = task_->values(p.sums, p.samples);
+            progress_->step({p.epoch, length_.epochs(), p.step, length_.steps, p.loss_sum / p.samples,
+                             values.empty() ? "" : task_->metrics[0].text(values[0], 1), result.images,
                              std::min(length_.batches - p.batch, length_.steps - p.step)});
+        }
     }
     const int64_t every = settings_.checkpoint_every;
     if (every && p.step % every == 0 && p.batch < length_.batches) save_checkpoint();
@@ -351,28 +366,20 @@ void TrainingRun::end_epoch(const Score& test) {
     phases.lap(PhaseClock::evaluate);
     report("ranks", phases.gather(group_));
     const double seconds = last_step_ - epoch_begin_;
-    const EpochStatus status{position_.epoch,
-                             length_.epochs(),
-                             position_.loss_sum / position_.images,
-                             position_.correct / position_.images,
-                             test.loss,
-                             test.accuracy,
-                             (position_.images - images_at_begin_) / seconds,
-                             seconds,
-                             test_set_name,
-                             test.extras};
+    const std::vector<double> train = task_->values(position_.sums, position_.samples);
+    const EpochStatus status{
+        position_.epoch, length_.epochs(),       position_.loss_sum / position_.samples,           test.loss,
+        texts_of(train), texts_of(test.metrics), (position_.samples - images_at_begin_) / seconds, seconds,
+        test_set_name};
     untested_ = false;
-    last_accuracy_ = test.accuracy;
-    position_ = {position_.epoch + 1, 0, position_.step, 0, 0, 0, position_.best_accuracy, position_.best_epoch};
+    last_value_ = value_of(test);
+    ++position_.epoch;
+    position_.batch = 0, position_.loss_sum = position_.samples = 0;
+    std::fill(position_.sums.begin(), position_.sums.end(), 0.0);
     apply_patience();
     if (folder_) {
-        Json line = Json::object()
-                        .set("epoch", status.epoch)
-                        .set("train_loss", status.train_loss)
-                        .set("train_accuracy", status.train_accuracy)
-                        .set(test_set_name + "_loss", status.test_loss)
-                        .set(test_set_name + "_accuracy", status.test_accuracy);
-        for (const ExtraMetric& extra : status.extras) line.set(extra.name, extra.value);
+        Json line = with_score(Json::object().set("epoch", status.epoch), "train_", status.train_loss, train);
+        line = with_score(std::move(line), test_set_name + "_", status.test_loss, test.metrics);
         log(line.set("images_per_s", status.images_per_second).set("seconds", status.seconds));
         if (progress_) progress_->epoch(status);
     }
@@ -401,8 +408,10 @@ bool TrainingRun::test_is_due() const {
 }
 
 void TrainingRun::keep_if_best(const Score& test) {
-    if (!(test.accuracy > position_.best_accuracy)) return; // also if it is NaN
-    position_.best_accuracy = test.accuracy, position_.best_epoch = position_.epoch;
+    const double value = value_of(test);
+    const bool better = position_.best_epoch > 0 ? best_by().is_better(value, position_.best) : !std::isnan(value);
+    if (!better) return;
+    position_.best = value, position_.best_epoch = position_.epoch;
     check_before_save();
     write_model(&RunFolder::best_model_path);
 }
@@ -421,11 +430,43 @@ void TrainingRun::write_model(std::string (RunFolder::*path)() const) {
     });
 }
 
+MetricName TrainingRun::best_by() const {
+    const std::string& name = settings_.patience_on;
+    const std::vector<Metric>& metrics = task_->metrics;
+    if (name == "loss" || (name.empty() && metrics.empty())) return {.name = "loss"};
+    if (name.empty()) return metrics.front();
+    std::string names = "loss";
+    for (const Metric& metric : metrics) {
+        if (metric.name == name) return metric;
+        names += ", " + metric.name;
+    }
+    rg::fail("--patience-on: expected one of ", names, ", got ", name);
+}
+
+double TrainingRun::value_of(const Score& score) const {
+    const std::string name = best_by().name;
+    for (size_t i = 0; i < task_->metrics.size(); ++i)
+        if (task_->metrics[i].name == name) return score.metrics[i];
+    return score.loss;
+}
+
+Json TrainingRun::with_score(Json line, const std::string& prefix, double loss, std::span<const double> metrics) const {
+    line.set(prefix + "loss", loss);
+    for (size_t i = 0; i < metrics.size(); ++i) line.set(prefix + task_->metrics[i].name, metrics[i]);
+    return line;
+}
+
+std::vector<std::string> TrainingRun::texts_of(std::span<const double> metrics) const {
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < metrics.size(); ++i) texts.push_back(task_->metrics[i].text(metrics[i]));
+    return texts;
+}
+
 void TrainingRun::apply_patience() {
     const int64_t tested = position_.epoch - 1;
     if (settings_.patience == 0 || tested - position_.best_epoch < settings_.patience) return;
     length_.steps = std::min(length_.steps, position_.step);
-    note(cat("the last ", tested - position_.best_epoch, " epochs have not improved the accuracy of epoch ",
+    note(cat("the last ", tested - position_.best_epoch, " epochs have not improved the ", best_by().name, " of epoch ",
              position_.best_epoch));
 }
 
@@ -465,10 +506,13 @@ void TrainingRun::print_end(bool stopped) {
     progress_->end();
     note(cat(stopped ? "stopped" : "done", " after step ", position_.step, "; ", duration_text(progress_->seconds())),
          stopped ? Colour::yellow : Colour::green);
-    const auto percent = [](double fraction) { return formatted("%.2f %%", 100 * fraction); };
-    if (position_.best_epoch > 0)
-        note(cat("best ", test_set_name, " acc ", percent(position_.best_accuracy), " in epoch ", position_.best_epoch,
-                 last_accuracy_ < 0 ? "" : ", last " + percent(last_accuracy_)));
+    MetricName metric = best_by();
+    if (position_.best_epoch > 0) {
+        std::string best = cat("best ", test_set_name, " ", metric.text(position_.best), " in epoch ",
+                               position_.best_epoch, last_value_ ? ", " : "");
+        metric.label = "last";
+        note(best + (last_value_ ? metric.text(*last_value_) : ""));
+    }
     note(printable("report: " + folder_->report_path()));
     const fs::path folder(folder_->path()), program(program_path());
     if (stopped)

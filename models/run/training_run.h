@@ -20,9 +20,11 @@
 #include "ringgrad/models/run/data_parallel.h"
 #include "ringgrad/models/run/nan_guard.h"
 #include "ringgrad/models/run/phase_clock.h"
+#include "ringgrad/models/run/progress.h"
 #include "ringgrad/models/run/report.h"
 #include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/models/run/signals.h"
+#include "ringgrad/models/run/task.h"
 #include "ringgrad/models/run/tensorboard.h"
 #include "ringgrad/models/run/trial.h"
 
@@ -33,7 +35,7 @@ namespace rg {
 struct LoadedCheckpoint;
 
 struct RunOptions {
-    std::string runs = default_runs_folder(), name, init, init_skip;
+    std::string runs = default_runs_folder(), name, init, init_skip, patience_on;
     /// A training that is done prints a command for predictions. `predictor` is the program of this command, in the
     /// training program's folder; empty: no command. `predictor_images` are the command's images if --data is not a
     /// local folder.
@@ -48,7 +50,8 @@ struct RunOptions {
 /// The result of a training step, over all ranks.
 struct StepResult {
     int64_t images;           // in the mini-batch
-    double loss, correct, lr; // mean loss, number of correctly classified images, learning rate
+    double loss, lr;          // mean loss, learning rate
+    std::vector<double> sums; // of the metrics; see Task::add()
     bool stop = false;        // some rank has a stop request
     bool last = false;        // some rank has no further batch in this epoch
     Verdict verdict = Verdict::applied;
@@ -100,8 +103,9 @@ public:
 
     /// Collective. With --resume, restores the network's tensors, the state of the optimizer and the position from the
     /// checkpoint. Otherwise, with --init, loads only the network's tensors, except those of --init-skip. Each rank
-    /// reads files of its own, so throws par::RanksDiffer if the ranks then differ. `parameters` must outlive this.
-    void restore_parameters(Parameters& parameters, const OptimizerState& optimizer);
+    /// reads files of its own, so throws par::RanksDiffer if the ranks then differ. `parameters` and `task` must
+    /// outlive this. Throws Error if the task has no metric of the name in --patience-on.
+    void restore_parameters(Parameters& parameters, const OptimizerState& optimizer, const Task& task);
 
     /// The length of the training; a stop request or --patience may end it earlier.
     struct Length {
@@ -144,18 +148,19 @@ public:
     /// Excludes this time, in seconds, from the training time of the epoch. In `phases`, the time since the last lap()
     /// counts as `evaluate`. Used for tests within an epoch.
     void leave_out(double seconds);
-    /// Collective. Saves the model as model-best.safetensors if its accuracy is higher than in every test before. May
-    /// throw like save_model().
+    /// Collective. Saves the model as model-best.safetensors if it is better than in every test before, by the metric
+    /// of
+    /// --patience-on. May throw like save_model().
     void keep_if_best(const Score& test);
     /// Collective. Logs the score and advances position() to the next epoch. Ends the training if the last --patience
-    /// epochs have not improved the accuracy.
+    /// epochs have not improved the metric of --patience-on.
     void end_epoch(const Score& test);
     /// Returns true if this rank has a stop request: a signal (outside of sweeps), a file "stop" in the folder, or a
     /// true from Trial::report(). The result may differ between ranks.
     bool has_stop_request();
 
     /// Collective. Saves the model. Before it writes any file, throws par::RanksDiffer if the ranks differ, and Error
-    /// if a value is not finite. A sweep compares its trials by the accuracy of their last complete epoch. So if a
+    /// if a value is not finite. A sweep compares its trials by a metric of their last complete epoch. So if a
     /// trial is stopped within a later epoch, its saved model remains that of the last complete one.
     void save_model();
     /// Collective. Saves a checkpoint, or throws Error as save_model() does.
@@ -180,6 +185,12 @@ private:
     void apply_patience();
     void fail(const std::string& why);
     void print_end(bool stopped);
+    /// Returns the metric of --patience-on, and its value in a score.
+    MetricName best_by() const;
+    double value_of(const Score& score) const;
+    /// Returns a copy of `line` with the metrics of a score, as PREFIX_loss, PREFIX_accuracy and so on.
+    Json with_score(Json line, const std::string& prefix, double loss, std::span<const double> metrics) const;
+    std::vector<std::string> texts_of(std::span<const double> metrics) const;
 
     const std::string program_;
     const RunOptions& settings_;
@@ -193,6 +204,7 @@ private:
     std::optional<Progress> progress_;
     std::optional<NanGuard> guard_;
     Parameters* parameters_ = nullptr;
+    const Task* task_ = nullptr;
     OptimizerState optimizer_;
     Position position_;
     bool stopped_ = false, epoch_goes_on_ = false;
@@ -203,7 +215,7 @@ private:
     std::string held_out_;                   // names of the held-out images, one per line
     std::string class_counts_;               // images per class, for people
     double epoch_begin_ = 0, last_step_ = 0; // their difference is the epoch's training time
-    double last_accuracy_ = -1;              // accuracy after the last complete epoch in this process; -1: none
+    std::optional<double> last_value_;       // of best_by(), after the last complete epoch in this process
     double images_at_begin_ = 0;             // number of this epoch's images that were done at begin_epoch()
 };
 

@@ -22,15 +22,26 @@ void StopRules::set_below(const std::string& text) {
     below = 0;
     compare = text == "median" ? CompareRule::median : text == "halving" ? CompareRule::halving : CompareRule::none;
     if (compare != CompareRule::none) return;
-    RG_CHECK(read_number(text, below) && below >= 0 && below <= 100,
-             "option --stop-below: expected a number from 0 to 100, median or halving, got \"", text, "\"");
+    RG_CHECK(read_number(text, below) && below >= 0,
+             "option --stop-below: expected a number of at least 0, median or halving, got \"", text, "\"");
+}
+
+std::string StopRules::reason(const Json& epoch, const Ranking& ranking) const {
+    const std::optional<double> found = value_of(epoch, ranking.name);
+    if (!found) return "";
+    const double value = ranking.unit == "%" ? 100 * *found : *found;
+    const auto with_unit = [&](double limit) { return cat(limit, ranking.unit.empty() ? "" : " ", ranking.unit); };
+    if (target > 0 && !ranking.is_better(target, value)) return "reached " + with_unit(target);
+    const bool is_due = below > 0 && epoch.at("epoch").as_int() >= after;
+    if (!is_due || !ranking.is_better(below, value)) return "";
+    return (ranking.higher_is_better ? "below " : "above ") + with_unit(below);
 }
 
 std::string TrialComparison::add(int64_t trial, const Json& epoch) {
-    const Json* const value = epoch.find(ranking_.metric);
-    if (rules_.compare == CompareRule::none || !value || !value->is_number()) return "";
+    const std::optional<double> value = value_of(epoch, ranking_.name);
+    if (rules_.compare == CompareRule::none || !value) return "";
     const int64_t number = epoch.at("epoch").as_int();
-    double best = ranking_.lowest ? -value->as_double() : value->as_double();
+    double best = ranking_.higher_is_better ? *value : -*value;
     for (const auto& [other, values] : values_)
         if (const auto before = values.find(trial); other < number && before != values.end())
             best = std::max(best, before->second);

@@ -15,14 +15,17 @@ enum class CompareRule {
 };
 
 struct StopRules {
-    double below = 0; // stops a trial whose validation accuracy, in percent, is below this; 0: off
+    // Both are values of the ranking's metric, in percent if it is a fraction; 0: off.
+    double below = 0;  // stops a trial that is worse than this
+    double target = 0; // stops a trial that has reached this
     CompareRule compare = CompareRule::none;
     int64_t after = 1; // first epoch at whose end `below` and `compare` are checked
-    double target = 0; // stops a trial that has reached this validation accuracy, in percent; 0: off
 
-    /// Sets `below` or `compare` from a text: a number from 0 to 100, "median" or "halving". Turns the other one off.
-    /// Throws Error for another text.
+    /// Sets `below` or `compare` from a text: a number, "median" or "halving". Turns the other one off. Throws Error
+    /// for another text.
     void set_below(const std::string& text);
+    /// Returns why `target` or `below` stops a trial after this epoch, or "".
+    std::string reason(const Json& epoch, const Ranking& ranking) const;
 };
 
 /// Applies the rule in StopRules::compare. At the end of a trial's epoch, compares the trial's best value so far with
@@ -47,7 +50,7 @@ private:
     const StopRules rules_;
     const Ranking ranking_;
     std::map<int64_t, std::map<int64_t, double>>
-        values_; // best so far, by epoch and trial; negated if the lowest is best
+        values_; // best so far, by epoch and trial; negated if lower ones are better
 };
 
 } // namespace rg

@@ -212,22 +212,35 @@ std::vector<std::string> arguments_of(const TrialSettings& settings) {
     return args;
 }
 
-double accuracy_of(const Json& epoch) {
-    if (!epoch.is_object()) return -1;
-    const Json* value = epoch.find("validation_accuracy");
-    return value && value->is_number() ? value->as_double() : -1;
+Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& metrics) {
+    std::vector<MetricName> known;
+    for (const std::string set : {"validation", "train"}) {
+        for (const MetricName& metric : metrics)
+            known.push_back({set + "_" + metric.name, set + " " + metric.label, metric.unit, metric.higher_is_better});
+        known.push_back({set + "_loss", set + " loss"});
+    }
+    known.push_back({"images_per_s", "images/s", "", true});
+    known.push_back({"seconds", "time", "s"});
+    if (rank_by.empty()) return known.front();
+    std::string names;
+    for (const MetricName& metric : known) {
+        if (metric.name == rank_by) return metric;
+        names += (names.empty() ? "" : ", ") + metric.name;
+    }
+    fail("--rank-by: expected one of ", names, ", got ", rank_by);
+}
+
+std::optional<double> value_of(const Json& line, const std::string& metric) {
+    const Json* const value = line.is_object() ? line.find(metric) : nullptr;
+    return value && value->is_number() ? std::optional(value->as_double()) : std::nullopt;
 }
 
 std::vector<const TrialRow*> best_first(const std::vector<TrialRow>& rows, const Ranking& ranking) {
-    const auto value_of = [&](const TrialRow& row) {
-        const Json* value = row.last.is_object() ? row.last.find(ranking.metric) : nullptr;
-        return value && value->is_number() ? std::optional(value->as_double()) : std::nullopt;
-    };
     std::vector<const TrialRow*> best;
     for (const TrialRow& row : rows)
-        if (row.state != "failed" && value_of(row)) best.push_back(&row);
+        if (row.state != "failed" && value_of(row.last, ranking.name)) best.push_back(&row);
     std::stable_sort(best.begin(), best.end(), [&](const TrialRow* a, const TrialRow* b) {
-        return ranking.lowest ? *value_of(*a) < *value_of(*b) : *value_of(*a) > *value_of(*b);
+        return ranking.is_better(*value_of(a->last, ranking.name), *value_of(b->last, ranking.name));
     });
     return best;
 }

@@ -2,6 +2,9 @@
 #pragma once
 
 #include "ringgrad/core/json.h"
+#include "ringgrad/models/run/task.h"
+
+#include <optional>
 
 namespace rg {
 
@@ -35,9 +38,15 @@ std::string settings_text(const TrialSettings& settings);
 /// Returns arguments like "--depth=2". For the values true and false, they are like "--sync-bn" and "--no-sync-bn".
 std::vector<std::string> arguments_of(const TrialSettings& settings);
 
-/// Returns the validation accuracy in an epoch's line of metrics, or -1 if it has none. StopRules::below and ::target
-/// use it. Trials have no test accuracy: if it chose the best network, it would be too optimistic for this network.
-double accuracy_of(const Json& epoch);
+/// The metric of an epoch that says which trial is best: its name in metrics.jsonl, such as validation_accuracy, and
+/// how to show it. Trials have no test accuracy: if it chose the best network, it would be too optimistic for this
+/// network.
+using Ranking = MetricName;
+/// Returns the ranking by `rank_by`, or if that is empty, by the main metric on the validation set. `metrics` are those
+/// of the training. Throws Error if an epoch has no such metric.
+Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& metrics);
+/// Returns the value of a metric in a line of metrics, if it has one.
+std::optional<double> value_of(const Json& line, const std::string& metric);
 
 /// A trial, its state and its results so far.
 struct TrialRow {
@@ -50,15 +59,8 @@ struct TrialRow {
     Json last;                    // line of the last complete epoch; null if there is none
     std::vector<int> ranks;
     double seconds = 0;
-
-    double accuracy() const { return accuracy_of(last); }
 };
 
-/// The metric of an epoch that says which trial is best.
-struct Ranking {
-    std::string metric = "validation_accuracy";
-    bool lowest = false; // true: the lowest value is the best, as for a loss
-};
 /// Returns the trials that have the metric of `ranking` and have not failed, best first. Equal ones keep their order.
 std::vector<const TrialRow*> best_first(const std::vector<TrialRow>& rows, const Ranking& ranking);
 

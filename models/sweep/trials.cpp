@@ -75,14 +75,14 @@ std::vector<std::string> without_init(const std::vector<std::string>& arguments)
     return kept;
 }
 
-/// Connects a training with the pool: passes on its reports, and stops it by rules of fixed accuracies or on request.
+/// Connects a training with the pool: passes on its reports, and stops it by rules of fixed values or on request.
 class PooledTrial final : public Trial {
 public:
-    PooledTrial(par::TaskContext& task, const StopRules& rules) : task_(task), rules_(rules) {}
+    PooledTrial(par::TaskContext& task, const Trials& trials) : task_(task), trials_(trials) {}
     bool standalone() const override { return false; }
     bool report(const Json& line) override {
         task_.report(line);
-        if (is_epoch(line) && stop_reason_.empty()) apply_rules(line);
+        if (is_epoch(line) && stop_reason_.empty()) stop_reason_ = trials_.rules.reason(line, trials_.ranking);
         if (stop_reason_.empty() && task_.cancelled()) stop_reason_ = "on request";
         return !stop_reason_.empty();
     }
@@ -95,17 +95,8 @@ public:
     const std::string& stop_reason() const { return stop_reason_; }
 
 private:
-    void apply_rules(const Json& epoch) {
-        const double percent = 100 * accuracy_of(epoch);
-        if (percent < 0) return;
-        if (rules_.target > 0 && percent >= rules_.target)
-            stop_reason_ = cat("reached ", rules_.target, " %");
-        else if (epoch.at("epoch").as_int() >= rules_.after && percent < rules_.below)
-            stop_reason_ = cat("below ", rules_.below, " %");
-    }
-
     par::TaskContext& task_;
-    const StopRules& rules_;
+    const Trials& trials_;
     // complete_ and stop_reason_ are set only on the group's first rank.
     bool complete_ = false;
     std::string stop_reason_; // empty: no reason to stop; also set if a rule applied only after the last epoch
@@ -132,7 +123,7 @@ Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs
     group.barrier("folder");
     arguments.push_back("--runs=" + runs);
     arguments.push_back("--run-name=" + name);
-    PooledTrial trial(task, trials.rules);
+    PooledTrial trial(task, trials);
     const int code = trials.program->run(group, arguments, trial);
     RG_CHECK(code == 0, "trial: expected exit code 0, got ", code);
     if (group.rank() != 0) return {};
@@ -198,9 +189,9 @@ void check_machine(par::Group& group, const Json& trial) {
     const Machine machine(settings, options, group);
 }
 
-/// Collective. Throws Error if an option of a trial is wrong; see run_trials_main(). `stored_in` is that of
-/// TrialsArguments.
-void check_trials(par::Group& group, const std::string& name, const Trials& trials, const std::string& stored_in) {
+/// Collective. Throws Error if an option of a trial is wrong; see run_trials_main(). Sets the ranking. `stored_in` is
+/// that of TrialsArguments.
+void check_trials(par::Group& group, const std::string& name, Trials& trials, const std::string& stored_in) {
     std::vector<std::vector<std::string>> arguments;
     std::vector<Json> options;
     for (const TrialSettings& settings : trials.table) {
@@ -209,7 +200,7 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
         options.push_back(trials.program->check(arguments.back()));
         RG_CHECK(options.back().at("validation").as_double() > 0, name,
                  ": expected a --validation above 0, got 0 (trial ", options.size(),
-                 "); trials are ranked by validation accuracy; to train on all images, use ", trials.program->name);
+                 "); trials are ranked on their validation sets; to train on all images, use ", trials.program->name);
         // Check the parsed values, since the text of an argument can spell the same command in many ways.
         for (const char* const source : {"data", "test-data"})
             if (!stored_in.empty())
@@ -227,8 +218,9 @@ void check_trials(par::Group& group, const std::string& name, const Trials& tria
         const std::string& init = options[i].at("init").as_string();
         if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // most resumed trials need none
         if (!is_new({"data", "test-data", "size", "validation", "skip-other-images", "label-from"})) continue;
-        const std::vector<std::string> warnings = trials.program->load(group, arguments[i]).warnings;
-        for (const std::string& warning : warnings)
+        const Program::DataCheck found = trials.program->check_data(group, arguments[i]);
+        trials.ranking = ranking_by(trials.rank_by, found.metrics);
+        for (const std::string& warning : found.warnings)
             if (group.rank() == 0) std::cerr << printable(warning) << "\n";
     }
 }
@@ -248,7 +240,7 @@ TrialsRun::TrialsRun(RunFolder& folder, const Trials& trials)
       report(folder.path(), rows, trials.ranking,
              [&trials](const TrialRow& row) { return trials.program->check(arguments_of(trials, row.settings)); }) {
     report.set("summary", cat(trials.table.size(), " trials of ", trials.program->name, ", each on ", trials.ranks_each,
-                              trials.ranks_each == 1 ? " rank" : " ranks", ", ranked by ", trials.ranking.metric));
+                              trials.ranks_each == 1 ? " rank" : " ranks", ", ranked by ", trials.ranking.name));
 }
 
 namespace {
@@ -290,23 +282,24 @@ void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program
         .basic();
     o.add("at-once", &s.parallel,
           "run trials in parallel; off: one after the other, each on all ranks, whatever --ranks-per-trial");
-    o.add("rank-by", &s.ranking.metric,
-          "metric of an epoch, as in metrics.jsonl, that ranks the trials; the highest value is the best, unless "
-          "--lowest is given")
-        .basic();
-    o.add("lowest", &s.ranking.lowest, "the lowest value of --rank-by is the best, as with --rank-by validation_loss")
+    o.add("rank-by", &s.rank_by,
+          "metric of an epoch, as in metrics.jsonl, that ranks the trials, such as validation_loss (default: the main "
+          "metric of the training, on the validation set)")
+        .metavar("METRIC")
         .basic();
     o.add("ranks-per-trial", &s.ranks_per_trial, "number of ranks for each trial").range(1, 1e6).basic();
     o.add(
          "stop-below", &s.stop_below,
-         "stop bad trials; X: those with a validation accuracy below X percent; median: those whose best --rank-by is "
-         "worse than the median of the others after as many epochs; halving: those not in the better half after N, "
+         "stop bad trials; X: those whose --rank-by is worse than X, in percent for accuracies; median: those whose "
+         "best --rank-by is worse than the median of the others after as many epochs; halving: those not in the better "
+         "half after N, "
          "2 N, 4 N ... epochs, with N from --stop-below-after; 0: none; median and halving wait for three other trials")
         .metavar("X|median|halving")
         .basic();
     o.add("stop-below-after", &s.rules.after, "first epoch after which --stop-below is checked").range(1, 1e6);
-    o.add("target", &s.rules.target, "stop a trial that has reached this validation accuracy, in percent; 0: off")
-        .range(0, 100);
+    o.add("target", &s.rules.target,
+          "stop a trial whose --rank-by has reached this value, in percent for accuracies; 0: off")
+        .at_least(0);
     o.group("Run");
     o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &s.run_name, "name of this run's folder (default: program name and start time)")
@@ -351,23 +344,43 @@ std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
 }
 
 void print_best_first(const TrialsRun& run) {
-    const std::vector<const TrialRow*> best = best_first(run.rows, run.trials.ranking);
-    const std::string metric = printable(run.trials.ranking.metric);
-    if (best.empty())
-        std::cout << "\nexpected trials with the metric " << metric << ", got none; see results.csv for its columns:\n";
-    else
-        std::cout << "\nbest first, by " << metric << ":\n";
-    const auto print = [](const std::string& line) {
-        std::cout << wrapped(line, size_t(screen_size().columns)) << "\n";
+    const Ranking& ranking = run.trials.ranking;
+    const std::vector<const TrialRow*> best = best_first(run.rows, ranking);
+    std::cout << (best.empty() ? "\nexpected trials with the metric " : "\nbest first, by ") << ranking.name
+              << (best.empty() ? ", got none:\n" : ":\n");
+    const auto print = [&](const TrialRow& row) {
+        std::cout << wrapped(trial_line(row, ranking), size_t(screen_size().columns)) << "\n";
     };
-    const bool is_shown = metric == "validation_accuracy"; // by trial_line()
-    for (const TrialRow* row : best)
-        print(trial_line(*row) +
-              (is_shown ? "" : cat("  ", metric, " ", row->last.at(run.trials.ranking.metric).as_double())));
+    for (const TrialRow* row : best) print(*row);
     for (const TrialRow& row : run.rows)
-        if (std::find(best.begin(), best.end(), &row) == best.end()) print(trial_line(row));
-    const std::string folder = printable(run.folder.path());
-    std::cout << "results: " << folder << "/results.csv\nreport: " << folder << "/report.html" << std::endl;
+        if (std::find(best.begin(), best.end(), &row) == best.end()) print(row);
+}
+
+/// Tests the best trial on the test set, which no trial has seen. If the data have no test set of their own, it is held
+/// out by the trial's --seed, as it was from the trial.
+void test_best(TrialsRun& run) {
+    const Ranking& ranking = run.trials.ranking;
+    const std::string folder = run.folder.path();
+    if (const std::vector<const TrialRow*> best = best_first(run.rows, ranking); !best.empty()) {
+        const TrialRow& row = *best.front();
+        const std::string model = folder + "/" + row.folder;
+        par::SingleLink link;
+        par::Group alone(link);
+        const TestResult result = run.trials.program->test(alone, arguments_of(run.trials, row.settings), model);
+        Json summary = Json::object().set("trial", row.number).set(ranking.name, *value_of(row.last, ranking.name));
+        for (const auto& [name, value] : result.values.as_object()) summary.set(name, value);
+        for (const auto& [member, value] : result.report.as_object()) run.report.set(member, value);
+        std::cout << "\nbest: trial " << row.number << " (" << printable(settings_text(row.settings))
+                  << "), on the test set: " << result.text << "\n";
+        for (const auto& [member, table] : result.tables) {
+            write_file_atomic(cat(folder, "/", member, ".csv"), table.csv);
+            std::cout << table.text << "\n";
+        }
+        write_file_atomic(folder + "/best.json", summary.set("folder", model).dump(2) + "\n");
+    }
+    run.report.write("done");
+    std::cout << "results: " << printable(folder) << "/results.csv\nreport: " << printable(folder) << "/report.html"
+              << std::endl;
 }
 
 /// Returns the arguments of the run to resume, followed by the `typed` ones and --resume. If `typed` begins with the
@@ -430,7 +443,7 @@ void submit_trials(par::TaskPool& pool, const TrialsRun& run) {
 void control_trials(par::TaskPool& pool, TrialsRun& run) {
     const Trials& trials = run.trials;
     std::vector<TrialRow>& rows = run.rows;
-    TrialsBoard board(rows, trials.progress);
+    TrialsBoard board(rows, trials.ranking, trials.progress);
     double control_read_at = 0;
     size_t control_bytes_read = 0;
     bool interrupted = false;
@@ -532,10 +545,6 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     }
     if (trials.resume && !arguments.resumed)
         return run_trials(group, program, arguments_to_resume(program.name, trials, arguments.texts));
-    for (const char* ending : {"loss", "rmse"})
-        RG_CHECK(trials.ranking.lowest || !trials.ranking.metric.ends_with(ending), program.name,
-                 ": expected --lowest with --rank-by ", trials.ranking.metric,
-                 ", got none; add --lowest, since the lowest value is the best");
     trials.ranks_each = trials.parallel ? int(trials.ranks_per_trial) : group.size();
     trials.program = *std::find_if(program.programs.begin(), program.programs.end(),
                                    [&](const Program* p) { return training == p->name; });
@@ -566,7 +575,8 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
         if (!run) return;
         try {
             check_stop();
-            program.finish ? program.finish(*run) : print_best_first(*run);
+            print_best_first(*run);
+            test_best(*run);
         } catch (const Stopped&) {
             std::cout << "stopped; continue with --resume; " << printable(folder->path()) << std::endl;
         }

@@ -11,11 +11,12 @@
 //
 // A task pool (par/task_pool.h) assigns the trials to ranks. Each trial is a run (models/run/training_run.h) in a
 // subfolder of the folder of the sweep. Rank 0 shows the progress, writes the results, and stops trials that lag behind
-// the others. Each trial checks the stop rules of fixed accuracies itself.
+// the others. Each trial checks the stop rules of fixed values itself. In the end, rank 0 tests the best trial.
 #pragma once
 
 #include "ringgrad/core/options.h"
 #include "ringgrad/models/run/program.h"
+#include "ringgrad/models/run/progress.h"
 #include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/models/sweep/stop_rules.h"
 #include "ringgrad/models/sweep/trial_table.h"
@@ -30,7 +31,7 @@ namespace rg {
 struct Trials {
     const Program* program = nullptr; // the training program
     Ranking ranking;
-    std::string table_file, runs = default_runs_folder(), run_name;
+    std::string rank_by, table_file, runs = default_runs_folder(), run_name;
     std::vector<std::string> grid;
     int64_t random = 0; // number of trials drawn from the grid; 0: all combinations
     int64_t ranks_per_trial = 1;
@@ -65,19 +66,16 @@ struct TrialsProgram {
     std::vector<std::string> default_grid = {};
     /// Changes the settings of a trial, for example to derive one option from another.
     void (*adjust)(const Trials& trials, TrialSettings& settings) = nullptr;
-    /// Called on rank 0 after all trials, unless the run was stopped. It may take long, but must not use the group of
-    /// the ranks. If it is null, the trials are printed, best first.
-    void (*finish)(TrialsRun& run) = nullptr;
 };
 
-/// The main() of a program that runs trials. Runs the trials over all ranks, then finish() on rank 0, and returns the
-/// exit code. Creates a folder with the arguments in its config.json, or with --resume continues in the folder of the
-/// run. Trials that finished or were stopped according to the folder's journal are not run again, even if the folder
-/// was moved or the stop rules have changed. Failed trials are run again.
+/// The main() of a program that runs trials. Runs the trials over all ranks, tests the best one on the test set, which
+/// no trial sees, and returns the exit code. Creates a folder with the arguments in its config.json, or with --resume
+/// continues in the folder of the run. Trials that finished or were stopped according to the folder's journal are not
+/// run again, even if the folder was moved or the stop rules have changed. Failed trials are run again.
 ///
 /// Shows the trials on standard output, and updates results.csv, results.jsonl and report.html; see trials_report.h. A
 /// line "stop N" in the folder's file `control` stops trial N. A signal (signals.h) or a file "stop" in the folder ends
-/// the run early, without finish().
+/// the run early, without the test.
 ///
 /// Before it creates the folder, it checks the options of all trials. Each trial's arguments must be valid, must hold
 /// out a validation set, and must not contain options that only make sense for a single training. Each device and

@@ -30,7 +30,7 @@ Colour colour_of(const TrialRow& row) {
 
 } // namespace
 
-std::string trial_line(const TrialRow& row) {
+std::string trial_line(const TrialRow& row, const Ranking& ranking) {
     std::string line = cat("trial ", row.number, "  ", settings_text(row.settings), "  ", row.state);
     if (row.state == "running" && !row.ranks.empty()) {
         line += row.ranks.size() == 1 ? " on rank " : " on ranks ";
@@ -39,21 +39,24 @@ std::string trial_line(const TrialRow& row) {
     if (row.state == "running" && row.live.is_object()) {
         if (const Json* epoch = row.live.find("epoch")) line += cat("  epoch ", epoch->as_int());
         if (const Json* step = row.live.find("step")) line += cat("  step ", step->as_int());
-        for (const char* name : {"accuracy", "train_accuracy"})
-            if (const Json* value = row.live.find(name); value && value->is_number())
-                line += formatted("  train acc %.2f %%", 100 * value->as_double());
+        MetricName metric = ranking; // validation_accuracy: the line of a step has accuracy, that of an epoch
+        metric.name = ranking.name.substr(ranking.name.find('_') + 1); // train_accuracy
+        metric.label = "train " + ranking.label.substr(ranking.label.find(' ') + 1);
+        for (const char* const prefix : {"", "train_"})
+            if (const auto value = value_of(row.live, prefix + metric.name)) line += "  " + metric.text(*value);
     }
-    if (row.accuracy() >= 0) line += formatted("  validation acc %.2f %%", 100 * row.accuracy());
+    if (const auto value = value_of(row.last, ranking.name)) line += "  " + ranking.text(*value);
     if (!row.note.empty()) line += "  (" + row.note + ")";
     return printable(line);
 }
 
-TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, ProgressKind kind)
-    : TrialsBoard(rows, std::cout, style_of(kind), {}, seconds_now) {}
+TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranking, ProgressKind kind)
+    : TrialsBoard(rows, ranking, std::cout, style_of(kind), {}, seconds_now) {}
 
-TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, std::ostream& out, const ProgressStyle& style,
-                         ScreenSize size, std::function<double()> clock)
+TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranking, std::ostream& out,
+                         const ProgressStyle& style, ScreenSize size, std::function<double()> clock)
     : rows_(rows),
+      ranking_(ranking),
       out_(out),
       style_(style),
       size_(size),
@@ -69,8 +72,9 @@ void TrialsBoard::update(const TrialRow& row, bool event) {
     if (style_.live)
         draw();
     else if (event || style_.lines)
-        out_ << coloured(wrapped(trial_line(row), size_t(style_.columns ? style_.columns : screen_size().columns)),
-                         colour_of(row), style_.colour)
+        out_ << coloured(
+                    wrapped(trial_line(row, ranking_), size_t(style_.columns ? style_.columns : screen_size().columns)),
+                    colour_of(row), style_.colour)
              << std::endl;
 }
 
@@ -79,12 +83,12 @@ void TrialsBoard::draw() {
     const size_t room = size_t(std::max(size.lines, 3)) - 1; // the last line is for the cursor
     std::vector<std::pair<std::string, Colour>> lines;
     if (rows_.size() <= room) {
-        for (const TrialRow& row : rows_) lines.emplace_back(trial_line(row), colour_of(row));
+        for (const TrialRow& row : rows_) lines.emplace_back(trial_line(row, ranking_), colour_of(row));
     } else {
         size_t running = 0, queued = 0;
         for (const TrialRow& row : rows_) {
             queued += row.state == "queued";
-            if (row.state == "running" && ++running < room) lines.emplace_back(trial_line(row), Colour::none);
+            if (row.state == "running" && ++running < room) lines.emplace_back(trial_line(row, ranking_), Colour::none);
         }
         lines.emplace_back(cat(rows_.size(), " trials: ", running, " running, ", queued, " queued, ",
                                rows_.size() - running - queued, " ended"),

@@ -11,16 +11,16 @@
 
 namespace rg {
 
-/// Returns the state of a trial as a line for people.
-std::string trial_line(const TrialRow& row);
+/// Returns the state of a trial as a line for people, with the metric that ranks.
+std::string trial_line(const TrialRow& row, const Ranking& ranking);
 
 class TrialsBoard {
 public:
     /// Writes to standard output. The rows must outlive this.
-    TrialsBoard(const std::vector<TrialRow>& rows, ProgressKind kind);
+    TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranking, ProgressKind kind);
     /// For tests: writes to `out`, as on a terminal of this size if `style` is live. `clock` returns seconds.
-    TrialsBoard(const std::vector<TrialRow>& rows, std::ostream& out, const ProgressStyle& style, ScreenSize size,
-                std::function<double()> clock);
+    TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranking, std::ostream& out,
+                const ProgressStyle& style, ScreenSize size, std::function<double()> clock);
 
     /// Shows a changed row: at once if `event` is true, else only if the last output is old enough. That is 0.1 s on a
     /// terminal. In a pipe, it is 10 s for the row's own last line, or 2 s if that line showed its start.
@@ -30,6 +30,7 @@ private:
     void draw();
 
     const std::vector<TrialRow>& rows_;
+    const Ranking ranking_;
     std::ostream& out_;
     const ProgressStyle style_;
     const ScreenSize size_; // 0: ask the terminal each time, since it may be resized

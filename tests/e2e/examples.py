@@ -126,18 +126,21 @@ class Examples(job.JobTest):
         run = self.runs / "sweep"
         out = self.succeed(program(job.rank_counts(1, 2)[-1], "own_sweep", "--run-name", run.name, "--data", images,
                                    "--validation", "0.2", "--epochs", "8", "--threads", "1", "--device", "cpu",
-                                   "--grid", "lr=0.05,1e30,0.01,1e-9", "--stop-below", "70", "--stop-below-after", "7",
-                                   "--rank-by", "validation_loss", "--lowest"))
+                                   "--grid", "lr=0.05,1e30,0.01,1e-9", "--stop-below", "0.68", "--stop-below-after", "7",
+                                   "--rank-by", "validation_loss"))
         rows = list(csv.DictReader((run / "results.csv").read_text().splitlines()))
         self.assertEqual([row["state"] for row in rows], ["finished", "failed", "finished", "stopped"])
         ranked = re.findall(r"^trial (\d)", out.partition("best first, by validation_loss:\n")[2], re.MULTILINE)
         losses = {row["trial"]: float(row["validation_loss"]) for row in rows if row["state"] != "failed"}
         self.assertEqual(ranked, [*sorted(losses, key=losses.get), "2"])
-        printed = [float(value) for value in re.findall(r"validation_loss\s+(\S+)$", out, re.MULTILINE)]
-        for loss, expected in zip(printed, sorted(losses.values()), strict=True):
-            self.assertAlmostEqual(loss / expected, 1, delta=1e-4)
+        printed = re.findall(r"validation loss (\S+)", " ".join(out.partition("best first")[2].split()))
+        for loss, expected in zip(map(float, printed), sorted(losses.values()), strict=True):
+            self.assertAlmostEqual(loss, expected, delta=0.0006)  # three decimals
         self.assertEqual(job.report(run)["sweep"]["best"], ranked[0])
-        self.refuse(program(1, "own_sweep", "--data", images, "--rank-by", "validation_loss"), "--lowest", "--rank-by")
+        best = json.loads((run / "best.json").read_text())
+        self.assertEqual(str(best["trial"]), ranked[0])
+        self.assertIn(f"test set: acc {100 * best['test_accuracy']:.2f} %", " ".join(out.split()))
+        self.refuse(program(1, "own_sweep", "--data", images, "--rank-by", "val_loss"), "--rank-by", "validation_loss")
 
 
 if __name__ == "__main__":

@@ -44,12 +44,21 @@ const runs = new Map(); // by name; `shown` is true if the curves of the run are
 let chosen = null; // name of the run whose parts are shown
 let sweep = null; // the sweep that the page shows, or null if its runs are not trials
 function runOf(name) {
-  if (!runs.has(name)) runs.set(name, {name, state: '', shown: false, steps: [], epochs: [], config: {}});
+  if (!runs.has(name)) runs.set(name, {name, state: '', shown: false, ...noLines(), config: {}});
   return runs.get(name);
 }
 const shownRuns = () => [...runs.values()].filter(run => run.shown);
 const label = run => sweep ? 'trial ' + run.name : run.name;
 const option = (run, name) => run.config?.options?.[name];
+/** Returns the metrics of a run, the main one first. Runs of older versions have only the accuracy. */
+const metricsOf = run => Array.isArray(run?.config?.metrics) ?
+  run.config.metrics.filter(metric => typeof metric?.name === 'string') :
+  [{name: 'accuracy', unit: '%', higher_is_better: true}];
+/** Returns the main metric of these runs; if they have several, that of the first run. */
+const mainMetric = (...list) => metricsOf(list[0])[0] ?? {name: 'loss'};
+const metricText = metric => metric.unit === '%' ? percent :
+  x => ifNumber(x, v => digits(v) + (metric.unit ? '\u00a0' + metric.unit : ''));
+const spaced = name => name.replace(/_/g, ' ');
 let colorsUsed = 0;
 /** Returns the number of a run's colour, for color(). A run gets it in the first call, and keeps it. */
 const colorOf = run => run.color ??= colorsUsed++;
@@ -62,11 +71,16 @@ const testSetName = (...list) => {
   const sets = [...new Set(list.map(run => run.tested).filter(Boolean))];
   return sets.length === 1 ? sets[0] : 'test';
 };
+/** The lines of metrics: of steps, of epochs, and of all tests, some of which follow a step. */
+const noLines = () => ({steps: [], epochs: [], tests: []});
 const MAX_STEPS = 8000; // lines of steps per run that the page keeps; if there are more, it drops every second one
 function addLines(run, lines) {
   for (const line of lines) {
-    if ('step' in line) run.steps.push(line);
-    else if ('epoch' in line) run.epochs.push({...asTest(line), last_step: last(run.steps)?.step});
+    const test = asTest(line);
+    if ('loss' in line) run.steps.push(line);
+    else if (!('step' in line) && 'epoch' in line)
+      run.epochs.push(Object.assign(test, {last_step: last(run.steps)?.step}));
+    if ('test_loss' in test) run.tests.push(test);
   }
   if (run.steps.length > MAX_STEPS) run.steps = run.steps.filter((_, i, all) => i % 2 || i === all.length - 1);
   run.computed = null;
@@ -75,7 +89,7 @@ function addLines(run, lines) {
 function mergeReport(run, report) {
   const {metrics, epochs, ...rest} = report;
   Object.assign(run, rest, {epochs_planned: epochs});
-  if (metrics) run.steps = [], run.epochs = [], addLines(run, metrics);
+  if (metrics) addLines(Object.assign(run, noLines()), metrics);
   run.computed = null;
 }
 /** Returns the result of make(), and stores it in the run until the run's data or the view change. */
@@ -85,8 +99,12 @@ function computed(run, key, make) {
   return run.computed.get(key);
 }
 const lastEpoch = run => last(run.epochs) ?? (run.last && asTest(run.last));
-const best = (run, key) => run.epochs.length || !isNumber(run.best_of?.[key]) ?
-  Math.max(...run.epochs.map(line => line[key]).filter(isNumber)) : run.best_of[key];
+/** Returns the best value of the run's main metric in its tests. */
+function best(run) {
+  const metric = mainMetric(run), choose = metric.higher_is_better ? Math.max : Math.min;
+  return run.epochs.length || !isNumber(run.best) ?
+    choose(...run.epochs.map(line => line['test_' + metric.name]).filter(isNumber)) : run.best;
+}
 
 // ---- time ----
 let clockOffset = 0; // seconds by which the clock of the monitor is ahead of the browser's

@@ -291,7 +291,7 @@ function meanLine(list, lines, key) {
   for (const run of list) {
     const position = positions(run, view.axis);
     for (const line of run[lines]) {
-      const at = line[lines === 'steps' ? 'step' : 'epoch'];
+      const at = 'step' in line ? 'step ' + line.step : line.epoch;
       if (!all.has(at)) all.set(at, []);
       all.get(at).push([position(line), line[key]]);
     }
@@ -310,11 +310,12 @@ const groupLines = (shown, lines, key, style = {}) => groups(shown).map(([value,
  * Returns a `series` for a quantity: lines for training and test. If runs are not grouped, it also has lines for the
  * steps, where view.steps asks for them.
  */
-const trainingAndTest = quantity => shown => {
+const trainingAndTest = quantity => all => {
+  const shown = all.filter(run => quantity === 'loss' || metricsOf(run).some(metric => metric.name === quantity));
   const several = shown.length > 1, [train, test] = ['train_' + quantity, 'test_' + quantity];
   if (several && view.group) {
     return [...groupLines(shown, 'epochs', train, {dash: true, band: null, name: null}),
-      ...groupLines(shown, 'epochs', test)];
+      ...groupLines(shown, 'tests', test)];
   }
   return shown.flatMap(run => {
     const withSteps = view.steps === 'auto' ? shown.length <= 8 || !run.epochs.length : view.steps === 'on';
@@ -322,9 +323,9 @@ const trainingAndTest = quantity => shown => {
     const steps = withSteps ? stepLines(run, quantity, several ? label(run) + ' steps' : 'steps', color, several) : [];
     const epochs = several ? [
       {name: label(run) + ' training', color, dash: true, bold, points: curve(run, 'epochs', train)},
-      {name: label(run), color, bold, failed, points: curve(run, 'epochs', test)}] : [
+      {name: label(run), color, bold, failed, points: curve(run, 'tests', test)}] : [
       {name: 'training', color, points: curve(run, 'epochs', train)},
-      {name: testSetName(run), color: 1, failed, points: curve(run, 'epochs', test)}];
+      {name: testSetName(run), color: 1, failed, points: curve(run, 'tests', test)}];
     return [...steps, ...epochs];
   });
 };
@@ -342,8 +343,20 @@ const oneLine = (list, key) => shown => {
 const inPercent = x => ifNumber(x, v => +(100 * v).toPrecision(4) + '\u00a0%');
 const charts = [
   new Chart('Loss', 'loss', digits, {log: true, clip: true}, trainingAndTest('loss')),
-  new Chart('Accuracy', 'accuracy', inPercent, {zero: true}, trainingAndTest('accuracy')),
   new Chart('Learning rate', 'learning rate', digits, {zero: true, log: true}, oneLine('steps', 'lr')),
   new Chart('Images per second, training', 'images/s', count, {zero: true}, oneLine('epochs', 'images_per_s')),
   new Chart('Seconds per epoch, training', 'seconds', digits, {zero: true}, oneLine('epochs', 'seconds')),
 ];
+/** Adds a chart for each metric of these runs that has none, after that of the loss. */
+function addMetricCharts(list) {
+  const known = charts.map(chart => chart.metric);
+  for (const metric of new Map(list.flatMap(metricsOf).map(m => [m.name, m])).values()) {
+    if (known.includes(metric.name)) continue;
+    const title = spaced(metric.name[0].toUpperCase() + metric.name.slice(1)), fraction = metric.unit === '%';
+    const chart = new Chart(title, fraction ? spaced(metric.name) : metric.unit || spaced(metric.name),
+      fraction ? inPercent : digits, {zero: fraction, log: !fraction, clip: !fraction}, trainingAndTest(metric.name));
+    const at = charts.findLastIndex(one => one.metric || one === charts[0]);
+    charts[at].svg.parentElement.after(chart.svg.parentElement);
+    charts.splice(at + 1, 0, Object.assign(chart, {metric: metric.name}));
+  }
+}

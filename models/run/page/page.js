@@ -16,6 +16,7 @@ function update() {
     drawSettings(rows);
   }
   updateView(shown);
+  addMetricCharts(all);
   for (const chart of charts) chart.update(shown);
   const subject = sweep ?? run, title = subject?.name ?? (live ? 'runs' : 'no data');
   document.title = title + ' \u2013 ringgrad';
@@ -140,9 +141,9 @@ function mergeAnswer({runs: news, sweep: newSweep, now: time, since}) {
   answeredSince = since ?? '';
   for (const {name, report, metrics, whole, row, ...rest} of news) {
     const isNew = !runs.has(name), run = runOf(name);
-    if (row) Object.assign(run, row, {config: {...run.config, options: row.options}});
+    if (row) Object.assign(run, row, {config: {...run.config, ...row.config}});
     if (isNew && !first && rest.alive && shownRuns().length < MAX_FOLLOWED) run.shown = true;
-    if (whole) run.steps = [], run.epochs = [];
+    if (whole) Object.assign(run, noLines());
     if (report) mergeReport(run, report);
     if (metrics) addLines(run, metrics);
     Object.assign(run, rest); // overwrites the state in the report, since the monitor's state is newer

@@ -21,6 +21,7 @@ const recent = (run, key) => {
 };
 function tiles(run) {
   const epoch = last(run.epochs) ?? {}, step = last(run.steps), set = testSetName(run), live = run.alive;
+  const metric = mainMetric(run), name = spaced(metric.name), text = metricText(metric);
   const steps = run.epochs_planned * perEpoch(run), perSecond = rate(run), done = run.epochs.length > 0;
   const left = perSecond > 0 && isFinite(steps) && step ? (steps - step.step) / perSecond :
     (run.epochs_planned - (step ? step.step / perEpoch(run) : 0)) * epoch.seconds;
@@ -29,9 +30,9 @@ function tiles(run) {
     ['step' + (isFinite(steps) ? ' of ' + count(steps) : ''), step ? count(step.step) : '\u2013'],
     done ? ['training loss', step && !isNumber(step.loss) ? 'not finite' : digits(epoch.train_loss)] :
       ['loss, last 20 steps', step && !isNumber(step.loss) ? 'not finite' : digits(recent(run, 'loss'))],
-    done ? [set + ' loss', digits(epoch.test_loss)] : ['accuracy, last 20 steps', percent(recent(run, 'accuracy'))],
-    [set + ' accuracy', percent(epoch.test_accuracy)],
-    [`best ${set} accuracy`, percent(best(run, 'test_accuracy'))],
+    done ? [set + ' loss', digits(epoch.test_loss)] : [name + ', last 20 steps', text(recent(run, metric.name))],
+    ...metricsOf(run).map(m => [`${set} ${spaced(m.name)}`, metricText(m)(epoch['test_' + m.name])]),
+    [`best ${set} ${name}`, text(best(run))],
     live && !done ? ['steps/s', digits(perSecond)] : ['images/s', count(epoch.images_per_s)],
     ...(isNumber(elapsed(run)) ? [['elapsed', seconds(Math.max(0, elapsed(run)))]] : []),
     live || run.state === 'running' ? ['time left, about', seconds(left > 0 ? left : NaN)] :
@@ -123,15 +124,16 @@ function networkPart(network) {
       [...layers].map(([name, {shapes, n}]) => [name, shapes.join(', '), count(n)])))));
 }
 
-function epochsPart(epochs, set, name) {
-  const columns = [['epoch', count], ['train_loss', digits], ['train_accuracy', percent], ['test_loss', digits],
-    ['test_accuracy', percent], ['images_per_s', count], ['seconds', digits]];
+function epochsPart(run, set, name) {
+  const epochs = run.epochs, of = part =>
+    [[part + '_loss', digits], ...metricsOf(run).map(metric => [`${part}_${metric.name}`, metricText(metric)])];
+  const columns = [['epoch', count], ...of('train'), ...of('test'), ['images_per_s', count], ['seconds', digits]];
   const all = [...new Set(epochs.flatMap(Object.keys))].filter(key => key !== 'last_step');
   const save = () => saveCsv(name + ' epochs', [all, ...epochs.map(line => all.map(key => line[key]))]);
   const head = make('div', {class: 'head'}, make('h2', {}, 'Epochs'),
     make('button', {click: save, 'aria-label': 'CSV of all epochs'}, 'CSV'));
   return make('section', {}, head, folded('all numbers', scroll('epochs', table(
-    columns.map(([key]) => key.replace('test', set).replace(/_/g, ' ')),
+    columns.map(([key]) => spaced(key.replace('test', set))),
     epochs.map(line => columns.map(([key, text]) => text(line[key])))))));
 }
 
@@ -157,6 +159,6 @@ function partsOf(run, sweep) {
       run.confusion),
     () => run?.ranks && ranksPart(run.ranks),
     () => run?.network && networkPart(run.network),
-    () => run?.epochs.length && epochsPart(run.epochs, testSetName(run), label(run)),
+    () => run?.epochs.length && epochsPart(run, testSetName(run), label(run)),
     () => run && Object.keys(run.config).length && settingsPart(run.config)].map(makeSafely).flat().filter(Boolean);
 }

@@ -24,14 +24,16 @@ const resultColor = t => `color-mix(in oklab, var(--c0) ${Math.round(100 * t)}%,
 /** Draws the pictures of the runs into #settings. Hides it if no setting differs, or if there are fewer than 3 runs. */
 function drawSettings(list) {
   const settings = variedOptions(list);
-  const metrics = metricColumns(testSetName(...list)).filter(([name]) => name !== 'epoch');
+  const metrics = metricColumns(list).filter(([name]) => name !== 'epoch');
   const section = $('settings');
   section.hidden = !settings.length || list.length < 3;
   if (section.hidden) return;
   const setting = settings.includes(axes.setting) ? axes.setting : settings[0];
   const metric = metrics.find(([name]) => name === axes.metric) ?? metrics.find(([name]) => name === 'best');
   const done = list.filter(run => isNumber(metric[1](run)));
-  const toBetter = /loss/.test(metric[0]) ? y => 1 - y : y => y, height = scaleOf(done.map(metric[1]));
+  const main = mainMetric(...list), isMain = metric[0] === 'best' || metric[0].endsWith(spaced(main.name));
+  const lower = /loss/.test(metric[0]) || (isMain && !main.higher_is_better);
+  const toBetter = y => lower ? 1 - y : y, height = scaleOf(done.map(metric[1]));
   const results = done.map(run => ({run, y: height(metric[1](run)), quality: toBetter(height(metric[1](run)))}))
     .sort((a, b) => a.quality - b.quality); // the best are drawn last, above the others
   setChoices($('setting'), settings, setting);

@@ -11,12 +11,13 @@ function variedOptions(list) {
     new Set(list.map(run => JSON.stringify(option(run, name))).filter(Boolean)).size > 1);
 }
 /** Returns the columns of metrics: heading, function for the value, function for its text. */
-const metricColumns = set => [
+const metricColumns = list => [
   ['epoch', run => lastEpoch(run)?.epoch, count],
   ['train loss', run => lastEpoch(run)?.train_loss, digits],
-  [set + ' loss', run => lastEpoch(run)?.test_loss, digits],
-  [set + ' accuracy', run => lastEpoch(run)?.test_accuracy, percent],
-  ['best', run => best(run, 'test_accuracy'), percent],
+  [testSetName(...list) + ' loss', run => lastEpoch(run)?.test_loss, digits],
+  ...metricsOf(list[0]).map(m =>
+    [`${testSetName(...list)} ${spaced(m.name)}`, run => lastEpoch(run)?.['test_' + m.name], metricText(m)]),
+  ['best', best, metricText(mainMetric(...list))],
   ['images/s', run => lastEpoch(run)?.images_per_s, count]];
 function columnsOf(list, live) {
   const text = (title, key) => list.some(run => run[key]) ?
@@ -24,8 +25,8 @@ function columnsOf(list, live) {
   return [ // heading, function for the value, function for its text or element
     [sweep ? 'trial' : 'run', run => run.name, String],
     ...(live || sweep ? [['state', run => run.state, (_, run) => run.state ? stateOf(run) : '']] : []),
-    ...variedOptions(list).map(name => [name, run => option(run, name), settingText]),
-    ...metricColumns(testSetName(...list)), ...text('reason', 'note'), ...text('notes', 'notes')];
+    ...metricColumns(list), ...variedOptions(list).map(name => [name, run => option(run, name), settingText]),
+    ...text('reason', 'note'), ...text('notes', 'notes')];
 }
 const isMissing = v => v == null || v !== v || v === -Infinity;
 function sorted(list, column) {

@@ -1,0 +1,123 @@
+// A task: what a training teaches its network. It consists of a loss and of metrics, which say how good the network is.
+//
+//     Task task = classification();
+//     Task both = classification().with(regression({{"angle", "degrees"}}, 1), 0.1); // two heads
+//
+// A program may also write a task of its own: a loss of ops, and functions that add up numbers over the samples of a
+// batch. Run folder, progress, report, checkpoints, sweeps and --patience work for every task.
+#pragma once
+
+#include "ringgrad/core/json.h"
+#include "ringgrad/core/layers.h"
+#include "ringgrad/data/loader.h"
+#include "ringgrad/models/run/model_file.h"
+
+#include <functional>
+#include <span>
+#include <vector>
+
+namespace rg {
+
+/// What a network gives for a batch of n samples: tensors [n ...], such as scores [n classes].
+using Outputs = std::span<const Tensor>;
+
+/// How to name and show a metric.
+struct MetricName {
+    std::string name;              // in files; "accuracy" gives train_accuracy, test_accuracy and validation_accuracy
+    std::string label = name;      // for people, such as "acc"
+    std::string unit = "";         // "%": the value is a fraction, and people see percent; "": no unit
+    bool higher_is_better = false; // for the best model, --patience and sweeps
+
+    bool operator==(const MetricName&) const = default;
+    /// Returns true if `value` is better than `other`. A NaN is not.
+    bool is_better(double value, double other) const { return higher_is_better ? value > other : value < other; }
+    /// Returns the label and the value for people, such as "acc 93.51 %". `decimals` is for values in percent; others
+    /// have one more.
+    std::string text(double value, int decimals = 2) const;
+    /// Returns {"name", "label", "unit", "higher_is_better"}.
+    Json json() const;
+};
+
+/// A metric of a batch, an epoch or a set: sums over the samples, and the value that they give.
+struct Metric : MetricName {
+    int64_t sums = 1;
+    /// Adds the numbers of a batch to `sums`. All tensors are in host memory, as in loss() in evaluation.
+    std::function<void(Outputs outputs, const data::Batch& batch, std::span<double> sums)> add = {};
+    /// Returns the value. If it is null, the value is sums[0] / samples.
+    std::function<double(std::span<const double> sums, double samples)> finish = {};
+
+    double value(std::span<const double> of_samples, double samples) const {
+        return finish ? finish(of_samples, samples) : of_samples[0] / samples;
+    }
+};
+
+/// The result of a test: of all samples of a set.
+struct Score {
+    double loss = 0;
+    std::vector<double> metrics = {};              // of Task::metrics
+    std::vector<std::vector<double>> details = {}; // of Task::details, [samples numbers] each
+};
+
+/// A part of the report that shows single samples of the test set.
+struct Detail {
+    std::string member; // of the run in report.html; see report.h
+    int64_t numbers;    // kept for each sample
+    /// Sets the numbers [n numbers] of a batch.
+    std::function<void(Outputs outputs, const data::Batch& batch, std::span<double> numbers)> keep;
+    /// Returns the member, from the numbers of the whole set [samples numbers].
+    std::function<Json(const data::ImageSet& set, std::span<const double> numbers)> report;
+    /// Returns the same as text and as CSV; may be null.
+    struct Table {
+        std::string text, csv;
+    };
+    std::function<Table(const data::ImageSet& set, std::span<const double> numbers)> table = {};
+};
+
+struct Task {
+    /// Returns the loss, a scalar: a mean over the samples. In Mode::train, it may be traced, so it may only use ops.
+    /// In Mode::evaluate, it gets outputs and batch in host memory.
+    std::function<Tensor(Outputs outputs, const data::Batch& batch, Mode mode)> loss = {};
+    /// The first metric is the main one: it chooses the best model, and sweeps rank by it.
+    std::vector<Metric> metrics = {};
+    std::vector<Detail> details = {};
+    std::vector<Target> targets = {}; // numbers that the network predicts, for the model's file
+    bool needs_images = false;        // metrics read Batch::x, the normalised images
+
+    /// Returns this task and another one: the loss is the sum of both, the other one times `weight`. The other's
+    /// metrics and details follow. If both have a detail of the same member, only the first is kept.
+    Task with(const Task& other, double weight = 1) const;
+
+    /// Returns the number of sums of all metrics, adds up those of a batch, and returns the values that they give.
+    int64_t sums() const;
+    void add(Outputs outputs, const data::Batch& batch, std::span<double> sums) const;
+    std::vector<double> values(std::span<const double> sums, double samples) const;
+    /// Returns the values of all metrics for people.
+    std::string text(std::span<const double> values) const;
+};
+
+// The functions below make the tasks of the library. `head` is the number of the network's output, from 0.
+
+/// One class per image. The output is scores [n classes]. Cross-entropy with label smoothing in training (Szegedy et
+/// al., 2016); the metric is the accuracy. The report has the confusion matrix and the mistakes.
+Task classification(double smoothing = 0, size_t head = 0);
+
+/// Numbers of each image. The output is [n k], as Batch::targets, for k names. The loss is the mean squared error, the
+/// metrics are the root mean squared errors NAME_rmse.
+Task regression(const std::vector<Target>& targets, size_t head = 0);
+
+/// Several labels of each image, or none. The output is scores [n k], and column `column` of the batch has 0 or 1 for
+/// each label [n k]. The loss is the binary cross-entropy, the metric is the F1 score over all labels and samples:
+/// 2 tp / (2 tp + fp + fn), with a label predicted where its score is positive.
+Task multi_label(size_t column = 0, size_t head = 0);
+
+/// A class for each pixel. The output is scores [n h w classes], and column `column` of the batch has labels i32
+/// [n h w]. The loss is the cross-entropy over all pixels. The metrics are the mean over the classes of intersection /
+/// union (Everingham et al., "The PASCAL VOC challenge", 2010) over the whole set, without classes that occur neither
+/// in labels nor in predictions, and the accuracy of the pixels.
+Task segmentation(int64_t classes, size_t column = 0, size_t head = 0);
+
+/// The image itself, normalised: the output has its shape, [n h w c]. The loss is the mean squared error, the metric is
+/// its root.
+Task reconstruction(size_t head = 0);
+
+} // namespace rg

@@ -1,0 +1,114 @@
+// Tests the losses and metrics of the library's tasks against values computed by hand.
+#include "ringgrad/models/run/task.h"
+
+#include "temp_dir.h"
+
+#include <cmath>
+#include <doctest/doctest.h>
+
+using namespace rg;
+using doctest::Approx;
+
+namespace {
+
+/// Returns the loss and the metrics of a batch.
+std::pair<double, std::vector<double>> evaluated(const Task& task, std::vector<Tensor> outputs, data::Batch batch) {
+    batch.size = outputs[0].extent(0);
+    std::vector<double> sums(size_t(task.sums()));
+    task.add(outputs, batch, sums);
+    const double loss = double(task.loss(outputs, batch, Mode::evaluate).data<float>()[0]);
+    return {loss, task.values(sums, double(batch.size))};
+}
+
+Tensor floats(const Shape& shape, std::vector<float> values) { return Tensor::of<float>(shape, values); }
+Tensor labels(const Shape& shape, std::vector<int32_t> values) { return Tensor::of<int32_t>(shape, values); }
+
+} // namespace
+
+TEST_SUITE("models") {
+    TEST_CASE("task: classification has the cross-entropy, smoothed in training alone, and the accuracy") {
+        const Task task = classification(0.5);
+        data::Batch batch;
+        batch.labels = labels({3}, {0, 1, 0});
+        const std::vector<Tensor> outputs{floats({3, 2}, {1, 0, 1, 0, 2, 2})}; // of equal scores, the first counts
+        const auto [loss, metrics] = evaluated(task, outputs, batch);
+        const double low = std::log1p(std::exp(-1.0)), high = 1 + low;
+        CHECK(loss == Approx((low + high + std::log(2.0)) / 3));
+        CHECK(metrics == std::vector<double>{2.0 / 3});
+        const double smoothed = double(task.loss(outputs, batch, Mode::train).data<float>()[0]);
+        CHECK(smoothed == Approx(((0.75 * low + 0.25 * high) + (0.75 * high + 0.25 * low) + std::log(2.0)) / 3));
+        CHECK(task.metrics[0].text(0.5) == "acc 50.00 %");
+        CHECK(task.metrics[0].is_better(0.5, 0.25));
+        CHECK_FALSE(task.metrics[0].is_better(std::nan(""), 0.25));
+
+        std::vector<double> kept(6);
+        task.details[0].keep(outputs, batch, kept);
+        const data::ImageSet set{3, 1, 1, 1, std::vector<uint8_t>{1, 2, 3}, {0, 1, 0}, {"a", "b"}};
+        CHECK(task.details[0].report(set, kept).at("counts").dump() == "[[2, 0], [1, 0]]");
+        CHECK(contains(task.details[0].table(set, kept).text, "66.7"));
+    }
+
+    TEST_CASE("task: regression has a root mean squared error per target") {
+        const Task task = regression({{"width", "cm"}, {"height", ""}});
+        data::Batch batch;
+        batch.targets = floats({2, 2}, {0, 0, 1, 1});
+        const auto [loss, metrics] = evaluated(task, {floats({2, 2}, {3, 1, 5, 1})}, batch);
+        CHECK(loss == Approx((9 + 1 + 16 + 0) / 4.0));
+        REQUIRE(metrics.size() == 2);
+        CHECK(metrics[0] == Approx(std::sqrt(12.5)));
+        CHECK(metrics[1] == Approx(std::sqrt(0.5)));
+        CHECK(task.text(metrics) == "width rmse 3.536 cm height rmse 0.707");
+        CHECK(task.metrics[0].is_better(1, 2));
+        CHECK(contains(error_of([&] { evaluated(task, {floats({2, 1}, {3, 1})}, batch); }), "expected outputs"));
+        CHECK(contains(error_of([&] { evaluated(task, {floats({2, 2}, {3, 1, 5, 1})}, {}); }), "expected images with"));
+    }
+
+    TEST_CASE("task: multi-label has the F1 score over all labels") {
+        const Task task = multi_label();
+        data::Batch batch;
+        batch.columns = {floats({2, 3}, {1, 0, 1, 0, 0, 1})};
+        const auto [loss, metrics] = evaluated(task, {floats({2, 3}, {1, 1, -1, -1, -1, 1})}, batch);
+        CHECK(metrics == std::vector<double>{4.0 / 6}); // two right, one too many, one missed
+        const double right = std::log1p(std::exp(-1.0));
+        CHECK(loss == Approx((6 * right + 2) / 6));
+        CHECK(evaluated(task, {floats({2, 3}, {-1, -1, -1, -1, -1, -1})}, batch).second == std::vector<double>{0});
+        CHECK(contains(error_of([&] { evaluated(task, {floats({2, 3}, {1, 1, 1, 1, 1, 1})}, {}); }), "columns"));
+    }
+
+    TEST_CASE("task: segmentation has the mean of intersection over union, and the accuracy of the pixels") {
+        const Task task = segmentation(4);
+        data::Batch batch;
+        batch.columns = {labels({1, 2, 2}, {0, 0, 1, 1})};
+        // The predictions are 0, 1, 1, 2: class 0 has 1 of 2, class 1 has 1 of 3, class 2 has 0 of 1, class 3 is absent.
+        const Tensor scores =
+            floats({1, 2, 2, 4}, {9, 0, 0, 0, 0, 9, 0, 0, 0, 9, 0, 0, 0, 0, 9, 0});
+        const auto [loss, metrics] = evaluated(task, {scores}, batch);
+        REQUIRE(metrics.size() == 2);
+        CHECK(metrics[0] == Approx((1.0 / 2 + 1.0 / 3) / 3));
+        CHECK(metrics[1] == Approx(0.5));
+        const double right = std::log1p(3 * std::exp(-9.0));
+        CHECK(loss == Approx((4 * right + 2 * 9) / 4));
+        CHECK(contains(error_of([&] { evaluated(task, {floats({1, 2, 2, 1}, {0, 0, 0, 0})}, batch); }),
+                       "pixels and 4 classes"));
+    }
+
+    TEST_CASE("task: reconstruction compares the output with the image") {
+        const Task task = reconstruction();
+        data::Batch batch;
+        batch.x = floats({1, 1, 2, 1}, {1, 2});
+        const auto [loss, metrics] = evaluated(task, {floats({1, 1, 2, 1}, {1, 4})}, batch);
+        CHECK(loss == Approx(2));
+        CHECK(metrics[0] == Approx(std::sqrt(2.0)));
+    }
+
+    TEST_CASE("task: two tasks together have a weighted loss, and the metrics of both") {
+        const Task both = classification().with(regression({{"angle", "degrees"}}, 1), 0.1);
+        data::Batch batch;
+        batch.labels = labels({1}, {0}), batch.targets = floats({1, 1}, {2});
+        const auto [loss, metrics] = evaluated(both, {floats({1, 2}, {0, 0}), floats({1, 1}, {5})}, batch);
+        CHECK(loss == Approx(std::log(2.0) + 0.1 * 9));
+        CHECK(metrics == std::vector<double>{1, 3});
+        CHECK(both.targets.size() == 1);
+        CHECK(contains(error_of([&] { evaluated(both, {floats({1, 2}, {0, 0})}, batch); }), "at least 2 outputs"));
+    }
+}
