@@ -75,8 +75,8 @@ void ImageSet::check(const std::string& name) const {
     for (size_t i = 0; i < labels.size(); ++i)
         RG_CHECK(labels[i] >= 0 && size_t(labels[i]) < classes.size(), "images: expected labels of 0 to ",
                  classes.size() - 1, ", got ", labels[i], " (", name, ", image ", i, ")");
-    RG_CHECK(targets.empty() || int64_t(targets.size()) == count, "images: expected no targets or ", count, ", got ",
-             targets.size(), " (", name, ")");
+    RG_CHECK(int64_t(targets.size()) == count * std::ssize(target_names), "images: expected ", target_names.size(),
+             " targets for each of ", count, " images, got ", targets.size(), " (", name, ")");
 }
 
 TrainTest described(TrainTest sets, const std::string& what, const std::string& note) {
@@ -102,6 +102,8 @@ TrainTest with_test_set(TrainTest sets, TrainTest other) {
         const auto match = std::find(train.classes.begin(), train.classes.end(), test.classes[size_t(label)]);
         label = int32_t(match - train.classes.begin());
     }
+    RG_CHECK(test.target_names == train.target_names, "--test-data: expected the targets of --data, got others (",
+             other.source, ")");
     test.classes = train.classes;
     sets.test = std::move(test);
     sets.source += "; tested on " + other.source;
@@ -196,13 +198,15 @@ std::vector<uint8_t> copy_pixels(const ImageSet& set, int64_t first, int64_t n) 
 
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
     ImageSet part{int64_t(indices.size()), set.height, set.width, set.channels, set.pixels, {}, set.classes};
+    part.target_names = set.target_names;
     part.labels.reserve(indices.size());
     part.rows.reserve(indices.size());
     for (const int64_t i : indices) {
         RG_CHECK(i >= 0 && i < set.count, "subset: expected indices of 0 to ", set.count - 1, ", got ", i);
         part.rows.push_back(int32_t(set.row(i)));
         part.labels.push_back(set.labels[size_t(i)]);
-        if (!set.targets.empty()) part.targets.push_back(set.targets[size_t(i)]);
+        const std::span<const float> targets = set.targets_of(i);
+        part.targets.insert(part.targets.end(), targets.begin(), targets.end());
         if (!set.names.empty()) part.names.push_back(set.names[size_t(i)]);
     }
     if (indices.empty()) part.pixels = {};

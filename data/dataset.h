@@ -39,14 +39,20 @@ struct ImageSet {
     Pixels pixels = {};               // [n height width channels]; n is the count, unless there are rows
     std::vector<int32_t> labels = {}; // [count], each an index into classes
     std::vector<std::string> classes = {};
-    std::vector<float> targets = {};     // [count] or empty: a number for each image, such as an angle
-    std::vector<std::string> names = {}; // [count] or empty: paths of the images below the folder of the set
-    std::vector<int32_t> rows = {};      // [count] or empty: image i is image rows[i] of `pixels`; empty: image i
+    std::vector<float> targets = {};            // [count k] or empty: k numbers for each image, such as an angle
+    std::vector<std::string> target_names = {}; // [k]
+    std::vector<std::string> names = {};        // [count] or empty: paths of the images below the folder of the set
+    std::vector<int32_t> rows = {}; // [count] or empty: image i is image rows[i] of `pixels`; empty: image i
 
     int64_t image_bytes() const { return height * width * channels; }
     int64_t row(int64_t i) const { return rows.empty() ? i : rows[size_t(i)]; }
     /// Returns the pixels of image i. Throws Error if they are in a packed set, and are damaged.
     std::span<const uint8_t> image(int64_t i) const;
+    /// Returns the targets of image i, [k].
+    std::span<const float> targets_of(int64_t i) const {
+        const size_t k = target_names.size();
+        return std::span(targets).subspan(size_t(i) * k, k);
+    }
     ImageRecord record(int64_t i) const;
     /// Tells the system that image i is about to be read, so that it loads the image from the disk.
     void will_need(int64_t i) const;
@@ -64,6 +70,8 @@ struct TrainTest {
 
 /// Which folder around an image gives its class: the outermost (layout.h), or the innermost.
 enum class LabelFrom : uint8_t { top, parent };
+/// What labels.csv has for each image (image_folder.h): its class, numbers, or any number of classes.
+enum class Labels : uint8_t { one_class, numbers, several_classes };
 
 inline constexpr const char* kNoCache = "none"; // for LoadOptions::cache
 
@@ -77,6 +85,7 @@ struct LoadOptions {
     uint64_t seed = 0;
     bool skip_other_images = false; // false: an image that cannot be used is an error (image_folder.h)
     LabelFrom label_from = LabelFrom::top;
+    Labels labels = Labels::one_class;
     bool unlabelled = false; // true: accepts images without a class folder or a target, for predictions
     int processes = 1; // processes of this machine that load the images at the same time, for the check of the memory
     // Folder for packed sets and for copies of remote data (cache.h); empty: default_cache(). With kNoCache, pixels are

@@ -154,7 +154,7 @@ ImageSet draw_digits(int64_t per_class, uint64_t seed) {
             set.targets.push_back(float(angle));
         }
     }
-    set.pixels = std::move(pixels);
+    set.pixels = std::move(pixels), set.target_names = {"angle"};
     return set;
 }
 

@@ -59,7 +59,8 @@ struct Listing {
     OtherImages others;
 };
 
-constexpr const char *kAngleColumns = "file,angle", *kLabelColumns = "file,label";
+/// The class of all images if labels.csv gives no classes.
+constexpr const char* kNoClass = "images";
 
 bool can_read(const std::string& format) { return format == "PNG" || format == "JPEG"; }
 
@@ -152,30 +153,51 @@ void OtherImages::check() const {
          ", then remove the original; or leave out such files with --skip-other-images");
 }
 
-Table parse_table(const std::string& text, const std::string& columns, const std::string& name) {
+Table parse_table(const std::string& text, Labels labels, const std::string& name) {
     Table table;
-    const bool of_numbers = columns == kAngleColumns;
     int64_t number = 0;
     std::vector<std::string> lines = split(text, '\n');
     if (lines.back().empty()) lines.pop_back(); // the text ends with a line break
     for (const std::string& line : lines) {
         const std::string where = cat(name, ", line ", ++number);
         std::vector<std::string> fields = csv_fields(line, where);
-        const std::string value = fields.back();
-        fields.pop_back();
+        const size_t of_line = number == 1 ? fields.size() - 1 : table.heading.size();
+        const size_t count = labels == Labels::numbers ? std::clamp<size_t>(of_line, 1, fields.size()) : 1;
+        const std::vector<std::string> values(fields.end() - std::ptrdiff_t(count), fields.end());
+        fields.resize(fields.size() - count);
         std::string file; // may have commas
         for (const std::string& field : fields) file += (file.empty() ? "" : ",") + field;
-        float angle = 0;
-        RG_CHECK(!file.empty() && (!of_numbers || number == 1 || read_number(value, angle)), "image folder: expected ",
-                 columns, ", got ", line, " (", where, ")");
-        if (table.first.empty()) table.first = file;
-        RG_CHECK(table.values.emplace(file, value).second, "image folder: expected one line for ", file,
+        float value = 0;
+        const bool good = labels != Labels::numbers || number == 1 ||
+                          (values.size() == table.heading.size() &&
+                           std::ranges::all_of(values, [&](const auto& v) { return read_number(v, value); }));
+        RG_CHECK(!file.empty() && good, "image folder: expected a file and ",
+                 labels == Labels::numbers ? cat(std::max<size_t>(1, table.heading.size()), " numbers") : "a label",
+                 ", got ", line, " (", where, ")");
+        if (table.first.empty()) table.first = file, table.heading = values;
+        RG_CHECK(table.values.emplace(file, values).second, "image folder: expected one line for ", file,
                  ", got a second one (", where, ")");
     }
     return table;
 }
 
-const std::string* find_value(const Tables& tables, std::string_view path) {
+namespace {
+
+/// Returns true if the first line of a table of numbers is not a heading.
+bool begins_with_numbers(const Table& table) {
+    float value = 0;
+    return std::ranges::all_of(table.heading, [&](const auto& text) { return read_number(text, value); });
+}
+
+/// Returns the classes in a field, which are separated by spaces or |.
+std::vector<std::string> classes_in(std::string field) {
+    std::replace(field.begin(), field.end(), '|', ' ');
+    std::vector<std::string> classes = split(field, ' ');
+    std::erase(classes, "");
+    return classes;
+}
+
+const std::vector<std::string>* find_values(const Tables& tables, std::string_view path) {
     for (size_t end = path.rfind('/') + 1;; end = path.rfind('/', end - 2) + 1) {
         if (const auto table = tables.find(path.substr(0, end)); table != tables.end())
             if (const auto line = table->second.values.find(path.substr(end)); line != table->second.values.end())
@@ -184,24 +206,47 @@ const std::string* find_value(const Tables& tables, std::string_view path) {
     }
 }
 
+} // namespace
+
 ImageFolder::ImageFolder(const std::string& folder, const LoadOptions& options) try
-    : folder_(folder), skip_other_images_(options.skip_other_images), unlabelled_(options.unlabelled) {
+    : folder_(folder),
+      skip_other_images_(options.skip_other_images),
+      unlabelled_(options.unlabelled),
+      labels_(options.labels) {
     RG_CHECK(fs::is_directory(folder), "image folder: expected a folder, got ",
              fs::exists(folder) ? "a file" : "nothing", " (", folder, ")");
     const Listing listing = list(folder, skip_other_images_);
     if (!skip_other_images_) listing.others.check();
-    const auto read_tables = [&](const std::vector<std::string>& files, const char* columns) {
+    const auto read_tables = [&](const std::vector<std::string>& files, Labels labels) {
         Tables tables;
         for (const std::string& file : files) {
             const std::string path = folder + "/" + file;
-            tables[file.substr(0, file.rfind('/') + 1)] = parse_table(read_file(path), columns, path);
+            tables[file.substr(0, file.rfind('/') + 1)] = parse_table(read_file(path), labels, path);
         }
         return tables;
     };
-    angles_ = read_tables(listing.angles, kAngleColumns);
-    for (auto& [where, table] : angles_) table.values.erase(table.first); // the heading
-    layout_ = layout_of(class_paths(listing.images, read_tables(listing.labels, kLabelColumns), options), folder,
-                        listing.images);
+    const Tables labels = read_tables(listing.labels, labels_);
+    layout_ = layout_of(class_paths(listing.images, labels, options), folder, listing.images);
+    targets_ = labels_ == Labels::one_class ? read_tables(listing.angles, Labels::numbers) : labels;
+    std::set<std::string> names;
+    for (auto& [where, table] : targets_) {
+        const bool heading = labels_ == Labels::numbers
+                                 ? !begins_with_numbers(table)
+                                 : std::ranges::find(listing.images, where + table.first) == listing.images.end();
+        if (heading) table.values.erase(table.first);
+        if (labels_ == Labels::several_classes) {
+            for (const auto& [file, values] : table.values)
+                for (const std::string& name : classes_in(values.front())) names.insert(name);
+            continue;
+        }
+        std::vector<std::string> own = table.heading;
+        if (!heading)
+            for (size_t i = 0; i < own.size(); ++i) own[i] = cat("value", i + 1);
+        RG_CHECK(target_names_.empty() || target_names_ == own,
+                 "image folder: expected tables with the same columns, got ", "others (", folder, "/", where, ")");
+        target_names_ = own;
+    }
+    if (labels_ == Labels::several_classes) target_names_.assign(names.begin(), names.end());
     empty_folders_ = without_images(listing);
 } catch (const fs::filesystem_error& error) {
     fail("image folder: cannot read ", error.path1().string(), ": ", error.code().message());
@@ -212,17 +257,18 @@ std::vector<std::string> ImageFolder::class_paths(const std::vector<std::string>
     std::vector<std::string> paths;
     std::set<std::string, std::less<>> known(images.begin(), images.end());
     for (const auto& [where, table] : labels)
-        for (const auto& [file, label] : table.values)
+        for (const auto& [file, values] : table.values)
             RG_CHECK(known.contains(where + file) || file == table.first, "image folder: expected an image ", file,
                      ", got none (", folder_, "/", where, kLabelsFile, ")");
+    const bool needs_line = (!labels.empty() || labels_ != Labels::one_class) && !options.unlabelled;
     for (const std::string& image : images) {
         const size_t slash = image.rfind('/');
-        if (const std::string* const label = find_value(labels, image)) {
+        if (const std::vector<std::string>* const values = find_values(labels, image)) {
             size_t root = slash + 1; // of the table
             while (root > 0 && !labels.contains(std::string_view(image).substr(0, root)))
                 root = root < 2 ? 0 : image.rfind('/', root - 2) + 1;
-            paths.push_back(with_class(image, root, *label));
-        } else if (!labels.empty() && !options.unlabelled) {
+            paths.push_back(with_class(image, root, labels_ == Labels::one_class ? values->front() : kNoClass));
+        } else if (needs_line) {
             fail("image folder: expected a line for ", image, " in ", kLabelsFile, ", got none (", folder_, ")");
         } else if (options.label_from == LabelFrom::parent && slash != image.npos) {
             const size_t begin = slash == 0 ? 0 : image.rfind('/', slash - 1) + 1;
@@ -234,11 +280,17 @@ std::vector<std::string> ImageFolder::class_paths(const std::vector<std::string>
     return paths;
 }
 
-float ImageFolder::angle(const Layout::Image& image) const {
-    const std::string* const value = find_value(angles_, image.file);
-    float number = NAN;
-    if (value) read_number(*value, number);
-    return number;
+void ImageFolder::add_targets(const Layout::Image& image, std::vector<float>& to) const {
+    const size_t k = target_names_.size();
+    const std::vector<std::string>* const values = find_values(targets_, image.file);
+    to.resize(to.size() + k, values && labels_ == Labels::several_classes ? 0.0f : NAN);
+    const std::span<float> own = std::span(to).last(k);
+    if (!values) return;
+    if (labels_ == Labels::several_classes)
+        for (const std::string& name : classes_in(values->front()))
+            own[size_t(std::lower_bound(target_names_.begin(), target_names_.end(), name) - target_names_.begin())] = 1;
+    else
+        for (size_t i = 0; i < k; ++i) read_number((*values)[i], own[i]);
 }
 
 TrainTest ImageFolder::read(Conversion& conversion) const {
@@ -252,7 +304,7 @@ TrainTest ImageFolder::read(Conversion& conversion) const {
         classes.assign(names.begin(), names.end());
     }
     RG_CHECK(!classes.empty(), "image folder: expected class folders of images, got none (", folder_, ")");
-    ImageSet all{.classes = classes};
+    ImageSet all{.classes = classes, .target_names = target_names_};
     int64_t train = 0; // number of images for training; they come first
     OtherImages beside;
     for (const std::vector<Layout::Image>* images : {&layout_.train, &layout_.test})
@@ -274,8 +326,8 @@ TrainTest ImageFolder::read(Conversion& conversion) const {
             all.labels.push_back(int32_t(match - classes.begin()));
             all.names.push_back(image.file);
             train += images == &layout_.train;
-            if (!has_angles()) continue;
-            all.targets.push_back(angle(image));
+            if (target_names_.empty()) continue;
+            add_targets(image, all.targets);
             RG_CHECK(unlabelled_ || !std::isnan(all.targets.back()), "image folder: expected a line for ", image.path,
                      " in ", kAnglesFile, ", got none (", folder_, ")");
         }
@@ -288,7 +340,7 @@ TrainTest ImageFolder::read(Conversion& conversion) const {
     const std::span<const int64_t> good = kept;
     const size_t split = size_t(std::lower_bound(good.begin(), good.end(), train) - good.begin());
     TrainTest sets{subset(all, good.first(split)), subset(all, good.subspan(split)), "", layout_.warnings};
-    if (classes.size() == 1 && !unlabelled_)
+    if (classes.size() == 1 && !unlabelled_ && labels_ == Labels::one_class)
         sets.warnings.push_back(cat("warning: all images have one class, ", classes[0]));
     return sets;
 }

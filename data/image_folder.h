@@ -20,35 +20,35 @@
 
 namespace rg::data {
 
-/// Tables beside images: CSV with a line per image, its path below the folder of the table, and a number, which becomes
-/// its target, or a label, which replaces the class folder. kAnglesFile has a heading; kLabelsFile may have one.
+/// Tables beside images: CSV with a line per image, its path below the folder of the table, and its values. kLabelsFile
+/// has what LoadOptions::labels says: a class, which replaces the class folder; one or more numbers, which become its
+/// targets; or any number of classes, separated by spaces or |, which become targets of 0 or 1. It may have a heading,
+/// which names the numbers. kAnglesFile has one number, the angle, and a heading.
 inline constexpr const char *kAnglesFile = "angles.csv", *kLabelsFile = "labels.csv";
 
 struct Table {
-    std::string first;                                      // file in the first line, which may be the heading
-    std::map<std::string, std::string, std::less<>> values; // by file
+    std::string first;                // file in the first line, which may be the heading
+    std::vector<std::string> heading; // values in the first line
+    std::map<std::string, std::vector<std::string>, std::less<>> values; // by file
 };
 using Tables = std::map<std::string, Table, std::less<>>; // by the folder of the table, such as "train/"
 
-/// Reads a table with these columns, "file,angle" or "file,label". Throws Error, with `name` and the line, for a wrong
-/// line or a second line for a file.
-Table parse_table(const std::string& text, const std::string& columns, const std::string& name);
+/// Reads a table. Throws Error, with `name` and the line, for a wrong line or a second line for a file. The first line
+/// tells how many numbers there are; classes are one field. The fields before are the file, which may have commas.
+Table parse_table(const std::string& text, Labels labels, const std::string& name);
 
 class ImageFolder {
 public:
-    /// Lists the folder. Throws Error if there is none, for a broken link, a wrong table, an image without a line in an
-    /// existing kLabelsFile or a line without an image and, unless images are skipped, for images of other formats.
+    /// Lists the folder. Throws Error if there is none, for a broken link, a wrong table, an image without a line in
+    /// kLabelsFile, if this exists or LoadOptions::labels needs it, or a line without an image and, unless images are
+    /// skipped, for images of other formats.
     ImageFolder(const std::string& folder, const LoadOptions& options);
 
     const Layout& layout() const { return layout_; }
     /// Returns the path of an image for opening it.
     std::string path(const Layout::Image& image) const { return folder_ + "/" + image.file; }
-    /// Returns the number of an image in the table that is nearest above it, or NAN if none has a line for it.
-    float angle(const Layout::Image& image) const;
-    bool has_angles() const { return !angles_.empty(); }
-
     /// Reads all images. With LoadOptions::unlabelled, an image beside the class folders has the name of the folder
-    /// itself as its class, an image without a line in kAnglesFile has the target NAN, and sets may differ in classes.
+    /// itself as its class, an image without a line in a table has the targets NAN, and sets may differ in classes.
     /// Throws Error if there are no class folders, a class folder has no images, test images have another class than
     /// the training images, an image is damaged, images differ in size, an image has no line in an existing kAnglesFile
     /// or, unless images of the wrong kind are skipped, an image lies beside the class folders.
@@ -58,12 +58,16 @@ private:
     /// Returns the paths of images with their class folders.
     std::vector<std::string> class_paths(const std::vector<std::string>& images, const Tables& labels,
                                          const LoadOptions& options) const;
+    /// Adds the targets of an image to `to`, from the table that is nearest above it.
+    void add_targets(const Layout::Image& image, std::vector<float>& to) const;
 
     const std::string folder_;
     const bool skip_other_images_, unlabelled_;
     Layout layout_;
     std::vector<std::string> empty_folders_;
-    Tables angles_;
+    const Labels labels_;
+    Tables targets_;                        // the tables with the targets, without headings
+    std::vector<std::string> target_names_; // sorted, if they are classes
 };
 
 /// Returns true for names of files and folders that systems put beside the user's: hidden ones, and previews.

@@ -52,7 +52,7 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
         set->check("loader"), count_ = set->count;
         for (size_t i = 0; i < set->targets.size(); ++i)
             RG_CHECK(std::isfinite(set->targets[i]), "loader: expected a finite target, got ", set->targets[i],
-                     " (image ", i, ")");
+                     " (image ", i / set->target_names.size(), ")");
     }
     for (size_t i = 0; i < columns_.size(); ++i) {
         const Column& column = columns_[i];
@@ -164,7 +164,8 @@ void Loader::write_images(Batch& batch, std::span<const int64_t> samples) const 
              "loader: the set was changed while the loader used it (epoch ", batch.epoch, ", batch ", batch.index, ")");
     const int64_t n = int64_t(samples.size()), h = augmenter_->height(), w = augmenter_->width(), c = set_->channels;
     batch.labels = Tensor::on_host({n}, DType::i32);
-    if (!set_->targets.empty()) batch.targets = Tensor::on_host({n, 1});
+    const int64_t k = std::ssize(set_->target_names);
+    if (k > 0) batch.targets = Tensor::on_host({n, k});
     if (options_.views)
         batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, kViewNumbers}, DType::i32);
     else
@@ -172,7 +173,7 @@ void Loader::write_images(Batch& batch, std::span<const int64_t> samples) const 
     for (int64_t i = 0; i < n; ++i) {
         const int64_t sample = samples[size_t(i)];
         batch.labels.data<int32_t>()[i] = set_->labels[size_t(sample)];
-        if (!set_->targets.empty()) batch.targets.data<float>()[i] = set_->targets[size_t(sample)];
+        std::ranges::copy(set_->targets_of(sample), k > 0 ? batch.targets.data<float>() + i * k : nullptr);
         if (!options_.views) {
             augmenter_->apply(set_->image(sample), options_.seed, batch.epoch, sample,
                               batch.x.data<float>() + i * h * w * c);

@@ -58,7 +58,7 @@ struct Batch {
     int64_t epoch = 0, index = 0;
     int64_t size = 0, global_size = 0; // number of samples in this part, and in the whole mini-batch
     int64_t first = 0;                 // position of this part's first sample in the epoch's order
-    Tensor targets = {};               // f32 [n 1]; undefined if the set has no targets
+    Tensor targets = {};               // f32 [n k]; undefined if the set has no targets
     std::vector<Tensor> columns = {};  // [n extents...], in the order of the loader's columns
 };
 

@@ -135,6 +135,7 @@ public:
                                                           {"kind", contents.kind},
                                                           {"note", contents.note},
                                                           {"classes", json_of(contents.sets.train.classes).dump()},
+                                                          {"targets", json_of(contents.sets.train.target_names).dump()},
                                                           {"warnings", json_of(contents.sets.warnings).dump()}});
         head_.tail_bytes = tail.size(), head_.tail_checksum = checksum(tail), head_.checksum = head_.own_checksum();
         file_.write(PackedHead::kBytes + head_.images * uint64_t(image_bytes_), tail);
@@ -205,6 +206,7 @@ Contents read_packed(const std::string& path) {
         values("names", names);
         set->names = texts_of(names);
         set->classes = strings_of(tail.text("classes"), "classes");
+        set->target_names = strings_of(tail.text("targets"), "targets");
         set->count = std::ssize(set->labels), set->height = file->height(), set->width = file->width();
         set->channels = file->channels();
         if (set->count > 0) set->pixels = Pixels(file);
@@ -221,9 +223,9 @@ std::string pack(const std::string& folder, const LoadOptions& options, bool tem
     RG_CHECK(!fs::canonical(cache).string().starts_with(whole + "/"),
              "cache: expected a folder outside of the data, got ", cache, " in ", folder, "; choose another --cache");
     const uint64_t state = state_of(whole);
-    const std::string source =
-                          hex(checksum(cat(whole, '\0', options.channels, ' ', options.height, ' ', options.width, ' ',
-                                           options.skip_other_images, options.unlabelled, int(options.label_from)))),
+    const std::string source = hex(checksum(cat(whole, '\0', options.channels, ' ', options.height, ' ', options.width,
+                                                ' ', options.skip_other_images, options.unlabelled,
+                                                int(options.label_from), int(options.labels)))),
                       name = cat(source, "-", hex(state), kPackedEnding), path = cache + "/" + name;
     lock = std::make_shared<CacheLock>(cat(cache, "/", source), [&] { return is_complete(path); });
     if (!lock->alone()) return path;

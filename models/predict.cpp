@@ -82,7 +82,7 @@ public:
                 item.label = label_of(set.classes[size_t(label)]);
             else if (set.classes.size() == model_.classes.size())
                 item.label = label;
-            if (!set.targets.empty() && model_.targets.size() == 1) item.target = set.targets[size_t(i)];
+            if (set.target_names.size() == 1 && model_.targets.size() == 1) item.target = set.targets[size_t(i)];
             images.items.push_back(std::move(item));
         }
         return images;

@@ -131,6 +131,44 @@ TEST_SUITE("data") {
         }
     }
 
+    TEST_CASE("image folder: labels.csv gives numbers, or several classes") {
+        const TempDir dir;
+        int number = 0;
+        const auto load_with = [&](const std::string& table, Labels labels, bool unlabelled = false) {
+            const std::string folder = dir / cat("set", ++number);
+            std::filesystem::create_directories(folder + "/photos");
+            for (const char* name : {"/a,1.png", "/b.png", "/photos/c.png"})
+                write_png(folder + name, 1, 1, 1, std::vector<uint8_t>{7});
+            write_file_atomic(folder + "/labels.csv", table);
+            return load(folder, {.channels = 1, .test_fraction = 0, .labels = labels, .unlabelled = unlabelled}).train;
+        };
+        const auto error = [&](const std::string& table, Labels labels) {
+            return error_of([&] { load_with(table, labels); });
+        };
+        const std::string rows = "photos/c.png,3,-1e1\n\"a,1.png\",1,0.5\nb.png,2,0\n";
+        for (const std::string heading : {"", "file,age,\"height, cm\"\n"}) {
+            const ImageSet set = load_with(heading + rows, Labels::numbers);
+            CHECK(set.targets == std::vector<float>{1, 0.5f, 2, 0, 3, -10});
+            CHECK(set.target_names == (heading.empty() ? Names{"value1", "value2"} : Names{"age", "height, cm"}));
+            CHECK(set.classes == Names{"images"});
+            CHECK(subset(set, std::vector<int64_t>{2}).targets == std::vector<float>{3, -10});
+        }
+        CHECK(contains(error("file,age\nb.png,x\n", Labels::numbers), "a file and 1 numbers, got b.png,x (" ));
+        CHECK(contains(error("file,age,size\nb.png,1\n", Labels::numbers), "a file and 2 numbers"));
+        CHECK(contains(error("b.png,1\n\"a,1.png\",2\n", Labels::numbers), "a line for photos/c.png in labels.csv"));
+        CHECK(std::isnan(load_with("b.png,1\n", Labels::numbers, true).targets[0]));
+
+        const ImageSet set = load_with("file,labels\nphotos/c.png,sea|sky\n\"a,1.png\",sky dog\nb.png,\n",
+                                       Labels::several_classes);
+        CHECK(set.target_names == Names{"dog", "sea", "sky"});
+        CHECK(set.targets == std::vector<float>{1, 0, 1, 0, 0, 0, 0, 1, 1});
+        std::filesystem::remove(dir / cat("set", number, "/labels.csv"));
+        CHECK(contains(error_of([&] {
+                           load(dir / cat("set", number), {.channels = 1, .labels = Labels::several_classes});
+                       }),
+                       "a line for a,1.png in labels.csv, got none"));
+    }
+
     TEST_CASE("image folder: labels.csv and --label-from give the classes") {
         const TempDir dir;
         int number = 0;
@@ -172,7 +210,7 @@ TEST_SUITE("data") {
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,a\n2.png,b\n"}}, {}), "a line for 3.png in labels.csv, got none"));
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,a\n2.png,b\n3.png,b\n4.png,b\n"}}, {}), "an image 4.png, got none"));
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,a\n1.png,b\n"}}, {}), "second one"));
-        CHECK(contains(load_with(flat, {{"labels.csv", "1.png\n"}}, {}), "expected file,label, got 1.png"));
+        CHECK(contains(load_with(flat, {{"labels.csv", "1.png\n"}}, {}), "expected a file and a label, got 1.png"));
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,\"a\n"}}, {}), "labels.csv, line 1: expected a closing quote"));
         for (const std::string bad : {"", "a/b", ".."})
             CHECK(contains(load_with(flat, {{"labels.csv", cat("1.png,a\n2.png,", bad, "\n3.png,b\n")}}, {}),

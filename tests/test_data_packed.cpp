@@ -39,6 +39,7 @@ LoadOptions options_of(const std::string& cache) { return {.skip_other_images = 
 bool same(const ImageSet& a, const ImageSet& b) {
     return a.count == b.count && a.height == b.height && a.width == b.width && a.channels == b.channels &&
            pixels_of(a) == pixels_of(b) && a.labels == b.labels && a.classes == b.classes && a.targets == b.targets &&
+           a.target_names == b.target_names &&
            a.names == b.names && fingerprint(a) == fingerprint(b);
 }
 bool same(const TrainTest& a, const TrainTest& b) {

@@ -63,8 +63,8 @@ data::Batch ImageFeed::batch(std::span<const Tensor> inputs) const {
                   : cast(inputs[0], machine_.activations());
     inputs = inputs.subspan(machine_.device() ? 2 : 1);
     batch.labels = inputs[0];
-    if (!set_.targets.empty()) batch.targets = inputs[1];
-    const std::span<const Tensor> columns = inputs.subspan(set_.targets.empty() ? 1 : 2);
+    if (!set_.target_names.empty()) batch.targets = inputs[1];
+    const std::span<const Tensor> columns = inputs.subspan(set_.target_names.empty() ? 1 : 2);
     batch.columns.assign(columns.begin(), columns.end());
     return batch;
 }
@@ -96,7 +96,7 @@ std::vector<Tensor> ImageFeed::inputs(int64_t n) const {
     else
         batch.x = Tensor::on_host({n, loader.augmenter().height(), loader.augmenter().width(), set_.channels});
     batch.labels = Tensor::on_host({n}, DType::i32);
-    if (!set_.targets.empty()) batch.targets = Tensor::on_host({n, 1});
+    if (!set_.target_names.empty()) batch.targets = Tensor::on_host({n, std::ssize(set_.target_names)});
     for (const data::Column& column : loader.columns()) batch.columns.push_back(column.tensor(n));
     return inputs(batch);
 }
