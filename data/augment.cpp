@@ -1,6 +1,8 @@
 // Chooses the views of images; core/cpu/augment.cpp writes their pixels.
 #include "ringgrad/data/augment.h"
 
+#include "ringgrad/data/resize.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numbers>
@@ -38,8 +40,13 @@ std::vector<WeightedView> mirrored_and_shifted(int64_t width) {
 }
 
 Augmenter::Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment,
-                     const Normalise& normalise)
-    : height_(height), width_(width), channels_(channels), augment_(augment), normalise_(normalise) {
+                     const Normalise& normalise, ImageSize window)
+    : height_(height),
+      width_(width),
+      channels_(channels),
+      window_(window == ImageSize{} ? ImageSize{height, width} : window),
+      augment_(augment),
+      normalise_(normalise) {
     RG_CHECK(height > 0 && width > 0 && channels >= 1 && channels <= kMaxImageChannels,
              "augment: expected images of 1 to 16 channels, got ", height, " x ", width, " x ", channels);
     check();
@@ -48,9 +55,11 @@ Augmenter::Augmenter(int64_t height, int64_t width, int64_t channels, const Augm
 
 void Augmenter::check() const {
     const Augment& a = augment_;
-    const int64_t side = std::min(height_, width_);
-    RG_CHECK(a.crop >= 0 && a.crop <= side, "augment: expected a crop of at most ", side, " pixels, got ", a.crop);
+    RG_CHECK(height() > 0 && height() <= height_ && width() > 0 && width() <= width_,
+             "augment: expected a window of at most ", height_, "x", width_, " pixels, got ", height(), "x", width());
     RG_CHECK(!a.flip || !a.alternating_flip, "augment: expected one kind of flip, got both; omit one of them");
+    RG_CHECK(!a.crop || a.crop_area == Interval{},
+             "augment: expected crop or resized-crop, got both; omit one of them");
     const auto check_translation = [](const char* axis, int64_t most, int64_t extent) {
         RG_CHECK(most >= 0 && most < extent, "augment: expected a translation of 0 to ", extent - 1, " pixels in ",
                  axis, ", less than the images have, got ", most, "; make --translate or --translate-", axis,
@@ -107,12 +116,12 @@ View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
     if (a.alternating_flip) flip = (Rng(seed, Purpose::augment, 0, uint64_t(index)).uniform_below(2) + epoch) % 2 != 0;
     const int64_t shift_y = up_to(2 * a.translate_y) - a.translate_y,
                   shift_x = up_to(2 * a.translate_x) - a.translate_x;
-    const int64_t room_y = height_ - height(), room_x = width_ - width(), crop_y = up_to(room_y),
-                  crop_x = up_to(room_x);
+    const int64_t crop_y = up_to(height_ - height()), crop_x = up_to(width_ - width());
     const bool flip_vertical = rng.uniform_below(2) && a.flip_vertical;
     const double angle = draw(rng, -a.rotate, a.rotate) * std::numbers::pi / 180,
                  scale = draw(rng, a.scale.least, a.scale.most);
-    Box box{a.random_crop ? crop_y : room_y / 2, a.random_crop ? crop_x : room_x / 2, height(), width()};
+    Box box{a.crop ? crop_y : centre_offset(height_, height()), a.crop ? crop_x : centre_offset(width_, width()),
+            height(), width()};
     if (a.crop_area != Interval{}) box = random_box(rng);
 
     const auto fixed = [](double pixels) { return int32_t(std::llround(pixels * double(kPixel))); };

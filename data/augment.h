@@ -3,7 +3,7 @@
 // One pass over an image does both. A view (core/ops/augment.h) says where each pixel of the result lies in the image;
 // a table with the 256 normalised values of each channel converts the bytes. A view that only flips, translates or
 // crops moves whole pixels. Rotation, scale and resized crops interpolate between four pixels, without antialiasing:
-// store images at about the size of the network's inputs (data/resize.h).
+// store images at about the size of the network's inputs, or a little larger (data/resize.h).
 //
 // The view of an image depends on the settings, the seed, the epoch, and the index of the image in its set. It does not
 // depend on the mini-batch, the rank or the thread.
@@ -49,8 +49,9 @@ struct Interval {
 };
 
 /// The changes of the images. They apply in this order: a window is cut out, shifted, rotated and scaled about its
-/// centre, and flipped. A translation by up to N pixels with Fill::zero has the same distribution as torchvision's
-/// RandomCrop(size, padding=N), if that keeps the size of the images.
+/// centre, and flipped. Without `crop` and `crop_area`, the window is central. A translation by up to N pixels with
+/// Fill::zero has the same distribution as torchvision's RandomCrop(size, padding=N), if that keeps the size of the
+/// images.
 struct Augment {
     bool flip = false;             // mirrors each image left to right with probability 1/2
     bool alternating_flip = false; // mirrors a fixed random half left to right in even epochs, the others in odd ones
@@ -60,12 +61,11 @@ struct Augment {
     double rotate = 0;             // largest angle in degrees, in both directions
     Interval scale{1, 1};          // factor by which the picture grows
     Fill fill = Fill::zero;        // how to fill the pixels that translation, rotation or scale uncover
-    int64_t crop = 0;              // side of a square window in pixels; 0: the whole image
-    bool random_crop = true;       // true: `crop` has a random place; false: it is central; not used with crop_area
+    bool crop = false;             // cuts the window at a random place, as torchvision's RandomCrop(size)
     /// Range of a random window's area, as a fraction of the image's area; {1, 1}: off. The window has a random place
     /// and an aspect ratio of about 3/4 to 4/3. If none of 10 random windows fits into the image, a large central one
-    /// is used. It is resized to the size of the image or, with `crop`, to that of the square window. This is like
-    /// torchvision's RandomResizedCrop, but without antialiasing.
+    /// is used. It is resized to the size of the result. This is like torchvision's RandomResizedCrop, but without
+    /// antialiasing.
     Interval crop_area{1, 1};
 };
 
@@ -81,15 +81,16 @@ std::vector<WeightedView> mirrored_and_shifted(int64_t width);
 
 class Augmenter {
 public:
-    /// Takes images of [height width channels]. Throws Error unless all extents are positive, there are at most 16
-    /// channels, their deviations are positive, the crop is 0 to the shorter side, and translations are from 0 to below
-    /// the extent. Also throws unless the angle is in [0, 180] and 0 < least <= most in both ranges, with scales up to
-    /// 1000 and areas up to 1. Also throws if the diagonal, divided by min(1, least scale), exceeds 8192 pixels, or if
-    /// both `flip` and `alternating_flip` are set.
-    Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment, const Normalise& normalise);
+    /// Takes images of [height width channels], and gives results of the size of the window; {0, 0}: of the images.
+    /// Throws Error unless all extents are positive, there are at most 16 channels, their deviations are positive, the
+    /// window is not larger than the images, and translations are from 0 to below the extent. Also throws unless the
+    /// angle is in [0, 180] and 0 < least <= most in both ranges, with scales up to 1000 and areas up to 1. Also throws
+    /// if the diagonal, divided by min(1, least scale), exceeds 8192 pixels, or if both flips or both crops are set.
+    Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment, const Normalise& normalise,
+              ImageSize window = {});
 
-    int64_t height() const { return augment_.crop ? augment_.crop : height_; }
-    int64_t width() const { return augment_.crop ? augment_.crop : width_; }
+    int64_t height() const { return window_.height; }
+    int64_t width() const { return window_.width; }
 
     /// Writes the normalised view of image `index` in `epoch` to `out`: [height() width() channels] floats.
     void apply(std::span<const uint8_t> image, uint64_t seed, int64_t epoch, int64_t index, float* out) const {
@@ -117,6 +118,7 @@ private:
     Box random_box(Rng& rng) const;
 
     int64_t height_, width_, channels_;
+    ImageSize window_;
     Augment augment_;
     Normalise normalise_;
     cpu::ByteTable<float> table_{};

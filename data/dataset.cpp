@@ -210,6 +210,7 @@ ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
         if (!set.names.empty()) part.names.push_back(set.names[size_t(i)]);
     }
     if (indices.empty()) part.pixels = {};
+    part.window = set.window;
     return part;
 }
 

@@ -34,6 +34,11 @@ private:
     const PackedFile* file_ = nullptr;
 };
 
+struct ImageSize {
+    int64_t height = 0, width = 0;
+    bool operator==(const ImageSize&) const = default;
+};
+
 struct ImageSet {
     int64_t count = 0, height = 0, width = 0, channels = 0;
     Pixels pixels = {};               // [n height width channels]; n is the count, unless there are rows
@@ -43,7 +48,10 @@ struct ImageSet {
     std::vector<std::string> target_names = {}; // [k]
     std::vector<std::string> names = {};        // [count] or empty: paths of the images below the folder of the set
     std::vector<int32_t> rows = {}; // [count] or empty: image i is image rows[i] of `pixels`; empty: image i
+    ImageSize window = {};          // the part of each image that a network takes; {0, 0}: the whole image
 
+    /// Returns the size of a network's inputs. Tests take the central window, and training an augmented one.
+    ImageSize input_size() const { return window == ImageSize{} ? ImageSize{height, width} : window; }
     int64_t image_bytes() const { return height * width * channels; }
     int64_t row(int64_t i) const { return rows.empty() ? i : rows[size_t(i)]; }
     /// Returns the pixels of image i. Throws Error if they are in a packed set, and are damaged.

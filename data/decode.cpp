@@ -62,12 +62,12 @@ private:
 
 } // namespace
 
-ImageSize parse_size(const std::string& text) {
+ImageSize parse_size(const std::string& text, const char* option) {
     if (text.empty()) return {};
     const auto number = [&](std::string_view digits) {
         int64_t value = 0;
-        RG_CHECK(read_number(digits, value) && value >= 1 && value <= kMaxSide,
-                 "--size: expected HEIGHTxWIDTH or one number for both, of 1 to ", kMaxSide, " pixels, got ", text);
+        RG_CHECK(read_number(digits, value) && value >= 1 && value <= kMaxSide, option,
+                 ": expected HEIGHTxWIDTH or one number for both, of 1 to ", kMaxSide, " pixels, got ", text);
         return value;
     };
     const size_t x = text.find('x');

@@ -12,13 +12,10 @@
 
 namespace rg::data {
 
-struct ImageSize {
-    int64_t height = 0, width = 0;
-};
 constexpr int64_t kMaxSide = 8192;
 /// Parses HEIGHTxWIDTH, or one number for both. Returns {0, 0} for "". Throws Error if the text is neither, or if a
-/// number is not in [1, kMaxSide].
-ImageSize parse_size(const std::string& text);
+/// number is not in [1, kMaxSide]. `option` is for the error text.
+ImageSize parse_size(const std::string& text, const char* option = "--size");
 
 /// Returns image i, for example by decoding a file. Several threads may call it at the same time.
 using ReadImage = std::function<Image(int64_t i)>;

@@ -45,7 +45,7 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
     : set_(set),
       options_(options),
       augmenter_(set ? std::optional<Augmenter>(std::in_place, set->height, set->width, set->channels, options.augment,
-                                                options.normalise)
+                                                options.normalise, set->window)
                      : std::nullopt),
       columns_(std::move(columns)) {
     if (set) {

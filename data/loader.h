@@ -50,7 +50,8 @@ Column rows(const Tensor& values);
 /// Returns a column of f32 values that f computes.
 Column computed(const Shape& extents, std::function<void(const Sample& sample, std::span<float> out)> f);
 
-/// A part of a mini-batch: n samples, possibly 0, in host memory. Images have height h, width w and c channels.
+/// A part of a mini-batch: n samples, possibly 0, in host memory. Images have c channels, and the height h and width w
+/// of ImageSet::input_size().
 struct Batch {
     Tensor x;              // f32 [n h w c]; undefined without images, and with LoaderOptions::views
     Tensor indices, views; // only with views: i32 [n] and i32 [n 6], inputs of the augment op (core/ops.h)

@@ -121,13 +121,15 @@ void check(const char* function, const Image& image, int64_t height, int64_t wid
              image.pixels.size(), " bytes");
 }
 
-/// Returns the middle `count` of `extent` pixels. Rounds an offset of half a pixel to even, as torchvision does.
-Part centre(int64_t extent, int64_t count) {
-    const int64_t half = (extent - count) / 2;
-    return {extent, half + ((extent - count) % 2) * (half % 2), count};
-}
+/// Returns the middle `count` of `extent` pixels.
+Part centre(int64_t extent, int64_t count) { return {extent, centre_offset(extent, count), count}; }
 
 } // namespace
+
+int64_t centre_offset(int64_t extent, int64_t count) {
+    const int64_t half = (extent - count) / 2;
+    return half + ((extent - count) % 2) * (half % 2);
+}
 
 Image resize(const Image& image, int64_t height, int64_t width) {
     check("resize", image, height, width);

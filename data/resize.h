@@ -23,4 +23,8 @@ Image resize(const Image& image, int64_t height, int64_t width);
 /// by the sizes of the image and of the result, however long and narrow the image is. Throws Error as resize() does.
 Image fit(const Image& image, int64_t height, int64_t width);
 
+/// Returns the number of pixels before the middle `count` of `extent` pixels. Rounds half a pixel to even, as
+/// torchvision's CenterCrop does.
+int64_t centre_offset(int64_t extent, int64_t count);
+
 } // namespace rg::data

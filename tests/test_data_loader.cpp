@@ -2,6 +2,7 @@
 // threads and any depth.
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/loader.h"
+#include "ringgrad/data/resize.h"
 #include "ringgrad/tests/image_sets.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
@@ -51,7 +52,7 @@ std::vector<float> view(const ImageSet& set, int64_t i, bool flip, int64_t y0, i
 }
 
 std::vector<float> augmented(const ImageSet& set, const Augment& augment, uint64_t seed, int64_t epoch, int64_t i) {
-    const Augmenter a(set.height, set.width, set.channels, augment, kPlain);
+    const Augmenter a(set.height, set.width, set.channels, augment, kPlain, set.window);
     std::vector<float> out(size_t(a.height() * a.width() * set.channels) + 2, -99.0f);
     a.apply(set.image(i), seed, epoch, i, out.data() + 1);
     CHECK(out.front() == -99.0f); // nothing outside of the image is written
@@ -118,11 +119,12 @@ TEST_SUITE("data") {
 
     TEST_CASE("augment: draws every allowed view about equally often") {
         // Find the view by comparison with all views, so that the test does not depend on how numbers are drawn.
-        const ImageSet set = random_set(1, 6, 7, 3);
+        ImageSet set = random_set(1, 6, 7, 3);
         for (const Fill fill : {Fill::zero, Fill::reflect})
-            for (const int64_t crop : {0, 5}) {
+            for (const bool crop : {false, true}) {
                 const Augment augment{.flip = true, .translate_x = 2, .translate_y = 2, .fill = fill, .crop = crop};
-                const int64_t h = crop ? crop : 6, w = crop ? crop : 7;
+                set.window = crop ? ImageSize{6, 5} : ImageSize{};
+                const auto [h, w] = set.input_size();
                 std::array<int, 2> flips{};
                 std::set<std::array<int64_t, 3>> seen;
                 std::array<int, 12> rows{};
@@ -225,8 +227,9 @@ TEST_SUITE("data") {
                                                   {false, -2, 3},
                                                   {true, -3, 2}}};
         const ImageSet set = random_set(1, 32, 30, 3);
-        for (const int64_t crop : {0, 28}) {
-            const Augmenter a(32, 30, 3, {.flip = true, .translate_x = 4, .translate_y = 4, .crop = crop}, kPlain);
+        for (const bool crop : {false, true}) {
+            const Augmenter a(32, 30, 3, {.flip = true, .translate_x = 4, .translate_y = 4, .crop = crop}, kPlain,
+                              crop ? ImageSize{28, 28} : ImageSize{});
             std::vector<float> out(size_t(a.height() * a.width() * 3));
             for (size_t i = 0; i < 8; ++i) {
                 a.apply(set.image(0), 7, int64_t(i) / 3, 1000 * int64_t(i), out.data());
@@ -311,18 +314,19 @@ TEST_SUITE("data") {
 
     TEST_CASE("augment: resized crops have the area, the aspect and the place that they may have") {
         const int64_t h = 60, w = 80;
-        const Augmenter a(h, w, 3, {.flip = true, .crop = 32, .crop_area = {0.1, 0.5}}, kPlain);
+        const Augmenter a(h, w, 3, {.flip = true, .crop_area = {0.1, 0.5}}, kPlain, {32, 24});
         CHECK(a.height() == 32);
+        CHECK(a.width() == 24);
         double least = 1, most = 0, narrowest = 9, widest = 0, first_row = 9, last_row = 0;
         for (int64_t i = 0; i < 2000; ++i) {
             const View v = a.view(5, 0, i);
             const double box_h = 32.0 * v.y_per_row / double(kPixel),
-                         box_w = 32.0 * std::abs(v.x_per_column) / double(kPixel);
+                         box_w = 24.0 * std::abs(v.x_per_column) / double(kPixel);
             least = std::min(least, box_h * box_w / (h * w)), most = std::max(most, box_h * box_w / (h * w));
             narrowest = std::min(narrowest, box_w / box_h), widest = std::max(widest, box_w / box_h);
             // The box begins half a step before the first pixel's centre.
             const double top = double(v.y0) / double(kPixel) + 0.5 - box_h / 64,
-                         left = double(std::min(v.x(0, 0), v.x(0, 31))) / double(kPixel) + 0.5 - box_w / 64;
+                         left = double(std::min(v.x(0, 0), v.x(0, 23))) / double(kPixel) + 0.5 - box_w / 48;
             CHECK(std::abs(top - std::round(top)) < 0.01);
             CHECK(std::abs(left - std::round(left)) < 0.01);
             CHECK(top > -0.01);
@@ -345,11 +349,41 @@ TEST_SUITE("data") {
         CHECK(std::abs(double(narrow.y(0, 0) + narrow.y(99, 0)) / double(kPixel) - 99) < 0.01);
     }
 
+    TEST_CASE("augment: random windows of an image lie inside it, and the central one is that of fit()") {
+        for (const int64_t h : {7, 8})
+            for (const int64_t w : {5, 6})
+                for (int64_t rows = 1; rows <= h; ++rows)
+                    for (int64_t columns = 1; columns <= w; ++columns) {
+                        const ImageSet set = random_set(1, h, w, 3);
+                        const ImageSize window{rows, columns};
+                        const Augmenter cropped(h, w, 3, {.crop = true}, kPlain, window);
+                        std::set<std::array<int64_t, 2>> seen;
+                        for (int64_t i = 0; i < 400; ++i) {
+                            const View v = cropped.view(1, 1, i);
+                            CHECK(v == View{.y0 = v.y0, .x0 = v.x0});
+                            CHECK((v.y0 % kPixel == 0 && v.y0 >= 0 && v.y(rows - 1, 0) <= (h - 1) * kPixel));
+                            CHECK((v.x0 % kPixel == 0 && v.x0 >= 0 && v.x(0, columns - 1) <= (w - 1) * kPixel));
+                            seen.insert({v.y0, v.x0});
+                        }
+                        // Of at most 48 windows, 400 draws leave out one with a probability of 1 %; this seed does not.
+                        CHECK(seen.size() == size_t((h - rows + 1) * (w - columns + 1)));
+
+                        // Neither call of fit() resizes, since one extent already fits.
+                        const std::span<const uint8_t> pixels = set.image(0);
+                        const Image image{w, h, 3, 8, {pixels.begin(), pixels.end()}};
+                        const Image centre = fit(fit(image, h, columns), rows, columns);
+                        std::vector<float> out(centre.pixels.size()), expected(centre.pixels.size());
+                        Augmenter(h, w, 3, {}, kPlain, window).apply(set.image(0), 1, 1, 0, out.data());
+                        Augmenter(rows, columns, 3, {}, kPlain).apply(centre.pixels, 1, 1, 0, expected.data());
+                        CHECK(out == expected);
+                    }
+    }
+
     TEST_CASE("augment: rejects impossible options") {
-        const auto error = [](int64_t channels, const Augment& augment, Normalise normalise = {}) {
-            return error_of([&] { Augmenter(8, 6, channels, augment, normalise); });
+        const auto error = [](int64_t channels, const Augment& augment, Normalise normalise = {}, ImageSize window = {}) {
+            return error_of([&] { Augmenter(8, 6, channels, augment, normalise, window); });
         };
-        CHECK(error(3, {.translate_x = 5, .translate_y = 7, .fill = Fill::reflect, .crop = 6}).empty());
+        CHECK(error(3, {.translate_x = 5, .translate_y = 7, .fill = Fill::reflect, .crop = true}, {}, {8, 1}).empty());
         CHECK(error(3, {.rotate = 180, .scale = {0.01, 1000}, .crop_area = {0.01, 0.02}}).empty());
         CHECK(contains(error(17, {}), "1 to 16 channels"));
         CHECK(contains(error(3, {.translate_x = 6}), "of 0 to 5 pixels in x, less than the images have, got 6; make "
@@ -357,7 +391,9 @@ TEST_SUITE("data") {
         CHECK(contains(error(3, {.translate_y = 8}), "of 0 to 7 pixels in y, less than the images have, got 8; make "
                                                      "--translate or --translate-y smaller"));
         CHECK(contains(error(3, {.translate_y = -1}), "got -1"));
-        CHECK(contains(error(3, {.crop = 7}), "at most 6 pixels, got 7"));
+        for (const ImageSize window : {ImageSize{8, 7}, {9, 6}, {8, 0}, {0, 6}, {-1, 6}})
+            CHECK(contains(error(3, {}, {}, window), cat("a window of at most 8x6 pixels, got ", window.height, "x")));
+        CHECK(contains(error(3, {.crop = true, .crop_area = {0.5, 1}}), "crop or resized-crop, got both; omit one"));
         CHECK(contains(error(3, {.rotate = 181}), "a rotation by 0 to 180 degrees, got 181"));
         CHECK(contains(error(3, {.rotate = -1}), "got -1"));
         CHECK(contains(error(3, {.rotate = NAN}), "got nan"));

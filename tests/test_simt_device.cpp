@@ -112,8 +112,9 @@ TEST_SUITE("simt") {
         size_t compared = 0;
         for (Device* const there : {static_cast<Device*>(nullptr), static_cast<Device*>(&device)})
             for (data::Augment augmentation : {shifts, turns})
-                for (const int64_t crop : {0, 6}) {
-                    augmentation.crop = crop;
+                for (const bool crop : {false, true}) {
+                    set.window = crop ? data::ImageSize{8, 6} : data::ImageSize{};
+                    augmentation.crop = crop && augmentation.crop_area == data::Interval{};
                     const Context on{.device = there};
                     const ContextScope scope(on);
                     data::LoaderOptions options{.batch_size = 8,
@@ -128,7 +129,7 @@ TEST_SUITE("simt") {
                     data::Loader chosen(set, options);
                     const Tensor images = data::resident(set), statistics = chosen.augmenter().statistics();
                     const bool reflect = chosen.augmenter().reflect();
-                    const int64_t h = crop ? crop : 9, w = crop ? crop : 7;
+                    const int64_t h = set.input_size().height, w = set.input_size().width;
                     // Replayed, as a training does it.
                     Accelerated view([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
                         return {augment(images, in[0], in[1], statistics, {h, w, reflect}),
