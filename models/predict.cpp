@@ -42,7 +42,7 @@ struct Item {
     float target = NAN; // true value, if the model has one target; NAN: unknown
 };
 
-/// Images of the size that the network takes, with what is known of each.
+/// Images of the size Predictor::resize, with what is known of each.
 struct Images {
     data::ImageSet set;
     std::vector<Item> items; // [count]
@@ -56,7 +56,7 @@ public:
     Reader(const Predictor& model, const data::LoadOptions& reading, const std::string& only)
         : model_(model), options_(reading) {
         options_.channels = int(model.task.channels);
-        options_.height = model.task.height, options_.width = model.task.width;
+        options_.height = model.resize.height, options_.width = model.resize.width;
         if (only.empty()) return;
         const std::vector<std::string> names = split(read_file(only), '\n');
         only_ = {names.begin(), names.end()};

@@ -11,7 +11,7 @@ namespace {
 struct TrainDigits final : ImageTraining {
     TrainDigits() : ImageTraining({"digits"}) {
         data_texts = {"MNIST files or class folders of 28 x 28 PNGs", "drawn digits"};
-        augmentations = {"translate", "rotate", "scale", "resized-crop"}, augment = "translate", translate = 2;
+        augmentations = {"translate", "crop", "rotate", "scale", "resized-crop"}, augment = "translate", translate = 2;
         default_rate = {0.01, 128};
         run_options.predictor = "predict";
         optimizer.weight_decay = 1e-4;

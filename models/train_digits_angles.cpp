@@ -33,7 +33,7 @@ public:
     TrainDigitsAngles() : ImageTraining({"digits-angles"}) {
         data_texts = {"class folders of 28 x 28 PNGs with angles.csv", "drawn digits"};
         data_options.batch_size = 32;
-        augmentations = {"translate", "scale"}; // flips, rotate and resized-crop change the angle
+        augmentations = {"translate", "crop", "scale"}; // flips, rotate and resized-crop change the angle
         augment = "translate", translate = 2;
         default_rate = {0.002, 32, true};
         run_options.predictor = "predict";

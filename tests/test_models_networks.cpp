@@ -97,6 +97,22 @@ TEST_SUITE("models") {
         }
     }
 
+    TEST_CASE("networks: a network takes windows, and the file of its model has the size of the images too") {
+        data::ImageSet images = images_of(9, 8, 3, 2);
+        CHECK(stored_resize(saved({"flat"}, {}, images).file) == data::ImageSize{9, 8});
+        images.window = {4, 5};
+        const Saved model = saved({"flat"}, {}, images);
+        CHECK(stored_task(model.file).height == 4);
+        CHECK(stored_task(model.file).width == 5);
+        CHECK(stored_resize(model.file) == data::ImageSize{9, 8});
+        for (const char* text : {"[3, 8]", "[9, 4]", "[9, 70000]", "[9]", "[9, 8, 3]"}) {
+            TensorFile damaged = model.file;
+            for (auto& [name, value] : damaged.metadata)
+                if (name == "resize") value = text;
+            CHECK(contains(error_of([&] { stored_resize(damaged); }), text));
+        }
+    }
+
     TEST_CASE("networks: name wrong use and damaged files") {
         const Saved model = saved({"cifar"}, {"--width=2", "--depth=1"}, images_of(8, 8, 3, 2));
         CHECK(error_of([] {

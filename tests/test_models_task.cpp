@@ -1,6 +1,7 @@
 // Tests the losses and metrics of the library's tasks against values computed by hand.
 #include "ringgrad/models/run/task.h"
 
+#include "ringgrad/models/run/trainer.h"
 #include "temp_dir.h"
 
 #include <cmath>
@@ -110,5 +111,33 @@ TEST_SUITE("models") {
         CHECK(metrics == std::vector<double>{1, 3});
         CHECK(both.targets.size() == 1);
         CHECK(contains(error_of([&] { evaluated(both, {floats({1, 2}, {0, 0})}, batch); }), "at least 2 outputs"));
+    }
+
+    TEST_CASE("evaluation: of larger images, tests the central window, or views relative to it") {
+        // Pixel (y, x) has the value 10 y + x, in an image whose central 4 x 5 pixels begin at (2, 2).
+        std::vector<uint8_t> pixels;
+        for (int y = 0; y < 8; ++y)
+            for (int x = 0; x < 8; ++x) pixels.push_back(uint8_t(10 * y + x));
+        data::ImageSet set{1, 8, 8, 1, pixels, {0}, {"a", "b"}};
+        set.window = {4, 5};
+        std::vector<float> seen; // the first and the last pixel of each view
+        par::SingleLink link;
+        par::Group group(link);
+        MachineOptions settings{.device = "cpu", .accelerate = false};
+        const Options options("toy", "");
+        Machine machine(settings, options, group);
+        const Task task = classification();
+        Evaluation evaluation(group, machine, set, {}, {{0}, {1.0f / 255}}, task,
+                              [&](const data::Batch& batch, Mode) -> std::vector<Tensor> {
+                                  CHECK(batch.x.shape() == Shape{1, 4, 5, 1});
+                                  for (const int64_t i : {0, 19}) seen.push_back(std::round(batch.x.data<float>()[i]));
+                                  return {floats({1, 2}, {1, 0})};
+                              });
+        const Score score = evaluation.score();
+        CHECK(seen == std::vector<float>{22, 56});
+        CHECK(score.metrics == std::vector<double>{1});
+        seen.clear();
+        CHECK(evaluation.score(data::mirrored_and_shifted(set.input_size().width)).loss == Approx(score.loss));
+        CHECK(seen == std::vector<float>{22, 56, 26, 52, 11, 45, 15, 41, 33, 67, 37, 63});
     }
 }

@@ -36,7 +36,9 @@ std::vector<Tensor> ImageFeed::inputs(const data::Batch& batch) const {
     return inputs;
 }
 
-data::Batch ImageFeed::with_view(data::Batch batch, const View& view) const {
+data::Batch ImageFeed::with_view(data::Batch batch, View view) const {
+    const View central = loader.augmenter().view(0, 0, 0); // no random changes
+    view.y0 += central.y0, view.x0 += central.x0;
     const int64_t n = batch.size;
     if (machine_.device()) {
         batch.views = Tensor::on_host({n, kViewNumbers}, DType::i32); // older ones may still be on their way

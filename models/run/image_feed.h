@@ -24,8 +24,9 @@ public:
     /// Returns the inputs for a batch: the images, or on a device their indices and views; then the labels, the targets
     /// if the set has any, and the columns.
     std::vector<Tensor> inputs(const data::Batch& batch) const;
-    /// Returns a batch of a loader with LoaderOptions::views with this view of all images.
-    data::Batch with_view(data::Batch batch, const View& view) const;
+    /// Returns a batch of a loader with LoaderOptions::views, but without random changes, with this view of all images.
+    /// It is relative to the set's central window.
+    data::Batch with_view(data::Batch batch, View view) const;
 
     /// Converts the result of inputs() to a batch. Call this inside the Accelerated function, since it runs ops. The
     /// batch has only size, x, labels, targets and columns. Its x has the type Machine::activations(), f32 or bf16.

@@ -112,7 +112,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
         const Trainer::Seconds times = trainer.train(schedule, [&] { return score(); });
         if (test_views_ && !run.stopped()) {
             trainer.optimizer.exchange_average(); // test the weights that the model file has
-            const Score with_views = score(data::mirrored_and_shifted(data.test.width));
+            const Score with_views = score(data::mirrored_and_shifted(data.test.input_size().width));
             trainer.optimizer.exchange_average();
             run.note(cat(run.test_set_name, " ", task.text(with_views.metrics), " with six views"));
         }

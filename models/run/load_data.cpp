@@ -60,6 +60,11 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "kept; one number stands for both (default: as they are)")
         .metavar("H[xW]")
         .basic();
+    o.add("store-size", &store_size,
+          "larger height and width to which images are resized and cropped when they are loaded; the network then "
+          "takes a window of --size: the central one, but a random one in training with --augment crop or "
+          "--resized-crop (default: that of --size)")
+        .metavar("H[xW]");
     o.add(
          "cache", &reading.cache,
          "folder for decoded images, which later runs use again, and for copies of s3: and pipe:; a tar is then copied "
@@ -86,9 +91,15 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
 }
 
 data::LoadOptions DataOptions::load_options() const {
-    const auto [height, width] = data::parse_size(size);
+    const data::ImageSize input = data::parse_size(size),
+                          stored = store_size.empty() ? input : data::parse_size(store_size, "--store-size");
+    RG_CHECK(store_size.empty() || !size.empty(),
+             "--store-size: expected --size too, the smaller size of the network's input, got none; add it");
+    RG_CHECK(stored.height >= input.height && stored.width >= input.width, "--store-size: expected at least --size ",
+             input.height, "x", input.width, ", got ", stored.height, "x", stored.width,
+             "; make --store-size larger, or --size smaller");
     data::LoadOptions options = reading;
-    options.height = height, options.width = width, options.seed = uint64_t(seed);
+    options.height = stored.height, options.width = stored.width, options.seed = uint64_t(seed);
     return options;
 }
 
@@ -104,7 +115,8 @@ void DataOptions::hold_out_validation(data::TrainTest& sets) const {
 }
 
 void expect_images(const data::TrainTest& sets, const Shape& image) {
-    const Shape shape = {sets.train.height, sets.train.width, sets.train.channels};
+    const auto [height, width] = sets.train.input_size();
+    const Shape shape = {height, width, sets.train.channels};
     RG_CHECK(shape == image, "--data: expected images of ", image.str(), ", got ", shape.str(), " in ", sets.source,
              "; give --size ", image[0], "x", image[1]);
 }
@@ -129,8 +141,10 @@ data::TrainTest load_data(par::Group& group, const DataOptions& options, data::L
     if (!options.test_path.empty()) load_options.test_fraction = 0;
     data::TrainTest sets =
         options.path.empty() && built_in ? built_in(load_options) : load_data(group, options.path, load_options, pulse);
-    if (options.test_path.empty()) return sets;
-    return data::with_test_set(std::move(sets), load_data(group, options.test_path, load_options, pulse));
+    if (!options.test_path.empty())
+        sets = data::with_test_set(std::move(sets), load_data(group, options.test_path, load_options, pulse));
+    if (!options.store_size.empty()) sets.train.window = sets.test.window = data::parse_size(options.size);
+    return sets;
 }
 
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options,

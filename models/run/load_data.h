@@ -12,7 +12,7 @@ namespace rg {
 
 /// The options that choose the images and the mini-batches of a training. Every training program has them.
 struct DataOptions {
-    std::string path, test_path, size;
+    std::string path, test_path, size, store_size;
     data::LoadOptions reading{.cache = ""}; // what load_options() does not set
     data::Shuffle shuffle = data::Shuffle::epoch;
     int64_t batch_size = 128, seed = 0;
@@ -20,7 +20,8 @@ struct DataOptions {
     /// The texts are for --help. `folder` says what a folder may contain, and `none` names the data that are used
     /// without --data.
     void declare(Options& options, const std::string& folder, const std::string& none);
-    /// Returns the options for data::load(). Throws Error if --size is malformed.
+    /// Returns the options for data::load(). Throws Error if --size or --store-size is malformed, if --store-size is
+    /// smaller than --size, or if it is given alone.
     data::LoadOptions load_options() const;
     /// With --validation, moves that fraction of each class of the training images, chosen by --seed, into sets.test.
     /// The real test set is dropped: it is reserved for the network that is chosen in the end. Throws Error if no class
@@ -39,18 +40,19 @@ data::TrainTest load_data(par::Group& group, const std::string& path, const data
 /// Returns the data for a program that is called without --data.
 using BuiltInData = std::function<data::TrainTest(const data::LoadOptions&)>;
 /// Collective. Loads the sets of --data and --test-data on all ranks. With --test-data, no test set is held out from
-/// --data, and a test set that --data has is not used. Throws Error as with_test_set() does. Without --data, calls
+/// --data, and a test set that --data has is not used. With --store-size, the window of both sets has the size of
+/// --size. Throws Error as with_test_set() does. Without --data, calls
 /// `built_in` for the data, or if it is null, takes the embedded sample.
 data::TrainTest load_data(par::Group& group, const DataOptions& options, data::LoadOptions load_options,
                           const std::function<void()>& pulse = {}, const BuiltInData& built_in = {});
 
 /// Collective. Returns the digits of --data as grey images, or without --data 10,000 drawn ones. If there is no test
 /// set, a tenth of each class becomes the test set, chosen by --seed. With --validation, a fraction of the training
-/// images replaces the test set. Throws Error if the images are not 28 x 28, and if load_data() or
+/// images replaces the test set. Throws Error if the inputs are not 28 x 28, and if load_data() or
 /// hold_out_validation() does.
 data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse = {});
 
-/// Throws Error unless the training images have this shape, [height width channels].
+/// Throws Error unless a network's inputs of the training images have this shape, [height width channels].
 void expect_images(const data::TrainTest& sets, const Shape& image);
 
 } // namespace rg

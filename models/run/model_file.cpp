@@ -4,12 +4,14 @@
 #include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/json.h"
 
+#include <algorithm>
 #include <filesystem>
 
 namespace rg {
 
 ImageTask task_of(const data::ImageSet& images, uint64_t seed) {
-    return {images.height, images.width, images.channels, int64_t(images.classes.size()), seed};
+    const auto [height, width] = images.input_size();
+    return {height, width, images.channels, int64_t(images.classes.size()), seed};
 }
 
 Metadata describe_model(const Json& network, const data::ImageSet& images, const data::Normalise& normalise,
@@ -17,10 +19,13 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
     Json mean = Json::array(), deviation = Json::array();
     for (size_t c = 0; c < size_t(images.channels); ++c)
         mean.push(double(normalise.mean[c])), deviation.push(double(normalise.deviation[c]));
+    const auto [height, width] = images.input_size();
     Metadata metadata{{"network", network.dump()},
-                      {"image", Json(Json::Array{images.height, images.width, images.channels}).dump()},
+                      {"image", Json(Json::Array{height, width, images.channels}).dump()},
                       {"classes", Json(Json::Array(images.classes.begin(), images.classes.end())).dump()},
                       {"normalise", Json::object().set("mean", mean).set("deviation", deviation).dump()}};
+    if (height != images.height || width != images.width)
+        metadata.emplace_back("resize", Json(Json::Array{images.height, images.width}).dump());
     if (targets.empty()) return metadata;
     Json list = Json::array();
     for (const Target& target : targets) list.push(Json::object().set("name", target.name).set("unit", target.unit));
@@ -56,6 +61,19 @@ std::vector<Target> stored_targets(const TensorFile& file) {
     for (const Json& target : list.as_array())
         targets.push_back({target.at("name").as_string(), target.at("unit").as_string()});
     return targets;
+}
+
+data::ImageSize stored_resize(const TensorFile& file) {
+    const ImageTask task = stored_task(file);
+    const std::string* text = file.find_text("resize");
+    if (!text) return {task.height, task.width};
+    const Json resize = Json::parse(*text, file.source + ": resize");
+    RG_CHECK(resize.as_array().size() == 2, file.source, ": resize: expected [height, width], got ", *text);
+    const data::ImageSize size{resize.as_array()[0].as_int(), resize.as_array()[1].as_int()};
+    RG_CHECK(size.height >= task.height && size.width >= task.width && std::max(size.height, size.width) <= 65536,
+             file.source, ": resize: expected extents from those of the network's inputs, ", task.height, "x",
+             task.width, ", to 65536, got ", *text);
+    return size;
 }
 
 data::Normalise stored_normalise(const TensorFile& file, const data::Normalise& fallback) {

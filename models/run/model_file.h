@@ -1,4 +1,4 @@
-// Makes and reads the metadata in the file of a trained model: its network, and the size, classes, normalisation and
+// Makes and reads the metadata in the file of a trained model: its network, and the sizes, classes, normalisation and
 // targets of its images. make_network() (nets/networks.h) makes the network from the file.
 #pragma once
 
@@ -12,11 +12,13 @@ struct Target {
     std::string name, unit;
 };
 
-/// Returns the task of a network for these images: their size, channels and number of classes, and the `seed`.
+/// Returns the task of a network for these images: the size of its inputs, their channels and number of classes, and
+/// the `seed`.
 ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 
-/// Returns the metadata of the model's file: NetworkChoice::describe() of its network, the size of the images, the
-/// names of the classes, the normalisation of the images, and the targets if there are any.
+/// Returns the metadata of the model's file: NetworkChoice::describe() of its network, the size of its inputs, the
+/// names of the classes, and the normalisation of the images; if inputs are windows of the images, the size of the
+/// images; and the targets if there are any.
 Metadata describe_model(const Json& network, const data::ImageSet& images, const data::Normalise& normalise,
                         const std::vector<Target>& targets = {});
 
@@ -29,6 +31,10 @@ std::vector<std::string> stored_classes(const TensorFile& file);
 
 /// Returns the targets in the file of a model, or an empty list if it has none. Throws Error if they are malformed.
 std::vector<Target> stored_targets(const TensorFile& file);
+
+/// Returns the size to which images are resized and cropped before the network gets their central window, or that of
+/// the network's inputs if the file has none. Throws Error if it is malformed, or smaller than the inputs.
+data::ImageSize stored_resize(const TensorFile& file);
 
 /// Returns the normalisation in a model's file, or `fallback` if the file has none. Throws Error if it is malformed.
 data::Normalise stored_normalise(const TensorFile& file, const data::Normalise& fallback);

@@ -323,12 +323,14 @@ void save_onnx(const std::string& path, const TensorFile& model) {
              path, ", which is ", model.source, "; choose another name");
     const std::unique_ptr<Network> network = make_network(model);
     const ImageTask task = stored_task(model);
+    const auto [height, width] = stored_resize(model);
     OnnxOptions options{.normalise = stored_normalise(model, {})};
-    options.description =
-        cat("image: f32 [n ", task.channels, " ", task.height, " ", task.width, "], bytes / 255",
-            task.channels == 3 ? ", in the order R G B" : "", "; the file normalises them. scores: f32 [n ",
-            task.classes, "], before softmax; the metadata has the names of the classes.");
-    for (const char* const key : {"network", "image", "classes", "normalise", "targets"})
+    options.description = cat("image: f32 [n ", task.channels, " ", task.height, " ", task.width, "], bytes / 255",
+                              task.channels == 3 ? ", in the order R G B" : "",
+                              model.find_text("resize") ? cat(", the centre of images of ", height, " x ", width) : "",
+                              "; the file normalises them. scores: f32 [n ", task.classes,
+                              "], before softmax; the metadata has the names of the classes.");
+    for (const char* const key : {"network", "image", "classes", "normalise", "resize", "targets"})
         if (const std::string* text = model.find_text(key)) options.metadata.emplace_back(key, *text);
     if (const std::string* targets = model.find_text("targets")) {
         const Json list = Json::parse(*targets, model.source + ": targets");

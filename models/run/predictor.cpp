@@ -26,11 +26,13 @@ Predictor::Predictor(const std::string& path, DType activations) : Predictor(loa
 
 Predictor::Predictor(const TensorFile& file, DType activations)
     : task(stored_task(file)),
+      resize(stored_resize(file)),
       classes(stored_classes(file)),
       targets(stored_targets(file)),
       source_(file.source),
       network_(make_network(file)),
-      normaliser_(task.height, task.width, task.channels, {}, stored_normalise(file, {})),
+      normaliser_(resize.height, resize.width, task.channels, {}, stored_normalise(file, {}),
+                  {task.height, task.width}),
       forward_([this, activations](std::span<const Tensor> in, bool) {
           std::vector<Tensor> outputs = network_->outputs(cast(in[0], activations), Mode::evaluate);
           RG_CHECK(outputs.size() == 1 + targets.size(), source_, ": expected a network with scores and ",
@@ -43,7 +45,7 @@ Predictor::Predictor(const TensorFile& file, DType activations)
 
 Predictor::Outputs Predictor::predict(std::span<const data::Image> images) {
     data::LoadOptions options;
-    options.channels = int(task.channels), options.height = task.height, options.width = task.width;
+    options.channels = int(task.channels), options.height = resize.height, options.width = resize.width;
     data::Conversion conversion(options);
     const data::ImageSet set = conversion
                                    .read(
@@ -54,12 +56,13 @@ Predictor::Outputs Predictor::predict(std::span<const data::Image> images) {
 }
 
 Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels) {
-    const int64_t bytes = task.height * task.width * task.channels, n = std::ssize(pixels) / bytes;
+    const int64_t bytes = resize.height * resize.width * task.channels, n = std::ssize(pixels) / bytes,
+                  values = task.height * task.width * task.channels;
     RG_CHECK(n * bytes == std::ssize(pixels) && n > 0, "predict: expected images of ", bytes, " bytes, got ",
              pixels.size(), " bytes");
     const Tensor x = Tensor::on_host({n, task.height, task.width, task.channels});
     parallel(n, [&](int64_t i) {
-        normaliser_.apply(pixels.subspan(size_t(i * bytes), size_t(bytes)), 0, 0, i, x.data<float>() + i * bytes);
+        normaliser_.apply(pixels.subspan(size_t(i * bytes), size_t(bytes)), 0, 0, i, x.data<float>() + i * values);
     });
     const std::span<const Tensor> outputs = forward_({x});
     Outputs results{checked(outputs[0], source_), {}};

@@ -25,7 +25,8 @@ public:
     /// does not describe a network that this program knows.
     explicit Predictor(const std::string& path, DType activations = DType::f32);
 
-    const ImageTask task; // size and channels of the network's images, and number of classes
+    const ImageTask task;         // size and channels of the network's inputs, and number of classes
+    const data::ImageSize resize; // size of images, of which the network gets the central window of the task's size
     const std::vector<std::string> classes;
     const std::vector<Target> targets;
 
@@ -34,11 +35,11 @@ public:
         std::vector<Tensor> targets; // f32 [n 1] for each target
     };
     /// Predicts for n images of any size and number of channels, such as the PNGs of data::png_files(), as one batch.
-    /// For many, call it with up to some 256 at a time: each n has its own plan. Converts them to the network's size
-    /// and channels, as a training with --size does. The results are in host memory. Throws Error like the function
+    /// For many, call it with up to some 256 at a time: each n has its own plan. Converts them to the size `resize` and
+    /// the network's channels, as the training did. The results are in host memory. Throws Error like the function
     /// below.
     Outputs predict(std::span<const data::Image> images);
-    /// Predicts for images [n height width channels] of the network's size, of 8 bits; n follows from the number of
+    /// Predicts for images [n height width channels] of the size `resize`, of 8 bits; n follows from the number of
     /// bytes. Throws Error if n is 0, if `pixels` is not a whole number of images, or if a result is not finite.
     Outputs predict(std::span<const uint8_t> pixels);
 

@@ -19,10 +19,10 @@ namespace rg {
 /// `steps`.
 struct StepStatus {
     int64_t epoch = 0, epochs = 0, step = 0, steps = 0;
-    double loss = 0;        // mean over the epoch so far
+    double loss = 0;         // mean over the epoch so far
     std::string metric = {}; // the main metric over the epoch so far, such as "acc 51.2 %"
-    int64_t images = 0;     // number of images in this step, over all ranks
-    int64_t epoch_left = 0; // number of steps left in this epoch
+    int64_t images = 0;      // number of images in this step, over all ranks
+    int64_t epoch_left = 0;  // number of steps left in this epoch
 };
 
 /// One finished epoch. The metrics are texts such as "acc 51.23 %", the main one first.

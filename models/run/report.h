@@ -102,11 +102,11 @@ Json read_report(const std::string& path);
 Json report_network(const Parameters& parameters, const Plan* plan = nullptr);
 
 /// Returns {"classes", "counts": a row per true class, "height", "width", "channels", "mistakes": [{"image", "truth",
-/// "seen" (the predicted class), "score", "pixels": base64, "file" (if the set has names)}, ...]}. The mistakes are
-/// those with the highest scores, at most `max_mistakes`, in descending order. If not all classes are shown (see
-/// Confusion), it also has "images" and "seen" (the number of images of each shown class, and of predictions as this
-/// class), "right" (all correct predictions), "total" (all images), and "left_out" (the number of classes that are not
-/// shown).
+/// "seen" (the predicted class), "score", "pixels": base64, "file" (if the set has names)}, ...]}. The pixels are
+/// those of the whole image, beyond the window too. The mistakes are those with the highest scores, at most
+/// `max_mistakes`, in descending order. If not all classes are shown (see Confusion), it also has "images" and "seen"
+/// (the number of images of each shown class, and of predictions as this class), "right" (all correct predictions),
+/// "total" (all images), and "left_out" (the number of classes that are not shown).
 Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t max_mistakes = 24);
 
 } // namespace rg

@@ -43,7 +43,8 @@ void TrainingOptions::declare_data(Options& o) {
     data_options.declare(o, data_texts.folder, data_texts.none);
     o.add("partial-batch", &partial, "use of the last, smaller mini-batch of an epoch").one_of({"keep", "discard"});
     o.add("augment", &augment,
-          cat("random changes of the training images: none, or a list of ", joined(augment_names())))
+          cat("random changes of the training images: none, or a list of ", joined(augment_names()),
+              allows("crop") ? "; crop: with --store-size, a window at a random place" : ""))
         .metavar("LIST");
     o.add("translate", &translate,
           "largest translation, in pixels, if --augment has translate; with --fill zero the same as a random crop with "
@@ -61,7 +62,7 @@ void TrainingOptions::declare_data(Options& o) {
     if (allows("resized-crop"))
         o.add("resized-crop", &resized_crop,
               "range of the area, as a fraction of the image's, of a random box with an aspect ratio of 3:4 to 4:3, "
-              "which is resized to the whole image, such as 0.25:1; 1:1: off")
+              "which is resized to --size, such as 0.25:1; 1:1: off")
             .metavar("MIN:MAX");
     o.add("fill", &fill, {{"zero", data::Fill::zero}, {"reflect", data::Fill::reflect}},
           "how to fill the pixels beyond the edge of a moved image; zero: black; reflect: the mirrored image");
@@ -73,7 +74,7 @@ bool TrainingOptions::allows(const std::string& augmentation) const {
 
 std::vector<std::string> TrainingOptions::augment_names() const {
     std::vector<std::string> names;
-    for (const char* name : {"flip", "alternating-flip", "flip-vertical", "translate"})
+    for (const char* name : {"flip", "alternating-flip", "flip-vertical", "translate", "crop"})
         if (allows(name)) names.push_back(name);
     return names;
 }
@@ -151,6 +152,9 @@ data::Augment TrainingOptions::augmentation() const {
             chosen.insert(name);
         }
     RG_CHECK(known, "--augment: expected none, or a list of ", joined(names), ", got \"", augment, "\"");
+    RG_CHECK(
+        !chosen.contains("crop") || !data_options.store_size.empty(),
+        "--augment crop: expected --store-size, larger than --size, got none; give --store-size, or use translate");
     const int64_t shift = chosen.contains("translate") ? 1 : 0;
     return {.flip = chosen.contains("flip"),
             .alternating_flip = chosen.contains("alternating-flip"),
@@ -160,6 +164,7 @@ data::Augment TrainingOptions::augmentation() const {
             .rotate = rotate,
             .scale = parse_range("scale", scale),
             .fill = fill,
+            .crop = chosen.contains("crop"),
             .crop_area = parse_range("resized-crop", resized_crop)};
 }
 

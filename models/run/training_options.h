@@ -27,11 +27,11 @@ struct TrainingOptions {
     };
     DataTexts data_texts;
     DataOptions data_options;
-    /// The augmentations that the program allows, since they do not change the class or target of its images. The flips
-    /// and "translate" are values of --augment. Each of the others has an option of its own, which is declared only if
-    /// the list has its name.
-    std::vector<std::string> augmentations{"flip",  "alternating-flip", "flip-vertical", "translate", "rotate",
-                                           "scale", "resized-crop"};
+    /// The augmentations that the program allows, since they do not change the class or target of its images. The
+    /// flips, "translate" and "crop" are values of --augment. Each of the others has an option of its own, which is
+    /// declared only if the list has its name.
+    std::vector<std::string> augmentations{"flip", "alternating-flip", "flip-vertical", "translate",
+                                           "crop", "rotate",           "scale",         "resized-crop"};
     std::string augment = "flip,translate", partial = "discard";
     int64_t translate = 4, translate_x = -1, translate_y = -1;
     double rotate = 0;
@@ -58,7 +58,7 @@ struct TrainingOptions {
     /// the schedule or the augmentation are invalid or do not fit together.
     void complete_schedule(const Options& options);
     /// Returns the options for the loader of the training set. Throws Error if --augment is empty or has an unknown
-    /// name, or if a range is not of the form MIN:MAX.
+    /// name, if it has crop without --store-size, or if a range is not of the form MIN:MAX.
     data::LoaderOptions loader_options(const data::Normalise& normalise) const;
 
 private:

@@ -62,6 +62,12 @@ class BadInput(job.JobTest):
         self.refuse_training(["--scale", "2"], "--scale", "MIN:MAX", '"2"')
         self.refuse_training(["--scale", "1.5:0.5"], "range of scales", "1.5 to 0.5")
         self.refuse_training(["--resized-crop", "0.5:2"], "range of areas", "0.5 to 2")
+        self.refuse_training(["--augment", "flip,crop"], "--augment crop", "--store-size")
+        self.refuse_training(["--store-size", "40"], "--store-size", "--size", "none")
+        self.refuse_training(["--store-size", "40x31", "--size", "32"], "--store-size", "at least --size 32x32", "40x31")
+        self.refuse_training(["--store-size", "0", "--size", "32"], "--store-size", "of 1 to 8192")
+        self.refuse_training(["--store-size", "40", "--size", "32", "--augment", "crop", "--resized-crop", "0.5:1"],
+                             "crop or resized-crop", "omit one")
         self.refuse_training(["--run-name", "a/b"], "a/b")
         self.refuse_training([], "RG_ISA", "portable", "nonsense", RG_ISA="nonsense")
 

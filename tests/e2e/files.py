@@ -153,6 +153,22 @@ class Predict(job.JobTest):
         loose.write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(self.records[0][1])))
         self.assertEqual(self.lines(self.run_folder, loose), ([[str(loose), *by_record[0][1:]]], []))
 
+    def test_images_larger_than_the_input(self):
+        # The file of the model has both sizes, so predict takes the same central windows as the test of the training.
+        options = [*job.TINY, "--size", "28x24", "--store-size", "36x30", "--augment", "flip,crop", "--epochs", "2"]
+        for ranks in job.rank_counts(1, 2):
+            run = self.train(ranks, f"whole-{ranks}", *options)
+            metadata = job.tensor_header(run / "model.safetensors")[0]["__metadata__"]
+            self.assertEqual((metadata["image"], metadata["resize"]), ("[28, 24, 3]", "[36, 30]"))
+            right = round(200 * job.epoch_lines(run)[-1]["test_accuracy"])
+            self.assertIn(f"({right} of 200)", self.lines(run, self.test_set)[1][0])
+            # A resumed run keeps the sizes.
+            part = self.train(ranks, f"part-{ranks}", *options, "--steps", "25")
+            resume = ["--resume", "--run-name", part.name]
+            self.refuse(job.train(ranks, *resume, "--store-size", "40"), "--store-size 36x30", "got 40")
+            self.succeed(job.train(ranks, *resume, "--steps", "-1"))
+            self.assertEqual(job.step_lines(part), job.step_lines(run))
+
     def test_names_are_printable(self):
         # A folder name may try to clear the screen, to fake lines of output, or to run in a spreadsheet.
         evil = "\x1b[2J\x1b[31m\nerror: send money\t\x7f\u009b1m\u202e"

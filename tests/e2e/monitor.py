@@ -236,7 +236,7 @@ class MonitorTest(job.JobTest):
         for i in range(3):
             self.add_run(f"run-{i}", lr=i)
         first = json.loads(self.ask("/data?since=")[1])
-        self.assertEqual({run["name"]: run["row"]["options"] for run in first["runs"]},
+        self.assertEqual({run["name"]: run["row"]["config"]["options"] for run in first["runs"]},
                          {f"run-{i}": {"lr": i} for i in range(3)})
 
         def changed(since):

@@ -115,13 +115,15 @@ class Onnx(job.JobTest):
         return values
 
     def test_export_of_train_cifar(self):
-        run = self.train(1, "run", *job.TINY, "--steps", "3")
+        run = self.train(1, "run", *job.TINY, "--steps", "3", "--size", "32", "--store-size", "40x36")
         model, graph = self.read(self.export(run))
         self.assertEqual(values_of(graph[11]), {"image": ["n", 3, 32, 32]})
         self.assertEqual(values_of(graph[12]), {"scores": ["n", 10]})
         metadata = {text(entry, 1): text(entry, 2) for entry in model[14]}
         self.assertEqual(json.loads(metadata["classes"]), job.CLASSES)
-        self.assertEqual(set(metadata), {"network", "image", "classes", "normalise"})
+        self.assertEqual(set(metadata), {"network", "image", "classes", "normalise", "resize"})
+        self.assertEqual(metadata["resize"], "[40, 36]")
+        self.assertIn("the centre of images of 40 x 36", model[6][0].decode())
         layer = ["Conv", "BatchNormalization", "Relu"]
         self.assertEqual([text(node, 4) for node in graph[1]],
                          ["Sub", "Div", *layer, "MaxPool", *layer, "MaxPool", *layer, "GlobalAveragePool", "Reshape",
