@@ -233,6 +233,7 @@ ImageFolder::ImageFolder(const std::string& folder, const LoadOptions& options) 
         const bool heading = labels_ == Labels::numbers
                                  ? !begins_with_numbers(table)
                                  : std::ranges::find(listing.images, where + table.first) == listing.images.end();
+        RG_CHECK(!table.heading.empty(), "image folder: expected a table with lines, got none (", folder, "/", where, ")");
         if (heading) table.values.erase(table.first);
         if (labels_ == Labels::several_classes) {
             for (const auto& [file, values] : table.values)

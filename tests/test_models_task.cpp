@@ -124,7 +124,8 @@ TEST_SUITE("models") {
         par::SingleLink link;
         par::Group group(link);
         MachineOptions settings{.device = "cpu", .accelerate = false};
-        const Options options("toy", "");
+        Options options("toy", "");
+        settings.declare(options);
         Machine machine(settings, options, group);
         const Task task = classification();
         Evaluation evaluation(group, machine, set, {}, {{0}, {1.0f / 255}}, task,
