@@ -131,16 +131,16 @@ std::string image_format(const std::string& name, Bytes begin) {
     return {};
 }
 
-Image read_image(const std::string& path) {
-    const std::string file = read_file(path);
-    const Bytes bytes = as_bytes(file);
-    if (is_jpeg(bytes)) return decode_jpeg(bytes, path);
-    const std::string format = image_format(path, bytes);
-    RG_CHECK(is_png(bytes) || path.ends_with(".png") || format == "PNG", "expected a PNG or a JPEG, got ",
-             format.empty() || can_read(format) ? "another file" : format, " (", path, ")",
+Image decode_image(Bytes bytes, const std::string& name) {
+    if (is_jpeg(bytes)) return decode_jpeg(bytes, name);
+    const std::string format = image_format(name, bytes);
+    RG_CHECK(is_png(bytes) || name.ends_with(".png") || format == "PNG", "expected a PNG or a JPEG, got ",
+             format.empty() || can_read(format) ? "another file" : format, " (", name, ")",
              format.empty() || can_read(format) ? "" : cat("; ", kHowToConvert));
-    return decode_png(bytes, path);
+    return decode_png(bytes, name);
 }
+
+Image read_image(const std::string& path) { return decode_image(as_bytes(read_file(path)), path); }
 
 void OtherImages::add(const std::string& name, const std::string& format_name) {
     if (count++ == 0) first = name, format = format_name;

@@ -78,7 +78,9 @@ bool is_hidden(const std::string& name);
 constexpr size_t kFormatBytes = 16;
 std::string image_format(const std::string& name, Bytes begin);
 
-/// Decodes a PNG or a JPEG. Throws Error if the file is neither, or is damaged.
+/// Decode a PNG or a JPEG, from the bytes of a file or from the file. Throw Error if it is neither, or is damaged.
+/// `name` is for error texts.
+Image decode_image(Bytes bytes, const std::string& name);
 Image read_image(const std::string& path);
 
 /// Advice for error texts about images in other formats.

@@ -1,6 +1,7 @@
 // See model_file.h.
 #include "ringgrad/models/run/model_file.h"
 
+#include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/json.h"
 
@@ -33,6 +34,13 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
     return metadata;
 }
 
+TensorFile decode_model(std::string_view bytes, const std::string& source) {
+    TensorFile file = decode_tensors(bytes, source);
+    if (is_checkpoint(file))
+        std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
+    return file;
+}
+
 TensorFile load_model(std::string path) {
     if (std::filesystem::is_directory(path)) {
         RG_CHECK(std::filesystem::exists(path + "/model.safetensors"),
@@ -40,10 +48,7 @@ TensorFile load_model(std::string path) {
                  "); give a file of its checkpoint folder instead");
         path += "/model.safetensors";
     }
-    TensorFile file = load_tensors(path);
-    if (is_checkpoint(file))
-        std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
-    return file;
+    return decode_model(read_file(path, kMaxTensorFile), path);
 }
 
 std::vector<std::string> stored_classes(const TensorFile& file) {

@@ -22,8 +22,11 @@ ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 Metadata describe_model(const Json& network, const data::ImageSet& images, const data::Normalise& normalise,
                         const std::vector<Target>& targets = {});
 
-/// Loads the file of a model: a safetensors file, a checkpoint, or model.safetensors in a run's folder. Leaves out the
-/// optimizer's state of a checkpoint. Throws Error if the folder has no model.safetensors, and like load_tensors().
+/// Decodes the bytes of a model's file: a safetensors file or a checkpoint. Leaves out the optimizer's state of a
+/// checkpoint. `source` is for error texts. Throws Error like decode_tensors().
+TensorFile decode_model(std::string_view bytes, const std::string& source);
+/// Loads the file of a model, or model.safetensors in a run's folder. Throws Error if the folder has no
+/// model.safetensors, and like read_file() and decode_model().
 TensorFile load_model(std::string path);
 
 /// Returns the names of the classes in the file of a model. Throws Error if they are missing or malformed.

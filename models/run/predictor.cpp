@@ -3,7 +3,6 @@
 
 #include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/core/ops.h"
-#include "ringgrad/data/decode.h"
 
 #include <algorithm>
 #include <cmath>
@@ -43,16 +42,19 @@ Predictor::Predictor(const TensorFile& file, DType activations)
     forward_.keep_prepared = true;
 }
 
-Predictor::Outputs Predictor::predict(std::span<const data::Image> images) {
+Predictor::Outputs Predictor::predict(int64_t n, const data::ReadImage& read) {
     data::LoadOptions options;
     options.channels = int(task.channels), options.height = resize.height, options.width = resize.width;
     data::Conversion conversion(options);
     const data::ImageSet set = conversion
                                    .read(
-                                       std::ssize(images), [](int64_t i) { return cat("image ", i); },
-                                       [&](int64_t i) { return images[size_t(i)]; })
+                                       n, [](int64_t i) { return cat("image ", i); }, read)
                                    .set;
-    return predict(data::copy_pixels(set, 0, set.count));
+    return predict({set.pixels.data(), size_t(set.pixels.size())});
+}
+
+Predictor::Outputs Predictor::predict(std::span<const data::Image> images) {
+    return predict(std::ssize(images), [&](int64_t i) { return images[size_t(i)]; });
 }
 
 Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels) {
