@@ -35,6 +35,9 @@ private:
     std::map<int64_t, std::string> first_; // texts by image
 };
 
+/// Most bytes that Memory takes unchecked. To find out how much memory there is takes longer than to decode an image.
+constexpr int64_t kUnchecked = 1 << 24;
+
 /// Keeps pixels in memory.
 class Memory final : public PixelSink {
 public:
@@ -42,7 +45,8 @@ public:
     /// Checks the memory: Linux grants more than it has, and would kill this process later, without a message.
     void begin(int64_t count, int64_t height, int64_t width, int64_t channels) override {
         image_bytes_ = height * width * channels;
-        const int64_t bytes = count * image_bytes_ * processes_, available = available_memory();
+        const int64_t bytes = count * image_bytes_ * processes_;
+        const int64_t available = bytes <= kUnchecked ? bytes : available_memory();
         RG_CHECK(bytes <= available, "memory: expected at most ", available >> 20,
                  " MiB for the pixels of images, got ", bytes >> 20, " MiB for ", count, " images ", height, "x", width,
                  "x", channels, processes_ > 1 ? cat(" on each of ", processes_, " ranks") : "",
