@@ -16,6 +16,7 @@ ALLOWED = {
     "gpu": {"core", "tests/simt"},
     "par": {"core"},
     "models/nets": {"core"},
+    "models/bindings": {"core", "data", "models/run"},
     "models/run": {"core", "data", "gpu", "par", "models/nets"},
     "models/sweep": {"core", "data", "par", "models/nets", "models/run"},
     "models": {"core", "data", "gpu", "par", "models/nets", "models/run", "models/sweep"},

@@ -5,7 +5,7 @@ import pathlib
 import re
 import sys
 
-MAX_LINES = {"README.md": 250, "core/README.md": 80, "data/README.md": 85}  # all others: 60
+MAX_LINES = {"README.md": 272, "core/README.md": 80, "data/README.md": 85}  # all others: 60
 top = pathlib.Path(sys.argv[1])
 errors = []
 

@@ -3,11 +3,11 @@
 #
 #     sh tools/loc.sh
 #
-# Counts C++, CUDA, Python, shell, JavaScript, CSS and HTML that git tracks. The product is what users link and run.
+# Counts C, C++, CUDA, Python, shell, JavaScript, CSS and HTML that git tracks. The product is what users link and run.
 set -eu
 cd "$(dirname "$0")/.."
 git ls-files | awk -F/ '
-    /\.(h|cpp|cu|cuh|py|sh|js|css|html)$/ || $0 == "tools/monitor" {
+    /\.(h|c|cpp|cu|cuh|py|sh|js|css|html)$/ || $0 == "tools/monitor" {
         hash = /\.(py|sh)$/ || $0 == "tools/monitor"
         while ((getline line < $0) > 0) {
             sub(/^[ \t]+/, "", line)

@@ -20,6 +20,8 @@ COMPILERS = [sys.argv[3:]] + [[path] for path in [shutil.which("clang++")] if pa
 EXAMPLES = {"mlp": [], "own_sweep": ["--epochs", "1", "--grid", "lr=0.01,0.05"]}
 PROGRAMS = ["experiment", "export_onnx", "inspect", "predict", "sweep_cifar", "train_cifar", "train_digits",
             "train_digits_angles"]
+LIBRARY = ["libringgrad.a", "libringgrad_predict.so", "libringgrad_predict.so.0", "ringgrad.py",
+           "pkgconfig/ringgrad.pc", "pkgconfig/ringgrad_predict.pc"]
 FOLDERS = ["core", "data", "gpu", "models", "models/run", "models/sweep", "par"]  # with a README
 PAGE = ["base.js", "chart.js", "join.py", "page.html", "page.js", "parts.js", "settings.js", "style.css", "table.js"]
 
@@ -46,14 +48,15 @@ class InstallTest(job.JobTest):
         cls.lib = cls.pc.parents[1]
         cls.prefix = next(folder.rglob("include/ringgrad")).parents[1]
         # A build without -Dpkgconfig.relocatable=true names its final prefix, which is empty.
-        cls.pc.write_text(re.sub("(?m)^prefix=/.*", f"prefix={cls.prefix}", cls.pc.read_text()))
+        for pc in cls.pc.parent.iterdir():
+            pc.write_text(re.sub("(?m)^prefix=/.*", f"prefix={cls.prefix}", pc.read_text()))
 
-    def flags(self, *options):
-        """Returns flags of the installed library from pkg-config."""
+    def flags(self, *options, name="ringgrad"):
+        """Returns flags of an installed library from pkg-config."""
         if not shutil.which("pkg-config"):
             self.skipTest("expected pkg-config, got none (Debian: pkg-config)")
         path = os.pathsep.join([str(self.pc.parent), os.environ.get("PKG_CONFIG_PATH", "")])
-        return shlex.split(self.succeed(["pkg-config", *options, "ringgrad"], PKG_CONFIG_PATH=path))
+        return shlex.split(self.succeed(["pkg-config", *options, name], PKG_CONFIG_PATH=path))
 
     def compile(self, compiler, source, program):
         """Compiles and links a program without optimization, and returns its path."""
@@ -68,10 +71,10 @@ class InstallTest(job.JobTest):
         lib = self.lib.relative_to(self.prefix)
         doc = ["LICENSE", "README.md", *(f"{folder}/README.md" for folder in FOLDERS), "models/train_digits_angles.cpp",
                "par/channels.md", "data/channels.md", "tools/pictures/report.png",
-               *(f"models/examples/{name}" for name in ("mlp.cpp", "own_network.cpp", "own_network.h", "own_sweep.cpp",
-                                                        "quick94.cpp"))]
+               *(f"models/examples/{name}" for name in ("classify.c", "mlp.cpp", "own_network.cpp", "own_network.h",
+                                                        "own_sweep.cpp", "quick94.cpp"))]
         tools = [f"tools/{name}" for name in ("get_cifar10.sh", "monitor", "run.sh")]
-        expected = [f"{lib}/libringgrad.a", f"{lib}/pkgconfig/ringgrad.pc", *(f"bin/{name}" for name in PROGRAMS),
+        expected = [*(f"{lib}/{name}" for name in LIBRARY), *(f"bin/{name}" for name in PROGRAMS),
                     *(f"share/doc/ringgrad/{name}" for name in doc), *(f"share/ringgrad/{name}" for name in tools),
                     *(f"share/ringgrad/models/run/page/{name}" for name in PAGE)]
         self.assertEqual(sorted(files), sorted(expected))
@@ -97,6 +100,19 @@ class InstallTest(job.JobTest):
         for name, arguments in EXAMPLES.items():
             program = self.compile(COMPILERS[0], ROOT / "models" / "examples" / f"{name}.cpp", name)
             self.succeed([str(program), *arguments])
+
+    def test_bindings(self):
+        run = self.train(1, "tiny", *job.TINY, "--steps", "1")
+        image = self.folder / "image.png"
+        image.write_bytes(job.png(job.SIDE, job.SIDE, bytes(3 * job.SIDE * job.SIDE)))
+        program, flags = self.folder / "classify", self.flags("--cflags", "--libs", name="ringgrad_predict")
+        # The build has a C++ compiler, which can compile C, too.
+        self.succeed([*COMPILERS[0], "-x", "c", str(ROOT / "models" / "examples" / "classify.c"), "-x", "none", "-o",
+                      str(program), *flags])
+        label = self.succeed([str(program), str(run), str(image)], LD_LIBRARY_PATH=str(self.lib)).split("\t")[1]
+        script = "import ringgrad, sys; print(ringgrad.Model(sys.argv[1]).predict(sys.argv[2])[0]['class'])"
+        self.assertEqual(self.succeed([sys.executable, "-c", script, str(run), str(image)], PYTHONPATH=str(self.lib)),
+                         label + "\n")
 
     def test_own_headers(self):
         own = self.folder / "core"

@@ -1,0 +1,187 @@
+// See ringgrad.h.
+#include "ringgrad/models/bindings/ringgrad.h"
+
+#include "ringgrad/core/cpu/cpu_scope.h"
+#include "ringgrad/data/image_folder.h"
+#include "ringgrad/models/run/predictor.h"
+
+#include <algorithm>
+#include <cstring>
+#include <mutex>
+
+struct rg_model {
+    rg_model(const rg::TensorFile& file, int threads)
+        : pool(threads ? threads : rg::available_cores()), predictor(file) {}
+
+    std::mutex in_use; // the pool runs the tasks of one call at a time, and a plan has one set of buffers
+    rg::ThreadPool pool;
+    const rg::Context context{.threads = &pool};
+    rg::Predictor predictor;
+};
+
+namespace {
+
+using namespace rg;
+
+constexpr size_t kMostImages = 256; // in a batch
+constexpr int kMostThreads = 4096, kMostPixels = 1 << 16;
+
+// Of a fixed size, so that an error that tells of too little memory needs none.
+thread_local char last_error[4096] = "";
+
+void set_last_error(const char* text) {
+    const size_t size = std::min(std::strlen(text), sizeof last_error - 1);
+    std::memcpy(last_error, text, size);
+    last_error[size] = '\0';
+}
+
+/// Returns the result of `f`, or `failed` if it throws.
+template <class R, class F>
+R guarded(R failed, F f) noexcept {
+    try {
+        return f();
+    } catch (const std::bad_alloc&) {
+        set_last_error("memory: expected enough for this model and its images, got less");
+    } catch (const std::exception& error) {
+        set_last_error(error.what());
+    } catch (...) {
+        set_last_error("ringgrad: expected an Error, got another exception");
+    }
+    return failed;
+}
+
+void check(const void* pointer, const char* what) { RG_CHECK(pointer, what, ": expected a pointer to it, got NULL"); }
+
+rg_model* opened(const TensorFile& file, int threads) {
+    RG_CHECK(threads >= 0 && threads <= kMostThreads, "threads: expected 0 to ", kMostThreads, ", got ", threads);
+    return new rg_model(file, threads);
+}
+
+/// Returns get(predictor), or -1 if there is no model.
+template <class F>
+auto property(const rg_model* model, F get) {
+    return guarded(-1, [&] {
+        check(model, "model");
+        return int(get(model->predictor));
+    });
+}
+
+/// Returns the text of element `index` of a list.
+template <class List, class F>
+const char* element(const rg_model* model, List Predictor::*list, int index, const char* what, F text) {
+    return guarded<const char*>(nullptr, [&] {
+        check(model, "model");
+        const auto& elements = model->predictor.*list;
+        RG_CHECK(index >= 0 && index < std::ssize(elements), what, ": expected an index below ", elements.size(),
+                 ", got ", index);
+        return text(elements[size_t(index)]).c_str();
+    });
+}
+
+/// Writes the outputs for n images. part(begin, count) predicts for some of them.
+template <class F>
+int predict(rg_model* model, size_t n, float* outputs, size_t output_count, F part) {
+    check(outputs, "outputs");
+    const std::lock_guard lock(model->in_use);
+    const ContextScope scope(model->context);
+    const Predictor& predictor = model->predictor;
+    const size_t classes = predictor.classes.size(), row = classes + predictor.targets.size();
+    RG_CHECK(n > 0, "predict: expected at least one image, got none");
+    RG_CHECK(output_count % row == 0 && output_count / row == n, "predict: expected room for ", row,
+             " outputs for each of ", n, " images, got ", output_count);
+    for (size_t begin = 0; begin < n; begin += kMostImages) {
+        const size_t count = std::min(n - begin, kMostImages);
+        const Predictor::Outputs results = part(begin, count);
+        for (size_t i = 0; i < count; ++i) {
+            const auto scores = results.scores.span<float>().subspan(i * classes, classes);
+            outputs = std::copy(scores.begin(), scores.end(), outputs);
+            for (const Tensor& target : results.targets) *outputs++ = target.span<float>()[i];
+        }
+    }
+    return 0;
+}
+
+} // namespace
+
+rg_model* rg_open(const char* path, int threads) {
+    return guarded<rg_model*>(nullptr, [&] {
+        check(path, "path");
+        return opened(load_model(path), threads);
+    });
+}
+
+rg_model* rg_open_memory(const void* file, size_t size, int threads) {
+    return guarded<rg_model*>(nullptr, [&] {
+        check(file, "file");
+        return opened(decode_model({static_cast<const char*>(file), size}, "model in memory"), threads);
+    });
+}
+
+void rg_close(rg_model* model) { delete model; }
+
+int rg_height(const rg_model* model) {
+    return property(model, [](const Predictor& p) { return p.task.height; });
+}
+int rg_width(const rg_model* model) {
+    return property(model, [](const Predictor& p) { return p.task.width; });
+}
+int rg_channels(const rg_model* model) {
+    return property(model, [](const Predictor& p) { return p.task.channels; });
+}
+int rg_class_count(const rg_model* model) {
+    return property(model, [](const Predictor& p) { return p.classes.size(); });
+}
+int rg_target_count(const rg_model* model) {
+    return property(model, [](const Predictor& p) { return p.targets.size(); });
+}
+
+const char* rg_class_name(const rg_model* model, int index) {
+    return element(
+        model, &Predictor::classes, index, "class", [](const std::string& name) -> auto& { return name; });
+}
+const char* rg_target_name(const rg_model* model, int index) {
+    return element(
+        model, &Predictor::targets, index, "target", [](const Target& t) -> auto& { return t.name; });
+}
+const char* rg_target_unit(const rg_model* model, int index) {
+    return element(
+        model, &Predictor::targets, index, "target", [](const Target& t) -> auto& { return t.unit; });
+}
+
+int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int width, int channels, float* outputs,
+               size_t output_count) {
+    return guarded(-1, [&] {
+        check(model, "model");
+        check(pixels, "pixels");
+        Predictor& predictor = model->predictor;
+        const ImageTask& task = predictor.task;
+        const bool as_they_are = height == task.height && width == task.width && channels == task.channels;
+        RG_CHECK(as_they_are || (height >= 1 && height <= kMostPixels && width >= 1 && width <= kMostPixels &&
+                                 channels >= 1 && channels <= 4),
+                 "predict: expected images of 1 to ", kMostPixels, " x 1 to ", kMostPixels,
+                 " pixels of 1 to 4 channels, got ", height, " x ", width, " of ", channels);
+        const size_t bytes = size_t(height) * size_t(width) * size_t(channels);
+        return predict(model, n, outputs, output_count, [&](size_t begin, size_t count) {
+            const std::span part(pixels + begin * bytes, count * bytes);
+            if (as_they_are) return predictor.predict(part);
+            return predictor.predict(int64_t(count), [&](int64_t i) {
+                const auto image = part.subspan(size_t(i) * bytes, bytes);
+                return data::Image{width, height, channels, 8, {image.begin(), image.end()}};
+            });
+        });
+    });
+}
+
+int rg_predict_file(rg_model* model, const void* file, size_t size, float* outputs, size_t output_count) {
+    return guarded(-1, [&] {
+        check(model, "model");
+        check(file, "file");
+        return predict(model, 1, outputs, output_count, [&](size_t, size_t) {
+            return model->predictor.predict(1, [&](int64_t) {
+                return data::decode_image({static_cast<const uint8_t*>(file), size}, "image in memory");
+            });
+        });
+    });
+}
+
+const char* rg_last_error(void) { return last_error; }

@@ -1,0 +1,66 @@
+// ringgrad in C, and in every language that can call C: predicts with a trained model on the CPU.
+//
+//     rg_model* model = rg_open("runs/flowers", 0);
+//     float outputs[5]; // for one image: a probability for each class, then the targets, if the model has any
+//     if (!model || rg_predict_file(model, jpeg, jpeg_size, outputs, 5) < 0) puts(rg_last_error());
+//     rg_close(model);
+//
+// Functions that return a pointer return NULL on failure, and those that return an int, -1. rg_last_error() says what
+// was wrong. A NULL argument is an error. No C++ exception leaves a function, and none of them prints or exits.
+//
+// A program may use several models at the same time. If several threads use the same one, their predictions wait for
+// each other; models of their own run in parallel. Open models after fork(), since a child has no threads.
+//
+// Link libringgrad_predict.so, or for a static program libringgrad.a and the C++ library. Neither needs MPI or CUDA.
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct rg_model rg_model;
+
+/// Loads a model: model.safetensors in a run's folder, or any safetensors file or checkpoint of a network that ringgrad
+/// knows. Its predictions use `threads` threads, the caller's included, or one per available core if that is 0.
+rg_model* rg_open(const char* path, int threads);
+/// Loads a model from the `size` bytes of its file. They are no longer needed after the call.
+rg_model* rg_open_memory(const void* file, size_t size, int threads);
+/// Frees a model. Does nothing for NULL.
+void rg_close(rg_model* model);
+
+/// Return the size and the number of channels (1 grey, 3 RGB) of the images that the network takes.
+int rg_height(const rg_model* model);
+int rg_width(const rg_model* model);
+int rg_channels(const rg_model* model);
+
+/// Return the number of classes, at least 1, and the name of one. A name lives as long as the model.
+int rg_class_count(const rg_model* model);
+const char* rg_class_name(const rg_model* model, int index);
+
+/// Return the number of targets, often 0, and the name and the unit of one. A target is a number that the network
+/// predicts in addition to the class, such as an angle in degrees.
+int rg_target_count(const rg_model* model);
+const char* rg_target_name(const rg_model* model, int index);
+const char* rg_target_unit(const rg_model* model, int index);
+
+/// Predicts for n images of the same size: pixels[n][height][width][channels] with 1 (grey), 2 (grey and alpha), 3
+/// (RGB) or 4 (RGBA) channels, or with those of the network. Images of another size or with other channels than the
+/// network's are resized, cropped and converted as in a training with --size. Writes outputs[n][classes + targets]: for
+/// each image a probability for each class, and then the value of each target. `output_count` is the number of floats,
+/// n * (classes + targets). Returns 0, or -1 if a number is wrong or a result is not finite; then the outputs are
+/// undefined. Each n up to 256 has its own plan, so that the first prediction for an n takes longer.
+int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int width, int channels, float* outputs,
+               size_t output_count);
+/// Predicts for one image, from the `size` bytes of a PNG or a JPEG file. `output_count` is classes + targets.
+int rg_predict_file(rg_model* model, const void* file, size_t size, float* outputs, size_t output_count);
+
+/// Returns what was wrong in the last call that failed on this thread, or "" if none has. The text is valid until
+/// another call fails on this thread.
+const char* rg_last_error(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,205 @@
+# Tests the C and Python bindings: a static C program, libringgrad_predict.so and ringgrad.py predict like `predict`.
+#
+# Called with the build folder, the path of mpiexec (unused), and the compiler command of the build.
+import json
+import pathlib
+import random
+import re
+import shutil
+import sys
+
+import job
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+COMPILER = sys.argv[3:]
+LIBRARY = job.BUILD / "libringgrad_predict.so"
+MAX_STATIC = 5_000_000  # bytes of a static program that predicts, stripped
+# Predictions of several images at a time may round sums differently from those of one.
+CLOSE = 1e-5
+
+# Prints the results for a list of images, which are given in each way that Model.predict() takes.
+SCRIPT = """
+import json, pathlib, sys
+import ringgrad
+model = ringgrad.Model(sys.argv[1])
+same = ringgrad.Model((pathlib.Path(sys.argv[1]) / "model.safetensors").read_bytes(), threads=1)
+height, width, channels, *paths = json.loads(sys.argv[2])
+pixels = memoryview(pathlib.Path(paths[0] + ".raw").read_bytes())
+contents = [pathlib.Path(path).read_bytes() for path in paths]
+print(json.dumps({
+    "classes": model.classes, "targets": model.targets, "shape": [model.height, model.width, model.channels],
+    "paths": model.predict(paths), "bytes": same.predict(contents), "one": model.predict(pathlib.Path(paths[0])),
+    "pixels": same.predict(pixels.cast("B", (height, width, channels))),
+    "batch": model.predict(memoryview(pixels.tobytes() * 3).cast("B", (3, height, width, channels)))}))
+"""
+
+# Prints the error of each of these expressions.
+ERRORS = """
+import array, pathlib, sys
+import ringgrad
+Model, run = ringgrad.Model, sys.argv[1]
+content = pathlib.Path(run, "model.safetensors").read_bytes()
+model = Model(run)
+for expression in sys.argv[2:]:
+    try:
+        print("no error:", eval(expression))
+    except (ringgrad.Error, OSError) as error:
+        print(error)
+"""
+
+
+class BindingsTest(job.JobTest):
+    def setUp(self):
+        super().setUp()
+        self.run_folder = self.train(1, "tiny", *job.TINY, "--steps", "2")
+
+    def write_images(self):
+        """Writes PNGs of the network's size, of another size, and in grey. Returns their paths."""
+        paths = []
+        for i, (width, height, channels) in enumerate(((32, 32, 3), (50, 40, 3), (32, 64, 1))):
+            samples = random.Random(i).randbytes(width * height * channels)
+            paths.append(str(self.folder / f"{i}.png"))
+            pathlib.Path(paths[-1]).write_bytes(job.png(width, height, samples, 2 if channels == 3 else 0))
+            pathlib.Path(paths[-1] + ".raw").write_bytes(samples)
+        return paths
+
+    def predictions(self, *arguments):
+        """Returns the lines of `predict --json` for all classes."""
+        lines = self.succeed([str(job.BUILD / "predict"), *map(str, arguments), "--json", "--top", "100"]).splitlines()
+        return [json.loads(line) for line in lines]
+
+    def python(self, script, *arguments, **environment):
+        return self.succeed([sys.executable, "-c", script, *map(str, arguments)], PYTHONPATH=str(job.BUILD),
+                            PYTHONDONTWRITEBYTECODE="1", **environment)
+
+    def check_same(self, results, expected):
+        """Compares results of ringgrad.py with those of `predict`."""
+        self.assertEqual(len(results), len(expected))
+        for result, line in zip(results, expected):
+            best = line["best"][0]
+            self.assertEqual(result["class"], best["class"])
+            self.assertAlmostEqual(result["score"], best["score"], delta=CLOSE)
+            scores = {entry["class"]: entry["score"] for entry in line["best"]}
+            self.assertEqual(len(result["scores"]), len(scores))
+            for name, score in zip(job.CLASSES, result["scores"]):
+                self.assertAlmostEqual(score, scores[name], delta=CLOSE)
+
+    def test_python(self):
+        paths = self.write_images()
+        expected = self.predictions(self.run_folder, *paths)
+        out = json.loads(self.python(SCRIPT, self.run_folder, json.dumps([32, 32, 3, *paths])))
+        self.assertEqual((out["classes"], out["targets"], out["shape"]), (job.CLASSES, [], [32, 32, 3]))
+        self.check_same(out["paths"], expected)
+        self.check_same(out["bytes"], expected)
+        self.check_same(out["one"], expected[:1])
+        self.check_same(out["pixels"], expected[:1])
+        self.check_same(out["batch"], expected[:1] * 3)
+
+    def test_numpy(self):
+        try:
+            import numpy  # noqa: F401
+        except ImportError:
+            self.skipTest("expected NumPy, got none")
+        paths = self.write_images()
+        script = """import json, numpy, pathlib, ringgrad, sys
+images = numpy.fromfile(sys.argv[2] + ".raw", numpy.uint8).reshape(32, 32, 3)
+flipped = images[:, ::-1][:, ::-1]  # not contiguous
+print(json.dumps(ringgrad.Model(sys.argv[1]).predict([images, flipped, numpy.stack([images] * 2)])))"""
+        self.check_same(json.loads(self.python(script, self.run_folder, paths[0])),
+                        self.predictions(self.run_folder, paths[0]) * 4)
+
+    def test_targets(self):
+        self.succeed([str(job.BUILD / "train_digits_angles"), "--steps", "1", "--no-compare", "--run-name", "angles"])
+        path = self.folder / "digit.png"
+        path.write_bytes(job.png(28, 28, random.Random(1).randbytes(28 * 28), 0))
+        expected = self.predictions(self.runs / "angles", path)[0]["targets"]
+        script = "import json, ringgrad, sys; print(json.dumps(ringgrad.Model(sys.argv[1]).predict(sys.argv[2])))"
+        targets = json.loads(self.python(script, self.runs / "angles", path))[0]["targets"]
+        self.assertEqual(targets.keys(), expected.keys())
+        for name, value in expected.items():
+            self.assertAlmostEqual(targets[name], value, delta=abs(value) * CLOSE)
+
+    def test_readme_script(self):
+        script = re.search(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[1]
+        paths = self.write_images()
+        lines = self.python(script, self.run_folder, *paths).splitlines()
+        for line, path, expected in zip(lines, paths, self.predictions(self.run_folder, *paths), strict=True):
+            self.assertEqual(line.split()[:2], [path, expected["best"][0]["class"]])
+
+    def test_errors(self):
+        paths = self.write_images()
+        pathlib.Path(self.folder, "text.gif").write_bytes(b"GIF89a" + bytes(20))
+        for expression, message in (
+                ("Model('/no/such/run')", "/no/such/run"),
+                ("Model(content[:-1])", "model in memory"),
+                ("Model(content[:50])", "the file is cut short: copy or write it again"),
+                ("Model(b'no tensors, but longer')", "is a safetensors file"),
+                ("Model(run, threads=-1)", "threads: expected 0 to 4096, got -1"),
+                ("model.predict('missing.png')", "missing.png"),
+                ("model.predict('text.gif')", "text.gif: expected a PNG or a JPEG, got GIF"),
+                (f"model.predict(pathlib.Path({paths[0]!r}).read_bytes()[:100])", "image in memory"),
+                ("model.predict(3.5)", "expected a path, bytes, an array of bytes or a list of these, got float"),
+                ("model.predict(memoryview(bytes(12)).cast('B', (3, 4)))", "got [3, 4] of format B"),
+                ("model.predict(memoryview(bytes(48)).cast('f', (2, 2, 3)))", "of format f"),
+                ("model.predict(memoryview(bytes(10)).cast('B', (1, 2, 5)))", "got 1 x 2 of 5")):
+            out = self.python(ERRORS, self.run_folder, expression)
+            self.assertIn(message, out, expression)
+            self.assertEqual(out.count("\n"), 1, out)
+            self.assertNotIn("no error", out)
+        # A network that ringgrad.py cannot know
+        self.succeed([str(job.BUILD / "own_network"), "--steps", "1", "--run-name", "own"])
+        self.assertIn("expected a network that this program knows, got own",
+                      self.python(ERRORS, self.run_folder, f"Model({str(self.runs / 'own')!r})"))
+
+    def test_finds_the_library(self):
+        alone = self.folder / "alone"
+        alone.mkdir()
+        shutil.copy(ROOT / "models" / "bindings" / "ringgrad.py", alone)
+        command = [sys.executable, "-c", "import ringgrad"]
+        result = self.run_command(command, PYTHONPATH=str(alone))
+        self.assertIn("ringgrad.Error: ringgrad: expected libringgrad_predict.so beside", result.err)
+        self.succeed(command, PYTHONPATH=str(alone), RG_LIBRARY=str(LIBRARY))
+        shutil.copy(LIBRARY, alone)
+        self.succeed(command, PYTHONPATH=str(alone))
+
+    def compile(self, name, *options):
+        """Compiles the C example. The build has a C++ compiler, which can compile C, too."""
+        program = self.folder / name
+        models = ROOT / "models"
+        self.succeed([*COMPILER, "-O2", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{models / 'bindings'}",
+                      "-x", "c", "-std=c99", str(models / "examples" / "classify.c"), "-x", "none",
+                      "-o", str(program), f"-L{job.BUILD}", *options])
+        return program
+
+    def check_program(self, program, **environment):
+        paths = self.write_images()
+        lines = self.succeed([str(program), str(self.run_folder), *paths], **environment).splitlines()
+        for line, path, expected in zip(lines, paths, self.predictions(self.run_folder, *paths), strict=True):
+            name, label, score = line.split("\t")
+            self.assertEqual((name, label), (path, expected["best"][0]["class"]))
+            self.assertAlmostEqual(float(score), expected["best"][0]["score"], delta=CLOSE)
+        self.refuse([str(program), str(self.folder)], "expected MODEL IMAGE...", **environment)
+        self.refuse([str(program), "/no/run", *paths], "/no/run", **environment)
+        self.refuse([str(program), str(self.run_folder), __file__], "expected a PNG or a JPEG", **environment)
+
+    def test_static_program(self):
+        source = self.folder / "empty.cpp"
+        source.write_text("int main() {}\n")
+        if self.run_command([*COMPILER, "-static", str(source), "-o", str(self.folder / "empty")]).code != 0:
+            self.skipTest("expected static libraries of the system, got none")
+        program = self.compile("static", "-static", "-s", "-lringgrad", "-Wl,--gc-sections")
+        self.assertLess(program.stat().st_size, MAX_STATIC)
+        self.check_program(program)
+
+    def test_shared_library(self):
+        self.check_program(self.compile("shared", "-lringgrad_predict"), LD_LIBRARY_PATH=str(job.BUILD))
+        needed = re.findall(r"\(NEEDED\).*\[(.*)\]", self.succeed(["readelf", "-dW", str(LIBRARY)]))
+        unexpected = [name for name in needed if not re.match(r"lib(c|m|stdc\+\+|gcc_s|pthread)\.so|ld-linux", name)]
+        self.assertEqual(unexpected, [])  # neither MPI nor CUDA
+        symbols = self.succeed(["readelf", "--dyn-syms", "-W", str(LIBRARY)])
+        exported = re.findall(r"(?:GLOBAL|WEAK|UNIQUE) +DEFAULT +(?!UND|ABS)\d+ ([^@\s]+)", symbols)
+        declared = re.findall(r"\b(rg_\w+)\(", (ROOT / "models" / "bindings" / "ringgrad.h").read_text())
+        self.assertEqual(sorted(exported), sorted(set(declared)))
+
+
+job.main()

@@ -1,0 +1,220 @@
+// Tests the C functions of models/bindings. tests/e2e/bindings.py tests them from C and Python programs.
+#include "ringgrad/models/bindings/ringgrad.h"
+
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/rng.h"
+#include "ringgrad/data/png.h"
+#include "ringgrad/data/resize.h"
+#include "ringgrad/models/nets/state_dict.h"
+#include "ringgrad/models/run/model_file.h"
+#include "ringgrad/tests/temp_dir.h"
+
+#include <doctest/doctest.h>
+
+#include <thread>
+
+namespace rg {
+namespace {
+
+/// Returns the bytes of the file of an untrained network.
+std::string model_bytes(const std::string& net, int64_t side, int64_t channels, int classes) {
+    NetworkChoice choice({net});
+    Options options("test", "");
+    choice.declare(options);
+    options.parse(net == "cifar" ? std::vector<std::string>{"--width=4", "--depth=1"} : std::vector<std::string>{});
+    data::ImageSet images{.height = side, .width = side, .channels = channels};
+    for (int i = 0; i < classes; ++i) images.classes.push_back(cat("class ", i));
+    std::vector<Target> targets;
+    if (net == "digits-angles") targets.push_back({"angle", "degrees"});
+    return encode_tensors(state_dict(choice.make(task_of(images, 7))->parameters),
+                          describe_model(choice.describe(), images, {}, targets));
+}
+
+std::vector<uint8_t> random_pixels(size_t count) {
+    std::vector<uint8_t> pixels(count);
+    Rng rng(3, Purpose::test);
+    for (uint8_t& pixel : pixels) pixel = uint8_t(rng.next());
+    return pixels;
+}
+
+/// Returns the outputs that rg_predict() should have, from the plain network: [n][classes + targets].
+std::vector<float> expected_outputs(const std::string& model, const std::vector<uint8_t>& pixels) {
+    const TensorFile file = decode_tensors(model, "model");
+    const ImageTask task = stored_task(file);
+    const int64_t n = std::ssize(pixels) / (task.height * task.width * task.channels);
+    const Tensor x = Tensor::on_host({n, task.height, task.width, task.channels});
+    for (size_t i = 0; i < pixels.size(); ++i) x.data<float>()[i] = float(pixels[i]) / 255;
+    std::vector<Tensor> outputs = make_network(file)->outputs(x, Mode::evaluate);
+    outputs[0] = softmax(outputs[0]);
+    std::vector<float> rows;
+    for (int64_t i = 0; i < n; ++i)
+        for (const Tensor& output : outputs) {
+            const int64_t width = output.numel() / n;
+            rows.insert(rows.end(), output.data<float>() + i * width, output.data<float>() + (i + 1) * width);
+        }
+    return rows;
+}
+
+/// Throws unless the outputs agree up to the rounding of fused ops. Targets may be large.
+void check_close(const std::vector<float>& outputs, const std::vector<float>& expected) {
+    REQUIRE(outputs.size() == expected.size());
+    for (size_t i = 0; i < outputs.size(); ++i) CHECK(outputs[i] == doctest::Approx(expected[i]).epsilon(1e-4));
+}
+
+/// Closes a model at the end of the scope.
+struct Model {
+    explicit Model(const std::string& bytes, int threads = 1)
+        : handle(rg_open_memory(bytes.data(), bytes.size(), threads)) {}
+    ~Model() { rg_close(handle); }
+    Model(const Model&) = delete;
+    Model& operator=(const Model&) = delete;
+    rg_model* const handle;
+};
+
+/// Returns the error of a call that has failed.
+std::string error_after(int result) { return result == -1 ? rg_last_error() : "no error"; }
+std::string error_after(const void* result) { return result ? "no error" : rg_last_error(); }
+
+} // namespace
+
+TEST_SUITE("models") {
+    TEST_CASE("bindings: describe a model and predict, from a file, from memory and from image files") {
+        for (const std::string& bytes : {model_bytes("cifar", 8, 3, 5), model_bytes("digits-angles", 28, 1, 3)}) {
+            const TempDir dir;
+            write_file_atomic(dir / "model.safetensors", bytes);
+            rg_model* const of_folder = rg_open(dir.path().c_str(), 2);
+            REQUIRE(of_folder);
+            const Model of_memory(bytes);
+            REQUIRE(of_memory.handle);
+            const bool angles = rg_target_count(of_folder) == 1;
+            const int side = angles ? 28 : 8, channels = angles ? 1 : 3, classes = angles ? 3 : 5, row = angles ? 4 : 5;
+            for (rg_model* const model : {of_folder, of_memory.handle}) {
+                CHECK(rg_height(model) == side);
+                CHECK(rg_width(model) == side);
+                CHECK(rg_channels(model) == channels);
+                CHECK(rg_class_count(model) == classes);
+                CHECK(std::string(rg_class_name(model, 2)) == "class 2");
+                CHECK(rg_target_count(model) == (angles ? 1 : 0));
+                if (angles) CHECK(std::string(rg_target_name(model, 0)) == "angle");
+                if (angles) CHECK(std::string(rg_target_unit(model, 0)) == "degrees");
+                const std::vector<uint8_t> pixels = random_pixels(size_t(3 * side * side * channels));
+                const std::vector<float> expected = expected_outputs(bytes, pixels);
+                std::vector<float> outputs(size_t(3 * row));
+                CHECK(rg_predict(model, pixels.data(), 3, side, side, channels, outputs.data(), outputs.size()) == 0);
+                check_close(outputs, expected);
+                const std::vector<uint8_t> png =
+                    data::encode_png(side, side, channels, {pixels.data(), pixels.size() / 3});
+                outputs.resize(size_t(row));
+                CHECK(rg_predict_file(model, png.data(), png.size(), outputs.data(), outputs.size()) == 0);
+                check_close(outputs, {expected.begin(), expected.begin() + row});
+            }
+            rg_close(of_folder);
+        }
+    }
+
+    TEST_CASE("bindings: predict for any number of images, and convert those of another size") {
+        const std::string bytes = model_bytes("cifar", 8, 3, 2);
+        const Model model(bytes, 2);
+        const std::vector<uint8_t> many = random_pixels(300 * 8 * 8 * 3);
+        std::vector<float> outputs(300 * 2);
+        CHECK(rg_predict(model.handle, many.data(), 300, 8, 8, 3, outputs.data(), outputs.size()) == 0);
+        check_close(outputs, expected_outputs(bytes, many));
+        const data::Image photo{20, 10, 4, 8, random_pixels(10 * 20 * 4)};
+        outputs.resize(2);
+        CHECK(rg_predict(model.handle, photo.pixels.data(), 1, 10, 20, 4, outputs.data(), 2) == 0);
+        check_close(outputs, expected_outputs(bytes, data::fit(data::to_u8(photo, 3), 8, 8).pixels));
+    }
+
+    TEST_CASE("bindings: refuse wrong arguments and files") {
+        CHECK(error_after(rg_open(nullptr, 0)) == "path: expected a pointer to it, got NULL");
+        CHECK(error_after(rg_open_memory(nullptr, 1, 0)) == "file: expected a pointer to it, got NULL");
+        CHECK(contains(error_after(rg_open("/nothing/here", 0)), "/nothing/here"));
+        rg_close(nullptr);
+        const std::string bytes = model_bytes("cifar", 8, 3, 2);
+        const auto refused = [](const std::string& file) { return error_after(Model(file).handle); };
+        CHECK(contains(refused(""), "got a file of 0; the file is cut short"));
+        CHECK(contains(refused(bytes.substr(0, bytes.size() - 1)), "model in memory"));
+        CHECK(contains(refused(bytes.substr(0, 100)), "the file is cut short"));
+        CHECK(contains(refused(std::string(1000, 'x')), "is a safetensors file"));
+        CHECK(contains(refused(encode_tensors({}, {})), "expected metadata image, got none"));
+        TensorFile unknown = decode_tensors(bytes, "");
+        for (auto& [key, text] : unknown.metadata)
+            if (key == "network") text = R"({"name": "no"})";
+        CHECK(contains(refused(encode_tensors(unknown.tensors, unknown.metadata)), "this program knows, got no"));
+        CHECK(error_after(Model(bytes, -1).handle) == "threads: expected 0 to 4096, got -1");
+
+        for (const auto number : {rg_height, rg_width, rg_channels, rg_class_count, rg_target_count})
+            CHECK(error_after(number(nullptr)) == "model: expected a pointer to it, got NULL");
+        for (const auto text : {rg_class_name, rg_target_name, rg_target_unit})
+            CHECK(error_after(text(nullptr, 0)) == "model: expected a pointer to it, got NULL");
+        const Model open(bytes);
+        rg_model* const model = open.handle;
+        CHECK(error_after(rg_class_name(model, 2)) == "class: expected an index below 2, got 2");
+        CHECK(error_after(rg_class_name(model, -1)) == "class: expected an index below 2, got -1");
+        CHECK(error_after(rg_target_name(model, 0)) == "target: expected an index below 0, got 0");
+
+        const std::vector<uint8_t> pixels(8 * 8 * 3);
+        float outputs[4];
+        const auto predict = [](rg_model* m, const uint8_t* p, size_t n, int h, int w, int c, float* out, size_t size) {
+            return error_after(rg_predict(m, p, n, h, w, c, out, size));
+        };
+        CHECK(contains(predict(nullptr, pixels.data(), 1, 8, 8, 3, outputs, 2), "model: "));
+        CHECK(contains(predict(model, nullptr, 1, 8, 8, 3, outputs, 2), "pixels: "));
+        CHECK(contains(predict(model, pixels.data(), 1, 8, 8, 3, nullptr, 2), "outputs: "));
+        CHECK(contains(predict(model, pixels.data(), 0, 8, 8, 3, outputs, 0), "expected at least one image"));
+        CHECK(contains(predict(model, pixels.data(), 1, 0, 8, 3, outputs, 2), "got 0 x 8 of 3"));
+        CHECK(contains(predict(model, pixels.data(), 1, 8, -8, 3, outputs, 2), "got 8 x -8 of 3"));
+        CHECK(contains(predict(model, pixels.data(), 1, 8, 8, 5, outputs, 2), "got 8 x 8 of 5"));
+        CHECK(predict(model, pixels.data(), 1, 8, 8, 3, outputs, 4) ==
+              "predict: expected room for 2 outputs for each of 1 images, got 4");
+        CHECK(contains(predict(model, pixels.data(), 1, 8, 8, 3, outputs, 1), "got 1"));
+        CHECK(contains(predict(model, pixels.data(), SIZE_MAX, 8, 8, 3, outputs, 2), "got 2"));
+
+        const std::vector<uint8_t> png = data::encode_png(8, 8, 3, pixels);
+        const auto predict_file = [&](rg_model* m, const void* file, size_t size) {
+            return error_after(rg_predict_file(m, file, size, outputs, 2));
+        };
+        CHECK(contains(predict_file(nullptr, png.data(), png.size()), "model: "));
+        CHECK(contains(predict_file(model, nullptr, 1), "file: "));
+        CHECK(contains(predict_file(model, png.data(), 0), "expected a PNG or a JPEG"));
+        CHECK(contains(predict_file(model, png.data(), 40), "image in memory"));
+        CHECK(contains(predict_file(model, "GIF89a..........", 16), "got GIF (image in memory); convert it to PNG"));
+        CHECK(predict_file(model, png.data(), png.size()) == "no error"); // a failed call leaves the model usable
+        CHECK(std::string(rg_last_error()).find("got GIF") != std::string::npos);
+    }
+
+    TEST_CASE("bindings: threads have their own errors, and use models of their own or share one") {
+        constexpr int kThreads = 8, kCalls = 20;
+        const std::string bytes = model_bytes("cifar", 8, 3, 2);
+        const std::vector<uint8_t> pixels = random_pixels(8 * 8 * 3);
+        const std::vector<float> expected = expected_outputs(bytes, pixels);
+        const Model shared(bytes, 2);
+        struct Result {
+            std::vector<float> own = std::vector<float>(2), of_shared = std::vector<float>(2);
+            std::string error;
+        };
+        std::vector<Result> results(kThreads);
+        {
+            std::vector<std::jthread> threads;
+            for (int t = 0; t < kThreads; ++t)
+                threads.emplace_back([&, t] {
+                    Result& result = results[size_t(t)];
+                    const Model own(bytes, 1 + t % 2);
+                    for (int i = 0; i < kCalls; ++i) {
+                        rg_predict(own.handle, pixels.data(), 1, 8, 8, 3, result.own.data(), 2);
+                        rg_predict(shared.handle, pixels.data(), 1, 8, 8, 3, result.of_shared.data(), 2);
+                        result.error = error_after(rg_class_name(own.handle, 100 + t));
+                    }
+                });
+        }
+        for (int t = 0; t < kThreads; ++t) {
+            check_close(results[size_t(t)].own, expected);
+            check_close(results[size_t(t)].of_shared, expected);
+            CHECK(results[size_t(t)].error == cat("class: expected an index below 2, got ", 100 + t));
+        }
+        CHECK(!contains(rg_last_error(), "got 10")); // the other threads' errors
+    }
+}
+
+} // namespace rg
