@@ -1,11 +1,17 @@
-// Resizes images and takes views of them for compare_images.py, which compares the results with Pillow.
+// Resizes images and takes views of them for compare_images.py, and reads files for mixed_folder.py. These compare the
+// results with Pillow.
 //
 //     compare_images < REQUESTS > RESULTS
+//
+// The request "file PATH" reads a PNG or a JPEG. The result is a line "size HEIGHT WIDTH" and the bytes as RGB, or a
+// line with the error. The other requests change an image.
 //
 // A request is a line "FUNCTION ROWS COLUMNS CHANNELS HEIGHT WIDTH" and the bytes of the image. The function is resize,
 // fit, or view; then the six integers of a View follow in the line. The result is the bytes of the image of HEIGHT x
 // WIDTH.
 #include "ringgrad/core/cpu/augment.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/resize.h"
 
 #include <cmath>
@@ -26,7 +32,23 @@ std::vector<uint8_t> view_of(const data::Image& image, int64_t height, int64_t w
     return bytes;
 }
 
+void write(const std::vector<uint8_t>& bytes) { std::cout << data::as_text(bytes); }
+
+void answer_file() {
+    std::string path;
+    std::getline(std::cin >> std::ws, path);
+    try {
+        const data::Image image = data::to_u8(data::read_image(path), 3);
+        std::cout << "size " << image.height << " " << image.width << "\n";
+        write(image.pixels);
+    } catch (const Error& error) {
+        std::cout << printable(error.what()) << "\n";
+    }
+    std::cout.flush(); // the next request may depend on the answer
+}
+
 void answer(const std::string& function) {
+    if (function == "file") return answer_file();
     data::Image image;
     int64_t height = 0, width = 0;
     View view;
@@ -37,10 +59,9 @@ void answer(const std::string& function) {
     image.pixels.resize(size_t(image.height * image.width * image.channels));
     std::cin.read(reinterpret_cast<char*>(image.pixels.data()), std::streamsize(image.pixels.size()));
     RG_CHECK(std::cin, "compare_images: expected a request and its image, got the end of the input");
-    const std::vector<uint8_t> bytes = function == "view"  ? view_of(image, height, width, view)
-                                       : function == "fit" ? data::fit(image, height, width).pixels
-                                                           : data::resize(image, height, width).pixels;
-    std::cout.write(reinterpret_cast<const char*>(bytes.data()), std::streamsize(bytes.size()));
+    write(function == "view"  ? view_of(image, height, width, view)
+          : function == "fit" ? data::fit(image, height, width).pixels
+                              : data::resize(image, height, width).pixels);
 }
 
 } // namespace
