@@ -2,6 +2,7 @@
 //
 //     ./bench_data [--data DIR] [--threads N] [--seconds S]
 //     ./bench_data --images 100000 --pillow "python3 tools/bench/pillow_folder.py"
+//     ./bench_data --photos 8 --threads 1 --pillow "python3 tools/bench/pillow_folder.py"
 //
 // Prints a line of key=value pairs per case. Pipeline cases have two stages. `decode` turns stored bytes into an
 // ImageSet, here on one thread. For a folder it includes reads of the cached files. `batches` augments, normalises and
@@ -10,8 +11,8 @@
 // decoded pixels. In a build with libpng (-Dbench_libpng=enabled), libpng takes turns with our decoder on the same
 // files, and must give the same pixels. Figures are medians; those in *_max are the best.
 //
-// With --images or --pillow, it measures only how fast all threads list and load a folder of many PNGs. With --pillow,
-// Pillow does so in turn.
+// With --images, --photos or --pillow, it measures only how fast all threads list and load a folder of many PNGs, or of
+// photos as JPEGs. With --pillow, Pillow does so in turn.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/core/cpu/cpu_scope.h"
@@ -45,7 +46,7 @@ namespace {
 
 struct Settings {
     std::string data, size, pillow;
-    int64_t threads = 0, batch = 256, images = 0;
+    int64_t threads = 0, batch = 256, images = 0, photos = 0;
     double seconds = 2;
 };
 
@@ -267,11 +268,19 @@ void bench_png_files(const Settings& s, bool from_folder) {
 
 // ---- folder of many images ----
 
-/// Loads the folder --data, or a new one with s.images PNGs: the images of the sample again and again. With --pillow,
-/// Pillow does so in turn.
+/// Loads the folder --data, or a new one: s.photos JPEGs that Pillow makes, or s.images PNGs, which are the images of
+/// the sample again and again. With --pillow, Pillow does so in turn.
 void bench_many_files(const Settings& s) {
     const TempFolder made;
-    if (s.data.empty()) {
+    if (s.photos > 0) {
+        RG_CHECK(!s.pillow.empty() && s.data.empty(), "--photos: expected --pillow, which makes them, and no --data");
+        data::Image image = photo();
+        data::ImageSet set{s.photos, image.height, image.width, 3};
+        set.pixels = std::move(image.pixels), set.classes = {"photo"};
+        set.rows.resize(size_t(s.photos)), set.labels.resize(size_t(s.photos)); // the same image again and again
+        write_folders(set, made.path());
+        data::run_command(cat(s.pillow, " --jpeg ", data::shell_word(made.path())));
+    } else if (s.data.empty()) {
         const data::ImageSet sample = data::sample().train;
         std::vector<int64_t> indices(size_t(s.images), 0);
         for (size_t i = 0; i < indices.size(); ++i) indices[i] = int64_t(i) % sample.count;
@@ -312,7 +321,7 @@ void bench_many_files(const Settings& s) {
 }
 
 void run(const Settings& s) {
-    if (s.images > 0 || !s.pillow.empty()) return bench_many_files(s);
+    if (s.images > 0 || s.photos > 0 || !s.pillow.empty()) return bench_many_files(s);
     const bool records = !s.data.empty() && data::find_cifar(s.data) != data::CifarFolder::none;
     const bool folders = !s.data.empty() && !records;
     if (!folders) bench_cifar(s, records);
@@ -336,6 +345,10 @@ int run_program(int argc, const char* const* argv) {
              "measure only how fast a folder is loaded: --data, or a new one with this number of PNGs; 0: all other "
              "cases")
         .range(0, 1e7);
+    options
+        .add("photos", &s.photos,
+             "like --images, with this number of JPEGs of 1920 x 1080 pixels, which --pillow makes; 0: none")
+        .range(0, 1000);
     options.add("size", &s.size, "size to which the images of that folder are resized (default: as they are)")
         .metavar("H[xW]");
     options.add("pillow", &s.pillow, "command of tools/bench/pillow_folder.py, to load that folder with Pillow in turn")
