@@ -42,6 +42,8 @@ TensorFile decode_model(std::string_view bytes, const std::string& source) {
 }
 
 TensorFile load_model(std::string path) {
+    RG_CHECK(std::filesystem::exists(path), "expected a run's folder, a model or a checkpoint, got nothing (", path,
+             "); a training saves its model as RUN/model.safetensors");
     if (std::filesystem::is_directory(path)) {
         RG_CHECK(std::filesystem::exists(path + "/model.safetensors"),
                  "expected a run's folder with model.safetensors, got one without it (", path,

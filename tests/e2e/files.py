@@ -597,6 +597,7 @@ class Inspect(job.JobTest):
         self.refuse(program("inspect", short, "--raw", self.folder / "raw"), "short.png")
         self.assertFalse((self.folder / "raw").exists())
         self.refuse(program("inspect", "nothing"), "nothing")
+        self.refuse(program("predict", "nothing"), "expected a run's folder, a model or a checkpoint, got nothing (nothing)")
         self.refuse(program("inspect"), "FILE")
 
     def test_huge_files(self):
