@@ -104,7 +104,8 @@ Source open_source(const std::string& path, const LoadOptions& options) try {
     }
     const CpuScope all_cores;
     const std::string folder = source.path;
-    source.path = pack(folder, options, copy && copy->temporary(), source.locks.emplace_back(),
+    const std::string& shown = path.starts_with("pipe:") ? folder : path; // a command may contain a secret
+    source.path = pack(folder, shown, options, copy && copy->temporary(), source.locks.emplace_back(),
                        [&](PixelSink& sink) { return read_folder(folder, options, &sink); });
     return source;
 } catch (const fs::filesystem_error& error) {

@@ -192,7 +192,7 @@ Contents read_packed(const std::string& path) {
     const TensorFile& tail = file->tail();
     Contents contents;
     contents.kind = tail.text("kind"), contents.note = tail.text("note");
-    contents.folder = tail.text("source");
+    contents.path = tail.text("source");
     contents.sets.warnings = strings_of(tail.text("warnings"), "warnings");
     for (const auto& [name, set] : {std::pair("train", &contents.sets.train), {"test", &contents.sets.test}}) {
         const auto values = [&, part = name]<class T>(const char* what, std::vector<T>& to) {
@@ -217,7 +217,7 @@ Contents read_packed(const std::string& path) {
     return contents;
 }
 
-std::string pack(const std::string& folder, const LoadOptions& options, bool temporary,
+std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options, bool temporary,
                  std::shared_ptr<CacheLock>& lock, const std::function<Contents(PixelSink& sink)>& read) {
     const std::string cache = cache_folder(options.cache), whole = fs::canonical(folder).string();
     RG_CHECK(!fs::canonical(cache).string().starts_with(whole + "/"),
@@ -229,11 +229,10 @@ std::string pack(const std::string& folder, const LoadOptions& options, bool tem
                       name = cat(source, "-", hex(state), kPackedEnding), path = cache + "/" + name;
     lock = std::make_shared<CacheLock>(cat(cache, "/", source), [&] { return is_complete(path); });
     if (!lock->alone()) return path;
-    Writer writer(path, folder);
+    Writer writer(path, shown);
     const Contents contents = read(writer);
     RG_CHECK(state_of(whole) == state,
-             "cache: expected files that do not change while they are packed, got changes in ", folder,
-             "; start again");
+             "cache: expected files that do not change while they are packed, got changes in ", shown, "; start again");
     writer.finish(contents);
     for (const fs::directory_entry& entry : fs::directory_iterator(cache)) {
         const std::string other = entry.path().filename().string();

@@ -204,7 +204,7 @@ TEST_SUITE("data") {
             write_file_atomic(folder + "/test/ant/new.png", "new");
             return contents;
         };
-        CHECK(contains(error_of([&] { pack(folder, options_of(cache), false, lock, changed_meanwhile); }), "got changes in"));
+        CHECK(contains(error_of([&] { pack(folder, folder, options_of(cache), false, lock, changed_meanwhile); }), "got changes in"));
         lock.reset();
         CHECK(packed_files(cache).empty());
     }

@@ -127,6 +127,8 @@ class Cloud(job.JobTest):
         (self.images / f"{added}.png").write_bytes(content)
         self.assertEqual(self.trained(1, "changed", data, **aws), self.trained(1, "changed-disk", str(self.images)))
         self.assertEqual(len(server.gets), len(self.files) + 3)
+        described = self.succeed([job.BUILD / "inspect", self.folder / "cache-home" / "ringgrad"])
+        self.assertIn(f"images in {data}", described)
         out = self.succeed([job.BUILD / "predict", self.runs / "changed", data, "--quiet"], **aws)
         self.assertIn(f"{len(list(self.images.glob('test/*/*')))} images;", out)
 
