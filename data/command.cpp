@@ -184,6 +184,7 @@ void run_command(const std::string& command, const std::function<void(int64_t li
         const size_t before = error_text.size();
         if (!err.read(error_text)) return false;
         error_bytes += error_text.size() - before;
+        lines += std::count(error_text.begin() + std::ptrdiff_t(before), error_text.end(), '\n');
         if (error_text.size() > kErrorBytes) error_text.erase(0, error_text.size() - kErrorBytes);
         RG_CHECK(error_bytes <= kMaxErrors, "command: expected at most ", kMaxErrors,
                  " bytes on standard error, got more", last_line(error_text));
@@ -200,6 +201,7 @@ void run_command(const std::string& command, const std::function<void(int64_t li
     }
     // A background job may keep writing to standard error, so this reads at most about one pipe's capacity.
     for (const size_t end = error_bytes + err.capacity(); error_bytes < end && read_errors();) {}
+    if (poll) poll(lines);
     check_stop(); // the command may have failed because Ctrl-C in a terminal also ends it
     RG_CHECK(child.status() == 0, child.describe_end(), last_line(error_text));
 }

@@ -59,18 +59,34 @@ void check_end(const std::string& archive) {
              "expected the end of the archive, got a stream that is cut off");
 }
 
+/// Returns the bytes of all files below a folder that others change meanwhile.
+double bytes_below(const std::string& folder) {
+    double bytes = 0;
+    std::error_code gone;
+    for (fs::recursive_directory_iterator entry(folder, gone), end; entry != end; entry.increment(gone)) {
+        check_stop();
+        if (const uintmax_t size = entry->is_regular_file(gone) ? entry->file_size(gone) : 0; !gone)
+            bytes += double(size);
+    }
+    return bytes;
+}
+
 void unpack_stream(const std::string& command, const std::string& folder) {
     const std::string archive = folder + ".tar", part = folder + ".part";
     fs::remove_all(part);
     Progress progress(cat("copying ", kPipe, excerpt(command), " into ", folder));
     uintmax_t bytes = 0;
-    double last_growth = seconds_now();
+    const double begin = seconds_now();
+    double last_growth = begin;
     run_command(cat("(", command, "\n) > ", shell_word(archive)), [&](int64_t) {
         std::error_code none;
         if (const uintmax_t size = fs::file_size(archive, none); !none && size != bytes)
             bytes = size, last_growth = seconds_now();
         RG_CHECK(seconds_now() - last_growth < kSilence_s, "silent for ", kSilence_s, " s after ", bytes, " bytes");
-        progress.update([&] { return formatted("copying: %.0f MB", double(bytes) / 1e6); });
+        progress.update([&] {
+            const double mb = double(bytes) / 1e6;
+            return formatted("copying: %.0f MB, %.1f MB/s", mb, mb / (seconds_now() - begin));
+        });
     });
     check_end(archive);
     fs::create_directory(part);
@@ -97,12 +113,32 @@ std::string find_client() {
     fail("expected aws, s5cmd or rclone, got none of them (PATH is ", path, "); install one, e.g. Debian's awscli");
 }
 
+/// Runs the command of a client that prints a line for each of `files` files.
+void copy_objects(const std::string& command, int64_t files, const std::string& folder, Progress& progress) {
+    const double begin = seconds_now(), before = bytes_below(folder);
+    run_command(command, [&](int64_t lines) {
+        progress.update([&] {
+            const int64_t done = std::min(lines, files);
+            const double seconds = seconds_now() - begin, mb = std::max(0.0, bytes_below(folder) - before) / 1e6;
+            const double left = done > 0 ? double(files - done) / double(done) * seconds : 0;
+            return cat("copying: ", done, " of ", files, " files, ", formatted("%.1f MB/s", mb / seconds),
+                       done == 0    ? ""
+                       : left < 120 ? formatted(", %.0f s left", left)
+                                    : formatted(", %.0f min left", left / 60));
+        });
+    });
+}
+
 void synchronise(const std::string& url, const std::string& folder) {
     const std::string client = find_client();
     fs::create_directory(folder);
     Progress progress(cat("copying ", url, " into ", folder, " with ", client));
-    run_command(sync_command(client, url, folder),
-                [&](int64_t lines) { progress.update([&] { return cat("copying: ", lines, " files"); }); });
+    int64_t files = 0; // that are new, changed or gone
+    run_command(sync_command(client, url, folder, true), [&](int64_t lines) {
+        files = lines;
+        progress.update([&] { return cat("copying: ", files, " files found"); });
+    });
+    if (files > 0) copy_objects(sync_command(client, url, folder), files, folder, progress);
     check_unpacked(folder);
 }
 
@@ -122,21 +158,24 @@ std::string source_folder(const std::string& path, const std::string& cache) {
     return cat(cache_folder(cache), "/", formatted("%016llx", (unsigned long long)checksum(source)));
 }
 
-std::string sync_command(const std::string& client, const std::string& url, const std::string& folder) {
+std::string sync_command(const std::string& client, const std::string& url, const std::string& folder, bool dry_run) {
     RG_CHECK(url.starts_with(kS3) && url.size() > kS3.size() && url[kS3.size()] != '/',
              "expected s3://BUCKET/PREFIX, got ", excerpt(url));
     const std::string endpoint = variable("S3_ENDPOINT"), to = shell_word(folder);
     const std::string prefix = url.ends_with('/') ? url : url + "/";
     if (client == "aws")
-        return cat("aws s3 sync --delete --exact-timestamps --no-progress ", shell_word(prefix), " ", to,
-                   endpoint.empty() ? "" : cat(" --endpoint-url ", shell_word(endpoint)));
+        return cat("aws s3 sync --delete --exact-timestamps --no-progress ", dry_run ? "--dryrun " : "",
+                   shell_word(prefix), " ", to, endpoint.empty() ? "" : cat(" --endpoint-url ", shell_word(endpoint)));
     if (client == "s5cmd")
-        return cat("s5cmd ", endpoint.empty() ? "" : cat("--endpoint-url ", shell_word(endpoint), " "),
-                   "sync --delete ", shell_word(prefix + "*"), " ", to, "/");
+        return cat("s5cmd ", dry_run ? "--dry-run " : "",
+                   endpoint.empty() ? "" : cat("--endpoint-url ", shell_word(endpoint), " "), "sync --delete ",
+                   shell_word(prefix + "*"), " ", to, "/");
     std::string remote = ":s3,env_auth=true";
     // rclone ends a quoted value at the next quote, and doubled quotes stand for one.
     if (!endpoint.empty()) remote += cat(",provider=Other,endpoint=\"", endpoint, "\"");
-    return cat("rclone sync -v ", shell_word(cat(remote, ":", prefix.substr(kS3.size()))), " ", to);
+    // It lists files on standard error, and would add lines about its configuration and its statistics.
+    return cat("rclone sync -v --stats 0 --config '' ", dry_run ? "--dry-run " : "",
+               shell_word(cat(remote, ":", prefix.substr(kS3.size()))), " ", to);
 }
 
 std::shared_ptr<CacheLock> copy_source(const std::string& path, const std::string& cache) try {

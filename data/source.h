@@ -27,7 +27,9 @@ std::string source_folder(const std::string& path, const std::string& cache);
 ///
 /// A bucket is synchronised in each call by the first of aws, s5cmd and rclone that PATH has: new and changed objects
 /// are copied, and files whose objects are gone are deleted. So a copy that was interrupted goes on where it ended.
-/// The client finds credentials, region and profile by itself; S3_ENDPOINT names another server than Amazon's.
+/// The client finds credentials, region and profile by itself; S3_ENDPOINT names another server than Amazon's. It lists
+/// the differences before it copies them, for the progress. Whether the server has listed all of its objects is for the
+/// client to find.
 ///
 /// A tar, compressed or not, is unpacked. If `cache` names a folder, later calls take the same copy without running the
 /// command, until the user deletes it; otherwise the copy is deleted with the result. Several archives one after
@@ -37,7 +39,9 @@ std::string source_folder(const std::string& path, const std::string& cache);
 /// command writes nothing for 300 s. Throws Stopped after a stop request.
 std::shared_ptr<CacheLock> copy_source(const std::string& path, const std::string& cache);
 
-/// Returns the command that synchronises a bucket with a folder. `client` is aws, s5cmd or rclone. For tests.
-std::string sync_command(const std::string& client, const std::string& url, const std::string& folder);
+/// Returns the command that synchronises a bucket with a folder, or with `dry_run` prints one line per difference.
+/// `client` is aws, s5cmd or rclone. For tests.
+std::string sync_command(const std::string& client, const std::string& url, const std::string& folder,
+                         bool dry_run = false);
 
 } // namespace rg::data

@@ -55,7 +55,7 @@ TEST_CASE("command: runs to its end, and says how it failed") {
     int64_t lines = 0;
     const auto count = [&](int64_t n) { lines = n; };
     run_command("printf 'a\\nb\\n'; echo c >&2", count);
-    CHECK(lines == 2);
+    CHECK(lines == 3);
     // Write more than a pipe holds to both outputs at the same time.
     run_command("yes | head -n 1000000; head -c 300000 /dev/zero >&2", count);
     CHECK(lines == 1000000);
@@ -241,7 +241,11 @@ TEST_CASE("source: clients get the bucket and the folder as single words") {
     CHECK(sync_command("aws", "s3://b/a b", "/c d") ==
           "aws s3 sync --delete --exact-timestamps --no-progress 's3://b/a b/' '/c d'");
     CHECK(sync_command("s5cmd", "s3://b", "/c") == "s5cmd sync --delete 's3://b/*' /c/");
-    CHECK(sync_command("rclone", "s3://b/x/", "/c") == "rclone sync -v :s3,env_auth=true:b/x/ /c");
+    CHECK(sync_command("rclone", "s3://b/x/", "/c") ==
+          "rclone sync -v --stats 0 --config '' :s3,env_auth=true:b/x/ /c");
+    CHECK(contains(sync_command("aws", "s3://b", "/c", true), " --dryrun "));
+    for (const char* const client : {"s5cmd", "rclone"})
+        CHECK(contains(sync_command(client, "s3://b", "/c", true), " --dry-run "));
     ::setenv("S3_ENDPOINT", "http://h:1/$(x)", 1);
     CHECK(contains(sync_command("aws", "s3://b/'", "/c"), "'s3://b/'\\''/' /c --endpoint-url 'http://h:1/$(x)'"));
     CHECK(contains(sync_command("s5cmd", "s3://b", "/c"), "s5cmd --endpoint-url 'http://h:1/$(x)' sync"));
