@@ -21,6 +21,7 @@
 #include <iostream>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <thread>
 #include <unistd.h>
 
@@ -32,6 +33,7 @@ namespace {
 
 constexpr std::string_view kS3 = "s3://", kPipe = "pipe:";
 constexpr double kSilence_s = 300;
+constexpr double kReserveBytes = 1e9, kReserveFraction = 0.01; // of the disk: the smaller of the two stays free
 
 std::string variable(const char* name) {
     const char* const value = std::getenv(name);
@@ -59,6 +61,16 @@ void check_end(const std::string& archive) {
              "expected the end of the archive, got a stream that is cut off");
 }
 
+/// Throws Error if a copy has filled the disk up to its reserve.
+void check_space(const std::string& folder) {
+    struct statvfs disk;
+    if (::statvfs(folder.c_str(), &disk) != 0) return;
+    const double block = double(disk.f_frsize), left = block * double(disk.f_bavail);
+    const double reserve = std::min(kReserveBytes, kReserveFraction * block * double(disk.f_blocks));
+    RG_CHECK(left >= reserve, "expected that ", formatted("%.1f MB of the disk of ", reserve / 1e6), folder,
+             " stay free, got ", formatted("%.1f MB", left / 1e6), "; make room there, or choose another --cache");
+}
+
 /// Returns the bytes of all files below a folder that others change meanwhile.
 double bytes_below(const std::string& folder) {
     double bytes = 0;
@@ -83,6 +95,7 @@ void unpack_stream(const std::string& command, const std::string& folder) {
         if (const uintmax_t size = fs::file_size(archive, none); !none && size != bytes)
             bytes = size, last_growth = seconds_now();
         RG_CHECK(seconds_now() - last_growth < kSilence_s, "silent for ", kSilence_s, " s after ", bytes, " bytes");
+        check_space(fs::path(archive).parent_path());
         progress.update([&] {
             const double mb = double(bytes) / 1e6;
             return formatted("copying: %.0f MB, %.1f MB/s", mb, mb / (seconds_now() - begin));
@@ -92,7 +105,10 @@ void unpack_stream(const std::string& command, const std::string& folder) {
     fs::create_directory(part);
     run_command(
         cat("tar -x -v -i -k --no-same-owner --no-same-permissions -C ", shell_word(part), " -f ", shell_word(archive)),
-        [&](int64_t files) { progress.update([&] { return cat("copying: ", files, " files unpacked"); }); });
+        [&](int64_t files) {
+            check_space(part);
+            progress.update([&] { return cat("copying: ", files, " files unpacked"); });
+        });
     check_unpacked(part);
     fs::rename(part, folder);
 }
@@ -117,6 +133,7 @@ std::string find_client() {
 void copy_objects(const std::string& command, int64_t files, const std::string& folder, Progress& progress) {
     const double begin = seconds_now(), before = bytes_below(folder);
     run_command(command, [&](int64_t lines) {
+        check_space(folder);
         progress.update([&] {
             const int64_t done = std::min(lines, files);
             const double seconds = seconds_now() - begin, mb = std::max(0.0, bytes_below(folder) - before) / 1e6;

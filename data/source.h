@@ -36,7 +36,8 @@ std::string source_folder(const std::string& path, const std::string& cache);
 /// another are allowed. Links, devices, duplicates and names that leave the folder are refused.
 ///
 /// Throws Error with the last line that the command or the client printed; for a tar also if it is cut off, or if its
-/// command writes nothing for 300 s. Throws Stopped after a stop request.
+/// command writes nothing for 300 s. Also throws Error when less than 1 GB or less than 1 % of the disk, the smaller of
+/// the two, is left free: objects may be larger than listed, or endless. Throws Stopped after a stop request.
 std::shared_ptr<CacheLock> copy_source(const std::string& path, const std::string& cache);
 
 /// Returns the command that synchronises a bucket with a folder, or with `dry_run` prints one line per difference.

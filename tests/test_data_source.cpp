@@ -184,7 +184,8 @@ for name in sys.argv[1:]:
     name, _, kind = name.partition("=")
     info = tarfile.TarInfo(name)
     kind, _, info.linkname = kind.partition(":")
-    info.type = {"": tarfile.REGTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "fifo": tarfile.FIFOTYPE}[kind]
+    info.type = {"": tarfile.REGTYPE, "link": tarfile.SYMTYPE, "hard": tarfile.LNKTYPE, "fifo": tarfile.FIFOTYPE,
+                 "device": tarfile.CHRTYPE}[kind]
     info.size = 0 if kind else 3
     archive.addfile(info, io.BytesIO(b"abc"))
 archive.close()
@@ -197,7 +198,7 @@ archive.close()
     for (const std::string& members :
          {std::string("../out"), std::string("a/../../out"), cat("x=link:", dir.path(), " x/out"),
           cat("cat/1 x=link:", dir / "secret"), std::string("cat/1 x=hard:cat/1"), cat("x=hard:", dir / "secret"),
-          std::string("cat/1 pipe=fifo"), std::string("cat/1 cat/1"), std::string("cat/1 ./cat/1")}) {
+          std::string("cat/1 pipe=fifo"), std::string("cat/1 null=device"), std::string("cat/1 cat/1"), std::string("cat/1 ./cat/1")}) {
         CAPTURE(members);
         CHECK(error(members) != "");
         CHECK_FALSE(fs::exists(dir / "out"));

@@ -14,7 +14,6 @@ import xml.sax.saxutils
 import job
 
 OPTIONS = [*job.TINY, "--batch-size", "20", "--steps", "12", "--seed", "5"]
-PAGE = 30  # objects per part of a list
 
 
 class Server(http.server.ThreadingHTTPServer):
@@ -25,8 +24,13 @@ class Server(http.server.ThreadingHTTPServer):
     def __init__(self, objects):
         super().__init__(("127.0.0.1", 0), Handler)
         self.objects, self.gets = objects, []
-        self.busy = 0          # number of requests to answer with 503
-        self.forbidden = set() # keys to answer with 403
+        self.page = 30          # objects per part of a list
+        self.busy = 0           # number of requests to answer with 503
+        self.busy_every = 0     # if not 0: every such request is answered with 503, too
+        self.requests = 0
+        self.forbidden = set()  # keys to answer with 403
+        self.listed_sizes = {}  # sizes by key that the list has instead of the true ones
+        self.endless = None     # key of an object that never ends
         threading.Thread(target=self.serve_forever, args=(0.02,), daemon=True).start()
 
 
@@ -36,8 +40,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self):
         path, _, query = self.path.partition("?")
         _, _, key = urllib.parse.unquote(path)[1:].partition("/")
-        if self.server.busy > 0:
-            self.server.busy -= 1
+        self.server.requests += 1
+        if self.server.busy > 0 or (self.server.busy_every and self.server.requests % self.server.busy_every == 0):
+            self.server.busy -= self.server.busy > 0
             return self.say(503, "SlowDown")
         if not key:
             return self.list(urllib.parse.parse_qs(query))
@@ -46,20 +51,36 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if key not in self.server.objects:
             return self.say(404, "NoSuchKey")
         self.server.gets.append(key)
+        if key == self.server.endless:
+            return self.never_end()
         self.answer(200, self.server.objects[key])
 
     def list(self, query):
         prefix, after = query["prefix"][0], query.get("continuation-token", [""])[0]
         keys = sorted(key for key in self.server.objects if key.startswith(prefix) and key > after)
-        more = len(keys) > PAGE
+        page = self.server.page
+        more = len(keys) > page
         text = f"<IsTruncated>{str(more).lower()}</IsTruncated><EncodingType>url</EncodingType>"
-        for key in keys[:PAGE]:
-            text += (f"<Contents><Key>{urllib.parse.quote(key)}</Key><Size>{len(self.server.objects[key])}</Size>"
+        for key in keys[:page]:
+            size = self.server.listed_sizes.get(key, len(self.server.objects[key]))
+            text += (f"<Contents><Key>{urllib.parse.quote(key)}</Key><Size>{size}</Size>"
                      f"<LastModified>2026-01-0{1 + len(self.server.objects[key]) % 9}T00:00:00.000Z</LastModified>"
                      f'<ETag>"e"</ETag></Contents>')
         if more:
-            text += f"<NextContinuationToken>{xml.sax.saxutils.escape(keys[PAGE - 1])}</NextContinuationToken>"
+            text += f"<NextContinuationToken>{xml.sax.saxutils.escape(keys[page - 1])}</NextContinuationToken>"
         self.answer(200, f'<?xml version="1.0"?><ListBucketResult>{text}</ListBucketResult>'.encode())
+
+    def never_end(self):
+        self.send_response(200)
+        self.send_header("Last-Modified", "Thu, 01 Jan 2026 00:00:00 GMT")
+        self.send_header("ETag", '"e"')
+        self.end_headers()
+        self.close_connection = True
+        try:
+            while True:
+                self.wfile.write(bytes(1 << 16))
+        except OSError:
+            pass  # the client has gone
 
     def say(self, status, code):
         self.answer(status, f'<?xml version="1.0"?>\n<Error><Code>{code}</Code><Message>No</Message></Error>'.encode())
@@ -86,7 +107,16 @@ def tar_of(files):
     return out.getvalue()
 
 
-class Cloud(job.JobTest):
+class CloudTest(job.JobTest):
+    def server(self, objects):
+        """Returns a server and the environment in which a client uses it."""
+        server = Server(objects)
+        self.addCleanup(lambda: (server.shutdown(), server.server_close()))
+        return server, {"S3_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "AWS_ACCESS_KEY_ID": "id",
+                        "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "eu-west-1", "no_proxy": "127.0.0.1"}
+
+
+class Cloud(CloudTest):
     def setUp(self):
         super().setUp()
         self.images = self.folder / "images"
@@ -100,13 +130,6 @@ class Cloud(job.JobTest):
         self.succeed(job.train(ranks, *OPTIONS, "--run-name", name, "--data", data, *options), **environment)
         run = self.runs / name
         return job.step_lines(run), (run / "model.safetensors").read_bytes()
-
-    def server(self, objects):
-        """Returns a server and the environment in which a client uses it."""
-        server = Server(objects)
-        self.addCleanup(lambda: (server.shutdown(), server.server_close()))
-        return server, {"S3_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "AWS_ACCESS_KEY_ID": "id",
-                        "AWS_SECRET_ACCESS_KEY": "secret", "AWS_DEFAULT_REGION": "eu-west-1", "no_proxy": "127.0.0.1"}
 
     @unittest.skipUnless(shutil.which("aws"), "no aws, a client for S3 (Debian: awscli)")
     def test_bucket_equals_folder(self):
@@ -153,6 +176,25 @@ class Cloud(job.JobTest):
         self.refuse(command, "s3://bucket/set/", "AccessDenied", **aws)
         self.refuse(job.train(1, *OPTIONS, "--data", "s3://bucket/none/"), "expected class folders of images, got none",
                     **aws)
+
+    @unittest.skipUnless(shutil.which("aws"), "no aws, a client for S3 (Debian: awscli)")
+    def test_other_sizes_than_listed(self):
+        server, aws = self.server({f"set/{path}": content for path, content in self.files.items()})
+        server.listed_sizes = {key: 1 for key in list(server.objects)[::7]}
+        self.assertEqual(self.trained(1, "listed", "s3://bucket/set/", **aws), self.trained(1, "disk", str(self.images)))
+
+    @unittest.skipUnless(shutil.which("aws"), "no aws, a client for S3 (Debian: awscli)")
+    @unittest.skipUnless(job.can_mount(), "may not mount a tmpfs")
+    def test_copies_without_end(self):
+        server, aws = self.server({f"set/{path}": content for path, content in self.files.items()})
+        server.endless = f"set/{min(self.files)}"
+        for data, filled, words in (("s3://bucket/set/", 0, ()), ("pipe:cat /dev/zero", 0, ()),
+                                    ("pipe:cat /dev/zero", 49_900, ("stay free, got", "--cache"))):
+            script = f"""
+                mkdir -p small && mount -t tmpfs -o size=50000k none small || exit 99
+                head -c {filled}k /dev/zero > small/filled; "$@" --cache small/cache"""
+            self.refuse(["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script, "sh",
+                         *job.train(1, *OPTIONS, "--data", data)], data, *words, **aws)
 
     def test_no_client(self):
         self.refuse(job.train(1, *OPTIONS, "--data", "s3://bucket/set/"), "expected aws, s5cmd or rclone", "awscli",

@@ -14,12 +14,6 @@ MORE = ["--resume", "--steps", "40"]
 NOBODY = 65534
 
 
-def can_mount():
-    return shutil.which("unshare") and subprocess.run(
-        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"],
-        capture_output=True).returncode == 0
-
-
 class Disk(job.JobTest):
     def setUp(self):
         super().setUp()
@@ -102,7 +96,7 @@ class Disk(job.JobTest):
             self.assertIn("error: standard output: expected to write all of it, got File too large", result.stderr)
         self.assertEqual(list(self.folder.rglob("*.tmp-*")), [])
 
-    @unittest.skipUnless(can_mount(), "may not mount a tmpfs")
+    @unittest.skipUnless(job.can_mount(), "may not mount a tmpfs")
     def test_full_disk(self):
         # Move the run to a small disk that has no room for a third checkpoint, and back.
         size = sum(path.stat().st_size for path in self.run_folder.rglob("*") if path.is_file())
@@ -116,7 +110,7 @@ class Disk(job.JobTest):
         (self.runs / "back").rename(self.run_folder)
         self.goes_on()
 
-    @unittest.skipUnless(can_mount(), "may not mount a tmpfs")
+    @unittest.skipUnless(job.can_mount(), "may not mount a tmpfs")
     def test_full_disk_for_packed_images(self):
         data = str(self.write_sample())  # 3 MB
         script = """

@@ -38,6 +38,13 @@ def train(ranks, *options):
     return program if ranks == 1 else [MPIEXEC, "-n", str(ranks), *program]
 
 
+def can_mount():
+    """Returns True if tests may mount a small disk."""
+    return shutil.which("unshare") and subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", "mount -t tmpfs none /mnt"],
+        capture_output=True).returncode == 0
+
+
 def is_mpich():
     """Returns True if mpiexec is that of MPICH (Hydra)."""
     return bool(MPIEXEC) and "HYDRA" in subprocess.run([MPIEXEC, "--version"], stdout=subprocess.PIPE, text=True).stdout
