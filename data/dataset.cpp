@@ -18,25 +18,6 @@ void shuffle(std::span<int64_t> values, Rng rng) {
     for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[rng.uniform_below(uint32_t(i))]);
 }
 
-/// Selects images of each class at random. count(label, images) returns how many, given the label and the number of its
-/// images.
-template <class Count>
-Split split(const ImageSet& set, uint64_t seed, Count count) {
-    Split result;
-    std::vector<std::vector<int64_t>> indices(set.classes.size());
-    for (int64_t i = 0; i < set.count; ++i) indices[size_t(set.labels[size_t(i)])].push_back(i);
-    for (size_t label = 0; label < indices.size(); ++label) {
-        std::vector<int64_t>& images = indices[label];
-        const int64_t selected = count(label, int64_t(images.size()));
-        shuffle(images, Rng(seed, Purpose::split, 0, label));
-        result.selected.insert(result.selected.end(), images.begin(), images.begin() + selected);
-        result.others.insert(result.others.end(), images.begin() + selected, images.end());
-    }
-    std::sort(result.selected.begin(), result.selected.end());
-    std::sort(result.others.begin(), result.others.end());
-    return result;
-}
-
 } // namespace
 
 Pixels::Pixels(std::vector<uint8_t> bytes) : size_(std::ssize(bytes)) {
@@ -172,18 +153,20 @@ std::string class_counts(const TrainTest& sets, const std::string& test) {
 
 Split split_fraction(const ImageSet& set, double fraction, uint64_t seed) {
     RG_CHECK(fraction >= 0 && fraction <= 1, "split: expected a fraction of 0 to 1, got ", fraction);
-    return split(set, seed, [&](size_t, int64_t images) -> int64_t {
-        const int64_t part = std::llround(fraction * double(images));
-        return images < 2 || fraction == 0 || fraction == 1 ? part : std::clamp<int64_t>(part, 1, images - 1);
-    });
-}
-
-Split split_count(const ImageSet& set, int64_t count, uint64_t seed) {
-    return split(set, seed, [&](size_t label, int64_t images) {
-        RG_CHECK(count >= 0 && count <= images, "split: expected 0 to ", images, " images of class ",
-                 set.classes[label], ", got ", count);
-        return count;
-    });
+    Split result;
+    std::vector<std::vector<int64_t>> indices(set.classes.size());
+    for (int64_t i = 0; i < set.count; ++i) indices[size_t(set.labels[size_t(i)])].push_back(i);
+    for (size_t label = 0; label < indices.size(); ++label) {
+        std::vector<int64_t>& images = indices[label];
+        const int64_t n = std::ssize(images), part = std::llround(fraction * double(n));
+        const int64_t selected = n < 2 || fraction == 0 || fraction == 1 ? part : std::clamp<int64_t>(part, 1, n - 1);
+        shuffle(images, Rng(seed, Purpose::split, 0, label));
+        result.selected.insert(result.selected.end(), images.begin(), images.begin() + selected);
+        result.others.insert(result.others.end(), images.begin() + selected, images.end());
+    }
+    std::sort(result.selected.begin(), result.selected.end());
+    std::sort(result.others.begin(), result.others.end());
+    return result;
 }
 
 std::vector<uint8_t> copy_pixels(const ImageSet& set, int64_t first, int64_t n) {
@@ -234,13 +217,6 @@ Range part_range(int64_t n, int parts, int i) {
     const int64_t each = n / parts, remainder = n % parts;
     const int64_t begin = i * each + std::min<int64_t>(i, remainder);
     return {begin, i == parts ? n : begin + each + (i < remainder)};
-}
-
-ImageSet partition(const ImageSet& set, int parts, int i) {
-    const Range range = part_range(set.count, parts, i);
-    std::vector<int64_t> indices(size_t(range.size()));
-    std::iota(indices.begin(), indices.end(), range.begin);
-    return subset(set, indices);
 }
 
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, int64_t epoch) {

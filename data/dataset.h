@@ -131,8 +131,6 @@ struct Split {
 /// Selects round(fraction * images of the class) images of every class at random by seed. But a class with two or more
 /// images has at least one in each list, unless the fraction is 0 or 1. Throws Error unless the fraction is in [0, 1].
 Split split_fraction(const ImageSet& set, double fraction, uint64_t seed);
-/// Selects `count` images of every class at random by seed. Throws Error if a class has fewer, or `count` is negative.
-Split split_count(const ImageSet& set, int64_t count, uint64_t seed);
 
 /// Returns the pixels of images first to first + n - 1, [n height width channels].
 std::vector<uint8_t> copy_pixels(const ImageSet& set, int64_t first, int64_t n);
@@ -155,9 +153,6 @@ struct Range {
 /// items, and the first n % parts parts have one more. For i = parts, returns the empty range {n, n}. Throws Error
 /// unless n >= 0, parts >= 1, and i is in [0, parts].
 Range part_range(int64_t n, int parts, int i);
-
-/// Returns part i of a set that is divided as in part_range().
-ImageSet partition(const ImageSet& set, int parts, int i);
 
 /// Returns the indices 0 to n - 1 in a random order, by the seed and the epoch. Throws Error unless 0 <= n < 2^32.
 /// (Fisher-Yates shuffle, Durstenfeld, 1964.)

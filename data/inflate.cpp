@@ -456,9 +456,9 @@ constexpr auto kCrcTables = [] {
 
 } // namespace
 
-uint32_t crc32(Bytes bytes, uint32_t crc) {
+uint32_t crc32(Bytes bytes) {
     const auto& t = kCrcTables; // eight bytes at a time: table k has the CRCs of a byte and k zero bytes after it
-    crc = ~crc;
+    uint32_t crc = ~0u;
     size_t i = 0;
     for (; i + 8 <= bytes.size(); i += 8) {
         uint64_t word;
@@ -471,10 +471,10 @@ uint32_t crc32(Bytes bytes, uint32_t crc) {
     return ~crc;
 }
 
-uint32_t adler32(Bytes bytes, uint32_t adler) {
+uint32_t adler32(Bytes bytes) {
     constexpr size_t kBlock = 5552; // the most bytes whose sums cannot overflow 32 bits
     constexpr size_t kLanes = 16;   // sums per column of 16-byte rows, so that no addition waits for the previous byte
-    uint32_t a = adler & 0xFFFF, b = adler >> 16;
+    uint32_t a = 1, b = 0;
     while (!bytes.empty()) {
         Bytes block = bytes.first(std::min(bytes.size(), kBlock));
         bytes = bytes.subspan(block.size());

@@ -27,10 +27,8 @@ bool is_gzip(Bytes bytes);
 /// it unpacks anything.
 std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name = "gzip file");
 
-/// Returns the CRC-32 of PNG and gzip. To continue, pass the result for the bytes before as `crc`.
-uint32_t crc32(Bytes bytes, uint32_t crc = 0);
-
-/// Returns the Adler-32 (RFC 1950, section 8.2). To continue, pass the result for the bytes before as `adler`.
-uint32_t adler32(Bytes bytes, uint32_t adler = 1);
+/// Return the CRC-32 of PNG and gzip, and the Adler-32 (RFC 1950, section 8.2).
+uint32_t crc32(Bytes bytes);
+uint32_t adler32(Bytes bytes);
 
 } // namespace rg::data

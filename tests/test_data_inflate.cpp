@@ -332,24 +332,23 @@ TEST_SUITE("data") {
         CHECK(others == 33);
     }
 
-    TEST_CASE("checksums: give the known values, also in several calls") {
+    TEST_CASE("checksums: give the known values") {
         const std::string_view digits = "123456789";
         CHECK(crc32(as_bytes(digits)) == 0xCBF43926);
         CHECK(adler32(as_bytes("Wikipedia")) == 0x11E60398);
         Vec bytes(100001);
         Rng rng(2, Purpose::test);
         for (uint8_t& b : bytes) b = uint8_t(rng.uniform_below(4) ? 0xFF : rng.next());
-        uint32_t crc = ~0u, a = 1, b = 0;
-        for (const uint8_t v : bytes) {
-            crc ^= v;
-            for (int k = 0; k < 8; ++k) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320 : 0);
-            b = (b + (a = (a + v) % 65521)) % 65521;
-        }
-        CHECK(crc32(bytes) == ~crc);
-        CHECK(adler32(bytes) == (b << 16 | a));
-        for (const size_t cut : {0, 1, 7, 8, 5552, 100000}) {
-            CHECK(crc32(Bytes(bytes).subspan(cut), crc32(Bytes(bytes).first(cut))) == ~crc);
-            CHECK(adler32(Bytes(bytes).subspan(cut), adler32(Bytes(bytes).first(cut))) == (b << 16 | a));
+        for (const size_t size : {0, 1, 7, 8, 5552, 5553, 100001}) {
+            const Bytes part = Bytes(bytes).first(size);
+            uint32_t crc = ~0u, a = 1, b = 0;
+            for (const uint8_t v : part) {
+                crc ^= v;
+                for (int k = 0; k < 8; ++k) crc = crc >> 1 ^ (crc & 1 ? 0xEDB88320 : 0);
+                b = (b + (a = (a + v) % 65521)) % 65521;
+            }
+            CHECK(crc32(part) == ~crc);
+            CHECK(adler32(part) == (b << 16 | a));
         }
     }
 
