@@ -5,11 +5,13 @@
 #include "ringgrad/core/stop.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/data/jpeg.h"
+#include "ringgrad/data/layout.h"
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <map>
 #include <set>
 
 namespace rg::data {
@@ -39,6 +41,24 @@ constexpr Format kFormats[] = {
     {"JPEG XL", " .jxl ", "JXL \r\n", 4},
 };
 
+/// Advice for error texts about images in other formats.
+constexpr const char* kHowToConvert = "convert it to PNG, e.g. with ImageMagick: mogrify -format png *.webp";
+
+/// Returns the format of an image, such as "JPEG", or "" if the file does not look like an image. `begin` is the
+/// beginning of the file; kFormatBytes bytes are enough. If these do not tell the format, the end of the name does.
+constexpr size_t kFormatBytes = 16;
+std::string image_format(const std::string& name, Bytes begin) {
+    const std::string_view bytes = as_text(begin.first(std::min(begin.size(), kFormatBytes)));
+    for (const Format& format : kFormats)
+        if (!format.bytes.empty() && bytes.size() > format.offset &&
+            bytes.substr(format.offset).starts_with(format.bytes))
+            return std::string(format.name);
+    if (const std::string ending = lower(fs::path(name).extension().string()); !ending.empty())
+        for (const Format& format : kFormats)
+            if (format.endings.find(cat(" ", ending, " ")) != format.endings.npos) return std::string(format.name);
+    return {};
+}
+
 std::string first_bytes(const fs::path& path) {
     std::string bytes(kFormatBytes, '\0');
     std::ifstream file(path, std::ios::binary);
@@ -52,6 +72,22 @@ void check_link(const fs::directory_entry& entry) {
     RG_CHECK(!entry.is_symlink() || entry.exists(), "image folder: expected a file or a folder, got a broken link (",
              entry.path().string(), ")");
 }
+
+/// Counts the images of a data set that cannot be used.
+struct OtherImages {
+    int64_t count = 0;
+    std::string first, format; // name and format of the first one
+    void add(const std::string& name, const std::string& format_name) {
+        if (count++ == 0) first = name, format = format_name;
+    }
+    /// Throws Error if there are any.
+    void check() const {
+        if (count == 0) return;
+        fail("image folder: expected only PNG and JPEG images in class folders, got ", count, " other image",
+             count == 1 ? ", " : "s, the first is ", first, " (", format, "); ", kHowToConvert,
+             ", then remove the original; or leave out such files with --skip-other-images");
+    }
+};
 
 /// The files of a folder, as paths below it.
 struct Listing {
@@ -113,46 +149,20 @@ std::vector<std::string> without_images(const Listing& listing) {
     return empty;
 }
 
-} // namespace
+struct Table {
+    std::string first;                // file in the first line, which may be the heading
+    std::vector<std::string> heading; // values in the first line
+    std::map<std::string, std::vector<std::string>, std::less<>> values; // by file
+};
+using Tables = std::map<std::string, Table, std::less<>>; // by the folder of the table, such as "train/"
 
-bool is_hidden(const std::string& name) {
-    return name.starts_with('.') || name == "__MACOSX" || name == "@eaDir" || name == "Thumbs.db";
+bool is_number(const std::string& text) {
+    float value = 0;
+    return read_number(text, value);
 }
 
-std::string image_format(const std::string& name, Bytes begin) {
-    const std::string_view bytes = as_text(begin.first(std::min(begin.size(), kFormatBytes)));
-    for (const Format& format : kFormats)
-        if (!format.bytes.empty() && bytes.size() > format.offset &&
-            bytes.substr(format.offset).starts_with(format.bytes))
-            return std::string(format.name);
-    if (const std::string ending = lower(fs::path(name).extension().string()); !ending.empty())
-        for (const Format& format : kFormats)
-            if (format.endings.find(cat(" ", ending, " ")) != format.endings.npos) return std::string(format.name);
-    return {};
-}
-
-Image decode_image(Bytes bytes, const std::string& name) {
-    if (is_jpeg(bytes)) return decode_jpeg(bytes, name);
-    const std::string format = image_format(name, bytes);
-    RG_CHECK(is_png(bytes) || name.ends_with(".png") || format == "PNG", "expected a PNG or a JPEG, got ",
-             format.empty() || can_read(format) ? "another file" : format, " (", name, ")",
-             format.empty() || can_read(format) ? "" : cat("; ", kHowToConvert));
-    return decode_png(bytes, name);
-}
-
-Image read_image(const std::string& path) { return decode_image(as_bytes(read_file(path)), path); }
-
-void OtherImages::add(const std::string& name, const std::string& format_name) {
-    if (count++ == 0) first = name, format = format_name;
-}
-
-void OtherImages::check() const {
-    if (count == 0) return;
-    fail("image folder: expected only PNG and JPEG images in class folders, got ", count, " other image",
-         count == 1 ? ", " : "s, the first is ", first, " (", format, "); ", kHowToConvert,
-         ", then remove the original; or leave out such files with --skip-other-images");
-}
-
+/// Reads a table. Throws Error, with `name` and the line, for a wrong line or a second line for a file. The first line
+/// tells how many numbers there are; classes are one field. The fields before are the file, which may have commas.
 Table parse_table(const std::string& text, Labels labels, const std::string& name) {
     Table table;
     int64_t number = 0;
@@ -167,10 +177,7 @@ Table parse_table(const std::string& text, Labels labels, const std::string& nam
         fields.resize(fields.size() - count);
         std::string file; // may have commas
         for (const std::string& field : fields) file += (file.empty() ? "" : ",") + field;
-        float value = 0;
-        const bool good = labels != Labels::numbers || number == 1 ||
-                          (values.size() == table.heading.size() &&
-                           std::ranges::all_of(values, [&](const auto& v) { return read_number(v, value); }));
+        const bool good = labels != Labels::numbers || number == 1 || std::ranges::all_of(values, is_number);
         RG_CHECK(!file.empty() && good, "image folder: expected a file and ",
                  labels == Labels::numbers ? cat(std::max<size_t>(1, table.heading.size()), " numbers") : "a label",
                  ", got ", line, " (", where, ")");
@@ -178,15 +185,18 @@ Table parse_table(const std::string& text, Labels labels, const std::string& nam
         RG_CHECK(table.values.emplace(file, values).second, "image folder: expected one line for ", file,
                  ", got a second one (", where, ")");
     }
+    RG_CHECK(!lines.empty(), "image folder: expected a table with lines, got none (", name, ")");
     return table;
 }
 
-namespace {
-
-/// Returns true if the first line of a table of numbers is not a heading.
-bool begins_with_numbers(const Table& table) {
-    float value = 0;
-    return std::ranges::all_of(table.heading, [&](const auto& text) { return read_number(text, value); });
+/// Returns the values for a path in the nearest table above it, or nullptr.
+const std::vector<std::string>* find_values(const Tables& tables, std::string_view path) {
+    for (size_t end = path.rfind('/') + 1;; end = path.rfind('/', end - 2) + 1) {
+        if (const auto table = tables.find(path.substr(0, end)); table != tables.end())
+            if (const auto line = table->second.values.find(path.substr(end)); line != table->second.values.end())
+                return &line->second;
+        if (end < 2) return nullptr;
+    }
 }
 
 /// Returns the classes in a field, which are separated by spaces or |.
@@ -197,80 +207,64 @@ std::vector<std::string> classes_in(std::string field) {
     return classes;
 }
 
-const std::vector<std::string>* find_values(const Tables& tables, std::string_view path) {
-    for (size_t end = path.rfind('/') + 1;; end = path.rfind('/', end - 2) + 1) {
-        if (const auto table = tables.find(path.substr(0, end)); table != tables.end())
-            if (const auto line = table->second.values.find(path.substr(end)); line != table->second.values.end())
-                return &line->second;
-        if (end < 2) return nullptr;
-    }
-}
-
-} // namespace
-
-ImageFolder::ImageFolder(const std::string& folder, const LoadOptions& options) try
-    : folder_(folder),
-      skip_other_images_(options.skip_other_images),
-      unlabelled_(options.unlabelled),
-      labels_(options.labels) {
-    RG_CHECK(fs::is_directory(folder), "image folder: expected a folder, got ",
-             fs::exists(folder) ? "a file" : "nothing", " (", folder, ")");
-    const Listing listing = list(folder, skip_other_images_);
-    if (!skip_other_images_) listing.others.check();
-    const auto read_tables = [&](const std::vector<std::string>& files, Labels labels) {
-        Tables tables;
-        for (const std::string& file : files) {
-            const std::string path = folder + "/" + file;
-            tables[file.substr(0, file.rfind('/') + 1)] = parse_table(read_file(path), labels, path);
-        }
-        return tables;
-    };
-    const Tables labels = read_tables(listing.labels, labels_);
-    layout_ = layout_of(class_paths(listing.images, labels, options), folder, listing.images);
-    targets_ = labels_ == Labels::one_class ? read_tables(listing.angles, Labels::numbers) : labels;
-    std::set<std::string> names;
-    for (auto& [where, table] : targets_) {
-        const bool heading = labels_ == Labels::numbers
-                                 ? !begins_with_numbers(table)
-                                 : std::ranges::find(listing.images, where + table.first) == listing.images.end();
-        RG_CHECK(!table.heading.empty(), "image folder: expected a table with lines, got none (", folder, "/", where, ")");
-        if (heading) table.values.erase(table.first);
-        if (labels_ == Labels::several_classes) {
+/// The targets of images, from tables of numbers or of several classes.
+class Targets {
+public:
+    Targets(Tables tables, Labels labels) : tables_(std::move(tables)), several_(labels == Labels::several_classes) {
+        std::set<std::string> classes;
+        for (auto& [where, table] : tables_) {
+            const bool heading = !several_ && !std::ranges::all_of(table.heading, is_number);
+            if (heading) table.values.erase(table.first);
             for (const auto& [file, values] : table.values)
-                for (const std::string& name : classes_in(values.front())) names.insert(name);
-            continue;
+                if (several_ && (file != table.first || table.first.find('.') != table.first.npos))
+                    for (const std::string& name : classes_in(values.front())) classes.insert(name);
+            if (several_) continue;
+            std::vector<std::string> own = table.heading;
+            for (size_t i = 0; i < own.size() && !heading; ++i) own[i] = cat("value", i + 1);
+            RG_CHECK(names.empty() || names == own, "image folder: expected tables with the same columns, got others (",
+                     where, ")");
+            names = own;
         }
-        std::vector<std::string> own = table.heading;
-        if (!heading)
-            for (size_t i = 0; i < own.size(); ++i) own[i] = cat("value", i + 1);
-        RG_CHECK(target_names_.empty() || target_names_ == own,
-                 "image folder: expected tables with the same columns, got ", "others (", folder, "/", where, ")");
-        target_names_ = own;
+        if (several_) names.assign(classes.begin(), classes.end());
     }
-    if (labels_ == Labels::several_classes) target_names_.assign(names.begin(), names.end());
-    empty_folders_ = without_images(listing);
-} catch (const fs::filesystem_error& error) {
-    fail("image folder: cannot read ", error.path1().string(), ": ", error.code().message());
-}
+    /// Adds the targets of an image, or NAN if it has none.
+    void add(const std::string& file, std::vector<float>& to) const {
+        const std::vector<std::string>* const values = find_values(tables_, file);
+        to.resize(to.size() + names.size(), values && several_ ? 0.0f : NAN);
+        const std::span<float> own = std::span(to).last(names.size());
+        if (values && several_)
+            for (const std::string& name : classes_in(values->front()))
+                own[size_t(std::ranges::lower_bound(names, name) - names.begin())] = 1;
+        else if (values)
+            for (size_t i = 0; i < own.size(); ++i) read_number((*values)[i], own[i]);
+    }
+    std::vector<std::string> names; // sorted, if they are classes
 
-std::vector<std::string> ImageFolder::class_paths(const std::vector<std::string>& images, const Tables& labels,
-                                                  const LoadOptions& options) const {
+private:
+    Tables tables_;
+    const bool several_;
+};
+
+/// Returns the paths of images with their class folders.
+std::vector<std::string> class_paths(const std::string& folder, const std::vector<std::string>& images,
+                                     const Tables& labels, const LoadOptions& options) {
     std::vector<std::string> paths;
     std::set<std::string, std::less<>> known(images.begin(), images.end());
     for (const auto& [where, table] : labels)
         for (const auto& [file, values] : table.values)
             RG_CHECK(known.contains(where + file) || file == table.first, "image folder: expected an image ", file,
-                     ", got none (", folder_, "/", where, kLabelsFile, ")");
-    const bool needs_line = (!labels.empty() || labels_ != Labels::one_class) && !options.unlabelled;
+                     ", got none (", folder, "/", where, kLabelsFile, ")");
+    const bool of_classes = options.labels == Labels::one_class;
+    const bool needs_line = (!labels.empty() || !of_classes) && !options.unlabelled;
     for (const std::string& image : images) {
         const size_t slash = image.rfind('/');
         if (const std::vector<std::string>* const values = find_values(labels, image)) {
             size_t root = slash + 1; // of the table
             while (root > 0 && !labels.contains(std::string_view(image).substr(0, root)))
                 root = root < 2 ? 0 : image.rfind('/', root - 2) + 1;
-            paths.push_back(with_class(image, root, labels_ == Labels::one_class ? values->front() : kNoClass));
+            paths.push_back(with_class(image, root, of_classes ? values->front() : kNoClass));
         } else if (needs_line) {
-            fail("image folder: expected a line for ", image, " in ", kLabelsFile, ", got none (", folder_, ")");
+            fail("image folder: expected a line for ", image, " in ", kLabelsFile, ", got none (", folder, ")");
         } else if (options.label_from == LabelFrom::parent && slash != image.npos) {
             const size_t begin = slash == 0 ? 0 : image.rfind('/', slash - 1) + 1;
             paths.push_back(with_class(image, 0, image.substr(begin, slash - begin)));
@@ -281,70 +275,91 @@ std::vector<std::string> ImageFolder::class_paths(const std::vector<std::string>
     return paths;
 }
 
-void ImageFolder::add_targets(const Layout::Image& image, std::vector<float>& to) const {
-    const size_t k = target_names_.size();
-    const std::vector<std::string>* const values = find_values(targets_, image.file);
-    to.resize(to.size() + k, values && labels_ == Labels::several_classes ? 0.0f : NAN);
-    const std::span<float> own = std::span(to).last(k);
-    if (!values) return;
-    if (labels_ == Labels::several_classes)
-        for (const std::string& name : classes_in(values->front()))
-            own[size_t(std::lower_bound(target_names_.begin(), target_names_.end(), name) - target_names_.begin())] = 1;
-    else
-        for (size_t i = 0; i < k; ++i) read_number((*values)[i], own[i]);
+} // namespace
+
+bool is_hidden(const std::string& name) {
+    return name.starts_with('.') || name == "__MACOSX" || name == "@eaDir" || name == "Thumbs.db";
 }
 
-TrainTest ImageFolder::read(Conversion& conversion) const {
-    const std::string own_name = fs::canonical(folder_).filename().string();
-    std::vector<std::string> classes = layout_.classes();
-    if (unlabelled_) {
+Image decode_image(Bytes bytes, const std::string& name) {
+    if (is_jpeg(bytes)) return decode_jpeg(bytes, name);
+    const std::string format = image_format(name, bytes);
+    RG_CHECK(is_png(bytes) || name.ends_with(".png") || format == "PNG", "expected a PNG or a JPEG, got ",
+             format.empty() || can_read(format) ? "another file" : format, " (", name, ")",
+             format.empty() || can_read(format) ? "" : cat("; ", kHowToConvert));
+    return decode_png(bytes, name);
+}
+
+Image read_image(const std::string& path) { return decode_image(as_bytes(read_file(path)), path); }
+
+TrainTest read_images(const std::string& folder, const LoadOptions& options, Conversion& conversion) try {
+    const Listing listing = list(folder, options.skip_other_images);
+    if (!options.skip_other_images) listing.others.check();
+    const auto read_tables = [&](const std::vector<std::string>& files, Labels labels) {
+        Tables tables;
+        for (const std::string& file : files) {
+            const std::string path = folder + "/" + file;
+            tables[file.substr(0, file.rfind('/') + 1)] = parse_table(read_file(path), labels, path);
+        }
+        return tables;
+    };
+    const Tables labels = read_tables(listing.labels, options.labels);
+    const Layout layout = layout_of(class_paths(folder, listing.images, labels, options), folder, listing.images);
+    const bool of_classes = options.labels == Labels::one_class;
+    const Targets targets = of_classes ? Targets(read_tables(listing.angles, Labels::numbers), Labels::numbers)
+                                       : Targets(labels, options.labels);
+    const std::vector<std::string> empty_folders = without_images(listing);
+    const std::string own_name = fs::canonical(folder).filename().string();
+    std::vector<std::string> classes = layout.classes();
+    if (options.unlabelled) {
         std::set<std::string> names;
-        for (const std::vector<Layout::Image>* images : {&layout_.train, &layout_.test})
+        for (const std::vector<Layout::Image>* images : {&layout.train, &layout.test})
             for (const Layout::Image& image : *images)
                 names.emplace(image.length > 0 ? image.label() : std::string_view(own_name));
         classes.assign(names.begin(), names.end());
     }
-    RG_CHECK(!classes.empty(), "image folder: expected class folders of images, got none (", folder_, ")");
-    ImageSet all{.classes = classes, .target_names = target_names_};
+    RG_CHECK(!classes.empty(), "image folder: expected class folders of images, got none (", folder, ")");
+    ImageSet all{.classes = classes, .target_names = targets.names};
     int64_t train = 0; // number of images for training; they come first
     OtherImages beside;
-    for (const std::vector<Layout::Image>* images : {&layout_.train, &layout_.test})
+    for (const std::vector<Layout::Image>* images : {&layout.train, &layout.test})
         for (const Layout::Image& image : *images) {
-            if (image.length == 0 && !unlabelled_) {
-                beside.add(path(image), "an image beside the class folders");
+            if (image.length == 0 && !options.unlabelled) {
+                beside.add(folder + "/" + image.file, "an image beside the class folders");
                 continue;
             }
-            for (const std::string& empty : empty_folders_)         // a folder beside a class folder is one, too
-                RG_CHECK(unlabelled_ || image.path != image.file || // its class has no folder
+            for (const std::string& empty : empty_folders)                 // a folder beside a class folder is one, too
+                RG_CHECK(options.unlabelled || image.path != image.file || // its class has no folder
                              empty.rfind('/', empty.size() - 2) + 1 != image.position ||
                              !empty.starts_with(std::string_view(image.path).substr(0, image.position)),
-                         "image folder: expected images, got none (", folder_, "/", empty.substr(0, empty.size() - 1),
+                         "image folder: expected images, got none (", folder, "/", empty.substr(0, empty.size() - 1),
                          "); remove the folder, or add images");
             const std::string_view label = image.length > 0 ? image.label() : own_name;
             const auto match = std::lower_bound(classes.begin(), classes.end(), label);
             RG_CHECK(match != classes.end() && *match == label, "image folder: expected the ", classes.size(),
-                     " classes of the training set, got ", label, " (", folder_, ")");
+                     " classes of the training set, got ", label, " (", folder, ")");
             all.labels.push_back(int32_t(match - classes.begin()));
             all.names.push_back(image.file);
-            train += images == &layout_.train;
-            if (target_names_.empty()) continue;
-            add_targets(image, all.targets);
-            RG_CHECK(unlabelled_ || !std::isnan(all.targets.back()), "image folder: expected a line for ", image.path,
-                     " in ", kAnglesFile, ", got none (", folder_, ")");
+            train += images == &layout.train;
+            targets.add(image.file, all.targets);
+            RG_CHECK(options.unlabelled || targets.names.empty() || !std::isnan(all.targets.back()),
+                     "image folder: expected a line for ", image.path, " in ", kAnglesFile, ", got none (", folder,
+                     ")");
         }
-    if (!skip_other_images_) beside.check();
-    const auto file = [&](int64_t i) { return folder_ + "/" + all.names[size_t(i)]; };
+    if (!options.skip_other_images) beside.check();
+    const auto file = [&](int64_t i) { return folder + "/" + all.names[size_t(i)]; };
     const auto [pixels, kept] =
         conversion.read(std::ssize(all.labels), file, [&](int64_t i) { return read_image(file(i)); });
     all.count = pixels.count, all.height = pixels.height, all.width = pixels.width, all.channels = pixels.channels;
     all.pixels = pixels.pixels;
     const std::span<const int64_t> good = kept;
     const size_t split = size_t(std::lower_bound(good.begin(), good.end(), train) - good.begin());
-    TrainTest sets{subset(all, good.first(split)), subset(all, good.subspan(split)), "", layout_.warnings};
-    if (classes.size() == 1 && !unlabelled_ && labels_ == Labels::one_class)
+    TrainTest sets{subset(all, good.first(split)), subset(all, good.subspan(split)), "", layout.warnings};
+    if (classes.size() == 1 && !options.unlabelled && of_classes)
         sets.warnings.push_back(cat("warning: all images have one class, ", classes[0]));
     return sets;
+} catch (const fs::filesystem_error& error) {
+    fail("image folder: cannot read ", error.path1().string(), ": ", error.code().message());
 }
-
 
 } // namespace rg::data

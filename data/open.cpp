@@ -35,7 +35,7 @@ Contents read_folder(const std::string& folder, const LoadOptions& options, Pixe
         for (const char* const python : {"/data_batch_1", "/cifar-10-batches-py", "/cifar-100-python"})
             RG_CHECK(!fs::exists(folder + python), "data: expected images, got CIFAR's version for Python (", folder,
                      python, "); get the binary version, e.g. with tools/get_cifar10.sh");
-        contents.sets = ImageFolder(folder, options).read(conversion);
+        contents.sets = read_images(folder, options, conversion);
         contents.kind = "images in ";
         for (std::string& warning : conversion.warnings()) contents.sets.warnings.push_back(std::move(warning));
     }

@@ -200,7 +200,7 @@ TEST_SUITE("data") {
         std::shared_ptr<CacheLock> lock;
         const auto changed_meanwhile = [&](PixelSink& sink) -> Contents {
             Conversion conversion(options_of(cache), &sink);
-            Contents contents{ImageFolder(folder, options_of(cache)).read(conversion), "", ""};
+            Contents contents{read_images(folder, options_of(cache), conversion), "", ""};
             write_file_atomic(folder + "/test/ant/new.png", "new");
             return contents;
         };

@@ -21,7 +21,7 @@
 #include "ringgrad/core/temp_folder.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/command.h"
-#include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/decode.h"
 #include "ringgrad/data/loader.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
@@ -239,10 +239,9 @@ void bench_png(const Settings& s, const Files& files) {
 void bench_png_files(const Settings& s, bool from_folder) {
     if (from_folder) {
         Files files{s.data, {}};
-        const data::ImageFolder folder(s.data, data::LoadOptions{});
-        for (const data::Layout::Image& image : folder.layout().train) {
+        for (const std::string& name : data::load(s.data, {.test_fraction = 0}).train.names) {
             if (files.bytes.size() == 200) break;
-            const std::string bytes = read_file(folder.path(image));
+            const std::string bytes = read_file(s.data + "/" + name);
             files.bytes.emplace_back(bytes.begin(), bytes.end());
         }
         return bench_png(s, files);
