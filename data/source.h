@@ -28,8 +28,8 @@ std::string source_folder(const std::string& path, const std::string& cache);
 /// A bucket is synchronised in each call by the first of aws, s5cmd and rclone that PATH has: new and changed objects
 /// are copied, and files whose objects are gone are deleted. So a copy that was interrupted goes on where it ended.
 /// The client finds credentials, region and profile by itself; S3_ENDPOINT names another server than Amazon's. It lists
-/// the differences before it copies them, for the progress. Whether the server has listed all of its objects is for the
-/// client to find.
+/// the differences before it copies them, for the progress. The set has the objects that the client lists: aws takes a
+/// list that the server cuts off without a token for a whole one.
 ///
 /// A tar, compressed or not, is unpacked. If `cache` names a folder, later calls take the same copy without running the
 /// command, until the user deletes it; otherwise the copy is deleted with the result. Several archives one after
