@@ -41,7 +41,7 @@ def picture(step=1):
     image = Image.merge("RGB", [gradient() for _ in range(3)])
     draw = ImageDraw.Draw(image)
     for _ in range(random.randint(0, 6)):
-        corners = sorted(random.randint(0, size[0]) for _ in range(2)), sorted(random.randint(0, size[1]) for _ in range(2))
+        corners = [sorted(random.randint(0, side) for _ in range(2)) for side in size]
         random.choice([draw.ellipse, draw.rectangle])([*zip(*corners)], tuple(random.randbytes(3)))
     noise = Image.merge("RGB", [Image.effect_noise(size, random.choice([2, 20, 90])) for _ in range(3)])
     return Image.blend(image, noise, random.choice([0, 0.1, 0.5, 1]))
@@ -131,7 +131,8 @@ def png_of_rows(width, height, depth, colour, rows_of, interlaced, palette=b""):
                 nearest = min((a, b, c), key=lambda guess: abs(a + b - c - guess))
                 raw.append((value - [0, a, b, (a + b) // 2, nearest][kind]) & 255)
             above = row
-    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)) +
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, interlaced)
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) +
             (chunk(b"PLTE", palette) if palette else b"") + chunk(b"IDAT", zlib.compress(raw)) + chunk(b"IEND", b""))
 
 
@@ -156,6 +157,9 @@ def with_alpha(image):
     return image
 
 
+# Depths and colour types
+INTERLACED = [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0), (8, 2), (16, 2), (1, 3), (2, 3), (4, 3), (8, 3), (8, 4), (8, 6),
+              (16, 6)]
 KINDS = {
     "JPEG 4:4:4": lambda: jpeg(picture(), subsampling=0),
     "JPEG 4:2:2": lambda: jpeg(picture(), subsampling=1),
@@ -177,8 +181,7 @@ KINDS = {
     "PNG tRNS": lambda: png(picture().quantize(60), transparency=7),
     "PNG grey 16": lambda: png_of_samples(16, 0, 0),
     "PNG RGB 16": lambda: png_of_samples(16, 2, 0),
-    "PNG interlaced": lambda: png_of_samples(*random.choice([(1, 0), (2, 0), (4, 0), (8, 0), (16, 0), (8, 2), (16, 2),
-                                                             (1, 3), (2, 3), (4, 3), (8, 3), (8, 4), (8, 6), (16, 6)]), 1),
+    "PNG interlaced": lambda: png_of_samples(*random.choice(INTERLACED), 1),
 }
 
 
@@ -262,7 +265,8 @@ def main():
         folder.mkdir()
         wrong, refused = compare(folder, build.resolve(), count)
         training = subprocess.run([build.resolve() / "train_cifar", "--data", folder, "--size", "32", "--epochs", "1",
-                                   "--skip-other-images", "--cache", folder.parent / "cache", "--width", "4", "--depth", "1"],
+                                   "--skip-other-images", "--cache", folder.parent / "cache", "--width", "4",
+                                   "--depth", "1", "--batch-size", "32"],
                                   cwd=place, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     left_out = sum(map(int, re.findall(r"warning: (\d+) files? (?:is|are) left out", training.stdout)))
     print(f"train_cifar: exit status {training.returncode}, {left_out} files left out")

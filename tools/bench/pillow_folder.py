@@ -4,8 +4,9 @@
 usage: pillow_folder.py FOLDER PROCESSES [HEIGHT WIDTH]
        pillow_folder.py --jpeg FOLDER
 
-With --jpeg, it replaces the PNGs below the folder by JPEGs, every other one progressive. Otherwise, each image becomes 8-bit RGB and, if a size is given, is resized. The processes start before the measurement, and the
-pixels stay in them, as if transferring them took no time. Needs Pillow (Debian: python3-pil). bench_data calls this.
+With --jpeg, it replaces the PNGs below the folder by JPEGs, every other one progressive. Otherwise, each image becomes
+8-bit RGB and, if a size is given, is resized. The processes start before the measurement, and the pixels stay in them,
+as if transferring them took no time. Needs Pillow (Debian: python3-pil). bench_data calls this.
 """
 import multiprocessing
 import pathlib
