@@ -210,15 +210,19 @@ std::vector<std::string> classes_in(std::string field) {
 /// The targets of images, from tables of numbers or of several classes.
 class Targets {
 public:
-    Targets(Tables tables, Labels labels) : tables_(std::move(tables)), several_(labels == Labels::several_classes) {
+    /// `images` are the images of the folder.
+    Targets(Tables tables, Labels labels, const std::vector<std::string>& images)
+        : tables_(std::move(tables)), several_(labels == Labels::several_classes) {
         std::set<std::string> classes;
         for (auto& [where, table] : tables_) {
-            const bool heading = !several_ && !std::ranges::all_of(table.heading, is_number);
+            const bool heading = several_ ? std::ranges::find(images, where + table.first) == images.end()
+                                          : !std::ranges::all_of(table.heading, is_number);
             if (heading) table.values.erase(table.first);
-            for (const auto& [file, values] : table.values)
-                if (several_ && (file != table.first || table.first.find('.') != table.first.npos))
+            if (several_) {
+                for (const auto& [file, values] : table.values)
                     for (const std::string& name : classes_in(values.front())) classes.insert(name);
-            if (several_) continue;
+                continue;
+            }
             std::vector<std::string> own = table.heading;
             for (size_t i = 0; i < own.size() && !heading; ++i) own[i] = cat("value", i + 1);
             RG_CHECK(names.empty() || names == own, "image folder: expected tables with the same columns, got others (",
@@ -306,8 +310,9 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
     const Tables labels = read_tables(listing.labels, options.labels);
     const Layout layout = layout_of(class_paths(folder, listing.images, labels, options), folder, listing.images);
     const bool of_classes = options.labels == Labels::one_class;
-    const Targets targets = of_classes ? Targets(read_tables(listing.angles, Labels::numbers), Labels::numbers)
-                                       : Targets(labels, options.labels);
+    const Targets targets = of_classes
+                                ? Targets(read_tables(listing.angles, Labels::numbers), Labels::numbers, listing.images)
+                                : Targets(labels, options.labels, listing.images);
     const std::vector<std::string> empty_folders = without_images(listing);
     const std::string own_name = fs::canonical(folder).filename().string();
     std::vector<std::string> classes = layout.classes();
