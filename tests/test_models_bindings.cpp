@@ -25,10 +25,10 @@ std::string model_bytes(const std::string& net, int64_t side, int64_t channels, 
     options.parse(net == "cifar" ? std::vector<std::string>{"--width=4", "--depth=1"} : std::vector<std::string>{});
     data::ImageSet images{.height = side, .width = side, .channels = channels};
     for (int i = 0; i < classes; ++i) images.classes.push_back(cat("class ", i));
-    std::vector<Target> targets;
-    if (net == "digits-angles") targets.push_back({"angle", "degrees"});
+    ModelOutputs outputs;
+    if (net == "digits-angles") outputs = {{"classes", "numbers"}, {{"angle", "degrees"}}};
     return encode_tensors(state_dict(choice.make(task_of(images, 7))->parameters),
-                          describe_model(choice.describe(), images, {}, targets));
+                          describe_model(choice.describe(), images, {}, outputs));
 }
 
 std::vector<uint8_t> random_pixels(size_t count) {

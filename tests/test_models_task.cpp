@@ -65,15 +65,15 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("task: multi-label has the F1 score over all labels") {
-        const Task task = multi_label();
+        const Task task = multi_label({"a", "b", "c"});
         data::Batch batch;
-        batch.columns = {floats({2, 3}, {1, 0, 1, 0, 0, 1})};
+        batch.targets = floats({2, 3}, {1, 0, 1, 0, 0, 1});
         const auto [loss, metrics] = evaluated(task, {floats({2, 3}, {1, 1, -1, -1, -1, 1})}, batch);
         CHECK(metrics == std::vector<double>{4.0 / 6}); // two right, one too many, one missed
         const double right = std::log1p(std::exp(-1.0));
         CHECK(loss == Approx((6 * right + 2) / 6));
         CHECK(evaluated(task, {floats({2, 3}, {-1, -1, -1, -1, -1, -1})}, batch).second == std::vector<double>{0});
-        CHECK(contains(error_of([&] { evaluated(task, {floats({2, 3}, {1, 1, 1, 1, 1, 1})}, {}); }), "columns"));
+        CHECK(contains(error_of([&] { evaluated(task, {floats({2, 3}, {1, 1, 1, 1, 1, 1})}, {}); }), "targets"));
     }
 
     TEST_CASE("task: segmentation has the mean of intersection over union, and the accuracy of the pixels") {
@@ -109,7 +109,8 @@ TEST_SUITE("models") {
         const auto [loss, metrics] = evaluated(both, {floats({1, 2}, {0, 0}), floats({1, 1}, {5})}, batch);
         CHECK(loss == Approx(std::log(2.0) + 0.1 * 9));
         CHECK(metrics == std::vector<double>{1, 3});
-        CHECK(both.targets.size() == 1);
+        CHECK(both.outputs.targets.size() == 1);
+        CHECK(both.outputs.kinds == std::vector<std::string>{"classes", "numbers"});
         CHECK(contains(error_of([&] { evaluated(both, {floats({1, 2}, {0, 0})}, batch); }), "at least 2 outputs"));
     }
 

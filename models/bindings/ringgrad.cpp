@@ -93,8 +93,7 @@ int predict(rg_model* model, size_t n, float* outputs, size_t output_count, F pa
         const size_t count = std::min(n - begin, kMostImages);
         const Predictor::Outputs results = part(begin, count);
         for (size_t i = 0; i < count; ++i) {
-            const auto scores = results.scores.span<float>().subspan(i * classes, classes);
-            outputs = std::copy(scores.begin(), scores.end(), outputs);
+            if (classes > 0) outputs = std::copy_n(results.scores.data<float>() + i * classes, classes, outputs);
             for (const Tensor& target : results.targets) *outputs++ = target.span<float>()[i];
         }
     }

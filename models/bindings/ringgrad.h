@@ -36,12 +36,13 @@ int rg_height(const rg_model* model);
 int rg_width(const rg_model* model);
 int rg_channels(const rg_model* model);
 
-/// Return the number of classes, at least 1, and the name of one. A name lives as long as the model.
+/// Return the number of classes, 0 if the network does not classify, and the name of one. A name lives as long as the
+/// model.
 int rg_class_count(const rg_model* model);
 const char* rg_class_name(const rg_model* model, int index);
 
 /// Return the number of targets, often 0, and the name and the unit of one. A target is a number that the network
-/// predicts in addition to the class, such as an angle in degrees.
+/// predicts, such as an angle in degrees, or a label, whose number is the probability that it applies.
 int rg_target_count(const rg_model* model);
 const char* rg_target_name(const rg_model* model, int index);
 const char* rg_target_unit(const rg_model* model, int index);

@@ -8,10 +8,11 @@
 
 namespace rg {
 
-/// The images and the classes that a network is made for, and the seed of its initial values.
+/// The images, and the number of classes and of targets that a network is made for, and the seed of its initial values.
 struct ImageTask {
     int64_t height = 0, width = 0, channels = 0, classes = 0;
     uint64_t seed = 0;
+    int64_t targets = 0;
 };
 
 /// One or several networks that share their options, for example all residual networks.

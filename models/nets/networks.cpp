@@ -109,6 +109,8 @@ ImageTask stored_task(const TensorFile& file) {
     }
     task.classes = int64_t(classes.as_array().size());
     RG_CHECK(task.classes >= 1, file.source, ": classes: expected at least one, got none");
+    if (const std::string* const targets = file.find_text("targets"))
+        task.targets = std::ssize(Json::parse(*targets, file.source + ": targets").as_array());
     return task;
 }
 
@@ -119,8 +121,9 @@ std::unique_ptr<Network> make_network(const TensorFile& file) {
     const Json description = Json::parse(*text, file.source + ": network");
     const std::string& name = description.at("name").as_string();
     const std::unique_ptr<NetworkFamily> family = find_family(name);
-    RG_CHECK(family, file.source, ": expected a network that this program knows, got ", name,
-             "; use the program that has trained it");
+    const std::string* const program = file.find_text("trained_by");
+    RG_CHECK(family, file.source, ": expected a network that this program knows, got ", name, "; use the program that ",
+             "has trained it, ", program ? cat("as in ", *program, " predict RUN IMAGE.png") : "which registers it");
     Options options(file.source + ": network", "");
     family->declare(options);
     for (const auto& [key, value] : description.as_object())

@@ -101,7 +101,11 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     };
     const Plan& plan = plan_ahead(trainer, evaluation, kMemoryAdvice);
 
-    run.begin(feed.length(steps, epochs), describe_model(network_.describe(), data.train, normalise, task.targets),
+    ModelOutputs outputs = task.outputs;
+    outputs.labels = data_options.reading.labels;
+    Metadata model = describe_model(network_.describe(), data.train, normalise, outputs);
+    model.emplace_back("trained_by", program_path());
+    run.begin(feed.length(steps, epochs), model,
               cat(machine.text(), machine_options.accelerate ? "" : ", op by op", "; ", data.source, "; ",
                   parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned"),
               data.warnings);

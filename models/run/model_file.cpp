@@ -12,11 +12,11 @@ namespace rg {
 
 ImageTask task_of(const data::ImageSet& images, uint64_t seed) {
     const auto [height, width] = images.input_size();
-    return {height, width, images.channels, int64_t(images.classes.size()), seed};
+    return {height, width, images.channels, int64_t(images.classes.size()), seed, std::ssize(images.target_names)};
 }
 
 Metadata describe_model(const Json& network, const data::ImageSet& images, const data::Normalise& normalise,
-                        const std::vector<Target>& targets) {
+                        const ModelOutputs& outputs) {
     Json mean = Json::array(), deviation = Json::array();
     for (size_t c = 0; c < size_t(images.channels); ++c)
         mean.push(double(normalise.mean[c])), deviation.push(double(normalise.deviation[c]));
@@ -27,9 +27,13 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
                       {"normalise", Json::object().set("mean", mean).set("deviation", deviation).dump()}};
     if (height != images.height || width != images.width)
         metadata.emplace_back("resize", Json(Json::Array{images.height, images.width}).dump());
-    if (targets.empty()) return metadata;
+    metadata.emplace_back("outputs", Json(Json::Array(outputs.kinds.begin(), outputs.kinds.end())).dump());
+    if (outputs.labels != data::Labels::one_class)
+        metadata.emplace_back("labels", outputs.labels == data::Labels::numbers ? "numbers" : "several");
+    if (outputs.targets.empty()) return metadata;
     Json list = Json::array();
-    for (const Target& target : targets) list.push(Json::object().set("name", target.name).set("unit", target.unit));
+    for (const Target& target : outputs.targets)
+        list.push(Json::object().set("name", target.name).set("unit", target.unit));
     metadata.emplace_back("targets", list.dump());
     return metadata;
 }
@@ -60,14 +64,24 @@ std::vector<std::string> stored_classes(const TensorFile& file) {
     return names;
 }
 
-std::vector<Target> stored_targets(const TensorFile& file) {
-    std::vector<Target> targets;
-    const std::string* text = file.find_text("targets");
-    if (!text) return targets;
-    const Json list = Json::parse(*text, file.source + ": targets");
-    for (const Json& target : list.as_array())
-        targets.push_back({target.at("name").as_string(), target.at("unit").as_string()});
-    return targets;
+ModelOutputs stored_outputs(const TensorFile& file) {
+    ModelOutputs outputs;
+    if (const std::string* const text = file.find_text("targets")) {
+        const Json list = Json::parse(*text, file.source + ": targets");
+        for (const Json& target : list.as_array())
+            outputs.targets.push_back({target.at("name").as_string(), target.at("unit").as_string()});
+    }
+    if (const std::string* const text = file.find_text("outputs")) {
+        const Json list = Json::parse(*text, file.source + ": outputs");
+        outputs.kinds.clear();
+        for (const Json& kind : list.as_array()) outputs.kinds.push_back(kind.as_string());
+        RG_CHECK(!outputs.kinds.empty(), file.source, ": outputs: expected at least one, got none");
+    } else { // an older file
+        outputs.kinds.resize(1 + outputs.targets.size(), "numbers");
+    }
+    if (const std::string* const labels = file.find_text("labels"))
+        outputs.labels = *labels == "numbers" ? data::Labels::numbers : data::Labels::several_classes;
+    return outputs;
 }
 
 data::ImageSize stored_resize(const TensorFile& file) {

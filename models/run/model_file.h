@@ -16,11 +16,21 @@ struct Target {
 /// the `seed`.
 ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 
+/// What the outputs of a network mean, in the file of its model.
+struct ModelOutputs {
+    /// Of each output. "classes": scores [n classes] before softmax; "numbers": [n k]; "labels": scores [n k] before
+    /// the sigmoid, of labels that each may apply or not; "pixels": scores of each pixel [n h w classes]; "image": [n h
+    /// w c].
+    std::vector<std::string> kinds = {"classes"};
+    std::vector<Target> targets = {};              // the names of all numbers and labels
+    data::Labels labels = data::Labels::one_class; // what labels.csv has
+};
+
 /// Returns the metadata of the model's file: NetworkChoice::describe() of its network, the size of its inputs, the
 /// names of the classes, and the normalisation of the images; if inputs are windows of the images, the size of the
-/// images; and the targets if there are any.
+/// images; and what the outputs mean.
 Metadata describe_model(const Json& network, const data::ImageSet& images, const data::Normalise& normalise,
-                        const std::vector<Target>& targets = {});
+                        const ModelOutputs& outputs = {});
 
 /// Decodes the bytes of a model's file: a safetensors file or a checkpoint. Leaves out the optimizer's state of a
 /// checkpoint. `source` is for error texts. Throws Error like decode_tensors().
@@ -32,8 +42,8 @@ TensorFile load_model(std::string path);
 /// Returns the names of the classes in the file of a model. Throws Error if they are missing or malformed.
 std::vector<std::string> stored_classes(const TensorFile& file);
 
-/// Returns the targets in the file of a model, or an empty list if it has none. Throws Error if they are malformed.
-std::vector<Target> stored_targets(const TensorFile& file);
+/// Returns what the outputs of a network mean, by the file of its model. Throws Error if that is malformed.
+ModelOutputs stored_outputs(const TensorFile& file);
 
 /// Returns the size to which images are resized and cropped before the network gets their central window, or that of
 /// the network's inputs if the file has none. Throws Error if it is malformed, or smaller than the inputs.

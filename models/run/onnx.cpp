@@ -330,12 +330,14 @@ void save_onnx(const std::string& path, const TensorFile& model) {
                               model.find_text("resize") ? cat(", the centre of images of ", height, " x ", width) : "",
                               "; the file normalises them. scores: f32 [n ", task.classes,
                               "], before softmax; the metadata has the names of the classes.");
-    for (const char* const key : {"network", "image", "classes", "normalise", "resize", "targets"})
+    for (const char* const key : {"network", "image", "classes", "normalise", "resize", "outputs", "targets"})
         if (const std::string* text = model.find_text(key)) options.metadata.emplace_back(key, *text);
-    if (const std::string* targets = model.find_text("targets")) {
-        const Json list = Json::parse(*targets, model.source + ": targets");
-        for (const Json& target : list.as_array()) options.outputs.push_back(target.at("name").as_string());
-    }
+    const ModelOutputs outputs = stored_outputs(model);
+    options.outputs.clear();
+    for (const std::string& kind : outputs.kinds)
+        options.outputs.push_back(kind == "classes"                                  ? "scores"
+                                  : kind == "numbers" && outputs.targets.size() == 1 ? outputs.targets[0].name
+                                                                                     : kind);
     save_onnx(path, *network, {task.height, task.width, task.channels}, options);
 }
 

@@ -48,8 +48,8 @@ std::string encode_onnx(const PredictFunction& predict, const Parameters& parame
 /// Writes the result of encode_onnx() for a network's prediction to a file, with write_output() (core/atomic_file.h).
 void save_onnx(const std::string& path, const Network& network, const Shape& sample, const OnnxOptions& options = {});
 /// Writes the network in a trained model's file as an ONNX file. Takes the normalisation from the model, and its
-/// metadata network, image, classes, normalise and targets. The first output is named `scores`, the others have the
-/// names of the targets. Throws Error like encode_onnx(), if the program has not registered the network, and if `path`
+/// metadata network, image, classes, normalise, outputs and targets. An output of classes is named `scores`, a single
+/// number has its own name, and the others have those of their kind (ModelOutputs). Throws Error like encode_onnx(), if the program has not registered the network, and if `path`
 /// leads to the model's file.
 void save_onnx(const std::string& path, const TensorFile& model);
 

@@ -11,12 +11,11 @@ namespace rg {
 
 namespace {
 
-Tensor checked(const Tensor& output, const std::string& source) {
-    const Tensor host = output.to_host().to(DType::f32);
-    const auto values = host.span<float>();
+const Tensor& checked(const Tensor& output, const std::string& source) {
+    const auto values = output.span<float>();
     RG_CHECK(std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }), source,
              ": expected finite outputs, got others; its values are too large");
-    return host;
+    return output;
 }
 
 } // namespace
@@ -26,19 +25,23 @@ Predictor::Predictor(const std::string& path, DType activations) : Predictor(loa
 Predictor::Predictor(const TensorFile& file, DType activations)
     : task(stored_task(file)),
       resize(stored_resize(file)),
-      classes(stored_classes(file)),
-      targets(stored_targets(file)),
+      outputs(stored_outputs(file)),
+      classes(std::ranges::count(outputs.kinds, "classes") ? stored_classes(file) : std::vector<std::string>()),
+      targets(outputs.targets),
       source_(file.source),
       network_(make_network(file)),
-      normaliser_(resize.height, resize.width, task.channels, {}, stored_normalise(file, {}),
+      normaliser_(resize.height, resize.width, task.channels, {.fill = data::Fill::reflect}, stored_normalise(file, {}),
                   {task.height, task.width}),
       forward_([this, activations](std::span<const Tensor> in, bool) {
-          std::vector<Tensor> outputs = network_->outputs(cast(in[0], activations), Mode::evaluate);
-          RG_CHECK(outputs.size() == 1 + targets.size(), source_, ": expected a network with scores and ",
-                   targets.size(), " targets, got ", outputs.size(), " outputs");
-          outputs[0] = softmax(outputs[0]);
-          return outputs;
+          std::vector<Tensor> results = network_->outputs(cast(in[0], activations), Mode::evaluate);
+          RG_CHECK(results.size() == outputs.kinds.size(), source_, ": expected a network with ", outputs.kinds.size(),
+                   " outputs, got ", results.size());
+          return results;
       }) {
+    for (const std::string& kind : outputs.kinds)
+        RG_CHECK(kind == "classes" || kind == "numbers" || kind == "labels", source_,
+                 ": expected a model of classes, numbers or labels, got one of kind ", kind,
+                 "; export it as an ONNX file instead");
     forward_.keep_prepared = true;
 }
 
@@ -62,14 +65,45 @@ Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels) {
                   values = task.height * task.width * task.channels;
     RG_CHECK(n * bytes == std::ssize(pixels) && n > 0, "predict: expected images of ", bytes, " bytes, got ",
              pixels.size(), " bytes");
-    const Tensor x = Tensor::on_host({n, task.height, task.width, task.channels});
-    parallel(n, [&](int64_t i) {
-        normaliser_.apply(pixels.subspan(size_t(i * bytes), size_t(bytes)), 0, 0, i, x.data<float>() + i * values);
-    });
-    const std::span<const Tensor> outputs = forward_({x});
-    Outputs results{checked(outputs[0], source_), {}};
-    for (const Tensor& target : outputs.subspan(1)) results.targets.push_back(checked(target, source_));
-    return results;
+    const View central = normaliser_.view(0, 0, 0); // no random changes
+    std::vector<Tensor> sums;
+    for (auto [view, weight] : views) {
+        view.y0 += central.y0, view.x0 += central.x0;
+        const Tensor x = Tensor::on_host({n, task.height, task.width, task.channels});
+        parallel(n, [&](int64_t i) {
+            normaliser_.apply(pixels.subspan(size_t(i * bytes), size_t(bytes)), view, x.data<float>() + i * values);
+        });
+        const std::span<const Tensor> results = forward_({x});
+        for (size_t o = 0; o < results.size(); ++o) {
+            const Tensor values_of_view = results[o].to_host().to(DType::f32);
+            if (sums.size() <= o) sums.push_back(Tensor::on_host(values_of_view.shape())), sums[o].fill(0);
+            for (int64_t i = 0; i < values_of_view.numel(); ++i)
+                sums[o].data<float>()[i] += weight * values_of_view.data<float>()[i];
+        }
+    }
+    Context host = context();
+    host.device = nullptr;
+    const ContextScope scope(host);
+    Outputs predictions;
+    for (size_t o = 0; o < sums.size(); ++o) {
+        const std::string& kind = outputs.kinds[o];
+        const Tensor output = checked(kind == "classes"  ? softmax(sums[o])
+                                      : kind == "labels" ? sigmoid(sums[o])
+                                                         : sums[o],
+                                      source_);
+        if (kind == "classes") {
+            predictions.scores = output;
+            continue;
+        }
+        const int64_t k = output.extent(1);
+        for (int64_t t = 0; t < k; ++t) {
+            const Tensor& target = predictions.targets.emplace_back(Tensor::on_host({n, 1}));
+            for (int64_t i = 0; i < n; ++i) target.data<float>()[i] = output.data<float>()[i * k + t];
+        }
+    }
+    RG_CHECK(predictions.targets.size() == targets.size(), source_, ": expected outputs of ", targets.size(),
+             " targets, got ", predictions.targets.size());
+    return predictions;
 }
 
 } // namespace rg

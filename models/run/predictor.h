@@ -22,23 +22,27 @@ class Predictor {
 public:
     /// Load the model of `path` (see load_model()), or one whose file decode_model() has decoded, into the memory of
     /// the context's device, or host memory if it has none. Activations have the type `activations`, f32 or bf16. Throw
-    /// Error if the file is missing or malformed, or does not describe a network that this program knows.
+    /// Error if the file is missing or malformed, if it does not describe a network that this program knows, or if the
+    /// outputs are images: export such a network.
     explicit Predictor(const std::string& path, DType activations = DType::f32);
     explicit Predictor(const TensorFile& file, DType activations = DType::f32);
 
     const ImageTask task;         // size and channels of the network's inputs, and number of classes
     const data::ImageSize resize; // size of images, of which the network gets the central window of the task's size
-    const std::vector<std::string> classes;
-    const std::vector<Target> targets;
+    const ModelOutputs outputs;
+    const std::vector<std::string> classes; // empty if no output gives classes
+    const std::vector<Target> targets;      // numbers, and labels
+    /// Views of each image, whose outputs are added with their weights; see data::mirrored_and_shifted().
+    std::vector<data::WeightedView> views = {{}};
 
     struct Outputs {
-        Tensor scores;               // f32 [n classes]: probabilities
-        std::vector<Tensor> targets; // f32 [n 1] for each target
+        Tensor scores;               // f32 [n classes]: probabilities; undefined without classes
+        std::vector<Tensor> targets; // f32 [n 1] for each target: its value, or of a label its probability
     };
     /// Predict for n images of any size and number of channels as one batch. read(i) returns image i, for example by
     /// data::read_image(); several threads call it at the same time. For many images, call it with up to some 256 at a
-    /// time: each n has its own plan. Convert them to the size `resize` and the network's channels, as the training did.
-    /// The results are in host memory. Throw Error like read() and the function below.
+    /// time: each n has its own plan. Convert them to the size `resize` and the network's channels, as the training
+    /// did. The results are in host memory. Throw Error like read() and the function below.
     Outputs predict(int64_t n, const data::ReadImage& read);
     Outputs predict(std::span<const data::Image> images);
     /// Predicts for images [n height width channels] of the size `resize`, of 8 bits; n follows from the number of

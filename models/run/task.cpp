@@ -25,7 +25,7 @@ const Tensor& column_of(const data::Batch& batch, size_t column) {
 }
 
 const Tensor& targets_of(const data::Batch& batch) {
-    RG_CHECK(batch.targets.defined(), "task: expected images with targets (angles.csv), got none");
+    RG_CHECK(batch.targets.defined(), "task: expected images with targets (labels.csv or angles.csv), got none");
     return batch.targets;
 }
 
@@ -84,7 +84,8 @@ Task Task::with(const Task& other, double weight) const {
     for (const Detail& detail : other.details)
         if (std::none_of(details.begin(), details.end(), [&](const Detail& d) { return d.member == detail.member; }))
             both.details.push_back(detail);
-    both.targets.insert(both.targets.end(), other.targets.begin(), other.targets.end());
+    const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    append(both.outputs.kinds, other.outputs.kinds), append(both.outputs.targets, other.outputs.targets);
     both.needs_images |= other.needs_images;
     return both;
 }
@@ -141,11 +142,12 @@ Task classification(double smoothing, size_t head) {
                          [](const data::ImageSet& set, std::span<const double> numbers) {
                              const Confusion confusion(set, predictions_of(numbers));
                              return Detail::Table{confusion.text(size_t(set.count)), confusion.csv()};
-                         }}}};
+                         }}},
+            .outputs = {.kinds = {"classes"}}};
 }
 
 Task regression(const std::vector<Target>& targets, size_t head) {
-    Task task{.targets = targets};
+    Task task{.outputs = {{"numbers"}, targets}};
     task.loss = [head](Outputs outputs, const data::Batch& batch, Mode) {
         return mse_loss(head_of(outputs, head), targets_of(batch));
     };
@@ -165,10 +167,10 @@ Task regression(const std::vector<Target>& targets, size_t head) {
     return task;
 }
 
-Task multi_label(size_t column, size_t head) {
+Task multi_label(const std::vector<std::string>& labels, size_t head) {
     Metric f1{{"f1", "F1", "%", true}, 3};
-    f1.add = [column, head](Outputs outputs, const data::Batch& batch, std::span<double> sums) {
-        const Tensor &scores = head_of(outputs, head), &truth = column_of(batch, column);
+    f1.add = [head](Outputs outputs, const data::Batch& batch, std::span<double> sums) {
+        const Tensor &scores = head_of(outputs, head), &truth = targets_of(batch);
         RG_CHECK(scores.shape() == truth.shape(), "multi_label: expected scores of ", truth.shape().str(), ", got ",
                  scores.shape().str());
         for (int64_t i = 0; i < truth.numel(); ++i) {
@@ -179,10 +181,12 @@ Task multi_label(size_t column, size_t head) {
     f1.finish = [](std::span<const double> s, double) {
         return s[0] + s[1] + s[2] > 0 ? 2 * s[0] / (2 * s[0] + s[1] + s[2]) : 1.0;
     };
-    return {
-        .loss = [column, head](Outputs outputs, const data::Batch& batch,
-                               Mode) { return binary_cross_entropy(head_of(outputs, head), column_of(batch, column)); },
-        .metrics = {f1}};
+    Task task{.loss = [head](Outputs outputs, const data::Batch& batch,
+                             Mode) { return binary_cross_entropy(head_of(outputs, head), targets_of(batch)); },
+              .metrics = {f1},
+              .outputs = {.kinds = {"labels"}}};
+    for (const std::string& label : labels) task.outputs.targets.push_back({label, ""});
+    return task;
 }
 
 Task segmentation(int64_t classes, size_t column, size_t head) {
@@ -217,7 +221,8 @@ Task segmentation(int64_t classes, size_t column, size_t head) {
                     return cross_entropy(head_of(outputs, head).reshape({labels.numel(), classes}),
                                          labels.reshape({labels.numel()}));
                 },
-            .metrics = {iou, pixels}};
+            .metrics = {iou, pixels},
+            .outputs = {.kinds = {"pixels"}}};
 }
 
 Task reconstruction(size_t head) {
@@ -229,6 +234,7 @@ Task reconstruction(size_t head) {
     return {.loss = [head](Outputs outputs, const data::Batch& batch,
                            Mode) { return mse_loss(head_of(outputs, head), cast(batch.x, DType::f32)); },
             .metrics = {rmse},
+            .outputs = {.kinds = {"image"}},
             .needs_images = true};
 }
 

@@ -80,8 +80,8 @@ struct Task {
     /// The first metric is the main one: it chooses the best model, and sweeps rank by it.
     std::vector<Metric> metrics = {};
     std::vector<Detail> details = {};
-    std::vector<Target> targets = {}; // numbers that the network predicts, for the model's file
-    bool needs_images = false;        // metrics read Batch::x, the normalised images
+    ModelOutputs outputs = {.kinds = {}}; // of the network, for the model's file
+    bool needs_images = false;            // metrics read Batch::x, the normalised images
 
     /// Returns this task and another one: the loss is the sum of both, the other one times `weight`. The other's
     /// metrics and details follow. If both have a detail of the same member, only the first is kept.
@@ -105,10 +105,10 @@ Task classification(double smoothing = 0, size_t head = 0);
 /// metrics are the root mean squared errors NAME_rmse.
 Task regression(const std::vector<Target>& targets, size_t head = 0);
 
-/// Several labels of each image, or none. The output is scores [n k], and column `column` of the batch has 0 or 1 for
-/// each label [n k]. The loss is the binary cross-entropy, the metric is the F1 score over all labels and samples:
-/// 2 tp / (2 tp + fp + fn), with a label predicted where its score is positive.
-Task multi_label(size_t column = 0, size_t head = 0);
+/// Several labels of each image, or none. The output is scores [n k], and Batch::targets has 0 or 1 for each label [n
+/// k], as with data::Labels::several_classes. The loss is the binary cross-entropy, the metric is the F1 score over all
+/// labels and samples: 2 tp / (2 tp + fp + fn), with a label predicted where its score is positive.
+Task multi_label(const std::vector<std::string>& labels, size_t head = 0);
 
 /// A class for each pixel. The output is scores [n h w classes], and column `column` of the batch has labels i32
 /// [n h w]. The loss is the cross-entropy over all pixels. The metrics are the mean over the classes of intersection /

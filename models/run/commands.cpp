@@ -1,0 +1,349 @@
+// See commands.h. All images are read before the first prediction, so a bad file is an error before any output.
+#include "ringgrad/models/run/commands.h"
+
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/formatted.h"
+#include "ringgrad/core/json.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/data/cifar.h"
+#include "ringgrad/data/decode.h"
+#include "ringgrad/data/idx.h"
+#include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/open.h"
+#include "ringgrad/data/sample.h"
+#include "ringgrad/data/source.h"
+#include "ringgrad/models/run/confusion.h"
+#include "ringgrad/models/run/machine.h"
+#include "ringgrad/models/run/onnx.h"
+#include "ringgrad/models/run/predictor.h"
+#include "ringgrad/models/run/run_folder.h"
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <iostream>
+#include <numeric>
+#include <set>
+
+namespace rg {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int32_t kUnknown = -1; // label of an image whose class is not known
+
+/// What is known of an image.
+struct Item {
+    std::string name;
+    int32_t label = kUnknown;
+    std::vector<float> targets = {}; // true values; empty: unknown; some may be NAN
+};
+
+/// Images of the size Predictor::resize, with what is known of each.
+struct Images {
+    data::ImageSet set;
+    std::vector<Item> items; // [count]
+};
+
+/// Reads the images that a command line names.
+class Reader {
+public:
+    /// If `only` is not empty, it is a file with the names of images below a folder, one per line. Folders then give
+    /// these images alone.
+    Reader(const Predictor& model, const data::LoadOptions& reading, const std::string& only)
+        : model_(model), options_(reading) {
+        options_.channels = int(model.task.channels);
+        options_.height = model.resize.height, options_.width = model.resize.width;
+        options_.labels = model.outputs.labels;
+        if (only.empty()) return;
+        const std::vector<std::string> names = split(read_file(only), '\n');
+        only_ = {names.begin(), names.end()};
+        only_.erase("");
+        RG_CHECK(!only_.empty(), "--only: expected names of images, got none (", only, ")");
+    }
+
+    /// Returns the images of a path; "" stands for the test images of the embedded sample. Of a folder, takes the test
+    /// images, or all images if it has no test set.
+    Images read(const std::string& path) {
+        if (!path.empty() && !data::is_remote(path) && !fs::is_directory(path)) return read_file_of_images(path);
+        data::TrainTest sets = data::load(path, options_);
+        warnings_.insert(warnings_.end(), sets.warnings.begin(), sets.warnings.end());
+        Images images{sets.test.count > 0 ? sets.test : sets.train, {}};
+        if (!only_.empty()) images.set = only_of(sets, path);
+        const data::ImageSet& set = images.set;
+        const std::string folder = path.starts_with("pipe:") ? "" : path.ends_with('/') ? path : path + "/";
+        for (int64_t i = 0; i < set.count; ++i) {
+            Item item{set.names.empty() ? cat(path.empty() ? "sample" : path, "#", i) : folder + set.names[size_t(i)]};
+            const int32_t label = set.labels[size_t(i)];
+            // Files of CIFAR and IDX do not always have names of classes, so these are not compared.
+            if (!set.names.empty())
+                item.label = label_of(set.classes[size_t(label)]);
+            else if (set.classes.size() == model_.classes.size())
+                item.label = label;
+            if (set.target_names.size() == model_.targets.size()) {
+                const std::span<const float> targets = set.targets_of(i);
+                item.targets.assign(targets.begin(), targets.end());
+            }
+            images.items.push_back(std::move(item));
+        }
+        return images;
+    }
+    /// For users: images that are damaged or left out.
+    const std::vector<std::string>& warnings() const { return warnings_; }
+
+private:
+    /// Reads CIFAR records (.bin) or one image, whose class is the name of its folder.
+    Images read_file_of_images(const std::string& path) {
+        data::Conversion conversion(options_);
+        Images images;
+        if (path.ends_with(".bin")) {
+            const std::string file = read_file(path);
+            const data::Bytes bytes = data::as_bytes(file);
+            data::TrainTest sets{data::parse_cifar({{bytes, path}}, data::cifar_kind(bytes, path)), {}, ""};
+            conversion.convert(sets);
+            images.set = std::move(sets.train);
+            for (int64_t i = 0; i < images.set.count; ++i)
+                images.items.push_back({cat(path, "#", i), images.set.classes.size() == model_.classes.size()
+                                                               ? images.set.labels[size_t(i)]
+                                                               : kUnknown});
+        } else {
+            images.set = conversion
+                             .read(
+                                 1, [&](int64_t) { return path; }, [&](int64_t) { return data::read_image(path); })
+                             .set;
+            images.items.push_back({path, label_of(fs::absolute(path).parent_path().filename().string())});
+        }
+        for (std::string& warning : conversion.warnings()) warnings_.push_back(std::move(warning));
+        return images;
+    }
+
+    /// Returns the images that --only names.
+    data::ImageSet only_of(const data::TrainTest& sets, const std::string& path) const {
+        std::vector<int64_t> of_train, of_test;
+        for (const auto& [set, indices] : {std::pair(&sets.train, &of_train), {&sets.test, &of_test}})
+            for (int64_t i = 0; i < std::ssize(set->names); ++i)
+                if (only_.contains(set->names[size_t(i)])) indices->push_back(i);
+        RG_CHECK(of_train.size() + of_test.size() == only_.size(), "--only: expected ", only_.size(), " images in ",
+                 path, ", got ", of_train.size() + of_test.size(), " of them");
+        RG_CHECK(of_train.empty() || of_test.empty(), "--only: expected training or test images of ", path,
+                 ", got both");
+        return of_test.empty() ? data::subset(sets.train, of_train) : data::subset(sets.test, of_test);
+    }
+
+    /// Returns the class of that name, or kUnknown.
+    int32_t label_of(const std::string& name) const {
+        const auto match = std::find(model_.classes.begin(), model_.classes.end(), name);
+        return match == model_.classes.end() ? kUnknown : int32_t(match - model_.classes.begin());
+    }
+
+    const Predictor& model_;
+    data::LoadOptions options_;
+    std::vector<std::string> warnings_;
+    std::set<std::string> only_;
+};
+
+enum class Format : uint8_t { text, json, csv };
+
+/// Prints the prediction for each image, and a summary over the images whose true class or target is known.
+class Printer {
+public:
+    Printer(const Predictor& model, Format format, int64_t top, bool quiet)
+        : model_(model),
+          format_(format),
+          top_(std::min(size_t(top), model.classes.size())),
+          quiet_(quiet),
+          confusion_(model.classes) {
+        if (format_ != Format::csv || quiet_) return;
+        std::cout << "file";
+        for (size_t k = 1; k <= top_; ++k) {
+            const std::string number = top_ > 1 ? cat(k) : "";
+            std::cout << ",class" << number << ",score" << number;
+        }
+        for (const Target& target : model_.targets) std::cout << "," << csv_field(target.name);
+        std::cout << (top_ > 0 ? ",known class" : "");
+        for (const Target& target : model_.targets) std::cout << "," << csv_field("known " + target.name);
+        std::cout << "\n";
+    }
+
+    /// Takes the prediction for an image, element `i` of `outputs`. Prints it, unless --quiet is given. Adds it to the
+    /// summary if the true class or target is known.
+    void add(const Item& image, const Predictor::Outputs& outputs, size_t i) {
+        const size_t count = model_.classes.size();
+        const std::span<const float> scores =
+            count > 0 ? outputs.scores.span<float>().subspan(i * count, count) : std::span<const float>();
+        std::vector<float> targets;
+        for (const Tensor& target : outputs.targets) targets.push_back(target.span<float>()[i]);
+        if (!quiet_) std::cout << line(image, scores, targets);
+        if (image.label != kUnknown && count > 0)
+            confusion_.add(image.label, size_t(std::max_element(scores.begin(), scores.end()) - scores.begin()));
+        if (image.targets.empty() || std::isnan(image.targets.front())) return;
+        ++known_targets_;
+        for (size_t t = 0; t < targets.size(); ++t) {
+            squares_[t] += std::pow(double(targets[t] - image.targets[t]), 2);
+            right_[t] += (targets[t] > 0.5f) == (image.targets[t] > 0.5f);
+        }
+    }
+
+    /// Prints the summary as text, with `ending` as its last line. Without --quiet, does so only if there are several
+    /// images, and the true class or target of at least one is known. If --json or --csv prints predictions, the
+    /// summary goes to the standard error.
+    void finish(size_t images, const std::string& ending) {
+        if (!quiet_ && (images == 1 || (confusion_.empty() && known_targets_ == 0))) return;
+        std::string text = !quiet_ && format_ == Format::text ? "\n" : "";
+        if ((quiet_ && top_ > 0) || !confusion_.empty()) text += confusion_.text(images);
+        const bool labels = model_.outputs.labels == data::Labels::several_classes;
+        for (size_t t = 0; known_targets_ > 0 && t < model_.targets.size(); ++t)
+            text += cat(model_.targets[t].name, ": ",
+                        labels ? formatted("%.1f %% right", 100 * double(right_[t]) / double(known_targets_))
+                               : formatted("RMSE %.4g", std::sqrt(squares_[t] / double(known_targets_))),
+                        model_.targets[t].unit.empty() ? "" : " ", model_.targets[t].unit, " (", known_targets_,
+                        " known)\n");
+        (format_ == Format::text || quiet_ ? std::cout : std::cerr) << text << ending;
+    }
+
+private:
+    /// Returns the --top classes with the highest scores, best first. Classes with equal scores keep their order.
+    std::vector<size_t> best(std::span<const float> scores) const {
+        std::vector<size_t> order(scores.size());
+        std::iota(order.begin(), order.end(), size_t{0});
+        std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+        order.resize(top_);
+        return order;
+    }
+
+    std::string line(const Item& image, std::span<const float> scores, std::span<const float> targets) const {
+        if (format_ == Format::json) return json_line(image, scores, targets);
+        const bool csv = format_ == Format::csv;
+        const char* const separator = csv ? "," : "\t";
+        const auto shown = [&](const std::string& text) { return csv ? csv_field(text) : table_cell(text); };
+        std::string out = shown(image.name);
+        for (const size_t k : best(scores))
+            out += cat(separator, shown(model_.classes[k]), separator, formatted("%.6f", double(scores[k])));
+        for (const float target : targets) out += cat(separator, formatted("%.6g", double(target)));
+        if (csv) {
+            if (top_ > 0)
+                out += cat(",", image.label == kUnknown ? "" : csv_field(model_.classes[size_t(image.label)]));
+            for (size_t t = 0; t < targets.size(); ++t)
+                out += cat(",", image.targets.empty() || std::isnan(image.targets[t]) ? "" : cat(image.targets[t]));
+        }
+        return out + "\n";
+    }
+    std::string json_line(const Item& image, std::span<const float> scores, std::span<const float> targets) const {
+        Json list = Json::array(), numbers = Json::object();
+        for (const size_t k : best(scores))
+            list.push(Json::object().set("class", model_.classes[k]).set("score", double(scores[k])));
+        for (size_t t = 0; t < targets.size(); ++t) numbers.set(model_.targets[t].name, double(targets[t]));
+        Json out = Json::object().set("file", image.name);
+        if (top_ > 0) out.set("best", list);
+        if (!targets.empty()) out.set("targets", numbers);
+        if (image.label != kUnknown && top_ > 0) out.set("known class", model_.classes[size_t(image.label)]);
+        Json known = Json::object();
+        for (size_t t = 0; t < image.targets.size(); ++t)
+            if (!std::isnan(image.targets[t])) known.set(model_.targets[t].name, double(image.targets[t]));
+        if (!known.as_object().empty()) out.set("known targets", known);
+        return out.dump() + "\n";
+    }
+
+    const Predictor& model_;
+    const Format format_;
+    const size_t top_;
+    const bool quiet_;
+    Confusion confusion_;
+    std::vector<double> squares_ = std::vector<double>(model_.targets.size()); // of the errors, by target
+    std::vector<int64_t> right_ = std::vector<int64_t>(model_.targets.size()); // right decisions, by label
+    int64_t known_targets_ = 0;
+};
+
+struct Settings {
+    MachineOptions machine{.precision = "fp32"};
+    int64_t batch_size = 250, top = 1;
+    bool quiet = false, json = false, csv = false, test_views = false;
+    data::LoadOptions reading{.test_fraction = 0, .unlabelled = true};
+    std::string only;
+    std::vector<std::string> arguments; // MODEL FILE...
+};
+
+void declare(Options& o, Settings& s) {
+    o.positional("MODEL [FILE]", &s.arguments,
+                 "MODEL: the folder of a run (its model.safetensors), or one of its models or checkpoints. FILE: a PNG "
+                 "or a JPEG "
+                 "of any size; a folder as for --data, s3: or pipe:, of which the test images are taken if it has a "
+                 "test set; or "
+                 "CIFAR records (.bin). Without FILE: the test images of the embedded CIFAR-10 sample",
+                 1);
+    o.add("top", &s.top, "number of classes to print per image, best first").at_least(1).basic();
+    o.add("json", &s.json, "print a JSON object per line").basic();
+    o.add("csv", &s.csv, "print comma-separated values, with a heading, and with ' before names like formulas").basic();
+    o.add("quiet", &s.quiet, "print only the summary, no line per image").basic();
+    data::declare_reading(o, s.reading);
+    o.add("only", &s.only, "file with the names of the images to take from folders, such as RUN/held-out.txt")
+        .metavar("FILE");
+    o.add("test-views", &s.test_views,
+          "predict with the weighted mean scores of six views of each image, as a training with --test-views");
+    o.add("batch-size", &s.batch_size, "images per mini-batch").range(1, 65536);
+    s.machine.declare_compute(o);
+}
+
+int predict(const Options& options, Settings& s, par::Group& group) {
+    RG_CHECK(group.size() == 1, "predict: expected one process, got ", group.size(), "; start it without mpiexec");
+    RG_CHECK(!s.json || !s.csv, "predict: expected --json or --csv, got both; omit one of them");
+    Machine machine(s.machine, options, group);
+    const Context context = machine.context();
+    const ContextScope scope(context);
+    Predictor model(s.arguments[0], machine.activations());
+    if (s.test_views) model.views = data::mirrored_and_shifted(model.task.width);
+    Reader reader(model, s.reading, s.only);
+    std::vector<std::string> paths(s.arguments.begin() + 1, s.arguments.end());
+    if (paths.empty()) paths = {""};
+    std::vector<Images> parts;
+    size_t count = 0;
+    for (const std::string& path : paths) count += parts.emplace_back(reader.read(path)).items.size();
+    for (const std::string& warning : reader.warnings()) std::cerr << printable(warning) << "\n";
+    Printer printer(model, s.json ? Format::json : s.csv ? Format::csv : Format::text, s.top, s.quiet);
+    double seconds = 0;
+    for (const auto& [set, items] : parts)
+        for (int64_t begin = 0; begin < set.count; begin += s.batch_size) {
+            const int64_t n = std::min(s.batch_size, set.count - begin);
+            Predictor::Outputs outputs;
+            seconds += seconds_of([&] { outputs = model.predict(data::copy_pixels(set, begin, n)); });
+            for (int64_t i = 0; i < n; ++i) printer.add(items[size_t(begin + i)], outputs, size_t(i));
+        }
+    printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), "\n"));
+    return 0;
+}
+
+} // namespace
+
+int predict_command(par::Group& group, const std::string& name, const std::vector<std::string>& args) {
+    Settings settings;
+    Options options(name, "predicts the classes or values of images with a trained network");
+    const std::string run = default_runs_folder() + "/NAME";
+    options.examples({run, run + " ~/photos --top 3"});
+    declare(options, settings);
+    if (options.parse(args)) return predict(options, settings, group);
+    std::cout << options.answer();
+    return 0;
+}
+
+int export_command(const std::string& name, const std::vector<std::string>& args) {
+    std::vector<std::string> arguments;
+    Options options(name, "writes a trained network as an ONNX file");
+    const std::string run = default_runs_folder() + "/NAME";
+    options.examples({run + " net.onnx", run + "/model-best.safetensors best.onnx"});
+    options.positional("MODEL OUT", &arguments,
+                       "MODEL: the folder of a run (its model.safetensors), or one of its models or checkpoints. OUT: "
+                       "the file to write, such as net.onnx",
+                       2, 2);
+    if (!options.parse(args)) {
+        std::cout << options.answer();
+        return 0;
+    }
+    const std::string& out = arguments[1];
+    RG_CHECK(out.ends_with(".onnx"), name, ": expected a name that ends with .onnx for OUT, got ", out,
+             "; choose such a name");
+    save_onnx(out, load_model(arguments[0]));
+    return 0;
+}
+
+} // namespace rg

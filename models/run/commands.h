@@ -1,0 +1,25 @@
+// The commands that use a trained model. Every training program has them, so that it can use its own networks:
+//
+//     build/own_network predict runs/NAME ~/photos
+//     build/own_network export runs/NAME net.onnx
+//
+// The programs predict and export_onnx are these commands, for the networks of models/nets.
+#pragma once
+
+#include "ringgrad/par/group.h"
+
+#include <string>
+#include <vector>
+
+namespace rg {
+
+/// Runs `NAME MODEL [FILE|DIR...]`: predicts with a model. By default, prints a line per image, separated by tabs: its
+/// name, then class and score for each of the --top best classes, then the targets, such as an angle. If there are
+/// several images, and the true class or targets of some are known, a summary of the accuracy or the errors follows.
+/// Returns the exit code. Throws Error for wrong arguments, files or models, and on several ranks.
+int predict_command(par::Group& group, const std::string& name, const std::vector<std::string>& args);
+
+/// Runs `NAME MODEL OUT`: writes a network as an ONNX file; see onnx.h. Returns the exit code.
+int export_command(const std::string& name, const std::vector<std::string>& args);
+
+} // namespace rg
