@@ -53,6 +53,7 @@ void Parameters::expect_not_allocated(const std::string& name) const {
 
 const Tensor& Parameters::add(std::string name, const Shape& shape, Entry::Start start) {
     expect_not_allocated(name);
+    RG_CHECK(shape.numel() > 0, "parameters: expected extents of at least 1, got ", shape.str(), " (", name, ")");
     for (const Entry& e : entries_)
         RG_CHECK(e.name != name, "parameters: expected distinct names, got ", name, " twice; rename one of the two");
     entries_.push_back({.name = std::move(name), .shape = shape, .start = start});

@@ -52,7 +52,8 @@ public:
     Parameters(const Parameters&) = delete; // add() returns references into this object
     Parameters& operator=(const Parameters&) = delete;
 
-    /// Declares a parameter and returns its tensor, which is undefined until allocate(). The reference stays valid.
+    /// Declares a parameter and returns its tensor, which is undefined until allocate(). The reference stays valid. Throws
+    /// Error if the name is taken, or an extent is 0.
     const Tensor& add(std::string name, const Shape& shape, Entry::Start start);
     /// Declares the running statistics of a batch-norm layer, and returns their tensor like add(). allocate() sets the
     /// means to 0 and the variances to 1. `momentum` is the weight of the newest mini-batch in them.

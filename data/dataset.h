@@ -78,8 +78,9 @@ struct TrainTest {
 
 /// Which folder around an image gives its class: the outermost (layout.h), or the innermost.
 enum class LabelFrom : uint8_t { top, parent };
-/// What labels.csv has for each image (image_folder.h): its class, numbers, or any number of classes.
-enum class Labels : uint8_t { one_class, numbers, several_classes };
+/// The labels of images: a class, from labels.csv (image_folder.h) or folders; numbers or any number of classes, from
+/// labels.csv; or none, so that all images have one class, wherever they lie.
+enum class Labels : uint8_t { one_class, numbers, several_classes, none };
 
 inline constexpr const char* kNoCache = "none"; // for LoadOptions::cache
 

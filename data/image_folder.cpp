@@ -95,7 +95,7 @@ struct Listing {
     OtherImages others;
 };
 
-/// The class of all images if labels.csv gives no classes.
+/// The class of all images that have no single class.
 constexpr const char* kNoClass = "images";
 
 bool can_read(const std::string& format) { return format == "PNG" || format == "JPEG"; }
@@ -260,6 +260,7 @@ std::vector<std::string> class_paths(const std::string& folder, const std::vecto
                      ", got none (", folder, "/", where, kLabelsFile, ")");
     const bool of_classes = options.labels == Labels::one_class;
     const bool needs_line = (!labels.empty() || !of_classes) && !options.unlabelled;
+    const bool any_place = options.labels == Labels::none;
     for (const std::string& image : images) {
         const size_t slash = image.rfind('/');
         if (const std::vector<std::string>* const values = find_values(labels, image)) {
@@ -267,6 +268,8 @@ std::vector<std::string> class_paths(const std::string& folder, const std::vecto
             while (root > 0 && !labels.contains(std::string_view(image).substr(0, root)))
                 root = root < 2 ? 0 : image.rfind('/', root - 2) + 1;
             paths.push_back(with_class(image, root, of_classes ? values->front() : kNoClass));
+        } else if (any_place) {
+            paths.push_back(with_class(image, 0, kNoClass));
         } else if (needs_line) {
             fail("image folder: expected a line for ", image, " in ", kLabelsFile, ", got none (", folder, ")");
         } else if (options.label_from == LabelFrom::parent && slash != image.npos) {
@@ -307,7 +310,7 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
         }
         return tables;
     };
-    const Tables labels = read_tables(listing.labels, options.labels);
+    const Tables labels = options.labels == Labels::none ? Tables() : read_tables(listing.labels, options.labels);
     const Layout layout = layout_of(class_paths(folder, listing.images, labels, options), folder, listing.images);
     const bool of_classes = options.labels == Labels::one_class;
     const Targets targets = of_classes

@@ -5,11 +5,11 @@ import pathlib
 import re
 import sys
 
-MAX_LINES = {"README.md": 272, "core/README.md": 80, "data/README.md": 85}  # all others: 60
+MAX_LINES = {"README.md": 275, "core/README.md": 80, "data/README.md": 85}  # all others: 60
 top = pathlib.Path(sys.argv[1])
 errors = []
 
-for name in ("mlp.cpp", "own_network.h", "own_sweep.cpp"):
+for name in ("mlp.cpp", "own_network.h"):
     code = (top / "models" / "examples" / name).read_text()
     if f"```cpp\n{code}```\n" not in (top / "README.md").read_text():
         errors.append(f"README.md: expected {name} between ```cpp and ```, got another text; copy the file")

@@ -33,6 +33,14 @@ TEST_SUITE("models") {
         CHECK(norm(x).shape() == Shape{2, 3});
     }
 
+    TEST_CASE("layers: have inputs, outputs and names of their own") {
+        Parameters parameters;
+        const Dense dense(parameters, "fc", 2, 3);
+        CHECK(contains(error_of([&] { Dense(parameters, "fc", 2, 3); }), "distinct names, got fc.weight twice"));
+        CHECK(contains(error_of([&] { Dense(parameters, "none", 2, 0); }), "at least 1, got [2 0] (none.weight)"));
+        CHECK(contains(error_of([&] { Convolution(parameters, "none", {0, 3, 3}); }), "at least 1, got [0 3 3 3]"));
+    }
+
     TEST_CASE("layers: convolution with bias and layer norm apply their parameters") {
         Parameters parameters;
         const Convolution conv(parameters, "out", {2, 1, 1, {.stride = 2}});

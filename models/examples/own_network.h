@@ -1,5 +1,5 @@
-// A residual network of one's own, and its training on a folder of PNGs. own_network trains it once, and own_sweep with
-// several options. Either runs on one rank or many, on a GPU if there is one, and can be stopped and resumed.
+// A residual network of one's own, and its training on a folder of images, on one rank or many, on a GPU if there is one.
+// It can be stopped and resumed.
 #pragma once
 
 #include "ringgrad/models/run/image_training.h"

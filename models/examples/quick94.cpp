@@ -7,6 +7,7 @@
 // lookahead.
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/training_main.h"
 
 #include <algorithm>
 #include <cmath>
@@ -60,13 +61,7 @@ struct Quick94 final : Network {
     }
 };
 
-struct Quick94s final : NetworkFamily {
-    Quick94s() : NetworkFamily({"quick94"}) {}
-    std::unique_ptr<Network> make(const std::string&, const ImageTask& task) const override {
-        return std::make_unique<Quick94>(task);
-    }
-};
-const RegisterNetworks<Quick94s> quick94s;
+const RegisterNetwork<Quick94> quick94_network("quick94");
 
 using Matrix = std::vector<std::vector<double>>;
 

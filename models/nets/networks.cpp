@@ -29,7 +29,7 @@ bool has(const NetworkFamily& family, const std::string& name) {
 /// Returns the family with the network of that name, or null if there is none. Throws Error if several have it.
 std::unique_ptr<NetworkFamily> find_family(const std::string& name) {
     std::unique_ptr<NetworkFamily> found;
-    for (const MakeFamily make : registry()) {
+    for (const MakeFamily& make : registry()) {
         std::unique_ptr<NetworkFamily> family = make();
         if (!has(*family, name)) continue;
         RG_CHECK(!found, "networks: expected distinct names, got ", name, " twice; rename one of the two networks");
@@ -109,8 +109,9 @@ ImageTask stored_task(const TensorFile& file) {
     }
     task.classes = int64_t(classes.as_array().size());
     RG_CHECK(task.classes >= 1, file.source, ": classes: expected at least one, got none");
-    if (const std::string* const targets = file.find_text("targets"))
-        task.targets = std::ssize(Json::parse(*targets, file.source + ": targets").as_array());
+    if (file.find_text("image_targets")) task.targets = file.number("image_targets");
+    RG_CHECK(task.targets >= 0 && task.targets <= 65536, file.source, ": image_targets: expected 0 to 65536, got ",
+             task.targets);
     return task;
 }
 

@@ -6,7 +6,10 @@
 //     const TensorFile file = load_tensors("runs/NAME/model.safetensors");
 //     const std::unique_ptr<Network> network = make_network(file); // with the file's values
 //
-// A program registers networks of its own as a family:
+// A program registers a network of its own, whose constructor takes an ImageTask, or several networks or options as a
+// family:
+//
+//     const RegisterNetwork<OwnNetwork> own_network("own");
 //
 //     struct OwnNetworks final : NetworkFamily {
 //         OwnNetworks() : NetworkFamily({"own"}) {}
@@ -20,9 +23,11 @@
 #include "ringgrad/core/safetensors.h"
 #include "ringgrad/models/nets/network_family.h"
 
+#include <functional>
+
 namespace rg {
 
-using MakeFamily = std::unique_ptr<NetworkFamily> (*)();
+using MakeFamily = std::function<std::unique_ptr<NetworkFamily>()>;
 /// Registers a family, beside the built-in CifarNets, DigitsNets and ResNets. The names of its networks must differ
 /// from those of all other families.
 void register_networks(MakeFamily make);
@@ -33,6 +38,23 @@ struct RegisterNetworks {
     RegisterNetworks() {
         register_networks([]() -> std::unique_ptr<NetworkFamily> { return std::make_unique<Family>(); });
     }
+};
+
+/// A global variable of this type registers a network without options, whose constructor takes an ImageTask.
+template <class Net>
+struct RegisterNetwork {
+    explicit RegisterNetwork(std::string name) {
+        register_networks(
+            [name = std::move(name)]() -> std::unique_ptr<NetworkFamily> { return std::make_unique<Family>(name); });
+    }
+
+private:
+    struct Family final : NetworkFamily {
+        explicit Family(const std::string& name) : NetworkFamily({name}) {}
+        std::unique_ptr<Network> make(const std::string&, const ImageTask& task) const override {
+            return std::make_unique<Net>(task);
+        }
+    };
 };
 
 /// One of several registered networks, with its options.

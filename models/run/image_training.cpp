@@ -46,7 +46,12 @@ void ImageTraining::complete(const Options& options, const Workers& workers, boo
 }
 
 data::TrainTest ImageTraining::load(par::Group& group, const std::function<void()>& pulse) const {
-    data::TrainTest sets = load_data(group, data_options, data_options.load_options(), pulse);
+    data::LoadOptions options = data_options.load_options();
+    options.labels = labels();
+    data::TrainTest sets = load_data(group, data_options, options, pulse);
+    const bool needs_table = options.labels == data::Labels::numbers || options.labels == data::Labels::several_classes;
+    RG_CHECK(!needs_table || !sets.train.target_names.empty(), "--data: expected a folder with labels.csv, got ",
+             sets.source);
     data_options.hold_out_validation(sets);
     return sets;
 }
@@ -102,7 +107,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     const Plan& plan = plan_ahead(trainer, evaluation, kMemoryAdvice);
 
     ModelOutputs outputs = task.outputs;
-    outputs.labels = data_options.reading.labels;
+    outputs.labels = labels();
     Metadata model = describe_model(network_.describe(), data.train, normalise, outputs);
     model.emplace_back("trained_by", program_path());
     run.begin(feed.length(steps, epochs), model,

@@ -5,7 +5,7 @@
 //         MyTraining() : ImageTraining({"mine"}) { epochs = 10; } // the name of a registered network
 //     };
 //     constinit const Program my_training{"my_training", "trains my network", make_training<MyTraining>};
-//     int main(int argc, char** argv) { return run_training_main(argc, argv, my_training); }
+//     int main(int argc, char** argv) { return run_training_main(argc, argv, my_training); } // training_main.h
 //
 // Each rank holds the whole network and takes its share of every mini-batch (none, if it is idle by --spare-ranks).
 // Trainer (trainer.h) has the loop and the steps. The order of the images in an epoch does not depend on the number of
@@ -35,6 +35,8 @@ public:
 protected:
     /// Returns what the network learns. This base version returns classification() with --label-smoothing.
     virtual Task task(const data::ImageSet& /*images*/) const { return classification(smoothing); }
+    /// Returns the labels that the images must have. This base version returns one_class.
+    virtual data::Labels labels() const { return data::Labels::one_class; }
     /// Returns further values of each image, for the task or the network. `images` outlives them.
     virtual std::vector<data::Column> columns(const data::ImageSet& /*images*/) const { return {}; }
     /// Returns the outputs of the network. It may be traced, so it may only use ops. A network of several inputs takes

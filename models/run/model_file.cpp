@@ -10,6 +10,13 @@
 
 namespace rg {
 
+namespace {
+
+/// The names of data::Labels in files.
+constexpr std::string_view kLabelKinds[] = {"class", "numbers", "several", "none"};
+
+} // namespace
+
 ImageTask task_of(const data::ImageSet& images, uint64_t seed) {
     const auto [height, width] = images.input_size();
     return {height, width, images.channels, int64_t(images.classes.size()), seed, std::ssize(images.target_names)};
@@ -27,9 +34,9 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
                       {"normalise", Json::object().set("mean", mean).set("deviation", deviation).dump()}};
     if (height != images.height || width != images.width)
         metadata.emplace_back("resize", Json(Json::Array{images.height, images.width}).dump());
+    if (!images.target_names.empty()) metadata.emplace_back("image_targets", cat(images.target_names.size()));
     metadata.emplace_back("outputs", Json(Json::Array(outputs.kinds.begin(), outputs.kinds.end())).dump());
-    if (outputs.labels != data::Labels::one_class)
-        metadata.emplace_back("labels", outputs.labels == data::Labels::numbers ? "numbers" : "several");
+    metadata.emplace_back("labels", std::string(kLabelKinds[size_t(outputs.labels)]));
     if (outputs.targets.empty()) return metadata;
     Json list = Json::array();
     for (const Target& target : outputs.targets)
@@ -79,8 +86,12 @@ ModelOutputs stored_outputs(const TensorFile& file) {
     } else { // an older file
         outputs.kinds.resize(1 + outputs.targets.size(), "numbers");
     }
-    if (const std::string* const labels = file.find_text("labels"))
-        outputs.labels = *labels == "numbers" ? data::Labels::numbers : data::Labels::several_classes;
+    if (const std::string* const text = file.find_text("labels")) {
+        const auto kind = std::ranges::find(kLabelKinds, *text);
+        RG_CHECK(kind != std::end(kLabelKinds), file.source, ": labels: expected class, numbers, several or none, got ",
+                 *text);
+        outputs.labels = data::Labels(kind - std::begin(kLabelKinds));
+    }
     return outputs;
 }
 

@@ -23,7 +23,7 @@ struct ModelOutputs {
     /// w c].
     std::vector<std::string> kinds = {"classes"};
     std::vector<Target> targets = {};              // the names of all numbers and labels
-    data::Labels labels = data::Labels::one_class; // what labels.csv has
+    data::Labels labels = data::Labels::one_class; // of the images
 };
 
 /// Returns the metadata of the model's file: NetworkChoice::describe() of its network, the size of its inputs, the

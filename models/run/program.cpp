@@ -1,9 +1,6 @@
 // See program.h.
 #include "ringgrad/models/run/program.h"
 
-#include "ringgrad/models/run/commands.h"
-#include "ringgrad/par/session.h"
-
 #include <iostream>
 
 namespace rg {
@@ -42,17 +39,6 @@ int Program::run(par::Group& group, const std::vector<std::string>& args, Trial&
     if (parsed.wants_training) return parsed.training->train(parsed.options, group, trial);
     if (group.rank() == 0) std::cout << parsed.options.answer();
     return 0;
-}
-
-int run_training_main(int argc, char** argv, const Program& program) {
-    return par::run_ranks_main(argc, argv, [&](par::Group& group) {
-        const std::vector<std::string> args(argv + 1, argv + argc);
-        const std::string command = args.empty() ? "" : args[0], name = cat(program.name, " ", command);
-        if (command == "predict") return predict_command(group, name, {args.begin() + 1, args.end()});
-        if (command == "export") return export_command(name, {args.begin() + 1, args.end()});
-        Trial trial;
-        return program.run(group, args, trial);
-    });
 }
 
 } // namespace rg

@@ -68,8 +68,4 @@ std::unique_ptr<Training> make_training() {
     return std::make_unique<T>();
 }
 
-/// Runs a training program from its main(), under MPI or alone. If the first argument is `predict` or `export`, runs
-/// that command (commands.h) instead. Returns the exit code.
-int run_training_main(int argc, char** argv, const Program& program);
-
 } // namespace rg

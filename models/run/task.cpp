@@ -198,6 +198,7 @@ Task segmentation(int64_t classes, size_t column, size_t head) {
         for (int64_t i = 0; i < labels.numel(); ++i) {
             const int64_t seen = best_of(scores.data<float>() + i * classes, classes);
             const int64_t is = labels.data<int32_t>()[i];
+            RG_CHECK(is >= 0 && is < classes, "segmentation: expected labels of 0 to ", classes - 1, ", got ", is);
             sums[size_t(3 * seen)] += seen == is, ++sums[size_t(3 * seen + 1)], ++sums[size_t(3 * is + 2)];
         }
     };
@@ -234,7 +235,7 @@ Task reconstruction(size_t head) {
     return {.loss = [head](Outputs outputs, const data::Batch& batch,
                            Mode) { return mse_loss(head_of(outputs, head), cast(batch.x, DType::f32)); },
             .metrics = {rmse},
-            .outputs = {.kinds = {"image"}},
+            .outputs = {.kinds = {"reconstruction"}},
             .needs_images = true};
 }
 

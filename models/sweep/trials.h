@@ -1,8 +1,8 @@
-// Runs many trainings in parallel over the ranks. Each training is a trial with its own options. A program that does so
-// with its own training `my_training`:
+// Runs many trainings in parallel over the ranks. Each training is a trial with its own options. The command `sweep` of a
+// training program (models/training_main.h) does so, and a program may do so with several training programs:
 //
 //     int main(int argc, char** argv) {
-//         return run_trials_main(argc, argv, {"own_sweep", "trains my network with several options", {&my_training}});
+//         return run_trials_main(argc, argv, {"sweep_all", "trains my networks", {&my_training, &my_other_training}});
 //     }
 //
 // The options of such a program choose the trials: a CSV file with option names in its first line, or a grid, which is

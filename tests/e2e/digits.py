@@ -114,7 +114,7 @@ class Digits(job.JobTest):
                 image = json.loads(line)
                 self.assertEqual(image["known class"], pathlib.Path(image["file"]).parent.name)
                 self.assertEqual(sorted(image.get("targets", {})), targets)
-                squares += [(value - image["known target"]) ** 2 for value in image.get("targets", {}).values()]
+                squares += [(value - image["known targets"]["angle"]) ** 2 for value in image.get("targets", {}).values()]
             if targets:
                 rmse = (sum(squares) / len(squares)) ** 0.5
                 self.assertAlmostEqual(float(re.search(r"angle: RMSE (\S+) degrees", summary)[1]) / rmse, 1, delta=1e-3)

@@ -121,10 +121,10 @@ class Examples(job.JobTest):
         begin, end = header[name]["data_offsets"]
         return path.read_bytes()[-size:][begin:end]
 
-    def test_own_sweep_ranks_by_any_metric(self):
+    def test_sweep_ranks_by_any_metric(self):
         images = self.write_images()
         run = self.runs / "sweep"
-        out = self.succeed(program(job.rank_counts(1, 2)[-1], "own_sweep", "--run-name", run.name, "--data", images,
+        out = self.succeed(program(job.rank_counts(1, 2)[-1], "own_network", "sweep", "--run-name", run.name, "--data", images,
                                    "--validation", "0.2", "--epochs", "8", "--threads", "1", "--device", "cpu",
                                    "--grid", "lr=0.05,1e30,0.01,1e-9", "--stop-below", "0.68", "--stop-below-after", "7",
                                    "--rank-by", "validation_loss"))
@@ -140,7 +140,7 @@ class Examples(job.JobTest):
         best = json.loads((run / "best.json").read_text())
         self.assertEqual(str(best["trial"]), ranked[0])
         self.assertIn(f"test set: acc {100 * best['test_accuracy']:.2f} %", " ".join(out.split()))
-        self.refuse(program(1, "own_sweep", "--data", images, "--rank-by", "val_loss"), "--rank-by", "validation_loss")
+        self.refuse(program(1, "own_network", "sweep", "--data", images, "--grid", "lr=1", "--rank-by", "val_loss"), "--rank-by", "validation_loss")
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ MESON = shlex.split(os.environ.get("MESONINTROSPECT", "meson introspect"))[:-1]
 COMPILERS = [sys.argv[3:]] + [[path] for path in [shutil.which("clang++")] if path]
 # These are compiled and must run with these arguments. The build compiles the other examples, too, and test_headers()
 # checks that the headers which they include are installed.
-EXAMPLES = {"mlp": [], "own_sweep": ["--epochs", "1", "--grid", "lr=0.01,0.05"]}
+EXAMPLES = {"mlp": [], "own_network": ["sweep", "--epochs", "1", "--grid", "lr=0.01,0.05"]}
 PROGRAMS = ["experiment", "export_onnx", "inspect", "predict", "sweep_cifar", "train_cifar", "train_digits",
             "train_digits_angles"]
 LIBRARY = ["libringgrad.a", "libringgrad_predict.so", "libringgrad_predict.so.0", "ringgrad.py",
@@ -72,7 +72,7 @@ class InstallTest(job.JobTest):
         doc = ["LICENSE", "README.md", *(f"{folder}/README.md" for folder in FOLDERS), "models/train_digits_angles.cpp",
                "par/channels.md", "data/channels.md", "tools/pictures/report.png",
                *(f"models/examples/{name}" for name in ("classify.c", "mlp.cpp", "own_network.cpp", "own_network.h",
-                                                        "own_sweep.cpp", "quick94.cpp"))]
+                                                        "quick94.cpp", "unet.cpp", "autoencoder.cpp", "from_csv.cpp", "two_inputs.cpp"))]
         tools = [f"tools/{name}" for name in ("get_cifar10.sh", "monitor", "run.sh")]
         expected = [*(f"{lib}/{name}" for name in LIBRARY), *(f"bin/{name}" for name in PROGRAMS),
                     *(f"share/doc/ringgrad/{name}" for name in doc), *(f"share/ringgrad/{name}" for name in tools),

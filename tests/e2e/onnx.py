@@ -121,7 +121,7 @@ class Onnx(job.JobTest):
         self.assertEqual(values_of(graph[12]), {"scores": ["n", 10]})
         metadata = {text(entry, 1): text(entry, 2) for entry in model[14]}
         self.assertEqual(json.loads(metadata["classes"]), job.CLASSES)
-        self.assertEqual(set(metadata), {"network", "image", "classes", "normalise", "resize"})
+        self.assertEqual(set(metadata), {"network", "image", "classes", "normalise", "resize", "outputs"})
         self.assertEqual(metadata["resize"], "[40, 36]")
         self.assertIn("the centre of images of 40 x 36", model[6][0].decode())
         layer = ["Conv", "BatchNormalization", "Relu"]

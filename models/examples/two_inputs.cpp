@@ -1,0 +1,52 @@
+// two_inputs: classifies images with the help of a number for each, such as the angle by which a digit is rotated.
+//
+//     build/make_digits digits && build/two_inputs --data digits        digits/angles.csv: lines 0/1.png,-12.5
+#include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/training_main.h"
+
+using namespace rg;
+
+namespace {
+
+struct TwoInputs final : Network {
+    ConvNorm a, b, c;
+    Dense number, fc;
+
+    explicit TwoInputs(const ImageTask& task)
+        : a(parameters, "a", {16, 3, task.channels, {.stride = 2, .pad = 1}}),
+          b(parameters, "b", {32, 3, 16, {.stride = 2, .pad = 1}}),
+          c(parameters, "c", {64, 3, 32, {.stride = 2, .pad = 1}}),
+          number(parameters, "number", 8, task.targets),
+          fc(parameters, "fc", task.classes, 64 + 8) {
+        parameters.allocate(task.seed, Init::he);
+    }
+    Tensor forward(const Tensor& images, const Tensor& numbers, Mode mode) const {
+        const Tensor features = global_avg_pool(c(b(a(images, mode), mode), mode));
+        return fc(concat({features, relu(number(scale(numbers, 1.0f / 45)))})); // angles are -45 to 45
+    }
+    Tensor forward(const Tensor& images, Mode) const override {
+        fail("two_inputs: expected images and numbers, got images of ", images.shape().str(), " alone");
+    }
+};
+const RegisterNetwork<TwoInputs> two_inputs_network("two-inputs");
+
+struct TwoInputsTraining final : ImageTraining {
+    TwoInputsTraining() : ImageTraining({"two-inputs"}) {
+        data_options.batch_size = 32, augment = "translate", translate = 2, augmentations = {"translate"};
+        optimizer.kind = OptimizerOptions::Kind::adam, default_rate = {0.004, 32};
+        data_texts = {"class folders of images with angles.csv", "none"};
+    }
+    data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override {
+        data::TrainTest sets = ImageTraining::load(group, pulse);
+        RG_CHECK(!sets.train.target_names.empty(), "two_inputs: expected images with angles.csv, got ", sets.source);
+        return sets;
+    }
+    std::vector<Tensor> forward(const Network& network, const data::Batch& batch, Mode mode) const override {
+        return {static_cast<const TwoInputs&>(network).forward(batch.x, batch.targets, mode)};
+    }
+};
+constinit const Program two_inputs{"two_inputs", "classifies images and numbers", make_training<TwoInputsTraining>};
+
+} // namespace
+
+int main(int argc, char** argv) { return run_training_main(argc, argv, two_inputs); }

@@ -1,0 +1,132 @@
+"""Trains networks that are no plain classifiers: the examples unet, autoencoder, from_csv and two_inputs. For each, the
+run's files have its metrics, a killed run resumes with the same bits, a sweep ranks by its main metric, and the trained
+network is exported or used for predictions."""
+import csv
+import json
+import random
+import unittest
+
+import job
+
+SIDE = 16
+
+
+def program(ranks, name, *options):
+    command = [str(job.BUILD / name), *map(str, options)]
+    return command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command]
+
+
+class Tasks(job.JobTest):
+    def write_images(self, count=60):
+        """Writes grey PNGs with a bright and a dark square, masks of both, and tables of their places and kinds."""
+        chance = random.Random(1)
+        numbers, tags = [["file", "x", "y"]], [["file", "tags"]]
+        for name in ("photos", "masks"):
+            (self.folder / name).mkdir(parents=True)
+        for i in range(count):
+            pixels, mask = [[chance.randint(100, 140) for _ in range(SIDE)] for _ in range(SIDE)], [[0] * SIDE for _ in range(SIDE)]
+            kinds = [kind for kind in (1, 2) if chance.random() < 0.8]
+            x, y = chance.randint(0, SIDE - 6), chance.randint(0, SIDE - 6)
+            for kind in kinds:
+                x, y = chance.randint(0, SIDE - 6), chance.randint(0, SIDE - 6)
+                for row in range(y, y + 6):
+                    for column in range(x, x + 6):
+                        pixels[row][column], mask[row][column] = (230 if kind == 1 else 10), kind
+            (self.folder / f"photos/{i}.png").write_bytes(job.png(SIDE, SIDE, bytes(v for row in pixels for v in row), 0))
+            (self.folder / f"masks/{i}.png").write_bytes(job.png(SIDE, SIDE, bytes(v for row in mask for v in row), 0))
+            numbers.append([f"{i}.png", x / SIDE, y / SIDE])
+            tags.append([f"{i}.png", "|".join(("bright", "dark")[kind - 1] for kind in kinds)])
+        return numbers, tags
+
+    def write_table(self, rows):
+        with open(self.folder / "photos" / "labels.csv", "w", newline="") as file:
+            csv.writer(file).writerows(rows)
+
+    def check(self, name, data, metrics, better):
+        """Trains, resumes and sweeps `name`. `metrics` are the names of its metrics, the main one first. `better` says
+        whether higher values of that one are better. Returns the folder of a run."""
+        options = [*data, "--epochs", "4", "--batch-size", "8", "--threads", "1", "--device", "cpu", "--seed", "1"]
+        for ranks in job.rank_counts(1, 3):
+            run = self.runs / f"{name}-{ranks}"
+            out = self.succeed(program(ranks, name, *options, "--run-name", run.name))
+            lines = job.epoch_lines(run)
+            for metric in metrics:
+                self.assertEqual(len([line for line in lines if f"train_{metric}" in line and f"test_{metric}" in line]), 4)
+            self.assertLess(lines[-1]["train_loss"], lines[0]["train_loss"])
+            config = json.loads((run / "config.json").read_text())
+            self.assertEqual([metric["name"] for metric in config["metrics"]], metrics)
+            self.assertEqual(job.report(run)["runs"][0]["config"]["metrics"], config["metrics"])
+            self.assertIn(config["metrics"][0]["label"], out)
+        process = self.start(program(ranks, name, *options, "--run-name", "parts", "--checkpoint-every", "1"))
+        parts = self.runs / "parts"
+        killed = self.wait_for(process, lambda: len(list(parts.glob("checkpoint/*.safetensors"))) > 1)
+        job.kill_job(process)
+        self.assertTrue(killed)
+        self.succeed(program(ranks, name, "--run-name", "parts", "--resume"))
+        self.assertEqual((parts / "model.safetensors").read_bytes(), (run / "model.safetensors").read_bytes())
+        sweep = self.runs / "sweep"
+        self.succeed(program(job.rank_counts(1, 2)[-1], name, "sweep", *options, "--epochs", "2", "--validation", "0.2",
+                             "--run-name", "sweep", "--grid", "lr=1e-9,0.01"))
+        rows = list(csv.DictReader((sweep / "results.csv").read_text().splitlines()))
+        values = [float(row[f"validation_{metrics[0]}"]) for row in rows]
+        best = json.loads((sweep / "best.json").read_text())
+        self.assertEqual(best["trial"], 1 + values.index(max(values) if better else min(values)))
+        self.assertIn(f"test_{metrics[0]}", best)
+        return run
+
+    def test_unet(self):
+        self.write_images()
+        run = self.check("unet", ["--data", "photos", "--masks", "masks"], ["mean_iou", "pixel_accuracy"], True)
+        self.assertGreater(job.epoch_lines(run)[-1]["test_mean_iou"], 0.3)
+        self.succeed(program(1, "unet", "export", run, "net.onnx"))
+        self.assertGreater((self.folder / "net.onnx").stat().st_size, 10_000)
+        self.refuse(program(1, "unet", "predict", run, "photos"), "pixels", "export")
+        self.refuse(program(1, "predict", run, "photos"), "that this program knows, got unet", "unet predict")
+        (self.folder / "masks" / "3.png").write_bytes(job.png(SIDE, SIDE, bytes([7]) * SIDE * SIDE, 0))
+        self.refuse(program(1, "unet", "--data", "photos", "--masks", "masks", "--epochs", "1", "--batch-size", "8"), "below 3", "3.png")
+
+    def test_autoencoder(self):
+        self.write_images()
+        run = self.check("autoencoder", ["--data", "photos"], ["rmse"], False)
+        self.succeed(program(1, "autoencoder", "export", run, "net.onnx"))
+
+    def test_numbers(self):
+        numbers, _ = self.write_images()
+        self.write_table(numbers)
+        run = self.check("from_csv", ["--data", "photos"], ["x_rmse", "y_rmse"], False)
+        self.succeed(program(1, "from_csv", "export", run, "net.onnx"))
+        result = self.run_command(program(1, "from_csv", "predict", run, "photos", "--json"))
+        image = json.loads(result.out.splitlines()[0])
+        self.assertEqual(image["file"], "photos/0.png")
+        self.assertAlmostEqual(image["known targets"]["x"], numbers[1][1])
+        self.assertAlmostEqual(image["known targets"]["y"], numbers[1][2])
+        self.assertEqual(list(image["targets"]), ["x", "y"])
+        self.assertIn("x: RMSE", self.succeed(program(1, "from_csv", "predict", run, "photos", "--quiet")))
+        self.write_table(numbers[:-1])
+        self.refuse(program(1, "from_csv", "--data", "photos", "--epochs", "1"), "expected a line for 59.png in labels.csv")
+        self.refuse(program(1, "from_csv", "--epochs", "1"), "expected a folder with labels.csv")
+
+    def test_tags(self):
+        _, tags = self.write_images()
+        self.write_table(tags)
+        run = self.check("from_csv", ["--data", "photos", "--tags"], ["f1"], True)
+        self.assertRegex(self.succeed(program(1, "from_csv", "predict", run, "photos", "--quiet")), r"dark: [\d.]+ % right")
+
+    def test_two_inputs(self):
+        self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "10"])
+        self.check("two_inputs", ["--data", "digits"], ["accuracy"], True)
+        self.refuse(program(1, "two_inputs", "--epochs", "1"), "angles.csv")
+
+    def test_metric_of_patience(self):
+        self.write_images()
+        options = ["--data", "photos", "--masks", "masks", "--batch-size", "8", "--threads", "1"]
+        self.refuse(program(1, "unet", *options, "--patience-on", "accuracy"),
+                    "--patience-on: expected one of loss, mean_iou, pixel_accuracy, got accuracy")
+        out = self.succeed(program(1, "unet", *options, "--patience-on", "loss", "--patience", "2", "--epochs", "50",
+                                   "--lr", "1e-30", "--run-name", "patient", "--device", "cpu"))
+        self.assertIn("have not improved the loss of epoch", out)
+        self.assertRegex(out, r"best test loss [\d.]+ in epoch")
+
+
+if __name__ == "__main__":
+    job.main()
