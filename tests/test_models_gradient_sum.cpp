@@ -5,6 +5,7 @@
 #include "ringgrad/core/tape.h"
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/run/gradient_sum.h"
+#include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
 
 #include <doctest/doctest.h>
@@ -58,6 +59,19 @@ TEST_SUITE("models") {
         CHECK(results[1][0] == results[0][0]); // a sum of two values does not depend on their order
         CHECK(results[1][1] == results[0][0]);
         CHECK(std::count(table.begin(), table.end(), '\n') >= 4); // a title and several buckets
+    }
+
+    TEST_CASE("gradient sum: refuses shares that do not add up to 1, as of ranks that all take whole mini-batches") {
+        std::vector<std::string> errors(2);
+        par::run_threads(2, [&](par::Link& link) {
+            par::Group group(link);
+            Parameters parameters;
+            parameters.add("a", {3}, Parameters::Entry::Start::zeros);
+            parameters.allocate(1, Init::he);
+            GradientSum sum(group, parameters, par::Algorithm::automatic, false);
+            errors[size_t(link.rank())] = error_of([&] { sum.begin(1); });
+        });
+        for (const std::string& error : errors) CHECK(contains(error, "add up to 1, got 2; give each rank its part"));
     }
 
     TEST_CASE("gradient sum: a rank that fails during backward ends all ranks") {

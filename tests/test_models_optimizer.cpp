@@ -175,6 +175,19 @@ TEST_SUITE("models") {
         }
     }
 
+    TEST_CASE("optimizer: refuses to update without a learning rate and a step") {
+        for (const Kind kind : {Kind::sgd, Kind::adam}) {
+            Toys toy;
+            const Optimizer optimizer(toy.parameters, {.kind = kind});
+            CHECK(contains(error_of([&] { optimizer.update(Tensor::zeros({})); }), "expected set() before update()"));
+            for (const double rate : {-0.1, double(INFINITY), double(NAN)})
+                CHECK(contains(error_of([&] { optimizer.set(rate, 1); }), "a learning rate of at least 0"));
+            CHECK(contains(error_of([&] { optimizer.set(0.1, 0); }), "a step of at least 1"));
+            optimizer.set(0.1, 1);
+            optimizer.update(Tensor::zeros({}));
+        }
+    }
+
     TEST_CASE("optimizer: scales the weight decay of an entry") {
         Toys toy;
         toy.parameters.entry("bias").decay = 0.25f;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cinttypes>
+#include <cmath>
 
 namespace rg {
 
@@ -62,9 +63,19 @@ void GradientSum::keep(double share) {
     auto* const memory = reinterpret_cast<std::byte*>(kept.data());
     Tensor::borrow(memory, gradients.shape(), gradients.dtype()).copy_from(gradients);
     par::weigh(kept, share);
+    if (shares_ >= 0) shares_ += share;
 }
 
 void GradientSum::begin(double share) {
+    if (shares_ >= 0) {
+        double all[] = {shares_ + share};
+        shares_ = -1;
+        group_.allreduce_sum(std::span<double>(all), "shares");
+        RG_CHECK(std::abs(all[0] - 1) < 1e-6, "GradientSum: expected shares of the workers that add up to 1, got ",
+                 all[0],
+                 "; give each rank its part of the mini-batches, by LoaderOptions::rank and ranks, and begin() ",
+                 "its fraction of each");
+    }
     const std::lock_guard lock(mutex_);
     share_ = share;
     ready_ = done_ = 0;

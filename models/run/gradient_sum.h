@@ -49,6 +49,7 @@ public:
     /// last.
     void keep(double share);
     /// Begins the step of this rank's last worker. `share` is the fraction of the mini-batch that it computes.
+    /// Collective in the first step: throws Error on all ranks unless the shares of all workers add up to 1.
     void begin(double share);
     /// Starts the sums (on a device: the downloads) of the buckets that the plan's steps up to `step` have finished, if
     /// they have not started yet. Returns true if it started any. Does nothing without buckets, or outside of begin()
@@ -83,8 +84,9 @@ private:
     size_t stride_ = 0;
     int kept_ = 0;
     std::unique_ptr<Device::RoundTrip> round_trip_; // if the gradients are on a device: moves them to memory_ and back
-    bool active_ = false; // true between begin() and finish()
+    bool active_ = false;                           // true between begin() and finish()
     double share_ = 1;
+    double shares_ = 0;             // sum of the shares of the first step's workers so far; -1: checked
     std::vector<Bucket> buckets_;   // empty: all gradients are summed at once
     bool last_steps_known_ = false; // true if every last_step is that of this training step's plan
 

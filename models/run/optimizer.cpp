@@ -2,6 +2,7 @@
 #include "ringgrad/models/run/optimizer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 namespace rg {
@@ -70,6 +71,9 @@ void Optimizer::begin_epoch(int64_t epoch) const {
 }
 
 void Optimizer::set(double lr, int64_t step) const {
+    RG_CHECK(std::isfinite(lr) && lr >= 0 && step >= 1, "optimizer: expected a learning rate of at least 0 and a step ",
+             "of at least 1, got ", lr, " and ", step);
+    is_set_ = true;
     const std::span<float> next = next_rate_and_step_.span<float>();
     next[0] = float(lr), next[1] = float(step);
     rate_and_step_.copy_from(next_rate_and_step_.slice(0, rate_and_step_.shape()));
@@ -77,6 +81,7 @@ void Optimizer::set(double lr, int64_t step) const {
 
 void Optimizer::update(const Tensor& loss) const {
     using Kind = OptimizerOptions::Kind;
+    RG_CHECK(is_set_, "optimizer: expected set() before update(), got none; it gives the learning rate and the step");
     const Tensor &values = parameters_.values(), &gradients = parameters_.gradients();
     first_non_finite(gradients, loss, non_finite_at_, inputs_.norm);
     const float decay = float(options_.weight_decay), max_norm = float(options_.max_norm);

@@ -41,10 +41,12 @@ public:
     /// Call this before the steps of an epoch, counted from 1. Updates no longer change values whose Entry::epochs have
     /// passed; lookahead still does.
     void begin_epoch(int64_t epoch) const;
-    /// Sets the learning rate and the number of the step, counted from 1. Call it before each update().
+    /// Sets the learning rate and the number of the step, counted from 1. Call it before each update(). Throws Error
+    /// unless the rate is finite and not negative, and the step is at least 1.
     void set(double lr, int64_t step) const;
     /// Updates the parameters and the momenta. Changes none of these if a gradient or the loss is not finite. Sets
-    /// non_finite_at(). On several ranks, gradients and loss are those of the whole mini-batch, and so the same on all.
+    /// non_finite_at(). Throws Error if set() was never called. On several ranks, gradients and loss are those of the
+    /// whole mini-batch, and so the same on all.
     void update(const Tensor& loss) const;
 
     /// Updates the average after step `step` of `steps`, and applies the lookahead if it is due. Call it after each
@@ -66,6 +68,7 @@ private:
     const OptimizerOptions options_;
     OptimizerState state_;
     Tensor average_, slow_; // of Parameters::all(); average_ is undefined without an average, slow_ without lookahead
+    mutable bool is_set_ = false;
     const Tensor rate_and_step_, next_rate_and_step_ = Tensor::on_host({2});
     const Tensor non_finite_at_ = Tensor::zeros({}, DType::i32);
     UpdateInputs inputs_;

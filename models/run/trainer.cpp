@@ -50,7 +50,8 @@ Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameter
     train_step.after_step = [this](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
     run.restore_parameters(parameters, this->optimizer.state(), task);
     if (!run.resumed()) this->optimizer.start_averages(); // --init may have changed the parameters
-    parameters.begin_step(run.position().step + 1);       // for plan()
+    parameters.begin_step(run.position().step + 1);       // for plan(), as the next line
+    this->optimizer.set(0, run.position().step + 1);
 }
 
 const Plan& Trainer::plan() {
