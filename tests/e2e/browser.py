@@ -632,7 +632,7 @@ class Live(BrowserTest):
             self.assertRegex(row["best"], r"^\d+\.\d")
         late = many(5, 3, 4)[4]
         self.add_run(late)
-        page.wait("runs.get('5')?.best_of")
+        page.wait("runs.get('5')?.best")
         self.assertEqual([row["lr"] for row in page.value(TABLE) if row["run"] == "5"], ["0.01"])
 
     def test_notes(self):
