@@ -333,6 +333,12 @@ TEST_SUITE("models") {
         CHECK(runs[1].at("config").at("options").at("lr").as_int() == 2);
         CHECK(runs[1].at("metrics").as_array().empty());
 
+        run.log(Json(step).set("step", 2)); // a trial that runs on
+        all.update(rows[0]);
+        all.write("running");
+        const Json later = read_report(folder / "report.html");
+        CHECK(later.at("runs").as_array()[0].at("metrics").as_array().size() == 2);
+
         rows[1].last = Json::object().set("epoch", 1).set("test_accuracy", 0.5);
         all.write("done");
         CHECK(read_report(folder / "report.html").at("sweep").find("best") == nullptr);

@@ -469,7 +469,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
             if (!worse.empty()) pool.cancel(task.id, worse);
         }
         board.update(row, epoch);
-        run.report.write_if_due();
+        epoch ? run.report.update(row) : run.report.write_if_due();
         check_stop_requests();
         if (const double now = seconds_now(); now - control_read_at > kControlSeconds) {
             control_read_at = now;

@@ -50,17 +50,17 @@ void TrialsReport::read(const TrialRow& row) {
 }
 
 void TrialsReport::update(const TrialRow& row) {
-    read(row);
-    changed_ = true;
+    unread_.insert(row.number);
     write_if_due();
 }
 
 void TrialsReport::write_if_due() {
-    if (changed_ && clock_() >= next_write_) write("running");
+    if (!unread_.empty() && clock_() >= next_write_) write("running");
 }
 
 void TrialsReport::write(const std::string& state) {
     const double begin = clock_();
+    for (const int64_t number : std::exchange(unread_, {})) read(rows_[size_t(number) - 1]);
     write_results(folder_, rows_);
     std::string runs;
     for (const TrialRow& row : rows_) {
@@ -77,7 +77,6 @@ void TrialsReport::write(const std::string& state) {
     if (!best.empty()) sweep_.set("best", cat(best.front()->number));
     write_file_atomic(folder_ + "/report.html",
                       report_page(cat("{\"sweep\": ", sweep_.dump(), ", \"runs\": [", runs, "]}")));
-    changed_ = false;
     const double end = clock_();
     next_write_ = end + std::max(kMinPause, kPausePerWrite * (end - begin));
 }

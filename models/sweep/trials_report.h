@@ -12,6 +12,7 @@
 #include "ringgrad/models/sweep/trial_table.h"
 
 #include <functional>
+#include <set>
 
 namespace rg {
 
@@ -24,7 +25,8 @@ public:
 
     /// Sets a member of "sweep"; see report.h.
     void set(std::string_view member, Json value) { sweep_.set(member, std::move(value)); }
-    /// Reads the files of a trial again, and then calls write_if_due(). Call it when a trial has started or ended.
+    /// Says that the files of a trial have changed, and then calls write_if_due(). Call it when a trial has started or
+    /// ended, and after its epochs.
     void update(const TrialRow& row);
     /// Writes the files if update() was called since the last write. Does nothing if the last write ended less than a
     /// second ago, or less than 20 times its duration ago. So these writes take about 1/20 of the run's time or less.
@@ -35,6 +37,7 @@ public:
 private:
     void read(const TrialRow& row);
 
+    std::set<int64_t> unread_; // numbers of the trials whose files have changed since they were read
     const std::string folder_;
     const std::vector<TrialRow>& rows_;
     const Ranking ranking_;
@@ -43,7 +46,6 @@ private:
     const std::function<double()> clock_;
     std::vector<std::string> trials_; // per trial, its RUN (see report.h) as JSON text, without state and note
     Json sweep_;
-    bool changed_ = false;
     double next_write_ = 0; // earliest time for write_if_due()
 };
 
