@@ -76,7 +76,7 @@ struct TrainTest {
     bool held_out = false;                  // true if the test images are a part of the images for training
 };
 
-/// Which folder around an image gives its class: the outermost (layout.h), or the innermost.
+/// The class of an image is the name of the outermost folder around it (layout.h), or of the innermost one.
 enum class LabelFrom : uint8_t { top, parent };
 /// The labels of images: a class, from labels.csv (image_folder.h) or folders; numbers or any number of classes, from
 /// labels.csv; or none, so that all images have one class, wherever they lie.

@@ -124,7 +124,8 @@ std::unique_ptr<Network> make_network(const TensorFile& file) {
     const std::unique_ptr<NetworkFamily> family = find_family(name);
     const std::string* const program = file.find_text("trained_by");
     RG_CHECK(family, file.source, ": expected a network that this program knows, got ", name, "; use the program that ",
-             "has trained it, ", program ? cat("as in ", *program, " predict RUN IMAGE.png") : "which registers it");
+             "has trained it, ",
+             program ? cat("as in build/", *program, " predict RUN IMAGE.png") : "which registers it");
     Options options(file.source + ": network", "");
     family->declare(options);
     for (const auto& [key, value] : description.as_object())

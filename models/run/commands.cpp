@@ -33,7 +33,7 @@ namespace fs = std::filesystem;
 
 constexpr int32_t kUnknown = -1; // label of an image whose class is not known
 
-/// What is known of an image.
+/// An image, and its true class and values as far as they are known.
 struct Item {
     std::string name;
     int32_t label = kUnknown;
@@ -81,10 +81,7 @@ public:
                 item.label = label_of(set.classes[size_t(label)]);
             else if (set.classes.size() == model_.classes.size())
                 item.label = label;
-            if (set.target_names.size() == model_.targets.size()) {
-                const std::span<const float> targets = set.targets_of(i);
-                item.targets.assign(targets.begin(), targets.end());
-            }
+            if (!set.target_names.empty()) item.targets = targets_of(set, i);
             images.items.push_back(std::move(item));
         }
         return images;
@@ -131,6 +128,24 @@ private:
         return of_test.empty() ? data::subset(sets.train, of_train) : data::subset(sets.test, of_test);
     }
 
+    /// Returns the true values of the model's targets, which are found by name; a single one may have another name. A
+    /// label that the table does not have does not apply.
+    std::vector<float> targets_of(const data::ImageSet& set, int64_t i) const {
+        const std::span<const float> known = set.targets_of(i);
+        const bool labels = model_.outputs.labels == data::Labels::several_classes;
+        std::vector<float> targets;
+        for (const Target& target : model_.targets) {
+            const auto name = std::find(set.target_names.begin(), set.target_names.end(), target.name);
+            const size_t at = size_t(name - set.target_names.begin());
+            if (at < known.size())
+                targets.push_back(known[at]);
+            else if (labels)
+                targets.push_back(std::isnan(known[0]) ? NAN : 0.0f);
+            else
+                targets.push_back(known.size() == 1 && model_.targets.size() == 1 ? known[0] : NAN);
+        }
+        return targets;
+    }
     /// Returns the class of that name, or kUnknown.
     int32_t label_of(const std::string& name) const {
         const auto match = std::find(model_.classes.begin(), model_.classes.end(), name);
@@ -177,7 +192,8 @@ public:
         if (!quiet_) std::cout << line(image, scores, targets);
         if (image.label != kUnknown && count > 0)
             confusion_.add(image.label, size_t(std::max_element(scores.begin(), scores.end()) - scores.begin()));
-        if (image.targets.empty() || std::isnan(image.targets.front())) return;
+        const auto is_nan = [](float value) { return std::isnan(value); };
+        if (image.targets.empty() || std::any_of(image.targets.begin(), image.targets.end(), is_nan)) return;
         ++known_targets_;
         for (size_t t = 0; t < targets.size(); ++t) {
             squares_[t] += std::pow(double(targets[t] - image.targets[t]), 2);

@@ -109,7 +109,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     ModelOutputs outputs = task.outputs;
     outputs.labels = labels();
     Metadata model = describe_model(network_.describe(), data.train, normalise, outputs);
-    model.emplace_back("trained_by", program_path());
+    model.emplace_back("trained_by", options.program());
     run.begin(feed.length(steps, epochs), model,
               cat(machine.text(), machine_options.accelerate ? "" : ", op by op", "; ", data.source, "; ",
                   parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned"),

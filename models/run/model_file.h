@@ -16,11 +16,11 @@ struct Target {
 /// the `seed`.
 ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 
-/// What the outputs of a network mean, in the file of its model.
+/// Says what the outputs of a network mean. The file of a model holds this.
 struct ModelOutputs {
-    /// Of each output. "classes": scores [n classes] before softmax; "numbers": [n k]; "labels": scores [n k] before
-    /// the sigmoid, of labels that each may apply or not; "pixels": scores of each pixel [n h w classes]; "image": [n h
-    /// w c].
+    /// Each output has a kind. "classes": scores [n classes] before softmax; "numbers": [n k]; "labels": scores [n k]
+    /// before the sigmoid, of labels that each may apply or not; "pixels": scores of each pixel [n h w classes];
+    /// "image": [n h w c].
     std::vector<std::string> kinds = {"classes"};
     std::vector<Target> targets = {};              // the names of all numbers and labels
     data::Labels labels = data::Labels::one_class; // of the images

@@ -47,7 +47,7 @@ struct Program {
     /// Parses the arguments of a command line, without the program's name, and returns the values of all options.
     /// Throws Error if a name is unknown or a value is bad.
     Json check(const std::vector<std::string>& args) const;
-    /// What check_data() finds: warnings for users, and the metrics of the training.
+    /// The result of check_data() has warnings for users, and the metrics of the training.
     struct DataCheck {
         std::vector<std::string> warnings;
         std::vector<MetricName> metrics;

@@ -18,7 +18,7 @@
 
 namespace rg {
 
-/// What a network gives for a batch of n samples: tensors [n ...], such as scores [n classes].
+/// A network gives one or more tensors [n ...] for a batch of n samples, such as scores [n classes].
 using Outputs = std::span<const Tensor>;
 
 /// How to name and show a metric.

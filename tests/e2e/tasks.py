@@ -102,6 +102,10 @@ class Tasks(job.JobTest):
         self.assertAlmostEqual(image["known targets"]["y"], numbers[1][2])
         self.assertEqual(list(image["targets"]), ["x", "y"])
         self.assertIn("x: RMSE", self.succeed(program(1, "from_csv", "predict", run, "photos", "--quiet")))
+        # Known values are found by their names, in any order.
+        told = self.succeed(program(1, "from_csv", "predict", run, "photos", "--quiet")).splitlines()[:2]
+        self.write_table([[name, y, x] for name, x, y in numbers])
+        self.assertEqual(self.succeed(program(1, "from_csv", "predict", run, "photos", "--quiet")).splitlines()[:2], told)
         self.write_table(numbers[:-1])
         self.refuse(program(1, "from_csv", "--data", "photos", "--epochs", "1"), "expected a line for 59.png in labels.csv")
         self.refuse(program(1, "from_csv", "--epochs", "1"), "expected a folder with labels.csv")
