@@ -9,7 +9,7 @@ import unittest
 import job
 
 # The network is so wide that a checkpoint is the largest file.
-OPTIONS = ["--width", "16", "--depth", "1", "--seed", "5", "--checkpoint-every", "5"]
+OPTIONS = ["--width", "24", "--depth", "1", "--seed", "5", "--checkpoint-every", "5"]
 MORE = ["--resume", "--steps", "40"]
 NOBODY = 65534
 
