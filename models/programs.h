@@ -1,7 +1,7 @@
 // The training programs as objects. main.cpp runs one of them; `experiment` and `sweep_cifar` run many trainings.
 #pragma once
 
-#include "ringgrad/models/run/program.h"
+#include "ringgrad/models/run/training.h"
 
 namespace rg {
 

@@ -1,10 +1,10 @@
 // train_cifar: trains a classifier on CIFAR-10 or other images, on one process or on several MPI ranks.
 //
-// This file chooses the networks and the defaults. ImageTraining (models/run/image_training.h) loads the data and
-// trains, with the loop of Trainer (models/run/trainer.h).
+// This file chooses the networks and the defaults. ImageTraining (models/run/training.h) loads the data and
+// trains; its file reads from top to bottom as a training does.
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/models/programs.h"
-#include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/run/training.h"
 
 using namespace rg;
 

@@ -2,7 +2,7 @@
 // ranks. Images in colour become grey.
 #include "ringgrad/data/digits.h"
 #include "ringgrad/models/programs.h"
-#include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/run/training.h"
 
 using namespace rg;
 

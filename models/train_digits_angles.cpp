@@ -8,7 +8,7 @@
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/models/programs.h"
-#include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/run/training.h"
 
 #include <cmath>
 #include <filesystem>
@@ -20,13 +20,6 @@ namespace {
 
 /// Weight of the mean squared error in the loss.
 constexpr double kAngleWeight = 0.1;
-
-/// The times of a training, how often it found a plan (Accelerated) in its cache, and how it ended.
-struct Times {
-    Trainer::Seconds seconds = {};
-    double train_hits = 0, test_hits = 0; // fraction of calls that found their plan in the cache
-    bool stopped = false;
-};
 
 class TrainDigitsAngles final : public ImageTraining {
 public:
@@ -54,16 +47,17 @@ private:
         return classification(smoothing).with(regression({{"angle", "degrees"}}, 1), kAngleWeight);
     }
     data::Normalise normalise(const data::ImageSet&) const override { return data::kDigits; }
-    void trained(TrainingRun& run, const Trainer& trainer, const Trainer::Seconds& seconds,
-                 const Evaluation& evaluation) override;
+    void trained(TrainingRun& run, const Times& times) override;
+    static Json bars_of(const Times& plain, const Times& accelerated);
 
     bool compare_ = true;
     Times times_;                      // of the last training
+    bool stopped_ = false;             // how it ended
     std::optional<Times> accelerated_; // of the first training, during and after the second one
 };
 
 /// Returns the times of both trainings as the member "bars" of the report; see report.h.
-Json bars_of(const Times& plain, const Times& accelerated) {
+Json TrainDigitsAngles::bars_of(const Times& plain, const Times& accelerated) {
     Json groups = Json::array();
     const auto add = [&](const char* name, double plain_seconds, double accelerated_seconds, double hits) {
         std::string note = "not measured"; // for example no test, if the training ended within its first epoch
@@ -76,8 +70,8 @@ Json bars_of(const Times& plain, const Times& accelerated) {
                                          .push(Json::array().push("accelerated").push(accelerated_seconds)))
                         .set("note", note));
     };
-    add("training", plain.seconds.train, accelerated.seconds.train, accelerated.train_hits);
-    add("prediction", plain.seconds.test, accelerated.seconds.test, accelerated.test_hits);
+    add("training", plain.train, accelerated.train, accelerated.train_hits);
+    add("prediction", plain.test, accelerated.test, accelerated.test_hits);
     return Json::object().set("title", "Op by op and accelerated").set("unit", "seconds").set("groups", groups);
 }
 
@@ -89,17 +83,16 @@ data::TrainTest TrainDigitsAngles::load(par::Group& group, const std::function<v
     return data;
 }
 
-void TrainDigitsAngles::trained(TrainingRun& run, const Trainer& trainer, const Trainer::Seconds& seconds,
-                                const Evaluation& evaluation) {
-    times_ = {seconds, trainer.train_step.hit_rate(), evaluation.predict.hit_rate(), run.stopped()};
+void TrainDigitsAngles::trained(TrainingRun& run, const Times& times) {
+    times_ = times, stopped_ = run.stopped();
     run.log(Json::object()
                 .set("accelerate", machine_options.accelerate)
-                .set("train_seconds", seconds.train)
-                .set("test_seconds", seconds.test)
-                .set("train_hit_rate", times_.train_hits)
-                .set("test_hit_rate", times_.test_hits));
-    run.note(formatted("training %.2f s, hit rate %.2f %%; prediction %.2f s, hit rate %.2f %%", seconds.train,
-                       100 * times_.train_hits, seconds.test, 100 * times_.test_hits));
+                .set("train_seconds", times.train)
+                .set("test_seconds", times.test)
+                .set("train_hit_rate", times.train_hits)
+                .set("test_hit_rate", times.test_hits));
+    run.note(formatted("training %.2f s, hit rate %.2f %%; prediction %.2f s, hit rate %.2f %%", times.train,
+                       100 * times.train_hits, times.test, 100 * times.test_hits));
     if (accelerated_) run.report("bars", bars_of(times_, *accelerated_));
 }
 
@@ -131,7 +124,7 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
              ", which --compare creates, got one; give another --run-name, or --no-compare");
     data::TrainTest data;
     const auto train_once = [&] {
-        times_ = {.stopped = true}; // remains if a stop request ends the loading of data
+        stopped_ = true; // remains if a stop request ends the loading of data
         TrainingRun run(run_options, options, group, trial);
         return run.supervise([&] { return ImageTraining::train(run, options, data); });
     };
@@ -139,13 +132,13 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
     const int code = train_once();
     if (compare_ && can_compare && run_options.resume && group.rank() == 0)
         std::cout << "not compared with a training op by op, since this run was resumed" << std::endl;
-    if (!trains_twice || times_.stopped) return code;
+    if (!trains_twice || stopped_) return code;
     accelerated_ = times_;
     run_options.name = plain_name;
     data_options.batch_size = batch_size;
     machine_options.accelerate = false;
     const int plain_code = train_once();
-    if (group.rank() == 0 && !times_.stopped) std::cout << chart(bars_of(times_, *accelerated_));
+    if (group.rank() == 0 && !stopped_) std::cout << chart(bars_of(times_, *accelerated_));
     return plain_code;
 }
 

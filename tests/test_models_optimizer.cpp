@@ -113,9 +113,8 @@ TEST_SUITE("models") {
                     }
                     // The values are about 1. Each of the 20 steps adds a few roundings of 6e-8, or 1e-6 if perturbed.
                     CHECK(largest_difference(toy.parameters, slots, &Reference::p) < 5e-5);
-                    optimizer.exchange_average();
-                    CHECK(largest_difference(toy.parameters, slots, &Reference::average) < 5e-5);
-                    optimizer.exchange_average();
+                    optimizer.with_average(
+                        [&] { CHECK(largest_difference(toy.parameters, slots, &Reference::average) < 5e-5); });
                     CHECK(largest_difference(toy.parameters, slots, &Reference::p) < 5e-5);
                 }
     }
@@ -134,10 +133,10 @@ TEST_SUITE("models") {
         optimizer.end_step(50, 50); // the average keeps 0.75, and lookahead 0.5
         CHECK(statistics()[0] == about(4));
         CHECK(statistics()[1] == about(3));
-        optimizer.exchange_average();
-        CHECK(statistics()[0] == about(2));
-        CHECK(statistics()[1] == about(2));
-        optimizer.exchange_average();
+        optimizer.with_average([&] {
+            CHECK(statistics()[0] == about(2));
+            CHECK(statistics()[1] == about(2));
+        });
         CHECK(statistics()[0] == about(4));
     }
 

@@ -4,7 +4,7 @@
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/models/programs.h"
-#include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/run/training.h"
 #include "ringgrad/models/run/model_file.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"

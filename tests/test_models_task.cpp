@@ -1,7 +1,8 @@
 // Tests the losses and metrics of the library's tasks against values computed by hand.
+#include "ringgrad/models/run/evaluation.h"
 #include "ringgrad/models/run/task.h"
 
-#include "ringgrad/models/run/trainer.h"
+#include "ringgrad/models/run/training.h"
 #include "temp_dir.h"
 
 #include <cmath>

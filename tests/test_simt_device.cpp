@@ -12,7 +12,6 @@
 #include "ringgrad/gpu/scratch_stack.h"
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/data_parallel.h"
 #include "ringgrad/models/run/gradient_sum.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"

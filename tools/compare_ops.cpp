@@ -266,9 +266,7 @@ void write_groups(const std::string& path) {
         optimizer.update(Tensor::zeros({}));
         optimizer.end_step(step + 1, kSteps);
         copy_values(all, begin);
-        optimizer.exchange_average();
-        copy_values(average, begin);
-        optimizer.exchange_average();
+        optimizer.with_average([&] { copy_values(average, begin); });
     }
     save_tensors(path, {{"start", start}, {"g", g}, {"p", all}, {"average", average}}, metadata("AdamW", a));
 }

@@ -1,7 +1,7 @@
 // autoencoder: learns to reconstruct images from a sixteenth of their pixels, with few channels.
 //
 //     build/autoencoder --data photos --size 32
-#include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/run/training.h"
 #include "ringgrad/models/training_main.h"
 
 using namespace rg;

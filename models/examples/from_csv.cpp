@@ -2,7 +2,7 @@
 //
 //     build/from_csv --data photos --size 32          photos/labels.csv: file,age,height and lines 1.jpg,31,1.76
 //     build/from_csv --data photos --size 32 --tags   photos/labels.csv: file,tags and lines 1.jpg,sea sky
-#include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/run/training.h"
 #include "ringgrad/models/training_main.h"
 
 using namespace rg;

@@ -2,7 +2,7 @@
 // It can be stopped and resumed.
 #pragma once
 
-#include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/run/training.h"
 
 namespace example {
 
@@ -35,7 +35,7 @@ struct OwnNetworks final : NetworkFamily {
 };
 inline const RegisterNetworks<OwnNetworks> own_networks; // predictions find the network by its name, "own"
 
-struct OwnTraining final : ImageTraining {
+struct OwnTraining : ImageTraining {
     OwnTraining() : ImageTraining({"own"}) {
         data_options.batch_size = 32;
         augment = "flip,translate", translate = 4, fill = data::Fill::reflect;

@@ -6,7 +6,7 @@
 // Differences from the paper: 12 epochs instead of 9.9, and the running statistics of batch norm take no part in the
 // lookahead.
 #include "ringgrad/data/cifar.h"
-#include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/run/training.h"
 #include "ringgrad/models/training_main.h"
 
 #include <algorithm>

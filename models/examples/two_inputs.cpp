@@ -1,7 +1,7 @@
 // two_inputs: classifies images with the help of a number for each, such as the angle by which a digit is rotated.
 //
 //     build/make_digits digits && build/two_inputs --data digits        digits/angles.csv: lines 0/1.png,-12.5
-#include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/run/training.h"
 #include "ringgrad/models/training_main.h"
 
 using namespace rg;

@@ -4,7 +4,7 @@
 //
 // The mask of photos/1.jpg is masks/1.png, a grey PNG of the size --size, whose values are below kLabels.
 #include "ringgrad/data/image_folder.h"
-#include "ringgrad/models/run/image_training.h"
+#include "ringgrad/models/run/training.h"
 #include "ringgrad/models/training_main.h"
 
 #include <algorithm>

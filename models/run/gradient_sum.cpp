@@ -168,4 +168,33 @@ std::string GradientSum::table(const Plan& plan) const {
     return text;
 }
 
+StepSums::StepSums(par::Group& group, const Parameters& parameters)
+    : group_(group), parameters_(parameters), workers_left_(group.workers(group.rank())) {
+    if (workers_left_ > 1) before_ = parameters.state().clone();
+}
+
+std::vector<par::StateBlock> StepSums::blocks() const {
+    std::vector<par::StateBlock> blocks;
+    if (!state_.defined()) return blocks;
+    for (const auto& s : parameters_.states()) {
+        float* mean = state_.data<float>() + s.offset;
+        blocks.push_back({mean, mean + s.channels, s.channels, double(s.momentum)});
+    }
+    return blocks;
+}
+
+void StepSums::add(double share, std::span<const double> sums) {
+    const bool alone = group_.size() == 1 && group_.most_workers() == 1;
+    if (!alone && !context().sync) state_ = parameters_.state().to_host();
+    sum_.add(blocks(), share, sums);
+    if (--workers_left_ > 0) parameters_.state().copy_from(before_);
+}
+
+void StepSums::finish(std::span<double> sums) {
+    sum_.finish(group_, blocks(), sums);
+    if (!state_.defined()) return;
+    state_.note_write();
+    if (parameters_.state().device()) parameters_.state().copy_from(state_);
+}
+
 } // namespace rg

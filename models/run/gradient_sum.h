@@ -1,5 +1,7 @@
-// Sums gradients over the workers of all ranks. On a device, or with `overlap`, does so in buckets, and starts with the
-// first ones while backward still runs.
+// What the workers of all ranks sum in a training step: GradientSum the gradients, StepSums everything else.
+//
+// On a device, or with `overlap`, GradientSum works in buckets, and starts with the first ones while backward still
+// runs.
 //
 //     network.after_step = [&](const Plan& plan, size_t step) { return sum.after_step(plan, step); };
 //     for (each of this rank's workers but the last) network(inputs, true), sum.keep(share);
@@ -18,6 +20,7 @@
 // or downloads later buckets and uploads earlier ones.
 #pragma once
 
+#include "ringgrad/core/context.h"
 #include "ringgrad/core/device.h"
 #include "ringgrad/core/parameters.h"
 #include "ringgrad/core/plan.h"
@@ -97,6 +100,43 @@ private:
     size_t ready_ = 0, done_ = 0;
     std::exception_ptr error_;
     std::jthread thread_;
+};
+
+/// Combines the running statistics of all batch-norm layers, and sums other numbers, over all workers in one training
+/// step (see Group::set_workers()). par/aggregate.h has the formulas. With --sync-bn, the statistics are the same on
+/// all ranks already, so only the other numbers are summed.
+class StepSums {
+public:
+    /// Both arguments must outlive this. Make the object before the step's first forward pass.
+    StepSums(par::Group& group, const Parameters& parameters);
+    /// Call this after the backward pass of each of this rank's workers. `share` is the fraction of the mini-batch that
+    /// the worker has computed, and `sums` are its other numbers. If another worker follows on this rank, resets the
+    /// statistics to those before the step.
+    void add(double share, std::span<const double> sums);
+    /// Collective. Sets the statistics of the network to those of the whole mini-batch. Sets `sums` to the sums of the
+    /// other numbers over all workers, without weights.
+    void finish(std::span<double> sums);
+
+private:
+    std::vector<par::StateBlock> blocks() const;
+    par::Group& group_;
+    const Parameters& parameters_;
+    // before_: statistics before the step, if this rank has several workers. state_: those of the worker added last, in
+    // host memory; undefined with a single worker in all, and with --sync-bn.
+    Tensor before_, state_;
+    int workers_left_;
+    par::StateSum sum_;
+};
+
+/// Sums the statistics of batch norm over all ranks, for --sync-bn. Install it as Context::sync. Before each step, set
+/// `fraction` (this rank's share of the mini-batch) and `samples` (images in the mini-batch).
+class GroupSync final : public SyncGroup {
+public:
+    explicit GroupSync(par::Group& group) : group_(group) {}
+    void sum(std::span<double> values) override { group_.allreduce_sum(values, "batch statistics"); }
+
+private:
+    par::Group& group_;
 };
 
 } // namespace rg

@@ -6,7 +6,7 @@
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/source.h"
-#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/models/run/collective.h"
 
 #include <algorithm>
 

@@ -33,7 +33,7 @@ struct DataOptions {
 
 /// Collective. Loads the data at a path on all ranks, with the threads of the context. If reading or copying fails on
 /// one rank, throws Error on all. If one rank gets a stop request, throws Stopped on all. `pulse`: see
-/// run_while_polling() in data_parallel.h.
+/// run_while_polling() in collective.h.
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {},
                           const std::function<void()>& pulse = {});
 

@@ -60,10 +60,17 @@ public:
 
     /// Sets the average and the slow weights, if the options ask for them, to the current ones.
     void start_averages() const;
-    /// Exchanges parameters and running statistics with their averages. Does nothing without an average.
-    void exchange_average() const;
+    /// Calls `use` while parameters and running statistics are their averages, or without an average as they are.
+    template <class Use>
+    void with_average(const Use& use) const {
+        exchange_average();
+        use();
+        exchange_average();
+    }
 
 private:
+    void exchange_average() const;
+
     const Parameters& parameters_;
     const OptimizerOptions options_;
     OptimizerState state_;

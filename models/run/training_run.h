@@ -13,11 +13,11 @@
 //         return run.end();
 //     });
 //
-// Every rank makes the same calls; only rank 0 writes files and prints. Trainer (trainer.h) computes the steps.
+// Every rank makes the same calls; only rank 0 writes files and prints. training.cpp computes the steps.
 // TrainingRun changes parameters only in restore_parameters() and handle_non_finite().
 #pragma once
 
-#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/models/run/collective.h"
 #include "ringgrad/models/run/nan_guard.h"
 #include "ringgrad/models/run/phase_clock.h"
 #include "ringgrad/models/run/progress.h"
@@ -26,13 +26,29 @@
 #include "ringgrad/models/run/signals.h"
 #include "ringgrad/models/run/task.h"
 #include "ringgrad/models/run/tensorboard.h"
-#include "ringgrad/models/run/trial.h"
 
 #include <optional>
 
 namespace rg {
 
 struct LoadedCheckpoint;
+
+/// Receives the reports of a training, and may stop it. Every rank has one. This base class serves a training that is a
+/// program by itself; a sweep derives from it (sweep/trials.cpp).
+class Trial {
+public:
+    virtual ~Trial() = default;
+    /// True if the training is a program by itself. Then it prints and handles signals.
+    virtual bool standalone() const { return true; }
+    /// Called on the group's first rank with each line that is added to metrics.jsonl. If it returns true, the training
+    /// stops after one more step, or at the end of the epoch.
+    virtual bool report(const Json& /*line*/) { return false; }
+    /// Called on the group's first rank when TrainingRun ends without an error. `stopped`: early, by a stop request.
+    virtual void end(bool /*stopped*/) {}
+    /// Called regularly during long work without reports. A sweep then handles messages of its task pool
+    /// (par/task_pool.h).
+    virtual void pulse() {}
+};
 
 struct RunOptions {
     std::string runs = default_runs_folder(), name, init, init_skip, patience_on;

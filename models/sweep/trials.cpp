@@ -7,7 +7,7 @@
 #include "ringgrad/core/safetensors.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
-#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/models/run/collective.h"
 #include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/signals.h"
 #include "ringgrad/models/sweep/trials_board.h"

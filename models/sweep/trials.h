@@ -15,7 +15,7 @@
 #pragma once
 
 #include "ringgrad/core/options.h"
-#include "ringgrad/models/run/program.h"
+#include "ringgrad/models/run/training.h"
 #include "ringgrad/models/run/progress.h"
 #include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/models/sweep/stop_rules.h"

@@ -1,5 +1,5 @@
 // Tests the collective calls of a training loop whose ranks have different work.
-#include "ringgrad/models/run/data_parallel.h"
+#include "ringgrad/models/run/collective.h"
 
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/tape.h"

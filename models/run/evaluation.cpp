@@ -1,0 +1,93 @@
+// See evaluation.h.
+#include "ringgrad/models/run/evaluation.h"
+
+#include "ringgrad/core/ops.h"
+
+namespace rg {
+
+std::vector<Tensor> outputs_of(const Forward& forward, const Task& task, const data::Batch& batch, Mode mode) {
+    std::vector<Tensor> outputs = forward(batch, mode);
+    for (Tensor& output : outputs) output = cast(output, DType::f32);
+    if (task.needs_images && context().device) outputs.push_back(cast(batch.x, DType::f32));
+    return outputs;
+}
+
+void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& task) {
+    if (!task.needs_images || batch.x.defined()) return;
+    batch.x = outputs.back();
+    outputs.pop_back();
+}
+
+Evaluation::Evaluation(par::Group& group, const Machine& machine, const data::ImageSet& set,
+                       std::vector<data::Column> columns, const data::Normalise& normalise, const Task& task,
+                       const Forward& forward)
+    : predict([this, forward](std::span<const Tensor> in,
+                              bool) { return outputs_of(forward, task_, feed_.batch(in), Mode::evaluate); },
+              machine.options().accelerate),
+      group_(group),
+      set_(set),
+      task_(task),
+      feed_(set,
+            {.batch_size = kBatch * machine.workers().count,
+             .shuffle = data::Shuffle::never,
+             .keep_partial = true,
+             .augment = {.fill = data::Fill::reflect},
+             .normalise = normalise,
+             .views = true},
+            machine, std::move(columns)) {}
+
+Score Evaluation::score(const std::vector<data::WeightedView>& views, const std::function<void()>& pulse) {
+    Context host = context(); // for the loss of the outputs, which are in host memory
+    host.device = nullptr;
+    Score score;
+    for (const Detail& detail : task_.details) score.details.emplace_back(size_t(set_.count * detail.numbers));
+    std::vector<double> sums(1 + size_t(task_.sums())); // loss, and the sums of the metrics
+    for (feed_.loader.start(1); feed_.loader.has_next();) {
+        if (pulse) pulse();
+        const data::Batch indices = feed_.loader.next();
+        if (indices.size == 0) continue;
+        data::Batch batch;
+        std::vector<Tensor> outputs;
+        for (const auto& [view, weight] : views) {
+            batch = feed_.with_view(indices, view);
+            const std::span<const Tensor> results = predict(feed_.inputs(batch));
+            std::vector<Tensor> of_view(results.begin(), results.end());
+            to_host(of_view);
+            take_images(of_view, batch, task_);
+            for (size_t i = 0; i < of_view.size(); ++i) {
+                if (outputs.size() <= i) outputs.push_back(Tensor::on_host(of_view[i].shape())), outputs[i].fill(0);
+                for (int64_t k = 0; k < of_view[i].numel(); ++k)
+                    outputs[i].data<float>()[k] += weight * of_view[i].data<float>()[k];
+            }
+        }
+        const ContextScope scope(host);
+        sums[0] += double(batch.size) * double(task_.loss(outputs, batch, Mode::evaluate).data<float>()[0]);
+        task_.add(outputs, batch, std::span(sums).subspan(1));
+        for (size_t d = 0; d < task_.details.size(); ++d) {
+            const size_t numbers = size_t(task_.details[d].numbers);
+            task_.details[d].keep(
+                outputs, batch,
+                std::span(score.details[d]).subspan(size_t(batch.first) * numbers, size_t(batch.size) * numbers));
+        }
+    }
+    group_.allreduce_sum(std::span<double>(sums), "evaluation");
+    // Each rank has set the numbers of its own images, and left those of the others at 0.
+    for (std::vector<double>& detail : score.details) group_.allreduce_sum(std::span<double>(detail), "evaluation");
+    score.loss = sums[0] / double(set_.count);
+    score.metrics = task_.values(std::span(sums).subspan(1), double(set_.count));
+    return score;
+}
+
+Json Evaluation::report(const Score& score) const {
+    Json members = Json::object();
+    for (size_t d = 0; d < task_.details.size(); ++d)
+        members.set(task_.details[d].member, task_.details[d].report(set_, score.details[d]));
+    return members;
+}
+
+void Evaluation::plan() {
+    if (!predict.enabled) return;
+    for (const int64_t n : feed_.sizes()) predict.plan(feed_.inputs(n));
+}
+
+} // namespace rg

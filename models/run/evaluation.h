@@ -1,0 +1,46 @@
+// The test of a network on images.
+#pragma once
+
+#include "ringgrad/core/accelerate.h"
+#include "ringgrad/models/run/image_feed.h"
+#include "ringgrad/models/run/task.h"
+
+namespace rg {
+
+/// Returns the outputs of the network for a batch. They may be traced, so the function may only use ops.
+using Forward = std::function<std::vector<Tensor>(const data::Batch& batch, Mode mode)>;
+
+/// Returns the network's outputs in f32. If the task needs the images, and a device makes them, these follow.
+std::vector<Tensor> outputs_of(const Forward& forward, const Task& task, const data::Batch& batch, Mode mode);
+/// Moves the images that outputs_of() may have added from the outputs to the batch.
+void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& task);
+
+/// Tests a network on a set of images, such as the test set.
+class Evaluation {
+public:
+    static constexpr int64_t kBatch = 250; // most images per call of the network
+
+    /// `columns` are those of the task. Keeps copies of these and of `forward`; all other arguments must outlive this.
+    Evaluation(par::Group& group, const Machine& machine, const data::ImageSet& set, std::vector<data::Column> columns,
+               const data::Normalise& normalise, const Task& task, const Forward& forward);
+
+    /// Collective. Returns the score on the whole set, on all ranks. The outputs for an image are the weighted sum of
+    /// those for its views. Pixels of a view that lie outside of the image are mirrored at its edges. `pulse`: see
+    /// Trial::pulse().
+    Score score(const std::vector<data::WeightedView>& views = {{}}, const std::function<void()>& pulse = {});
+    /// Returns the members of the report for the details of a score; see report.h.
+    Json report(const Score& score) const;
+
+    /// Makes the plans for all sizes of batches.
+    void plan();
+
+    Accelerated predict;
+
+private:
+    par::Group& group_;
+    const data::ImageSet& set_;
+    const Task& task_;
+    ImageFeed feed_;
+};
+
+} // namespace rg

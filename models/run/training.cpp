@@ -1,0 +1,399 @@
+// See training.h.
+#include "ringgrad/models/run/training.h"
+
+#include "ringgrad/core/clock.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/profile.h"
+#include "ringgrad/core/tape.h"
+#include "ringgrad/models/run/evaluation.h"
+#include "ringgrad/models/run/gradient_sum.h"
+#include "ringgrad/models/run/memory.h"
+#include "ringgrad/models/run/model_file.h"
+#include "ringgrad/models/run/report.h"
+
+#include <algorithm>
+#include <iostream>
+
+namespace rg {
+namespace {
+
+constexpr const char* kMemoryAdvice = "make the network or --batch-size smaller, or start fewer ranks";
+
+/// Returns the number of bytes that the values of all parameters need, without allocating them.
+int64_t parameter_bytes(const std::function<std::unique_ptr<Network>()>& make) {
+    const DryRun without_memory;
+    const std::unique_ptr<Network> network = make();
+    RG_CHECK(network->parameters.values().defined(),
+             "network: expected allocated parameters, got none; call parameters.allocate() in its constructor");
+    return network->parameters.values().bytes();
+}
+
+/// Returns true if the gradients should be summed during backward: with several nodes, and without --sync-bn. Within a
+/// node the sum is too fast to be worth a thread. Between nodes, overlap hides the sum behind backward. With --sync-bn,
+/// backward itself exchanges batch statistics, so another thread must not use the group.
+bool can_overlap(const par::Group& group) { return group.local_size() < group.size() && !context().sync; }
+
+/// The epochs and steps of a training.
+class Trainer {
+public:
+    /// Collective. Restores the parameters of a resumed run. All arguments must outlive this.
+    Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, const Optimizer& optimizer,
+            ImageFeed& feed, const Task& task, const Forward& forward);
+
+    /// Collective. Makes the plans for the largest training batch and, unless --no-accelerate is given, for all sizes
+    /// of evaluation batches. So their memory is allocated before the first step. Returns the plan of a training step.
+    /// On the CPU, throws on all ranks if there is not enough memory.
+    const Plan& plan_ahead(Evaluation& evaluation);
+
+    struct Seconds {
+        double train = 0, test = 0;
+    };
+    /// Collective. Trains from the run's position until TrainingRun::goes_on() is false. Calls `test`, which must
+    /// return the same on all ranks, after each complete epoch and as --validate-every asks. Saves the model and a
+    /// checkpoint after each epoch, also after one that a stop, a rollback or --steps has cut short.
+    Seconds train(const Schedule& schedule, const std::function<Score()>& test);
+
+    /// Runs forward and backward. Returns outputs and loss, and leaves the gradients in the parameters' buffer. If
+    /// there is a single worker in all, it also applies the update.
+    Accelerated replayed_step;
+    GradientSum gradient_sum;
+
+private:
+    void train_epoch(const Schedule& schedule, const std::function<Score()>& test);
+    StepResult step(double lr);
+    std::vector<Tensor> forward_backward(std::span<const Tensor> inputs);
+    Score score(const std::function<Score()>& test);
+
+    TrainingRun& run_;
+    Parameters& parameters_;
+    const Optimizer& optimizer_;
+    ImageFeed& feed_;
+    const Task& task_;
+    const Forward& forward_;
+    const bool alone_; // a single worker in all
+    const Tensor loss_of_all_ = Tensor::zeros({});
+};
+
+} // namespace
+
+void ImageTraining::declare(Options& o) {
+    declare_data(o);
+    o.group("Network");
+    network_.declare(o);
+    declare_training(o);
+    o.add("test-views", &test_views_,
+          "after the last epoch, test once more with the weighted mean scores of six views of each image: itself, two "
+          "shifts, and their mirror images");
+    machine_options.declare(o);
+    o.add("sync-bn", &sync_bn_,
+          "batch norm with statistics over all ranks; up to rounding, the result then does not depend on their number");
+    o.add("plan-dump", &plan_dump_, "print the ops of the replayed step and the memory plan");
+    o.add("profile", &profile_, "print a table of time per op at the end");
+    run_options.declare(o);
+}
+
+void ImageTraining::complete(const Options& options, const Workers& workers, bool resumed) {
+    if (!options.was_given("batch-size") && !resumed) data_options.batch_size = workers.scaled(data_options.batch_size);
+}
+
+data::TrainTest ImageTraining::load(par::Group& group, const std::function<void()>& pulse) const {
+    data::LoadOptions options = data_options.load_options();
+    options.labels = labels();
+    data::TrainTest sets = load_data(group, data_options, options, pulse);
+    const bool needs_table = options.labels == data::Labels::numbers || options.labels == data::Labels::several_classes;
+    RG_CHECK(!needs_table || !sets.train.target_names.empty(), "--data: expected a folder with labels.csv, got ",
+             sets.source);
+    data_options.hold_out_validation(sets);
+    return sets;
+}
+
+std::vector<MetricName> ImageTraining::metrics(const data::ImageSet& images) const {
+    const Task task = this->task(images);
+    return {task.metrics.begin(), task.metrics.end()};
+}
+
+int ImageTraining::train(Options& options, par::Group& group, Trial& trial) {
+    TrainingRun run(run_options, options, group, trial);
+    data::TrainTest data;
+    return run.supervise([&] { return train(run, options, data); });
+}
+
+int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTest& data) {
+    par::Group& group = run.group();
+    Machine machine(machine_options, options, group);
+    network_.check(options);
+    complete(options, machine.workers(), run.resumed());
+    complete_schedule(options);
+
+    Profile op_times;
+    GroupSync sync(group);
+    Context context = machine.context();
+    if (sync_bn_ && group.size() > 1) context.sync = &sync;
+    if (profile_) context.profile = &op_times;
+    const ContextScope scope(context); // the context's threads also decode the images
+
+    if (data.source.empty()) data = load(group, [&] { run.pulse(); });
+    run.test_set_name = data_options.test_set_name();
+    run.check_data(data);
+    const auto make = [&] { return network_.make(task_of(data.train, uint64_t(data_options.seed))); };
+    const int64_t bytes = parameter_bytes(make);
+    if (!machine.device()) check_parameter_memory(group, bytes, optimizer.buffers(), kMemoryAdvice);
+    const std::unique_ptr<Network> network = make();
+    Parameters& parameters = network->parameters;
+    const data::Normalise normalise =
+        run.resumed() ? stored_normalise(*run.checkpoint(), this->normalise(data.train)) : this->normalise(data.train);
+    initialise(*network, data.train, normalise);
+
+    const Task task = this->task(data.train);
+    const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
+    ImageFeed feed(data.train, loader_options(normalise), machine, columns(data.train));
+    const Optimizer optimizer(parameters, this->optimizer);
+    Trainer trainer(run, machine, parameters, optimizer, feed, task, forward);
+    Evaluation evaluation(group, machine, data.test, columns(data.test), normalise, task, forward);
+    const auto score = [&](const std::vector<data::WeightedView>& views = {{}}) {
+        const Score result = evaluation.score(views, [&] { run.pulse(); });
+        const Json members = group.rank() == 0 ? evaluation.report(result) : Json::object();
+        for (const auto& [member, value] : members.as_object()) run.report(member, value);
+        return result;
+    };
+    const Plan& plan = trainer.plan_ahead(evaluation);
+
+    ModelOutputs outputs = task.outputs;
+    outputs.labels = labels();
+    Metadata model = describe_model(network_.describe(), data.train, normalise, outputs);
+    model.emplace_back("trained_by", options.program());
+    run.begin(feed.length(steps, epochs), model,
+              cat(machine.text(), machine_options.accelerate ? "" : ", op by op", "; ", data.source, "; ",
+                  parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned"),
+              data.warnings);
+    if (plan_dump_) run.note(plan.table() + trainer.gradient_sum.table(plan));
+    run.report("network", report_network(parameters, &plan));
+    int code = 0;
+    const double seconds = seconds_of([&] {
+        const Trainer::Seconds times = trainer.train(schedule, [&] { return score(); });
+        if (test_views_ && !run.stopped())
+            optimizer.with_average([&] { // as in the model's file
+                const Score with_views = score(data::mirrored_and_shifted(data.test.input_size().width));
+                run.note(cat(run.test_set_name, " ", task.text(with_views.metrics), " with six views"));
+            });
+        trained(run, {times.train, times.test, trainer.replayed_step.hit_rate(), evaluation.predict.hit_rate()});
+        code = run.end();
+    });
+    if (plan_dump_)
+        for (const auto& [name, f] :
+             {std::pair("training", &trainer.replayed_step), {"evaluation", &evaluation.predict}})
+            run.note(cat("accelerate: ", f->occupancy() * double(f->cache_size), " plans of ", name, ", hit rate ",
+                         100 * f->hit_rate(), " %"));
+    // On a GPU, profiling waits for each op, so the training takes longer than without it. So there the table omits the
+    // line with the time outside of ops.
+    if (profile_) run.note(op_times.table(machine.device() ? 0 : seconds));
+    return code;
+}
+
+Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, const Optimizer& optimizer,
+                 ImageFeed& feed, const Task& task, const Forward& forward)
+    : replayed_step([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
+                    machine.options().accelerate),
+      gradient_sum(run.group(), parameters, machine.options().allreduce, can_overlap(run.group()),
+                   machine.options().wire),
+      run_(run),
+      parameters_(parameters),
+      optimizer_(optimizer),
+      feed_(feed),
+      task_(task),
+      forward_(forward),
+      alone_(run.group().size() == 1 && run.group().most_workers() == 1) {
+    RG_CHECK(!context().sync || run.group().most_workers() == 1, "--sync-bn: expected one worker per rank, got ",
+             run.group().most_workers(), "; the workers of a rank compute one after another, so they cannot exchange ",
+             "batch statistics");
+    replayed_step.after_step = [this](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
+    run.restore_parameters(parameters, optimizer.state(), task);
+    if (!run.resumed()) optimizer.start_averages(); // --init may have changed the parameters
+    parameters.begin_step(run.position().step + 1); // for plan_ahead(), as the next line
+    optimizer.set(0, run.position().step + 1);
+}
+
+const Plan& Trainer::plan_ahead(Evaluation& evaluation) {
+    const auto plan = [&]() -> const Plan& {
+        evaluation.plan();
+        const std::vector<int64_t> sizes = feed_.sizes();
+        return replayed_step.plan(feed_.inputs(sizes.empty() ? 0 : sizes.front()), true);
+    };
+    if (!parameters_.gradients().device())
+        check_planned_memory(run_.group(), {&replayed_step, &evaluation.predict},
+                             checkpoint_memory(parameters_.values().bytes(), std::ssize(optimizer_.state())), plan,
+                             kMemoryAdvice);
+    return plan();
+}
+
+Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Score()>& test) {
+    Seconds seconds;
+    while (run_.goes_on()) {
+        seconds.train += seconds_of([&] { train_epoch(schedule, test); });
+        if (run_.epoch_is_complete()) {
+            Score score;
+            seconds.test += seconds_of([&] { score = this->score(test); });
+            run_.end_epoch(score);
+        }
+        optimizer_.with_average([&] { run_.save_model(); });
+        run_.save_checkpoint();
+    }
+    return seconds;
+}
+
+void Trainer::train_epoch(const Schedule& schedule, const std::function<Score()>& test) {
+    feed_.loader.start(run_.position().epoch, run_.position().batch);
+    optimizer_.begin_epoch(run_.position().epoch);
+    run_.begin_epoch(feed_.loader.has_next());
+    while (run_.epoch_goes_on()) {
+        StepResult result = step(schedule.rate_at(run_.epochs()));
+        if (result.verdict == Verdict::applied && run_.test_is_due())
+            run_.leave_out(seconds_of([&] { result.test = score(test); }));
+        run_.end_step(result);
+    }
+}
+
+/// Runs `test` with the average of the weights, if there is one, and saves the model if it is the best so far.
+Score Trainer::score(const std::function<Score()>& test) {
+    Score score;
+    optimizer_.with_average([&] {
+        score = test();
+        run_.keep_if_best(score);
+    });
+    return score;
+}
+
+/// Collective. Fetches the part of a mini-batch of each of this rank's workers, runs forward and backward for it, sums
+/// gradients, statistics and metrics over all workers, and updates the parameters. If the loss or a gradient is not
+/// finite, the update changes nothing, and --on-nan decides. A stop request of any rank counts for all, since it is one
+/// of the sums. With a single worker in all, the CPU waits for its device only once per step.
+StepResult Trainer::step(double lr) {
+    par::Group& group = run_.group();
+    SyncGroup* const sync = context().sync;
+    const int64_t number = run_.position().step + 1;
+    group.set_step(number);
+    optimizer_.set(lr, number);
+    StepSums step_sums(group, parameters_);
+    // First of one worker, after step_sums.finish() of all workers: loss (times the worker's share), number of stop
+    // requests, number of workers without further data, and the sums of the metrics.
+    constexpr size_t kMetrics = 3;
+    std::vector<double> sums(kMetrics + size_t(task_.sums()));
+    int64_t global_size = 0, images = 0; // number of images in the mini-batch, and of those that this rank computes
+    Tensor non_finite_at;
+    for (int workers_left = group.workers(group.rank()); workers_left > 0; --workers_left) {
+        data::Batch batch = feed_.loader.next(); // the worker's part, which may be empty
+        global_size = batch.global_size;
+        const double share = double(batch.size) / double(global_size);
+        if (sync) sync->samples = global_size, sync->fraction = share;
+        images += batch.size;
+        run_.phases.lap(PhaseClock::data);
+
+        parameters_.begin_step(number, batch.first);
+        const bool last = workers_left == 1;
+        if (last) gradient_sum.begin(share);
+        const std::span<const Tensor> results = replayed_step(feed_.inputs(batch), true);
+        run_.phases.lap(PhaseClock::compute);
+        // Finish the sums before to_host(). It blocks until the device has finished the step, and no bucket would be
+        // summed during this time.
+        last ? gradient_sum.finish() : gradient_sum.keep(share);
+        std::vector<Tensor> outputs(results.begin(), results.end());
+        outputs.push_back(optimizer_.non_finite_at());
+        to_host(outputs);
+        non_finite_at = outputs.back(), outputs.pop_back();
+        const Tensor loss = outputs.back();
+        outputs.pop_back();
+        run_.phases.lap(parameters_.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
+
+        std::fill(sums.begin(), sums.end(), 0.0);
+        sums[0] = share > 0 ? share * double(loss.data<float>()[0]) : 0.0;
+        sums[1] = double(run_.has_stop_request()), sums[2] = double(!feed_.loader.has_next());
+        take_images(outputs, batch, task_);
+        if (batch.size > 0) task_.add(outputs, batch, std::span(sums).subspan(kMetrics));
+        step_sums.add(share, sums);
+    }
+    run_.phases.count_step(images);
+    step_sums.finish(sums);
+    ++parameters_.batches_tracked;
+    run_.phases.lap(PhaseClock::sum);
+
+    if (!alone_) {
+        loss_of_all_.fill(sums[0]), optimizer_.update(loss_of_all_);
+        non_finite_at = optimizer_.non_finite_at();
+    }
+    const Verdict verdict = run_.handle_non_finite(sums[0], non_finite_at);
+    if (verdict == Verdict::applied) optimizer_.end_step(number, run_.length().steps);
+    run_.phases.lap(PhaseClock::update);
+    return {global_size, sums[0], lr, {sums.begin() + kMetrics, sums.end()}, sums[1] > 0, sums[2] > 0, verdict};
+}
+
+/// The part of a step that is traced once and then replayed.
+std::vector<Tensor> Trainer::forward_backward(std::span<const Tensor> inputs) {
+    Tape tape;
+    const data::Batch batch = feed_.batch(inputs);
+    std::vector<Tensor> results = outputs_of(forward_, task_, batch, Mode::train);
+    const Tensor loss = task_.loss(results, batch, Mode::train);
+    tape.gradients(loss, parameters_);
+    if (alone_) optimizer_.update(loss); // else step() updates, after the sums
+    results.push_back(loss);
+    return results;
+}
+
+TestResult ImageTraining::test(Options& options, par::Group& group, const std::string& model) {
+    data_options.validation = 0;
+    Machine machine(machine_options, options, group);
+    const Context context = machine.context();
+    const ContextScope scope(context);
+    const TensorFile file = load_model(model);
+    const std::unique_ptr<Network> network = make_network(file);
+    const data::TrainTest data = load(group, {});
+    const Task task = this->task(data.train);
+    Evaluation evaluation(group, machine, data.test, columns(data.test), stored_normalise(file, normalise(data.train)),
+                          task, [&](const data::Batch& batch, Mode mode) { return forward(*network, batch, mode); });
+    const Score score = evaluation.score();
+    TestResult result{task.text(score.metrics), Json::object().set("test_loss", score.loss), evaluation.report(score)};
+    for (size_t i = 0; i < task.metrics.size(); ++i)
+        result.values.set("test_" + task.metrics[i].name, score.metrics[i]);
+    for (size_t d = 0; d < task.details.size(); ++d)
+        if (const Detail& detail = task.details[d]; detail.table)
+            result.tables.emplace_back(detail.member, detail.table(data.test, score.details[d]));
+    return result;
+}
+
+namespace {
+
+/// A training, and its options with the values of the arguments.
+struct Parsed {
+    Parsed(const Program& program, const std::vector<std::string>& args)
+        : training(program.make()), options(program.name, program.description) {
+        options.examples({program.examples.begin(), program.examples.end()}, "mpiexec -n 4 ");
+        training->declare(options);
+        wants_training = options.parse(args);
+    }
+    std::unique_ptr<ImageTraining> training;
+    Options options;
+    bool wants_training; // false for --help, --help-all and --version
+};
+
+} // namespace
+
+Json Program::check(const std::vector<std::string>& args) const { return Parsed(*this, args).options.to_json(); }
+
+Program::DataCheck Program::check_data(par::Group& group, const std::vector<std::string>& args) const {
+    const Parsed parsed(*this, args);
+    const data::TrainTest data = parsed.training->load(group, {});
+    return {data.warnings, parsed.training->metrics(data.train)};
+}
+
+TestResult Program::test(par::Group& group, const std::vector<std::string>& args, const std::string& model) const {
+    Parsed parsed(*this, args);
+    return parsed.training->test(parsed.options, group, model);
+}
+
+int Program::run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const {
+    Parsed parsed(*this, args);
+    if (parsed.wants_training) return parsed.training->train(parsed.options, group, trial);
+    if (group.rank() == 0) std::cout << parsed.options.answer();
+    return 0;
+}
+
+} // namespace rg

@@ -1,0 +1,121 @@
+// Training programs: the training of a network on images, with the options, tests and files that each program has. By
+// default, the network is a classifier; see task().
+//
+//     struct MyTraining : ImageTraining {
+//         MyTraining() : ImageTraining({"mine"}) { epochs = 10; } // the name of a registered network
+//     };
+//     constinit const Program my_training{"my_training", "trains my network", make_training<MyTraining>};
+//     int main(int argc, char** argv) { return run_training_main(argc, argv, my_training); } // training_main.h
+//
+// Each rank holds the whole network. A worker takes m of the M images of a mini-batch, a share of f = m / M. The
+// gradient and the loss of the mini-batch are sums over the workers of f times the worker's value. Batch norm's running
+// mean is such a sum too. Its running variance also contains the differences between the workers' means
+// (par/aggregate.h). All ranks then apply the same update. A rank is one worker, or with --workers several, one after
+// another, or none, if it is idle by --spare-ranks. The order of the images in an epoch does not depend on the number
+// of ranks.
+//
+// training.cpp reads from top to bottom: the run, its epochs, the step, and the part of the step that is replayed. For
+// other data, write the loop yourself, with Loader (data/loader.h), GradientSum (gradient_sum.h) and Optimizer
+// (optimizer.h).
+#pragma once
+
+#include "ringgrad/models/nets/networks.h"
+#include "ringgrad/models/run/task.h"
+#include "ringgrad/models/run/training_options.h"
+
+#include <array>
+
+namespace rg {
+
+/// The result of a test of a model: its metrics as text and by name, and the members of the report, and tables of some
+/// of these, by member.
+struct TestResult {
+    std::string text;
+    Json values, report;
+    std::vector<std::pair<std::string, Detail::Table>> tables = {};
+};
+
+class ImageTraining : public TrainingOptions {
+public:
+    /// Takes the names of the networks that --net chooses from; see NetworkChoice. For a single name, --net is absent.
+    explicit ImageTraining(std::vector<std::string> networks) : network_(std::move(networks)) {}
+    virtual ~ImageTraining() = default;
+    virtual void declare(Options& options);
+    /// Collective. Loads the data that the options choose. Without --size, all images must have the same size. Throws
+    /// Error if the program cannot train on these data. `pulse`: see run_while_polling() in collective.h.
+    virtual data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const;
+    /// Collective. Trains, and returns the exit code.
+    virtual int train(Options& options, par::Group& group, Trial& trial);
+    /// Collective. Tests a model (see load_model()) on the test set that the options choose, without --validation.
+    TestResult test(Options& options, par::Group& group, const std::string& model);
+    /// Returns the metrics of a training on these images; the first one is the main one.
+    std::vector<MetricName> metrics(const data::ImageSet& images) const;
+
+protected:
+    /// Returns what the network learns. This base version returns classification() with --label-smoothing.
+    virtual Task task(const data::ImageSet& /*images*/) const { return classification(smoothing); }
+    /// Returns the labels that the images must have. This base version returns one_class.
+    virtual data::Labels labels() const { return data::Labels::one_class; }
+    /// Returns further values of each image, for the task or the network. `images` outlives them.
+    virtual std::vector<data::Column> columns(const data::ImageSet& /*images*/) const { return {}; }
+    /// Returns the outputs of the network. It may be traced, so it may only use ops. A network of several inputs takes
+    /// some of them from Batch::columns. This base version returns network.outputs(batch.x, mode).
+    virtual std::vector<Tensor> forward(const Network& network, const data::Batch& batch, Mode mode) const {
+        return network.outputs(batch.x, mode);
+    }
+    /// Sets the defaults that depend on other options. This base version multiplies the default mini-batch size by the
+    /// number of GPUs, except in a resumed run.
+    virtual void complete(const Options& options, const Workers& workers, bool resumed);
+    /// Returns the normalisation, which the model's file stores. This base version returns normalisation_of(images).
+    virtual data::Normalise normalise(const data::ImageSet& images) const { return data::normalisation_of(images); }
+    /// Changes the initial values of the network. After this, a resumed run or --init replaces the values by those of a
+    /// file. This base version does nothing.
+    virtual void initialise(Network&, const data::ImageSet& /*images*/, const data::Normalise&) const {}
+    /// Seconds, summed over all epochs, and the fraction of calls that found their plan in the cache (Accelerated).
+    struct Times {
+        double train = 0; // includes the tests within epochs (--validate-every)
+        double test = 0;  // after the epochs
+        double train_hits = 0, test_hits = 0;
+    };
+    /// Called after the last step.
+    virtual void trained(TrainingRun&, const Times&) {}
+    /// Collective. Trains once. Keeps the data in `data`, or takes them from there if it holds some.
+    int train(TrainingRun& run, const Options& options, data::TrainTest& data);
+
+private:
+    NetworkChoice network_;
+    bool test_views_ = false, sync_bn_ = false, profile_ = false, plan_dump_ = false;
+};
+
+/// Describes a training program, so that a sweep (models/sweep/trials.h) can check its arguments and run it.
+struct Program {
+    const char *name, *description;
+    std::unique_ptr<ImageTraining> (*make)();
+    /// The arguments of the two examples in --help.
+    std::array<const char*, 2> examples{"--epochs 3", "--resume"};
+
+    /// Parses the arguments of a command line, without the program's name, and returns the values of all options.
+    /// Throws Error if a name is unknown or a value is bad.
+    Json check(const std::vector<std::string>& args) const;
+    /// The result of check_data() has warnings for users, and the metrics of the training.
+    struct DataCheck {
+        std::vector<std::string> warnings;
+        std::vector<MetricName> metrics;
+    };
+    /// Collective. Loads the data as a training with these arguments does. Throws Error if an argument is bad, or if
+    /// the program cannot train on the data.
+    DataCheck check_data(par::Group& group, const std::vector<std::string>& args) const;
+    /// Collective. Tests the model of a training with these arguments.
+    TestResult test(par::Group& group, const std::vector<std::string>& args, const std::string& model) const;
+    /// Collective. Trains on all ranks of the group. For --help, --help-all and --version, rank 0 prints the answer
+    /// instead. Returns the exit code.
+    int run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const;
+};
+
+/// Makes a training for Program::make.
+template <class T>
+std::unique_ptr<ImageTraining> make_training() {
+    return std::make_unique<T>();
+}
+
+} // namespace rg
