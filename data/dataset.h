@@ -74,6 +74,7 @@ struct TrainTest {
     std::string source;                     // description for users: content and origin
     std::vector<std::string> warnings = {}; // for users, about files and folders
     bool held_out = false;                  // true if the test images are a part of the images for training
+    ImageSet reserved = {};                 // the real test set, if `test` is a validation set; else it has no images
 };
 
 /// The class of an image is the name of the outermost folder around it (layout.h), or of the innermost one.

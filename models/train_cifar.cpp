@@ -12,18 +12,11 @@ namespace {
 
 struct TrainCifar final : ImageTraining {
     TrainCifar() : ImageTraining({"cifar", "resnet20", "resnet18", "resnet50", "wrn16-4"}) {
-        data_texts.none = "the embedded sample, then also --epochs 10 --drops 8 --batch-size 50";
         data_options.batch_size = 256;
         epochs = 50;
         run_options.predictor = "predict", run_options.predictor_images = std::string(); // predict takes the sample
         optimizer.weight_decay = 1e-10;
         schedule.kind = ScheduleKind::piecewise;
-    }
-    void complete(const Options& options, const Workers& workers, bool resumed) override {
-        if (!data_options.path.empty() || resumed) return ImageTraining::complete(options, workers, resumed);
-        if (!options.was_given("batch-size")) data_options.batch_size = 50;
-        if (!options.was_given("epochs")) epochs = 10;
-        if (!options.was_given("drops")) drops = std::string("8"); // g++ 12 warns of a plain literal
     }
     data::Normalise normalise(const data::ImageSet& images) const override {
         const bool cifar10 = images.classes == data::class_names(data::CifarKind::cifar10);

@@ -128,7 +128,7 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
         TrainingRun run(run_options, options, group, trial);
         return run.supervise([&] { return ImageTraining::train(run, options, data); });
     };
-    const int64_t batch_size = data_options.batch_size; // complete() may change it
+    const int64_t batch_size = data_options.batch_size; // train() may change it
     const int code = train_once();
     if (compare_ && can_compare && run_options.resume && group.rank() == 0)
         std::cout << "not compared with a training op by op, since this run was resumed" << std::endl;

@@ -72,6 +72,45 @@ std::vector<double> losses(const std::string& run) {
 }
 
 TEST_SUITE("models") {
+    TEST_CASE("defaults: mini-batches, their rest and drops follow the number of images and of epochs") {
+        Options empty("", "");
+        const auto batch_for = [](int64_t images, int gpus = 0) {
+            TrainingOptions options;
+            options.data_options.batch_size = 256;
+            options.fit_batch_size(images, {.gpus = gpus});
+            return options.data_options.batch_size;
+        };
+        CHECK(batch_for(50000) == 256);
+        CHECK(batch_for(4096) == 256);
+        CHECK(batch_for(4095) == 128);
+        CHECK(batch_for(600) == 32);
+        CHECK(batch_for(20) == 8);
+        CHECK(batch_for(50000, 4) == 1024);
+
+        TrainingOptions options;
+        options.data_options.batch_size = 32;
+        const auto keeps = [&](int64_t images) { return options.loader_options({}, images).keep_partial; };
+        CHECK(keeps(64 + 16));
+        CHECK(!keeps(64 + 15));
+        CHECK(!keeps(64));
+        CHECK(keeps(16)); // less than a mini-batch
+        options.partial = TrainingOptions::Partial::discard;
+        CHECK(!keeps(64 + 31));
+
+        options.schedule.kind = ScheduleKind::piecewise;
+        const auto drops = [&](int64_t epochs, const std::string& text, double every = 0) {
+            options.epochs = epochs, options.drops = text, options.drop_every = every;
+            return options.full_schedule().drops;
+        };
+        CHECK(drops(50, "0.9") == std::vector<double>{45});
+        CHECK(drops(4, "0.5,3") == std::vector<double>{2, 3});
+        CHECK(drops(100, "0.9", 45) == std::vector<double>{45, 90});
+        CHECK(drops(8, "0.9", 0.25) == std::vector<double>{2, 4, 6});
+        CHECK(contains(error_of([&] { drops(50, "30,0.5"); }), "got 25 after 30"));
+        options.drops = "0.9";
+        CHECK(options.full_schedule().base == doctest::Approx(0.1 * 32 / 256)); // the default rate follows the size
+    }
+
     TEST_CASE("train_digits_angles: the saved model returns degrees") {
         const TempDir dir;
         data::write_digits(dir / "set", data::draw_digits(20, 1));

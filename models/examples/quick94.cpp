@@ -116,7 +116,7 @@ Matrix patch_products(const data::ImageSet& images, const data::Normalise& norma
 struct Quick94Training final : ImageTraining {
     Quick94Training() : ImageTraining({"quick94"}) {
         epochs = 12;
-        data_options.batch_size = 1024;
+        data_options.batch_size = 1024, scales_batch_size = false;
         augment = "alternating-flip,translate", translate = 2, fill = data::Fill::reflect;
         smoothing = 0.2;
         // The paper's code also divides the rate by 1 + 1 / (1 - momentum). DefaultRate multiplies it by the size of
@@ -126,11 +126,7 @@ struct Quick94Training final : ImageTraining {
         optimizer.lookahead = std::pow(0.95, 5);
         schedule.kind = ScheduleKind::triangular, schedule.peak = 0.23;
     }
-    /// Sets defaults of a new training: the first and the last learning rate, and without --data smaller mini-batches,
-    /// since the embedded sample has too few images for large ones.
-    void complete(const Options& options, const Workers&, bool resumed) override {
-        if (resumed) return;
-        if (data_options.path.empty() && !options.was_given("batch-size")) data_options.batch_size = 50;
+    void complete(const Options& options) override { // the first and the last learning rate
         if (!options.was_given("lr-start")) schedule.start = 0.2 * highest_rate();
         if (!options.was_given("lr-floor")) schedule.floor = 0.07 * highest_rate();
     }

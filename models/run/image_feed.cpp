@@ -78,6 +78,12 @@ TrainingRun::Length ImageFeed::length(int64_t steps, int64_t epochs) const {
     return {steps >= 0 ? steps : epochs * loader.batches(), loader.batches()};
 }
 
+std::string ImageFeed::text() const {
+    const int64_t left_out = std::max<int64_t>(0, set_.count - loader.batches() * batch_size_);
+    return cat("mini-batches of ", std::min(batch_size_, set_.count),
+               left_out > 0 ? cat(", which leave out ", left_out, " of ", set_.count, " images in each epoch") : "");
+}
+
 std::vector<int64_t> ImageFeed::sizes() const {
     const Workers& workers = machine_.workers();
     std::vector<int64_t> sizes;

@@ -36,6 +36,8 @@ public:
     /// if the set is too small for one mini-batch.
     TrainingRun::Length length(int64_t steps, int64_t epochs) const;
 
+    /// Returns the size of the mini-batches, and the number of images that an epoch leaves out, for people.
+    std::string text() const;
     /// Returns the sizes of the parts that this rank's workers compute in an epoch, the largest first.
     std::vector<int64_t> sizes() const;
     /// Returns inputs for n images, with arbitrary values. Use them to make plans before the first step.

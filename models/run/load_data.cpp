@@ -73,13 +73,13 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .metavar("DIR");
     data::declare_reading(o, reading);
     o.add("validation", &validation,
-          "fraction of each class of the training images held out for validation, chosen by --seed; the test set is "
-          "then not used")
+          "fraction of each class of the training images held out for validation, chosen by --seed; in the end, the "
+          "best model is tested once on the test set")
         .range(0, 0.9)
         .basic();
     o.add("batch-size", &batch_size,
-          "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs, but not in quick94 "
-          "and for the embedded sample")
+          "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs, except in quick94, "
+          "but it is at most a sixteenth of the training images")
         .range(1, 1e6)
         .basic();
     o.add("shuffle", &shuffle,
@@ -108,6 +108,7 @@ void DataOptions::hold_out_validation(data::TrainTest& sets) const {
     const data::Split parts = data::split_fraction(sets.train, validation, uint64_t(seed));
     RG_CHECK(!parts.selected.empty() && !parts.others.empty(),
              "--validation: expected 2 training images of some class, got fewer in ", sets.source);
+    sets.reserved = std::move(sets.test);
     sets.test = data::subset(sets.train, parts.selected);
     sets.train = data::subset(sets.train, parts.others);
     sets.held_out = true;

@@ -24,8 +24,8 @@ struct DataOptions {
     /// smaller than --size, or if it is given alone.
     data::LoadOptions load_options() const;
     /// With --validation, moves that fraction of each class of the training images, chosen by --seed, into sets.test.
-    /// The real test set is dropped: it is reserved for the network that is chosen in the end. Throws Error if no class
-    /// has 2 images. Without --validation, does nothing.
+    /// The real test set becomes sets.reserved, for the network that is chosen in the end. Throws Error if no class has
+    /// 2 images. Without --validation, does nothing.
     void hold_out_validation(data::TrainTest& sets) const;
     /// Returns the name of the set that the network is tested on after each epoch.
     std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }

@@ -5,6 +5,7 @@
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/profile.h"
 #include "ringgrad/core/tape.h"
+#include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/models/run/evaluation.h"
 #include "ringgrad/models/run/gradient_sum.h"
 #include "ringgrad/models/run/memory.h"
@@ -92,10 +93,6 @@ void ImageTraining::declare(Options& o) {
     run_options.declare(o);
 }
 
-void ImageTraining::complete(const Options& options, const Workers& workers, bool resumed) {
-    if (!options.was_given("batch-size") && !resumed) data_options.batch_size = workers.scaled(data_options.batch_size);
-}
-
 data::TrainTest ImageTraining::load(par::Group& group, const std::function<void()>& pulse) const {
     data::LoadOptions options = data_options.load_options();
     options.labels = labels();
@@ -122,8 +119,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     par::Group& group = run.group();
     Machine machine(machine_options, options, group);
     network_.check(options);
-    complete(options, machine.workers(), run.resumed());
-    complete_schedule(options);
+    check(options);
 
     Profile op_times;
     GroupSync sync(group);
@@ -135,6 +131,11 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     if (data.source.empty()) data = load(group, [&] { run.pulse(); });
     run.test_set_name = data_options.test_set_name();
     run.check_data(data);
+    if (!run.resumed()) {
+        if (!options.was_given("batch-size")) fit_batch_size(data.train.count, machine.workers());
+        complete(options);
+    }
+    const Schedule schedule = full_schedule();
     const auto make = [&] { return network_.make(task_of(data.train, uint64_t(data_options.seed))); };
     const int64_t bytes = parameter_bytes(make);
     if (!machine.device()) check_parameter_memory(group, bytes, optimizer.buffers(), kMemoryAdvice);
@@ -146,7 +147,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
 
     const Task task = this->task(data.train);
     const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
-    ImageFeed feed(data.train, loader_options(normalise), machine, columns(data.train));
+    ImageFeed feed(data.train, loader_options(normalise, data.train.count), machine, columns(data.train));
     const Optimizer optimizer(parameters, this->optimizer);
     Trainer trainer(run, machine, parameters, optimizer, feed, task, forward);
     Evaluation evaluation(group, machine, data.test, columns(data.test), normalise, task, forward);
@@ -163,8 +164,8 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     Metadata model = describe_model(network_.describe(), data.train, normalise, outputs);
     model.emplace_back("trained_by", options.program());
     run.begin(feed.length(steps, epochs), model,
-              cat(machine.text(), machine_options.accelerate ? "" : ", op by op", "; ", data.source, "; ",
-                  parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned"),
+              cat(machine.text(), machine_options.accelerate ? "" : ", op by op", "; ", data.source, "; ", feed.text(),
+                  "; ", parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned"),
               data.warnings);
     if (plan_dump_) run.note(plan.table() + trainer.gradient_sum.table(plan));
     run.report("network", report_network(parameters, &plan));
@@ -176,6 +177,13 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
                 const Score with_views = score(data::mirrored_and_shifted(data.test.input_size().width));
                 run.note(cat(run.test_set_name, " ", task.text(with_views.metrics), " with six views"));
             });
+        if (const std::optional<TensorFile> best = data.reserved.count > 0 ? run.model_to_test() : std::nullopt) {
+            load_state_dict(parameters, *best);
+            Evaluation test(group, machine, data.reserved, columns(data.reserved), normalise, task, forward);
+            const Score result = test.score();
+            run.end_test(result);
+            run.report("best_on_test", group.rank() == 0 ? test.report(result) : Json());
+        }
         trained(run, {times.train, times.test, trainer.replayed_step.hit_rate(), evaluation.predict.hit_rate()});
         code = run.end();
     });

@@ -63,9 +63,9 @@ protected:
     virtual std::vector<Tensor> forward(const Network& network, const data::Batch& batch, Mode mode) const {
         return network.outputs(batch.x, mode);
     }
-    /// Sets the defaults that depend on other options. This base version multiplies the default mini-batch size by the
-    /// number of GPUs, except in a resumed run.
-    virtual void complete(const Options& options, const Workers& workers, bool resumed);
+    /// Sets the defaults of a new training that depend on other options, when the mini-batch size is known. This base
+    /// version does nothing.
+    virtual void complete(const Options& /*options*/) {}
     /// Returns the normalisation, which the model's file stores. This base version returns normalisation_of(images).
     virtual data::Normalise normalise(const data::ImageSet& images) const { return data::normalisation_of(images); }
     /// Changes the initial values of the network. After this, a resumed run or --init replaces the values by those of a

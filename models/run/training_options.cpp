@@ -4,6 +4,7 @@
 #include "ringgrad/core/text.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <set>
 
@@ -41,7 +42,10 @@ std::string DefaultRate::text() const {
 
 void TrainingOptions::declare_data(Options& o) {
     data_options.declare(o, data_texts.folder, data_texts.none);
-    o.add("partial-batch", &partial, "use of the last, smaller mini-batch of an epoch").one_of({"keep", "discard"});
+    o.add(
+        "partial-batch", &partial,
+        {{"auto", Partial::automatic}, {"keep", Partial::keep}, {"discard", Partial::discard}},
+        "use of the last, smaller mini-batch of an epoch; auto: keep it if it is at least half as large as the others");
     o.add("augment", &augment,
           cat("random changes of the training images: none, or a list of ", joined(augment_names()),
               allows("crop") ? "; crop: with --store-size, a window at a random place" : ""))
@@ -91,8 +95,13 @@ void TrainingOptions::declare_training(Options& o) {
         .at_least(0)
         .basic();
     o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate");
-    o.add("drops", &drops, "piecewise: epochs after which the rate drops; --epochs does not scale them")
+    o.add("drops", &drops,
+          "piecewise: when the rate drops: fractions of --epochs below 1, and numbers of epochs from 1 on")
         .metavar("LIST");
+    o.add("drop-every", &drop_every,
+          "piecewise: instead of --drops, drop at each multiple of this fraction of --epochs, or from 1 on of this "
+          "number of epochs; 0: see --drops")
+        .at_least(0);
     o.add("drop-factor", &schedule.factor, "piecewise: factor for the rate at each drop").at_least(1e-9);
     o.add("lr-floor", &schedule.floor, "cosine, triangular: last rate").at_least(0);
     o.add("lr-peak", &schedule.peak, "triangular: when the rate is highest, as a fraction of the training; not 0 or 1")
@@ -130,16 +139,37 @@ double TrainingOptions::highest_rate() const {
     return adam && !same ? kAdamRate : (same ? default_rate : DefaultRate()).at(data_options.batch_size);
 }
 
-void TrainingOptions::complete_schedule(const Options& options) {
+void TrainingOptions::check(const Options& options) const {
     if (optimizer.kind != Kind::sgd)
         for (const char* name : {"momentum", "nesterov"})
             RG_CHECK(!options.was_given(name), "--", name,
                      ": expected --optimizer sgd, got another one; omit one of them");
-    schedule.base = highest_rate();
-    schedule.epochs = double(epochs);
-    schedule.drops = parse_drops(drops);
-    schedule.check();
-    augmentation();
+    RG_CHECK(drop_every == 0 || !options.was_given("drops"),
+             "--drop-every: expected no --drops beside it, got both; omit one of them");
+    (void)full_schedule();
+    (void)augmentation();
+}
+
+void TrainingOptions::fit_batch_size(int64_t images, const Workers& workers) {
+    constexpr int64_t kLeast = 8; // batch norm needs more than a few images
+    const auto sixteenth = int64_t(std::bit_floor(uint64_t(images) / 16));
+    data_options.batch_size =
+        std::min(scales_batch_size ? workers.scaled(data_options.batch_size) : data_options.batch_size,
+                 std::max(sixteenth, kLeast));
+}
+
+Schedule TrainingOptions::full_schedule() const {
+    Schedule full = schedule;
+    full.base = highest_rate();
+    full.epochs = double(epochs);
+    const auto in_epochs = [&](double time) { return time < 1 ? time * full.epochs : time; };
+    if (drop_every > 0)
+        for (int64_t i = 1; double(i) * in_epochs(drop_every) < full.epochs; ++i)
+            full.drops.push_back(double(i) * in_epochs(drop_every));
+    else
+        for (const double drop : parse_drops(drops)) full.drops.push_back(in_epochs(drop));
+    full.check();
+    return full;
 }
 
 data::Augment TrainingOptions::augmentation() const {
@@ -168,10 +198,11 @@ data::Augment TrainingOptions::augmentation() const {
             .crop_area = parse_range("resized-crop", resized_crop)};
 }
 
-data::LoaderOptions TrainingOptions::loader_options(const data::Normalise& normalise) const {
-    return {.batch_size = data_options.batch_size,
+data::LoaderOptions TrainingOptions::loader_options(const data::Normalise& normalise, int64_t images) const {
+    const int64_t size = data_options.batch_size;
+    return {.batch_size = size,
             .shuffle = data_options.shuffle,
-            .keep_partial = partial == "keep",
+            .keep_partial = partial == Partial::keep || (partial == Partial::automatic && 2 * (images % size) >= size),
             .seed = uint64_t(data_options.seed),
             .augment = augmentation(),
             .normalise = normalise};

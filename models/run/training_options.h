@@ -32,16 +32,19 @@ struct TrainingOptions {
     /// declared only if the list has its name.
     std::vector<std::string> augmentations{"flip", "alternating-flip", "flip-vertical", "translate",
                                            "crop", "rotate",           "scale",         "resized-crop"};
-    std::string augment = "flip,translate", partial = "discard";
+    enum class Partial : uint8_t { automatic, keep, discard } partial = Partial::automatic;
+    std::string augment = "flip,translate";
     int64_t translate = 4, translate_x = -1, translate_y = -1;
     double rotate = 0;
     std::string scale = "1:1", resized_crop = "1:1";
     data::Fill fill = data::Fill::zero;
 
     int64_t epochs = 20, steps = -1;
+    bool scales_batch_size = true; // multiply the default of --batch-size by the number of GPUs
     DefaultRate default_rate;
     Schedule schedule{.kind = ScheduleKind::cosine, .base = 0};
-    std::string drops = "45";
+    std::string drops = "0.9";
+    double drop_every = 0;
     OptimizerOptions optimizer;
     double smoothing = 0;
     bool has_smoothing = true; // false: without --label-smoothing, for a task() that does not use it
@@ -52,14 +55,20 @@ struct TrainingOptions {
     /// Declare the options of the data and of the training. machine_options and run_options declare their own.
     void declare_data(Options& options);
     void declare_training(Options& options);
+    /// Throws Error if the options of the optimizer, the schedule or the augmentation are invalid or do not fit
+    /// together.
+    void check(const Options& options) const;
+    /// Sets the default of --batch-size for so many training images: that of the program, times the number of GPUs, but
+    /// at most a sixteenth of the images, as a power of two of at least 8.
+    void fit_batch_size(int64_t images, const Workers& workers);
     /// Returns the highest learning rate: --lr, or without it the default of the optimizer and the mini-batch size.
     double highest_rate() const;
-    /// Sets the schedule. Call this when the mini-batch size is known. Throws Error if the options of the optimizer,
-    /// the schedule or the augmentation are invalid or do not fit together.
-    void complete_schedule(const Options& options);
-    /// Returns the options for the loader of the training set. Throws Error if --augment is empty or has an unknown
-    /// name, if it has crop without --store-size, or if a range is not of the form MIN:MAX.
-    data::LoaderOptions loader_options(const data::Normalise& normalise) const;
+    /// Returns `schedule` with the highest rate, the epochs and the drops. Call this when the mini-batch size is known.
+    /// Throws Error if it is invalid.
+    Schedule full_schedule() const;
+    /// Returns the options for the loader of a training set of so many images. Throws Error if --augment is empty or
+    /// has an unknown name, if it has crop without --store-size, or if a range is not of the form MIN:MAX.
+    data::LoaderOptions loader_options(const data::Normalise& normalise, int64_t images) const;
 
 private:
     bool allows(const std::string& augmentation) const;

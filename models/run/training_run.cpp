@@ -416,6 +416,18 @@ void TrainingRun::keep_if_best(const Score& test) {
     write_model(&RunFolder::best_model_path);
 }
 
+std::optional<TensorFile> TrainingRun::model_to_test() {
+    if (!trial_.standalone() || position_.best_epoch == 0 || goes_on() || position_.step < length_.steps) return {};
+    const std::string bytes =
+        group_.allgather(folder_ ? read_file(folder_->best_model_path()) : "", "best model").front();
+    return decode_tensors(bytes, "best model");
+}
+
+void TrainingRun::end_test(const Score& score) {
+    log(with_score(Json::object().set("best_epoch", position_.best_epoch), "test_", score.loss, score.metrics));
+    note(cat("test set, with the best model: loss ", formatted("%.4f ", score.loss), task_->text(score.metrics)));
+}
+
 void TrainingRun::save_model() {
     if (untested_ && !trial_.standalone()) return;
     check_before_save();

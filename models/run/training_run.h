@@ -168,6 +168,11 @@ public:
     /// of
     /// --patience-on. May throw like save_model().
     void keep_if_best(const Score& test);
+    /// Collective. Returns model-best.safetensors on all ranks, if this training shall test it in the end: if it is a
+    /// program by itself, has tested a model and was not stopped.
+    std::optional<TensorFile> model_to_test();
+    /// Collective. Logs the score of that model on the test set.
+    void end_test(const Score& score);
     /// Collective. Logs the score and advances position() to the next epoch. Ends the training if the last --patience
     /// epochs have not improved the metric of --patience-on.
     void end_epoch(const Score& test);

@@ -33,8 +33,10 @@ Result = collections.namedtuple("Result", "code out err")
 
 
 def train(ranks, *options):
-    """Returns the command line of train_cifar. A single rank runs without mpiexec."""
-    program = [str(BUILD / "train_cifar"), *options]
+    """Returns the command line of train_cifar. A single rank runs without mpiexec. By default, an epoch of the sample has
+    20 steps."""
+    size = [] if any(option.startswith(("--batch-size", "--resume")) for option in options) else ["--batch-size=50"]
+    program = [str(BUILD / "train_cifar"), *size, *options]
     return program if ranks == 1 else [MPIEXEC, "-n", str(ranks), *program]
 
 
@@ -131,7 +133,8 @@ def epoch_lines(run):
     """Returns the lines of epochs in metrics.jsonl as objects without their times."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     timing = ("images_per_s", "seconds")
-    return [{k: v for k, v in line.items() if k not in timing} for line in lines if "step" not in line]
+    return [{k: v for k, v in line.items() if k not in timing} for line in lines
+            if "step" not in line and "best_epoch" not in line]
 
 
 def report(run):

@@ -74,6 +74,24 @@ class Tasks(job.JobTest):
         self.assertIn(f"test_{metrics[0]}", best)
         return run
 
+    def test_best_on_test_set(self):
+        options = [*job.TINY, "--epochs", "3", "--validation", "0.2", "--seed", "1"]
+        run = self.runs / "whole"
+        out = self.succeed(job.train(job.rank_counts(1, 2)[-1], *options, "--run-name", "whole"))
+        line = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+        epochs = job.epoch_lines(run)
+        best = max(epochs, key=lambda epoch: epoch["validation_accuracy"])
+        self.assertEqual(line["best_epoch"], best["epoch"])
+        self.assertIn(f"test set, with the best model: loss {line['test_loss']:.4f}", out)
+        predicted = self.succeed([str(job.BUILD / "predict"), "runs/whole/model-best.safetensors", "--quiet"])
+        self.assertRegex(predicted, rf"accuracy:? .*{100 * line['test_accuracy']:.1f}")
+        self.assertIn("confusion", job.report(run)["runs"][0]["best_on_test"])
+        # A resumed training tests again at its end, and replaces the line.
+        self.succeed(job.train(1, *options, "--run-name", "parts", "--steps", "20"))
+        self.succeed(job.train(1, "--run-name", "parts", "--resume", "--steps", "48"))
+        lines = (self.runs / "parts" / "metrics.jsonl").read_text()
+        self.assertEqual(lines.count("best_epoch"), 1)
+
     def test_unet(self):
         self.write_images()
         run = self.check("unet", ["--data", "photos", "--masks", "masks"], ["mean_iou", "pixel_accuracy"], True)

@@ -33,6 +33,7 @@ function tiles(run) {
     done ? [set + ' loss', digits(epoch.test_loss)] : [name + ', last 20 steps', text(recent(run, metric.name))],
     ...metricsOf(run).map(m => [`${set} ${spaced(m.name)}`, metricText(m)(epoch['test_' + m.name])]),
     [`best ${set} ${name}`, text(best(run))],
+    ...(run.final ? [[`test ${name} of the best`, text(run.final['test_' + metric.name])]] : []),
     live && !done ? ['steps/s', digits(perSecond)] : ['images/s', count(epoch.images_per_s)],
     ...(isNumber(elapsed(run)) ? [['elapsed', seconds(Math.max(0, elapsed(run)))]] : []),
     live || run.state === 'running' ? ['time left, about', seconds(left > 0 ? left : NaN)] :
@@ -155,6 +156,7 @@ function partsOf(run, sweep) {
   return [
     () => sweep?.confusion && confusionPart(`Best: trial ${sweep.best}, on the test set`, sweep.confusion),
     () => run?.bars && barsPart(run.bars),
+    () => run?.best_on_test?.confusion && confusionPart('Best model, on the test set', run.best_on_test.confusion),
     () => run?.confusion && confusionPart(`${sweep ? label(run) + ', c' : 'C'}onfusion on the ${testSetName(run)} set`,
       run.confusion),
     () => run?.ranks && ranksPart(run.ranks),
