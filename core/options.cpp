@@ -85,6 +85,11 @@ Options::Entry& Options::Entry::basic() {
     return *this;
 }
 
+Options::Entry& Options::Entry::also(std::vector<std::string> names) {
+    foreign_names_ = std::move(names);
+    return *this;
+}
+
 std::string Options::Entry::get() const {
     if (get_choice_) return get_choice_();
     if (const auto* v = std::get_if<int64_t*>(&target_)) return std::to_string(**v);
@@ -193,18 +198,20 @@ void Options::fail_unknown(const std::string& argument) const {
     const std::string typed = argument.substr(0, argument.find('='));
     std::string nearest = "--help";
     size_t nearest_distance = distance(typed, nearest);
-    const auto consider = [&](const std::string& name) {
+    const auto consider = [&](const std::string& name, const std::string& suggestion) {
         const size_t d = distance(typed, name);
         if (d < nearest_distance) {
             nearest_distance = d;
-            nearest = name;
+            nearest = suggestion;
         }
     };
-    consider("--version");
-    consider("--help-all");
+    consider("--version", "--version");
+    consider("--help-all", "--help-all");
     for (const Entry& e : entries_) {
-        consider("--" + e.name_);
-        if (e.is_bool()) consider("--no-" + e.name_);
+        const std::string name = "--" + e.name_;
+        consider(name, name);
+        if (e.is_bool()) consider("--no-" + e.name_, "--no-" + e.name_);
+        for (const std::string& foreign : e.foreign_names_) consider("--" + foreign, name);
     }
     if (nearest_distance <= std::max<size_t>(2, typed.size() / 3))
         fail("unknown option ", typed, "; did you mean ", nearest, "?");

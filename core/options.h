@@ -33,6 +33,8 @@ public:
         /// Marks one of the about ten options that matter most. If a program has such options, --help shows only these,
         /// and --help-all shows all options.
         Entry& basic();
+        /// Names that other programs have for this option. They are unknown here, but their error suggests the option.
+        Entry& also(std::vector<std::string> names);
 
     private:
         friend class Options;
@@ -42,7 +44,7 @@ public:
         // named choices_[i]. Then target_ is unused.
         std::function<std::string()> get_choice_;
         std::function<void(size_t)> set_choice_;
-        std::vector<std::string> choices_;
+        std::vector<std::string> choices_, foreign_names_;
         double lowest_ = -std::numeric_limits<double>::infinity(), highest_ = std::numeric_limits<double>::infinity();
         bool given_ = false, basic_ = false;
 

@@ -32,7 +32,7 @@ struct Program {
         o.add("shuffle", &shuffle, "a new order of the samples in every epoch");
         o.group("Files");
         o.add("data", &data, "folder of the data set").metavar("DIR");
-        o.add("device", &device, "where to compute").one_of({"auto", "cpu"});
+        o.add("device", &device, "where to compute").one_of({"auto", "cpu"}).also({"gpu", "accelerator"});
         o.add("fill", &fill, {{"zero", Fill::zero}, {"reflect", Fill::reflect}}, "what shows at the border");
         o.add("resume", &resume, "go on from the newest checkpoint");
     }
@@ -86,6 +86,10 @@ TEST_SUITE("core") {
         CHECK(error_with({"--quux"}) == "unknown option --quux; train --help-all lists all");
         CHECK(error_with({"--no-epochs"}) == "unknown option --no-epochs; did you mean --epochs?");
         CHECK(contains(error_with({"--"}), "unknown option --"));
+        // Names that other programs have for an option
+        CHECK(error_with({"--gpu", "0"}) == "unknown option --gpu; did you mean --device?");
+        CHECK(error_with({"--acelerator=1"}) == "unknown option --acelerator; did you mean --device?");
+        CHECK_FALSE(contains(Program().o.help(), "accelerator"));
     }
 
     TEST_CASE("options: state what was expected for a bad value") {

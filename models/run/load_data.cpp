@@ -50,6 +50,7 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           cat("folder of ", folder, "; or s3://BUCKET/PREFIX, or pipe:COMMAND, which prints a tar (default: ", none,
               ")"))
         .metavar("DIR")
+        .also({"data-dir", "data-path", "dataset"})
         .basic();
     o.add("test-data", &test_path,
           "test set, of the same kinds as --data: its own test set if it has one, else all of it (default: the test "
@@ -59,6 +60,7 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "height and width to which images are resized and cropped when they are loaded, with their aspect ratio "
           "kept; one number stands for both (default: as they are)")
         .metavar("H[xW]")
+        .also({"image-size", "img-size"})
         .basic();
     o.add("store-size", &store_size,
           "larger height and width to which images are resized and cropped when they are loaded; the network then "
@@ -76,11 +78,13 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "fraction of each class of the training images held out for validation, chosen by --seed; in the end, the "
           "best model is tested once on the test set")
         .range(0, 0.9)
+        .also({"validation-split", "val-split"})
         .basic();
     o.add("batch-size", &batch_size,
           "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs, except in quick94, "
           "but it is at most a sixteenth of the training images")
         .range(1, 1e6)
+        .also({"batch", "bs"})
         .basic();
     o.add("shuffle", &shuffle,
           {{"epoch", data::Shuffle::epoch}, {"once", data::Shuffle::once}, {"never", data::Shuffle::never}},

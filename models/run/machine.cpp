@@ -25,13 +25,17 @@ int64_t threads_of(MachineOptions& settings, const Options& options, par::Group&
 void MachineOptions::declare_compute(Options& o) {
     o.group("Machine");
     o.add("device", &device, "device to compute on; auto: GPU if every rank has one, else CPU")
-        .one_of({"auto", "cpu", "cuda"});
+        .one_of({"auto", "cpu", "cuda"})
+        .also({"gpu", "gpus"});
     o.add("precision", &precision,
           "number format of activations; auto: bf16 on GPUs and on CPUs that multiply bf16 faster (with AMX, or AMD's "
           "AVX512-BF16), else fp32; fp32-strict: fp32 without Winograd or sums of bf16 products, on CPUs alone")
         .one_of({"auto", "fp32", "fp32-strict", "bf16"})
+        .also({"amp", "dtype"})
         .basic();
-    o.add("threads", &threads, "threads per rank; 0: cores that it may use / ranks that share them").range(0, 1024);
+    o.add("threads", &threads, "threads per rank; 0: cores that it may use / ranks that share them")
+        .range(0, 1024)
+        .also({"num-workers", "num-threads"});
 }
 
 void MachineOptions::declare(Options& o) {

@@ -85,16 +85,19 @@ std::vector<std::string> TrainingOptions::augment_names() const {
 
 void TrainingOptions::declare_training(Options& o) {
     o.group("Training");
-    o.add("epochs", &epochs, "number of epochs").range(1, 1e6).basic();
+    o.add("epochs", &epochs, "number of epochs").range(1, 1e6).also({"num-epochs", "max-epochs"}).basic();
     o.add("steps", &steps, "total number of steps; the schedule of the rate still uses --epochs; -1: those of --epochs")
-        .at_least(-1);
+        .at_least(-1)
+        .also({"max-steps", "num-steps", "iterations"});
     o.add("lr", &schedule.base,
           cat("highest learning rate; 0: ", default_rate.text(),
               optimizer.kind == Kind::sgd ? cat("; with adam or adamw ", kAdamRate)
                                           : cat("; with sgd ", DefaultRate().text())))
         .at_least(0)
+        .also({"learning-rate"})
         .basic();
-    o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate");
+    o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate")
+        .also({"scheduler", "lr-schedule", "lr-scheduler"});
     o.add("drops", &drops,
           "piecewise: when the rate drops: fractions of --epochs below 1, and numbers of epochs from 1 on")
         .metavar("LIST");
@@ -107,23 +110,29 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("lr-peak", &schedule.peak, "triangular: when the rate is highest, as a fraction of the training; not 0 or 1")
         .range(0, 1);
     o.add("lr-start", &schedule.start, "triangular: first rate; -1: that of --lr-floor").at_least(-1);
-    o.add("warmup", &schedule.warmup, "epochs in which a factor of the rate rises linearly from 0 to 1").at_least(0);
+    o.add("warmup", &schedule.warmup, "epochs in which a factor of the rate rises linearly from 0 to 1")
+        .at_least(0)
+        .also({"warmup-epochs"});
     default_optimizer_ = optimizer.kind;
     o.add("optimizer", &optimizer.kind, {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}},
-          "update rule; sgd: SGD with momentum");
+          "update rule; sgd: SGD with momentum")
+        .also({"optim", "opt"});
     o.add("momentum", &optimizer.momentum, "sgd: momentum").range(0, 1);
     o.add("nesterov", &optimizer.nesterov, "sgd: use Nesterov momentum");
     o.add("l2", &optimizer.weight_decay,
           "weight decay: factor of a parameter that is added to its gradient; adamw: decoupled")
-        .at_least(0);
+        .at_least(0)
+        .also({"weight-decay", "wd"});
     o.add("decay-biases", &optimizer.decay_biases, "apply weight decay to biases and batch norm, too");
     o.add("clip", &optimizer.max_norm, "largest norm of all gradients together; larger ones are scaled down; 0: none")
-        .at_least(0);
+        .at_least(0)
+        .also({"clip-grad", "grad-clip", "max-norm", "max-grad-norm"});
     o.add(
          "average", &optimizer.average,
          "decay of a moving average of the weights and of batch norm's running statistics, such as 0.999 for about the "
          "last 1000 steps; tests and models then use the average; 0: none")
-        .range(0, 0.999999);
+        .range(0, 0.999999)
+        .also({"ema", "ema-decay"});
     o.add(
          "lookahead", &optimizer.lookahead,
          "every 5 steps, move the weights back towards where the last such move left them, by the fraction X (s / S)^3 "

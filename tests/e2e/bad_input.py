@@ -49,6 +49,10 @@ class BadInput(job.JobTest):
 
     def test_wrong_options(self):
         self.refuse_training(["--widht", "3"], "--widht", "did you mean --width?")
+        for foreign, ours in (("weight-decay", "l2"), ("learning-rate", "lr"), ("model", "net"), ("batch", "batch-size"),
+                              ("num-epochs", "epochs"), ("dataset", "data"), ("img_size", "size"), ("gpu", "device"),
+                              ("num-workers", "threads")):
+            self.refuse_training([f"--{foreign}", "1"], f"--{foreign}", f"did you mean --{ours}?")
         self.refuse_training(["--lr", "fast"], "--lr", "number", "fast")
         self.refuse_training(["--width", "0"], "--width", "from 1 to 4096", "0")
         self.refuse_training(["--schedule", "square"], "--schedule", "cosine", "square")
