@@ -130,7 +130,8 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
     };
     const int64_t batch_size = data_options.batch_size; // train() may change it
     const int code = train_once();
-    if (compare_ && can_compare && run_options.resume && group.rank() == 0)
+    const bool prints = group.rank() == 0 && run_options.progress != ProgressKind::none;
+    if (compare_ && can_compare && run_options.resume && prints)
         std::cout << "not compared with a training op by op, since this run was resumed" << std::endl;
     if (!trains_twice || stopped_) return code;
     accelerated_ = times_;
@@ -138,7 +139,7 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
     data_options.batch_size = batch_size;
     machine_options.accelerate = false;
     const int plain_code = train_once();
-    if (group.rank() == 0 && !stopped_) std::cout << chart(bars_of(times_, *accelerated_));
+    if (prints && !stopped_) std::cout << chart(bars_of(times_, *accelerated_));
     return plain_code;
 }
 

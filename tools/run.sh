@@ -182,7 +182,8 @@ while :; do
     child=''
     [ -z "$asking" ] || kill "$asking" 2>/dev/null
     # MPICH's mpiexec loses exit codes when it passes on a signal or when its terminal is closed, so read the state of
-    # the run from its report. A run that was stopped during loading has no report.
+    # the run from its report. A run that was stopped during loading has no report;
+    # nor has one with --no-report, which counts as stopped then.
     if [ "$stopped" = interrupted ] || [ -n "$grown" ]; then
         # 143 means that SIGTERM came before the command could handle it.
         if state_is stopped || [ "$code" -eq 143 ] || { [ "$code" -eq 0 ] && ! state_is 'done'; }; then code=75; fi

@@ -45,14 +45,14 @@ void declare_progress(Options& o, ProgressKind* kind) {
            {"bar", ProgressKind::bar},
            {"none", ProgressKind::none}},
           "what to show during an epoch; line: a line every ten seconds, with the time left in the epoch / in all; "
-          "bar: one line that changes; auto: bar on a terminal, else line");
+          "bar: one line that changes; auto: bar on a terminal, else line; none: only errors, and a line when images "
+          "are copied or decoded");
 }
 
 ProgressStyle style_of(ProgressKind kind) {
     const bool terminal = standard_output_is_terminal();
     const char* no_colour = std::getenv("NO_COLOR");
     return {.live = kind == ProgressKind::bar || (kind == ProgressKind::automatic && terminal),
-            .lines = kind != ProgressKind::none,
             .colour = terminal && !(no_colour && *no_colour)};
 }
 
@@ -146,7 +146,7 @@ void Progress::step(const StepStatus& status) {
         // The last column stays free, since a full line makes some terminals wrap.
         out_ << '\r' << step_line(columns() - 1) << "\x1b[K" << std::flush;
         drawn_ = true;
-    } else if (!style_.live && style_.lines && now >= next_line_) {
+    } else if (!style_.live && now >= next_line_) {
         end();
         next_line_ = now + kLineSeconds;
     }

@@ -34,16 +34,15 @@ struct EpochStatus {
     std::string test_set_name = "test"; // name of the set of test_loss and test_metrics
 };
 
-/// Selects the output between the lines of the epochs: plain lines, a live line (`bar`) or none. `automatic` is `bar`
-/// on a terminal, else `line`.
+/// Selects the output between the lines of the epochs: plain lines or a live line (`bar`). `automatic` is `bar` on a
+/// terminal, else `line`. With `none`, a program makes no Progress, and prints nothing on standard output.
 enum class ProgressKind { automatic, line, bar, none };
 /// Declares --progress. Trainings and programs of trials share it.
 void declare_progress(Options& options, ProgressKind* kind);
 
 /// How to write to an output.
 struct ProgressStyle {
-    bool live = false;   // redraw lines in place
-    bool lines = true;   // if not live: print a line every ten seconds
+    bool live = false;   // redraw lines in place; false: print a line every ten seconds
     bool colour = false; // use colours
     int columns = 0;     // width of a line; 0: that of screen_size(), asked for each line, since it may change
 };

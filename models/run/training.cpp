@@ -120,6 +120,8 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     Machine machine(machine_options, options, group);
     network_.check(options);
     check(options);
+    RG_CHECK(run_options.progress != ProgressKind::none || !(plan_dump_ || profile_),
+             "--progress none: expected neither --profile nor --plan-dump, which print tables, got one; omit it");
 
     Profile op_times;
     GroupSync sync(group);

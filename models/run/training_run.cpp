@@ -128,11 +128,14 @@ std::vector<std::string> names_in(const std::string& text) {
 void RunOptions::declare(Options& o) {
     o.group(cat("Run (exit status 0: done, or stopped by Ctrl-C; 1: error; ", kExitInterrupted,
                 ": ended by SIGTERM, SIGUSR1 or SIGHUP, for --resume; ", par::kExitRanksDiffer, ": ranks differ)"));
-    o.add("runs", &runs, "folder of all runs").metavar("DIR");
+    o.add("runs", &runs, "folder of all runs").metavar("DIR").also({"out", "output-dir", "save-dir", "log-dir"});
     o.add("run-name", &name, "name of this run's folder (default: program name and start time)")
         .metavar("NAME")
+        .also({"name"})
         .basic();
-    o.add("init", &init, "safetensors file with the initial values of the network").metavar("FILE");
+    o.add("init", &init, "safetensors file with the initial values of the network")
+        .metavar("FILE")
+        .also({"weights", "pretrained"});
     o.add("init-skip", &init_skip,
           "layers, separated by commas, whose tensors in --init are not used, such as fc if the file has other classes")
         .metavar("NAMES");
@@ -144,6 +147,7 @@ void RunOptions::declare(Options& o) {
     o.add("new-data", &new_data,
           "with --resume, accept other images of the same classes, if the checkpoint is from the end of an epoch");
     declare_progress(o, &progress);
+    o.add("report", &write_report, "write report.html into the run's folder");
     o.add("checkpoint-every", &checkpoint_every,
           "steps between checkpoints, besides that at the end of each epoch; 0: none")
         .at_least(0);
@@ -155,7 +159,8 @@ void RunOptions::declare(Options& o) {
     o.add("patience", &patience,
           "end after this many epochs without a better value of --patience-on on the validation set, or without "
           "--validation on the test set; 0: off")
-        .at_least(0);
+        .at_least(0)
+        .also({"early-stopping"});
     o.add("patience-on", &patience_on,
           "metric that says which model is the best, and that --patience watches: loss, or one of the epochs' metrics, "
           "such as accuracy (default: the program's main metric)")
@@ -286,13 +291,16 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
                             .set("options", options);
     folder_->write_config(config);
     if (!held_out_.empty()) write_file_atomic(folder_->held_out_path(), held_out_);
-    report_.emplace(*folder_, config);
+    if (settings_.write_report)
+        report_.emplace(*folder_, config);
+    else
+        fs::remove(folder_->report_path()); // that of a resumed run would have an old state
     if (settings_.tensorboard) events_.emplace(folder_->path(), position_.step);
     report("summary", summary);
     report("tested", test_set_name);
     report("epochs", length.epochs());
     report("steps_per_epoch", length.batches);
-    if (trial_.standalone()) progress_.emplace(settings_.progress);
+    if (trial_.standalone() && settings_.progress != ProgressKind::none) progress_.emplace(settings_.progress);
     if (checkpoint_)
         for (const std::string& warning : checkpoint_->warnings) note(printable(warning), Colour::yellow);
     if (progress_) note(folded(printable(summary), progress_->columns()));
@@ -318,7 +326,7 @@ Verdict TrainingRun::handle_non_finite(double loss, const Tensor& non_finite_at)
     if (!warning.empty()) note(printable(warning), Colour::yellow);
     if (verdict == Verdict::rolled_back && folder_) {
         folder_->cut_metrics(position_.step, position_.epoch - 1);
-        report_->reread(*folder_);
+        if (report_) report_->reread(*folder_);
         if (events_) events_.emplace(folder_->path(), position_.step);
     }
     return verdict;
@@ -508,7 +516,7 @@ void TrainingRun::fail(const std::string& why) {
 void TrainingRun::log(const Json& line) {
     if (!folder_) return;
     folder_->log(line);
-    report_->add(line);
+    if (report_) report_->add(line);
     if (events_) events_->add(line);
     if (trial_.report(line)) stop_request_ = true;
 }
@@ -525,7 +533,7 @@ void TrainingRun::print_end(bool stopped) {
         metric.label = "last";
         note(best + (last_value_ ? metric.text(*last_value_) : ""));
     }
-    note(printable("report: " + folder_->report_path()));
+    if (report_) note(printable("report: " + folder_->report_path()));
     const fs::path folder(folder_->path()), program(program_path());
     if (stopped)
         note(printable(cat("next: ", group_.size() > 1 ? cat("mpiexec -n ", group_.size(), " ") : "",
@@ -548,7 +556,7 @@ int TrainingRun::end() {
     if (length_.steps == 0) save_model();
     const bool stopped = stopped_ && position_.step < length_.steps;
     if (folder_) {
-        report_->write(stopped ? "stopped" : "done");
+        if (report_) report_->write(stopped ? "stopped" : "done");
         trial_.end(stopped);
         print_end(stopped);
     }

@@ -57,7 +57,7 @@ struct RunOptions {
     /// local folder.
     std::string predictor, predictor_images = "IMAGE.png";
     ProgressKind progress = ProgressKind::automatic;
-    bool resume = false, new_data = false, tensorboard = false;
+    bool resume = false, new_data = false, tensorboard = false, write_report = true;
     int64_t checkpoint_every = 0, keep = 2, patience = 0, validate_every = 0;
     OnNan on_nan = OnNan::stop;
     void declare(Options& options);
@@ -186,9 +186,10 @@ public:
     void save_model();
     /// Collective. Saves a checkpoint, or throws Error as save_model() does.
     void save_checkpoint();
-    /// Sets a member of the run in report.html; see report.h. Call it after begin().
+    /// Sets a member of the run in report.html; see report.h. Call it after begin(). Does nothing with --no-report.
     void report(const std::string& name, Json value);
-    /// Prints a line on rank 0. Does nothing before begin() has opened the output, or in a trial of a sweep.
+    /// Prints a line on rank 0. Does nothing before begin() has opened the output, with --progress none, or in a trial
+    /// of a sweep.
     void note(const std::string& line, Colour colour = Colour::none) {
         if (progress_) progress_->note(line, colour);
     }

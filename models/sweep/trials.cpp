@@ -169,6 +169,7 @@ void check_arguments(const std::string& name, const Trials& trials, const std::v
         {"plan-dump", "a trial prints nothing"},
         {"profile", "a trial prints nothing"},
         {"progress", "a trial prints nothing"},
+        {"no-report", "the report of the trials is made from theirs"},
         {"help", "a trial prints nothing"},
         {"help-all", "a trial prints nothing"},
     };
@@ -343,13 +344,13 @@ std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
     return all;
 }
 
-void print_best_first(const TrialsRun& run) {
+void print_best_first(const TrialsRun& run, std::ostream& out) {
     const Ranking& ranking = run.trials.ranking;
     const std::vector<const TrialRow*> best = best_first(run.rows, ranking);
-    std::cout << (best.empty() ? "\nexpected trials with the metric " : "\nbest first, by ") << ranking.name
-              << (best.empty() ? ", got none:\n" : ":\n");
+    out << (best.empty() ? "\nexpected trials with the metric " : "\nbest first, by ") << ranking.name
+        << (best.empty() ? ", got none:\n" : ":\n");
     const auto print = [&](const TrialRow& row) {
-        std::cout << wrapped(trial_line(row, ranking), size_t(screen_size().columns)) << "\n";
+        out << wrapped(trial_line(row, ranking), size_t(screen_size().columns)) << "\n";
     };
     for (const TrialRow* row : best) print(*row);
     for (const TrialRow& row : run.rows)
@@ -358,7 +359,7 @@ void print_best_first(const TrialsRun& run) {
 
 /// Tests the best trial on the test set, which no trial has seen. If the data have no test set of their own, it is held
 /// out by the trial's --seed, as it was from the trial.
-void test_best(TrialsRun& run) {
+void test_best(TrialsRun& run, std::ostream& out) {
     const Ranking& ranking = run.trials.ranking;
     const std::string folder = run.folder.path();
     if (const std::vector<const TrialRow*> best = best_first(run.rows, ranking); !best.empty()) {
@@ -370,17 +371,17 @@ void test_best(TrialsRun& run) {
         Json summary = Json::object().set("trial", row.number).set(ranking.name, *value_of(row.last, ranking.name));
         for (const auto& [name, value] : result.values.as_object()) summary.set(name, value);
         for (const auto& [member, value] : result.report.as_object()) run.report.set(member, value);
-        std::cout << "\nbest: trial " << row.number << " (" << printable(settings_text(row.settings))
-                  << "), on the test set: " << result.text << "\n";
+        out << "\nbest: trial " << row.number << " (" << printable(settings_text(row.settings))
+            << "), on the test set: " << result.text << "\n";
         for (const auto& [member, table] : result.tables) {
             write_file_atomic(cat(folder, "/", member, ".csv"), table.csv);
-            std::cout << table.text << "\n";
+            out << table.text << "\n";
         }
         write_file_atomic(folder + "/best.json", summary.set("folder", model).dump(2) + "\n");
     }
     run.report.write("done");
-    std::cout << "results: " << printable(folder) << "/results.csv\nreport: " << printable(folder) << "/report.html"
-              << std::endl;
+    out << "results: " << printable(folder) << "/results.csv\nreport: " << printable(folder) << "/report.html"
+        << std::endl;
 }
 
 /// Returns the arguments of the run to resume, followed by the `typed` ones and --resume. If `typed` begins with the
@@ -443,7 +444,8 @@ void submit_trials(par::TaskPool& pool, const TrialsRun& run) {
 void control_trials(par::TaskPool& pool, TrialsRun& run) {
     const Trials& trials = run.trials;
     std::vector<TrialRow>& rows = run.rows;
-    TrialsBoard board(rows, trials.ranking, trials.progress);
+    std::optional<TrialsBoard> board;
+    if (trials.progress != ProgressKind::none) board.emplace(rows, trials.ranking, trials.progress);
     double control_read_at = 0;
     size_t control_bytes_read = 0;
     bool interrupted = false;
@@ -468,7 +470,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
             const std::string worse = comparison.add(row.number, line);
             if (!worse.empty()) pool.cancel(task.id, worse);
         }
-        board.update(row, epoch);
+        if (board) board->update(row, epoch);
         epoch ? run.report.update(row) : run.report.write_if_due();
         check_stop_requests();
         if (const double now = seconds_now(); now - control_read_at > kControlSeconds) {
@@ -484,7 +486,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         TrialRow& row = row_of(task);
         update_row(row, task);
         if (requeued) row.state = "queued", row.note.clear();
-        board.update(row, true);
+        if (board) board->update(row, true);
         run.report.update(row);
         check_stop_requests();
     });
@@ -573,12 +575,13 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     // other ranks would take it as failed.
     run_while_polling(group, program.name, [&] {
         if (!run) return;
+        std::ostream out(trials.progress == ProgressKind::none ? nullptr : std::cout.rdbuf());
         try {
             check_stop();
-            print_best_first(*run);
-            test_best(*run);
+            print_best_first(*run, out);
+            test_best(*run, out);
         } catch (const Stopped&) {
-            std::cout << "stopped; continue with --resume; " << printable(folder->path()) << std::endl;
+            out << "stopped; continue with --resume; " << printable(folder->path()) << std::endl;
         }
     });
     return stopped_exit_code(group);

@@ -71,7 +71,7 @@ void TrialsBoard::update(const TrialRow& row, bool event) {
     shown_at = first && !style_.live ? now - kRepeatSeconds + kFirstSeconds : now;
     if (style_.live)
         draw();
-    else if (event || style_.lines)
+    else
         out_ << coloured(
                     wrapped(trial_line(row, ranking_), size_t(style_.columns ? style_.columns : screen_size().columns)),
                     colour_of(row), style_.colour)

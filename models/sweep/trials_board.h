@@ -1,6 +1,6 @@
 // Shows the progress of many trainings. On a terminal, it redraws one line per trial in place. In a pipe, also under
 // mpiexec, it prints a line when a trial starts, ends an epoch or ends, and one per running trial every ten seconds,
-// the first after two. --progress chooses between them, as for one training; `none` omits the lines every ten seconds.
+// the first after two. --progress chooses between them, as for one training.
 //
 // Lines that are redrawn in place must not wrap or scroll. So they are cut to the width of the terminal. If there are
 // more trials than lines, the board shows as many running trials as fit, and counts running, queued and ended ones.

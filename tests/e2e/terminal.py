@@ -47,6 +47,23 @@ class Terminal(job.JobTest):
             text = self.shown(80, job.train(1, *OPTIONS), **environment)
             self.assertEqual(re.search(r"\x1b\[3\dm", text) is not None, colours, environment)
 
+    def test_nothing(self):
+        for command in (job.train(1, *OPTIONS), [str(job.BUILD / "sweep_cifar"), *OPTIONS, "--grid", "lr=0.05,0.1"]):
+            result = self.run_command([*command, "--progress", "none"])
+            self.assertEqual(tuple(result), (0, "", ""))
+        self.refuse(job.train(1, *OPTIONS, "--progress", "none", "--profile"), "--progress none", "--profile")
+
+    def test_no_report(self):
+        quiet = self.train(1, "quiet", *OPTIONS, "--no-report")
+        self.assertFalse((quiet / "report.html").exists())
+        loud = self.train(1, "loud", *OPTIONS)
+        self.assertTrue((loud / "report.html").exists())
+        self.assertEqual((quiet / "model.safetensors").read_bytes(), (loud / "model.safetensors").read_bytes())
+        self.succeed(job.train(1, "--resume", "--run-name", "loud", "--epochs", "3", "--no-report"))
+        self.assertFalse((loud / "report.html").exists())  # the old one would show an old state
+        sweep = [str(job.BUILD / "sweep_cifar"), *OPTIONS, "--grid", "lr=0.05", "--no-report"]
+        self.refuse(sweep, "--no-report", "the report of the trials is made from theirs")
+
     def test_pipe(self):
         for ranks in job.rank_counts(1, 2):
             text = self.succeed(job.train(ranks, *OPTIONS))
