@@ -103,6 +103,7 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
     Memory memory(processes_);
     PixelSink& sink = sink_ ? *sink_ : memory;
     Findings bad, damaged;
+    std::atomic<int64_t> differ = 0; // number of images with another size than the first good one
     std::vector<uint8_t> is_bad(size_t(count), 0);
     ImageSet set{count, 0, 0, channels_};
     std::string first_name;
@@ -112,9 +113,11 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
         try {
             const Image original = read(i);
             image = converted(original);
-            RG_CHECK(set.height == 0 || (image.height == set.height && image.width == set.width),
-                     "images: expected images of one size, ", set.width, " x ", set.height, " as in ", first_name,
-                     ", got ", image.width, " x ", image.height, " (", name(i), "); give --size to resize all images");
+            const bool differs = set.height > 0 && (image.height != set.height || image.width != set.width);
+            differ += differs;
+            RG_CHECK(!differs, "images: expected images of one size, ", set.width, " x ", set.height, " as in ",
+                     first_name, ", got ", image.width, " x ", image.height, " (", name(i),
+                     "); give --size to resize all images");
             if (!original.damage.empty()) damaged.add(i, original.damage);
         } catch (const Error& error) {
             bad.add(i, error.what());
@@ -134,11 +137,13 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
     if (damaged_ == 0 && damaged.count() > 0) first_damage_ = damaged.first().begin()->second;
     damaged_ += damaged.count();
     if (bad.count() > 0 && (!skip_bad_ || bad.count() == count)) {
-        if (bad.count() == 1) throw Error(bad.first().begin()->second);
-        std::string names;
+        std::string text = bad.first().begin()->second, names;
         for (const auto& [i, error] : bad.first()) names += cat(names.empty() ? "" : ", ", name(i));
-        fail("images: expected ", count, " good images, got ", bad.count(), " bad ones: ", names,
-             bad.count() > std::ssize(bad.first()) ? ", ..." : "", "; the first: ", bad.first().begin()->second);
+        if (bad.count() > 1)
+            text = cat("images: expected ", count, " good images, got ", bad.count(), " bad ones: ", names,
+                       bad.count() > std::ssize(bad.first()) ? ", ..." : "", "; the first: ", text);
+        if (differ == bad.count()) throw SizesDiffer(text);
+        throw Error(text);
     }
     if (left_out_ == 0 && bad.count() > 0) first_left_out_ = bad.first().begin()->second;
     left_out_ += bad.count();

@@ -17,6 +17,11 @@ constexpr int64_t kMaxSide = 8192;
 /// number is not in [1, kMaxSide]. `option` is for the error text.
 ImageSize parse_size(const std::string& text, const char* option = "--size");
 
+/// Says that the images of a set differ in size, and that nothing else is wrong with them.
+struct SizesDiffer : Error {
+    using Error::Error;
+};
+
 /// Returns image i, for example by decoding a file. Several threads may call it at the same time.
 using ReadImage = std::function<Image(int64_t i)>;
 /// Returns the name of image i for error texts.
@@ -45,9 +50,9 @@ public:
     /// Uses the channels and the size of the options. The pixels go to `sink`, or if it is null, to memory. A sink
     /// takes one set. Throws Error unless the options ask for 1 or 3 channels.
     explicit Conversion(const LoadOptions& options, PixelSink* sink = nullptr);
-    /// Reads `count` images. If images fail or differ in size from the first good one, throws Error, or with
-    /// LoadOptions::skip_other_images leaves them out. Also throws Error if all images fail or if there is no room for
-    /// the pixels, and Stopped after a stop request.
+    /// Reads `count` images. If images fail or differ in size from the first good one, throws Error, or SizesDiffer if
+    /// none fails. With LoadOptions::skip_other_images leaves them out. Also throws Error if all images fail or if
+    /// there is no room for the pixels, and Stopped after a stop request.
     Converted read(int64_t count, const NameOfImage& name, const ReadImage& read);
     /// Converts all images of both sets, and keeps their labels, classes and targets.
     void convert(TrainTest& sets);

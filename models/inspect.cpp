@@ -133,10 +133,17 @@ std::string describe_tensors(Bytes bytes, const std::string& path) {
 }
 
 /// Returns a line about the data set, and a table with the number of training and test images of each class. The
-/// numbers of test images are "-" if the set has none.
-std::string describe_set(const std::string& path, const data::LoadOptions& options) {
+/// numbers of test images are "-" if the set has none. Images of different sizes are counted, too.
+std::string describe_set(const std::string& path, data::LoadOptions options) {
     const CpuScope all_cores;
-    const data::TrainTest sets = data::load(path, options);
+    data::TrainTest sets;
+    try {
+        sets = data::load(path, options);
+    } catch (const data::SizesDiffer&) {
+        options.height = options.width = 1, options.cache = data::kNoCache; // for the counts alone
+        sets = data::load(path, options);
+        sets.source = path + ": images of different sizes; training programs need --size, such as --size 64";
+    }
     std::string text = printable(sets.source) + "\n";
     for (const std::string& warning : sets.warnings) text += printable(warning) + "\n";
     return text + data::class_table(sets, "test");

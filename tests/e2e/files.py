@@ -348,9 +348,10 @@ class Folder(job.JobTest):
             grey.write_bytes(job.png(50, 40, bytes(range(200)) * 10, colour=0))
             mixed = ["--data", f"mixed-{ranks}", *options]
             self.refuse(job.train(ranks, *mixed), f"mixed-{ranks}/train/cat/zz.png", "50 x 40", "--size")
-            self.refuse(program("inspect", f"mixed-{ranks}"), "50 x 40", "--size")
-            self.assertIn("\n  cat            6          2\n  dog            5          2\n",
-                          self.succeed(program("inspect", f"mixed-{ranks}", "--size", "32")))
+            for size in ([], ["--size", "32"]):  # inspect counts images of any size
+                counts = self.succeed(program("inspect", f"mixed-{ranks}", *size))
+                self.assertIn("\n  cat            6          2\n  dog            5          2\n", counts)
+                self.assertEqual("images of different sizes; training programs need --size" in counts, not size)
             out = self.succeed(job.train(ranks, *mixed, "--size", "32"))
             self.assertIn("32x32x3, 2 classes, 1 grey image converted to colour, 1 image resized",
                           " ".join(out.split()))  # lines of 80 columns
