@@ -8,6 +8,7 @@ import json
 import os
 import pathlib
 import re
+import shlex
 import shutil
 import stat
 import struct
@@ -254,6 +255,17 @@ class Predict(job.JobTest):
         header = b'{"a": {}' + b" " * 20_000_000 + b"}"
         bad.write_bytes(struct.pack("<Q", len(header)) + header)
         self.refuse(program("inspect", bad), "expected a header of at most 10000000 bytes, got length 20000009")
+
+    def test_files_of_pytorch(self):
+        for name, begin in (("net.pth", b"PK\3\4" + bytes(60)), ("net.pt", b"\x80\2\x8a\n" + bytes(60))):
+            (self.folder / name).write_bytes(begin)
+            for command in (program("predict", name), job.train(1, *job.TINY, "--init", name)):
+                self.refuse(command, "torch.save()", "convert it with python3 -c ")
+                # The hint is a command for a shell.
+                python = shlex.split(self.run_command(command).err.partition("convert it with ")[2])
+                self.assertEqual(python[:2], ["python3", "-c"])
+                self.assertEqual([pathlib.Path(path).name for path in python[3:]], [name, "net.safetensors"])
+                compile(python[2], name, "exec")
 
     def test_values_that_overflow(self):
         model = self.run_folder / "model.safetensors"
