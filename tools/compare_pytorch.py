@@ -13,49 +13,11 @@ gradient exists. So in float32, PyTorch differs from itself in another memory la
 change and PyTorch's changes in both layouts with PyTorch in float64. The exit status is 1 if our difference exceeds
 1e-4 and the larger one of PyTorch. It skips the biases before batch norm, whose true gradient is zero.
 """
-import argparse, json, os, struct, subprocess, sys, tempfile
+import argparse, json, os, subprocess, sys, tempfile
 import numpy as np
 import torch
-import torch.nn as nn
 import torch.nn.functional as F
-
-
-def load_safetensors(path):
-    with open(path, "rb") as f:
-        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-        data = f.read()
-    types = {"F32": np.float32, "I64": np.int64}
-    return {name: torch.from_numpy(np.frombuffer(data[t["data_offsets"][0]:t["data_offsets"][1]], types[t["dtype"]])
-                                   .reshape(t["shape"]).copy())
-            for name, t in header.items() if name != "__metadata__"}
-
-
-class Layer(nn.Module):
-    def __init__(self, c, k):
-        super().__init__()
-        self.conv, self.bn = nn.Conv2d(c, k, 3, padding=1), nn.BatchNorm2d(k)
-
-    def forward(self, x):
-        return F.relu(self.bn(self.conv(x)))
-
-
-class CifarNet(nn.Module):
-    def __init__(self, state):
-        super().__init__()
-        depth = sum(name.startswith("block1.") and name.endswith(".conv.bias") for name in state)
-        width, c = state["block1.0.conv.weight"].shape[:2]
-        for b in range(3):
-            layers = []
-            for _ in range(depth):
-                layers.append(Layer(c, width << b))
-                c = width << b
-            setattr(self, f"block{b + 1}", nn.Sequential(*layers))
-        self.fc = nn.Linear(c, state["fc.bias"].numel())
-
-    def forward(self, x):
-        x = F.max_pool2d(self.block1(x), 2)
-        x = F.max_pool2d(self.block2(x), 2)
-        return self.fc(self.block3(x).mean((2, 3)))
+from pytorch_nets import CifarNet, load_safetensors
 
 
 def load_cifar(folder):

@@ -1,4 +1,4 @@
-// See cifar_net.h. The layers have the names of the modules in tools/compare_pytorch.py.
+// See cifar_net.h. The layers have the names of the modules in tools/pytorch_nets.py.
 #include "ringgrad/models/nets/cifar_net.h"
 
 namespace rg {

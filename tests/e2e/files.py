@@ -14,6 +14,8 @@ import stat
 import struct
 import subprocess
 import sys
+import types
+import unittest.mock
 
 import job
 
@@ -68,7 +70,7 @@ class PyTorch(job.JobTest):
             self.skipTest("Python has no torch and numpy")
         run = self.train(1, "run", *job.TINY, "--epochs", "1")
         readme = (TOOLS.parent / "models" / "run" / "README.md").read_text()
-        lines = [line.strip() for line in readme.partition("load it in PyTorch")[2].splitlines() if line.startswith("    ")]
+        lines = [line.strip() for line in readme.partition("In PyTorch, ")[2].splitlines() if line.startswith("    ")]
         script = "\n".join(lines).replace("runs/NAME", str(run)) + """
 records = numpy.fromfile(sys.argv[1], numpy.uint8).reshape(-1, 3073)[:, 1:].reshape(-1, 3, 32, 32)
 mean, deviation = (numpy.float32(values).reshape(3, 1, 1) for values in (MEAN, DEVIATION))
@@ -88,6 +90,53 @@ for row in net(images).softmax(1).tolist():
             # predict prints six digits, and adds in another order.
             self.assertAlmostEqual(float(line.split()[job.CLASSES.index(name)]), float(probability), delta=1e-5)
         self.assertEqual(i, 199)
+
+
+    def test_names_of_all_networks(self):
+        """Compares the tensors of our files with those of tools/pytorch_nets.py, by a stand-in for torch.nn."""
+        class Module:
+            def tensors(self):
+                for name, value in self.__dict__.items():
+                    if isinstance(value, Module):
+                        yield from ((f"{name}.{inner}", shape) for inner, shape in value.tensors())
+
+        class Leaf(Module):
+            def tensors(self):
+                return self.shapes.items()
+
+        class Conv2d(Leaf):
+            def __init__(self, c, k, size, stride=1, padding=0, bias=True):
+                self.shapes = {"weight": [k, c, size, size]} | ({"bias": [k]} if bias else {})
+
+        class BatchNorm2d(Leaf):
+            def __init__(self, c):
+                self.shapes = dict.fromkeys(("weight", "bias", "running_mean", "running_var"), [c])
+                self.shapes["num_batches_tracked"] = []
+
+        class Linear(Leaf):
+            def __init__(self, c, k):
+                self.shapes = {"weight": [k, c], "bias": [k]}
+
+        class Sequential(Module):
+            def __init__(self, *modules):
+                self.__dict__.update((str(i), module) for i, module in enumerate(modules))
+
+        stand_ins = {name: types.ModuleType(name) for name in ("numpy", "torch", "torch.nn", "torch.nn.functional")}
+        nn = stand_ins["torch"].nn = stand_ins["torch.nn"]
+        nn.functional = stand_ins["torch.nn.functional"]
+        for kind in (Module, Conv2d, BatchNorm2d, Linear, Sequential):
+            setattr(nn, kind.__name__, kind)
+        source = types.ModuleType("pytorch_nets")
+        with unittest.mock.patch.dict(sys.modules, stand_ins):
+            exec((TOOLS / "pytorch_nets.py").read_text(), source.__dict__)
+        for name, options in (("cifar", ["--depth", "2"]), ("resnet20", []), ("wrn16-4", []), ("resnet18", []),
+                              ("resnet50", ["--stem", "imagenet"])):
+            run = self.train(1, name, "--net", name, *options, "--steps", "0")
+            header, _ = job.tensor_header(run / "model.safetensors")
+            del header["__metadata__"]
+            state = {key: types.SimpleNamespace(shape=tuple(t["shape"])) for key, t in header.items()}
+            expected = {key: t["shape"] for key, t in header.items()}
+            self.assertEqual({key: list(shape) for key, shape in source.network(state).tensors()}, expected, name)
 
 
 class Predict(job.JobTest):

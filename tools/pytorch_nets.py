@@ -1,0 +1,127 @@
+"""The networks of train_cifar as PyTorch modules, and load(), which makes the one of a file. Needs torch and
+numpy.
+
+    net = load("runs/NAME/model.safetensors").eval()
+
+The modules take normalised images [n c h w] in float32, and return the scores of the classes. A module is made by the
+shapes of the tensors in the file. The metadata "classes" and "normalise" hold the names of the classes, and the mean
+and deviation of the images' bytes / 255.
+"""
+import json, struct
+import numpy as np
+import torch
+import torch.nn as nn
+import torch.nn.functional as F
+
+
+def load_safetensors(path):
+    """Returns the tensors of a file, by name."""
+    with open(path, "rb") as f:
+        header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        data = f.read()
+    types = {"F32": np.float32, "I64": np.int64}
+    return {name: torch.from_numpy(np.frombuffer(data[t["data_offsets"][0]:t["data_offsets"][1]], types[t["dtype"]])
+                                   .reshape(t["shape"]).copy())
+            for name, t in header.items() if name != "__metadata__"}
+
+
+class Layer(nn.Module):
+    def __init__(self, c, k):
+        super().__init__()
+        self.conv, self.bn = nn.Conv2d(c, k, 3, padding=1), nn.BatchNorm2d(k)
+
+    def forward(self, x):
+        return F.relu(self.bn(self.conv(x)))
+
+
+class CifarNet(nn.Module):
+    def __init__(self, state):
+        super().__init__()
+        depth = sum(name.startswith("block1.") and name.endswith(".conv.bias") for name in state)
+        width, c = state["block1.0.conv.weight"].shape[:2]
+        for b in range(3):
+            layers = []
+            for _ in range(depth):
+                layers.append(Layer(c, width << b))
+                c = width << b
+            setattr(self, f"block{b + 1}", nn.Sequential(*layers))
+        self.fc = nn.Linear(c, state["fc.bias"].shape[0])
+
+    def forward(self, x):
+        x = F.max_pool2d(self.block1(x), 2)
+        x = F.max_pool2d(self.block2(x), 2)
+        return self.fc(self.block3(x).mean((2, 3)))
+
+
+def conv(state, name, stride=1):
+    k, c, size, _ = state[name + ".weight"].shape
+    return nn.Conv2d(c, k, size, stride, size // 2, bias=False)
+
+
+def norm(state, name):
+    return nn.BatchNorm2d(state[name + ".weight"].shape[0])
+
+
+class Block(nn.Module):
+    """A residual block. In wide networks, batch norm and ReLU come before each convolution, otherwise after it."""
+
+    def __init__(self, state, name, stride, wide):
+        super().__init__()
+        self.count, self.wide = (3 if name + "conv3.weight" in state else 2), wide
+        for i in range(1, self.count + 1):
+            setattr(self, f"conv{i}", conv(state, f"{name}conv{i}", stride if i == self.count - 1 else 1))
+            setattr(self, f"bn{i}", norm(state, f"{name}bn{i}"))
+        self.downsample = nn.Sequential()
+        if name + "downsample.0.weight" in state:
+            shortcut = conv(state, name + "downsample.0", stride)
+            self.downsample = nn.Sequential(shortcut, *([] if wide else [norm(state, name + "downsample.1")]))
+
+    def forward(self, x):
+        if self.wide:
+            y = F.relu(self.bn1(x))
+            return self.conv2(F.relu(self.bn2(self.conv1(y)))) + self.downsample(y if len(self.downsample) else x)
+        y = x
+        for i in range(1, self.count + 1):
+            conv, bn = getattr(self, f"conv{i}"), getattr(self, f"bn{i}")
+            y = F.relu(bn(conv(y))) if i < self.count else bn(conv(y))
+        return F.relu(y + self.downsample(x))
+
+
+class ResNet(nn.Module):
+    """resnet18, resnet50 and resnet20, which torchvision lacks, with its names, and wrn16-4."""
+
+    def __init__(self, state):
+        super().__init__()
+        self.imagenet = state["conv1.weight"].shape[-1] == 7  # otherwise the stem for small images
+        self.conv1 = conv(state, "conv1", 2 if self.imagenet else 1)
+        self.bn1 = norm(state, "bn1")
+        self.wide = state["bn1.weight"].shape != state["conv1.weight"].shape[:1]
+        self.stages = 0
+        while f"layer{self.stages + 1}.0.conv1.weight" in state:
+            self.stages, blocks = self.stages + 1, []
+            while f"layer{self.stages}.{len(blocks)}.conv1.weight" in state:
+                stride = 2 if self.stages > 1 and not blocks else 1
+                blocks.append(Block(state, f"layer{self.stages}.{len(blocks)}.", stride, self.wide))
+            setattr(self, f"layer{self.stages}", nn.Sequential(*blocks))
+        self.fc = nn.Linear(*reversed(state["fc.weight"].shape))
+
+    def forward(self, x):
+        x = self.conv1(x) if self.wide else F.relu(self.bn1(self.conv1(x)))
+        if self.imagenet:
+            x = F.max_pool2d(x, 3, 2, 1)
+        for stage in range(1, self.stages + 1):
+            x = getattr(self, f"layer{stage}")(x)
+        return self.fc((F.relu(self.bn1(x)) if self.wide else x).mean((2, 3)))
+
+
+def network(state):
+    """Returns the module with tensors of these names and shapes."""
+    return CifarNet(state) if "block1.0.conv.weight" in state else ResNet(state)
+
+
+def load(path):
+    """Returns the network of a file, with its values."""
+    state = load_safetensors(path)
+    net = network(state)
+    net.load_state_dict(state)
+    return net
