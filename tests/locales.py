@@ -7,7 +7,8 @@ import sys
 
 FOLDERS = ("core", "data", "gpu", "par", "models")
 EXCEPT = {"core/formatted.cpp",
-          "models/examples/mlp.cpp"}  # a program, which prints for people
+          # programs that print for people
+          "models/examples/mlp.cpp", "models/examples/futures.cpp", "models/examples/accelerated.cpp"}
 CALLS = (r"strto[a-z]+", r"ato[fil]+", r"sto[dfilu]+", r"v?[fs]?scanf", r"v?sn?printf", r"setlocale", r"localeconv",
          r"is(?:alnum|alpha|digit|lower|print|punct|space|upper)", r"to(?:lower|upper)", r"strcoll", r"wcwidth")
 DEPENDS = re.compile(rf"\b(?:(?:{'|'.join(CALLS)})(?= *\()|[io]?stringstream\b|f?printf *\([^;]*?%[-+ #0-9.*]*[aefgAEFG])")

@@ -3,6 +3,7 @@ import csv
 import json
 import random
 import re
+import struct
 import unittest
 
 import job
@@ -36,6 +37,56 @@ class Examples(job.JobTest):
         self.assertEqual(len(chances), 2)
         self.assertLess(chances[0], 0.1)
         self.assertGreater(chances[1], 0.9)
+
+    def network(self, run):
+        """Returns all values of the network in the newest checkpoint of parallel_loop."""
+        path = max((run / "checkpoint").iterdir())
+        header, size = job.tensor_header(path)
+        begin, end = header["network"]["data_offsets"]
+        return struct.unpack(f"<{(end - begin) // 4}f", path.read_bytes()[-size:][begin:end])
+
+    def test_parallel_loop_has_the_same_weights_on_all_numbers_of_ranks(self):
+        def run(ranks, *options):
+            before = set(self.runs.glob("*"))
+            self.succeed(program(ranks, "parallel_loop", "--threads", "1", "--device", "cpu", *options))
+            return next(iter(set(self.runs.glob("*")) - before), None)
+
+        whole = run(1, "--epochs", "6")
+        losses = [line["loss"] for line in map(json.loads, (whole / "metrics.jsonl").read_text().splitlines())]
+        self.assertEqual(len(losses), 6 * 7)  # mini-batches of 50 and one of 2
+        self.assertLess(sum(losses[-7:]), sum(losses[:7]) / 4)
+        # Three ranks have 17, 17 and 16 images, or 1, 1 and none. Sums in another order round differently, by 6e-8 of
+        # values around 1, and 42 steps add such differences.
+        if job.MPIEXEC:
+            for one, three in zip(self.network(whole), self.network(run(3, "--epochs", "6")), strict=True):
+                self.assertAlmostEqual(one, three, delta=1e-5)
+        # A resumed training has the same bits.
+        parts = run(1, "--epochs", "3")
+        run(1, "--resume", "--epochs", "6")
+        self.assertEqual(self.network(parts), self.network(whole))
+
+    def test_parallel_loop_stops(self):
+        process = self.start(program(job.rank_counts(1, 3)[-1], "parallel_loop", "--epochs", "100000"))
+        self.assertTrue(self.wait_for(process, lambda: len(list(self.runs.glob("*/checkpoint/*"))) > 0))
+        (next(self.runs.iterdir()) / "stop").touch()  # as the monitor's Stop button does
+        result = self.finish(process)
+        self.assertEqual((result.code, result.err), (0, ""))
+
+    def test_futures_cancel_what_learns_too_slowly(self):
+        lines = self.succeed(program(job.rank_counts(1, 2)[-1], "futures")).splitlines()
+        ends = [line for line in lines if "epoch" not in line]
+        self.assertEqual(len(ends), 6)
+        self.assertTrue(all("cancelled" in line for line in ends if '"lr": 0.0001' in line), ends)
+        self.assertTrue(any("finished" in line for line in ends), ends)
+
+    def test_accelerated_learns_by_two_plans(self):
+        out = self.succeed(program(1, "accelerated"))
+        losses = [[float(loss) for loss in re.findall(f"{kind}: loss ([0-9.]+)", out)] for kind in ("op by op", "accelerated")]
+        self.assertEqual([len(part) for part in losses], [3, 3])
+        for first, _, last in losses:
+            self.assertLess(last, first)
+        # Plans for whole mini-batches, and for the last one of an epoch; 37 of 39 steps found theirs.
+        self.assertIn("2 plans, hit rate 0.949", out)
 
     def test_own_network_learns_and_resumes_with_the_same_bits(self):
         images = self.write_images()
