@@ -22,7 +22,11 @@ PROGRAMS = ["experiment", "export_onnx", "inspect", "predict", "sweep_cifar", "t
             "train_digits_angles"]
 LIBRARY = ["libringgrad.a", "libringgrad_predict.so", "libringgrad_predict.so.0", "ringgrad.py",
            "pkgconfig/ringgrad.pc", "pkgconfig/ringgrad_predict.pc"]
-FOLDERS = ["core", "data", "gpu", "models", "models/run", "models/sweep", "par"]  # with a README
+FOLDERS = ["core", "data", "data/sample", "gpu", "models", "models/run", "models/sweep", "par", "tests", "tools",
+           "tools/bench"]  # with a README
+DOCUMENTS = ["LICENSE", "API.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md",
+             *(f"{folder}/README.md" for folder in FOLDERS), "data/channels.md", "par/channels.md",
+             "models/run/clusters.md", "tools/pictures/report.png"]
 PAGE = ["base.js", "chart.js", "join.py", "page.html", "page.js", "parts.js", "settings.js", "style.css", "table.js"]
 
 # A program that has a file with the same name as one of ringgrad's.
@@ -69,10 +73,8 @@ class InstallTest(job.JobTest):
         files = {str(path.relative_to(self.prefix)) for path in self.prefix.rglob("*")
                  if path.is_file() and headers not in path.parents}
         lib = self.lib.relative_to(self.prefix)
-        doc = ["LICENSE", "README.md", *(f"{folder}/README.md" for folder in FOLDERS), "models/train_digits_angles.cpp",
-               "par/channels.md", "data/channels.md", "tools/pictures/report.png",
-               *(f"models/examples/{name}" for name in ("classify.c", "mlp.cpp", "own_network.cpp", "own_network.h",
-                                                        "quick94.cpp", "unet.cpp", "autoencoder.cpp", "from_csv.cpp", "two_inputs.cpp"))]
+        sources = ["models/examples/*", "tools/bench/results/*", "models/train_*.cpp"]
+        doc = [*DOCUMENTS, *(str(path.relative_to(ROOT)) for pattern in sources for path in ROOT.glob(pattern))]
         tools = [f"tools/{name}" for name in ("get_cifar10.sh", "monitor", "run.sh")]
         expected = [*(f"{lib}/{name}" for name in LIBRARY), *(f"bin/{name}" for name in PROGRAMS),
                     *(f"share/doc/ringgrad/{name}" for name in doc), *(f"share/ringgrad/{name}" for name in tools),
@@ -80,6 +82,14 @@ class InstallTest(job.JobTest):
         self.assertEqual(sorted(files), sorted(expected))
         with open(self.lib / "libringgrad.a", "rb") as archive:
             self.assertEqual(archive.read(8), b"!<arch>\n")  # a thin archive refers to the build folder
+
+    def test_links(self):
+        documents = list((self.prefix / "share" / "doc" / "ringgrad").rglob("*.md"))
+        self.assertGreater(len(documents), 20)
+        for document in documents:
+            text = re.sub(r"```.*?```", "", document.read_text(), flags=re.DOTALL)
+            for link in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", text):
+                self.assertTrue((document.parent / link).exists(), (document, link))
 
     def test_headers(self):
         include = self.prefix / "include"
