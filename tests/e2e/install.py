@@ -111,6 +111,18 @@ class InstallTest(job.JobTest):
             program = self.compile(COMPILERS[0], ROOT / "models" / "examples" / f"{name}.cpp", name)
             self.succeed([str(program), *arguments])
 
+    def test_cmake(self):
+        if not shutil.which("cmake"):
+            self.skipTest("expected cmake, got none (Debian: cmake)")
+        lines = (ROOT / "README.md").read_text().partition("\nWith CMake:\n\n")[2].partition("\n\n")[0]
+        (self.folder / "CMakeLists.txt").write_text(f"cmake_minimum_required(VERSION 3.13)\nproject(net CXX)\n{lines}\n")
+        shutil.copy(ROOT / "models" / "examples" / "mlp.cpp", self.folder / "net.cpp")
+        compiler = {"CXX": COMPILERS[0][-1], "CMAKE_CXX_COMPILER_LAUNCHER": ";".join(COMPILERS[0][:-1])}
+        self.succeed(["cmake", "-S", str(self.folder), "-B", str(self.folder / "built")],
+                     PKG_CONFIG_PATH=str(self.pc.parent), **compiler)
+        self.succeed(["cmake", "--build", str(self.folder / "built")])
+        self.succeed([str(self.folder / "built" / "net")])
+
     def test_bindings(self):
         run = self.train(1, "tiny", *job.TINY, "--steps", "1")
         image = self.folder / "image.png"
