@@ -21,7 +21,8 @@
 // If there are several runs, the page overlays their curves and compares them in a sortable table. It has a column for
 // every option in "config" that differs, except the names of the runs and their folder. For the trials of a sweep, a
 // member "sweep" stands beside "runs". It has "name", "state", "summary", "begun", "written", "build", "command", and
-// if known "best" (the name of a trial) and "confusion" (of the best trial on the test set).
+// "rank_by" (MetricName::json() of the metric that ranks the trials), and if known "best" (the name of a trial) and
+// "confusion" (of the best trial on the test set).
 #pragma once
 
 #include "ringgrad/core/parameters.h"

@@ -240,6 +240,7 @@ TrialsRun::TrialsRun(RunFolder& folder, const Trials& trials)
       rows(rows_of(trials, folder.path())),
       report(folder.path(), rows, trials.ranking,
              [&trials](const TrialRow& row) { return trials.program->check(arguments_of(trials, row.settings)); }) {
+    report.set("rank_by", trials.ranking.json());
     report.set("summary", cat(trials.table.size(), " trials of ", trials.program->name, ", each on ", trials.ranks_each,
                               trials.ranks_each == 1 ? " rank" : " ranks", ", ranked by ", trials.ranking.name));
 }

@@ -549,6 +549,58 @@ class Frozen(BrowserTest):
             self.assertIn("below 12 %", page.value("document.getElementById('chosen').textContent"))
             self.assert_fits(page)
 
+    def test_columns(self):
+        # The results come first, and then the settings that differ. So they are in sight, whatever the number of settings.
+        runs = many(18, 3, 4)
+        for i, run in enumerate(runs):
+            run["config"]["options"] |= {"runs": "runs", "epochs": 3} | {f"setting-{k}": f"value {i} {k}" for k in range(20)}
+        page = self.browser.open(self.page_of({"runs": runs}))
+        page.wait(CURVE)
+        shown = "[...document.querySelectorAll('#runs th')].filter(h => h.checkVisibility()).map(h => h.textContent)"
+        results = ["run", "epoch", "test loss", "test accuracy", "best", "time"]
+        self.assertEqual(page.value(shown)[:10], [*results, "lr", "width", "optimizer", "seed"])
+        self.assertEqual(len(page.value(shown)), 30)
+        inside = ("(box => [...document.querySelectorAll('#runs tr')].every(row => (cell => cell.right <= box.right &&"
+                  " cell.bottom <= box.bottom)(row.children[5].getBoundingClientRect())))"
+                  "(document.querySelector('#runs .scroll').getBoundingClientRect())")
+        self.assertTrue(page.value(inside))
+        self.assertRegex(page.value(TABLE)[0]["time"], r"^180 s$|^3\.0 min$")
+        # The user may choose other columns.
+        page.value("document.querySelector('#columns summary').click()")
+        for name in ("train loss", "epochs", "test loss"):
+            page.value(f"[...document.querySelectorAll('#columns label')].find(l => l.textContent.trim() === '{name}').click()")
+        self.assertEqual(page.value(shown)[:7], ["run", "epoch", "test accuracy", "best", "time", "train loss", "lr"])
+        self.assertEqual(page.value(shown)[-1], "epochs")
+        self.assert_fits(page, "chosen-")
+        # A narrow screen has the best result alone.
+        page = self.browser.open(self.page_of({"runs": runs}), 400)
+        page.wait(CURVE)
+        self.assertEqual(page.value(shown), ["run", "best"])
+        self.assertTrue(page.value("(s => s.scrollWidth <= s.clientWidth)(document.querySelector('#runs .scroll'))"))
+        self.assert_fits(page)
+
+    def test_ranking(self):
+        # All results of a sweep are those of the metric that ranks its trials.
+        rank_by = {"name": "validation_angle_rmse", "label": "validation rmse", "unit": "", "higher_is_better": False}
+        metrics = [{"name": "accuracy", "unit": "%", "higher_is_better": True}, {"name": "angle_rmse", "unit": "\u00b0"}]
+        runs = [{"name": str(i), "state": "finished", "tested": "validation",
+                 "config": {"metrics": metrics, "options": {"lr": i}}, "metrics": [
+                     {"epoch": e, "train_loss": 1, "validation_loss": 1, "validation_accuracy": i / 10,
+                      "validation_angle_rmse": 10 * i - e} for e in (1, 2)]} for i in (1, 2, 3)]
+        page = self.browser.open(self.page_of({"sweep": {"name": "s", "state": "done", "best": "1", "rank_by": rank_by},
+                                               "runs": runs}))
+        page.wait(CURVE)
+        rows = page.value(TABLE)
+        self.assertEqual([row["best"] for row in rows], ["8", "18", "28"])
+        self.assertEqual(list(rows[0])[-6:], ["epoch", "validation loss", "validation angle rmse", "best", "time", "lr"])
+        self.assertEqual(page.value("document.querySelector('#runs th[title]').title"), "best validation angle rmse")
+        self.assertIn("best validation angle rmse", page.value("document.getElementById('tiles').textContent"))
+        # The best trial has the colour of the best, and is at the top by a click.
+        dots = "[...document.querySelectorAll('#settings circle')].map(c => [Number(c.getAttribute('cx')), c.getAttribute('fill')])"
+        self.assertIn("100%", min(page.value(dots))[1])
+        page.value("document.querySelector('[data-key=\"sort best\"]').click()")
+        self.assertEqual([row["trial"][0] for row in page.value(TABLE)], ["1", "2", "3"])
+
     def test_failed_curve_ends_in_a_cross(self):
         runs = [{"name": str(i), "state": state, "tested": "validation", "note": state * i, "metrics": [
             {"epoch": e, "train_loss": 1 / e, "validation_loss": 2 / e} for e in range(1, 6 - i)]}
@@ -694,6 +746,10 @@ class Live(BrowserTest):
         # In the list of runs, a sweep is one run with a page of its trials.
         page = self.browser.open(url)
         page.wait("document.querySelector('#runs a[href^=trials]')")
+        page.wait("runs.get('a sweep').ended === 1 && runs.get('a sweep').best > 0")
+        row = page.value(TABLE)[0]
+        self.assertEqual(row["epoch"], "1 of 3 trials")
+        self.assertRegex(row["best"], r"^\d+\.\d.%$")
         self.assertFalse(page.value("document.getElementById('charts').checkVisibility()"))  # a sweep has no curves
         trials = page.value("document.querySelector('#runs a[href^=trials]').getAttribute('href')")
         page = self.browser.open(urllib.parse.urljoin(url, trials))

@@ -463,11 +463,12 @@ class MonitorTest(job.JobTest):
         rows = [{"trial": i + 1, "state": state, "last_epoch": {"validation_accuracy": i / 8}}
                 for i, state in enumerate(("finished", "failed", "finished", "running"))]
         (self.runs / "sweep" / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        data = {"sweep": {"state": "done", "best": "3"}}
-        (self.runs / "sweep" / "report.html").write_text(
-            f'<script id="data" type="application/json">{json.dumps(data)}</script>')
-        self.assertRegex(self.succeed([*MONITOR, "--text"], COLUMNS="100"),
-                         "sweep +done +best: trial 3, 0.2500; 2 finished, 1 failed, 1 ended early\n$")
+        for rank_by, shown in ((None, "0.2500"), ("validation_accuracy", "0.2500"), ("validation_loss", "-")):
+            data = {"sweep": {"state": "done", "best": "3"} | ({"rank_by": {"name": rank_by}} if rank_by else {})}
+            (self.runs / "sweep" / "report.html").write_text(
+                f'<script id="data" type="application/json">{json.dumps(data)}</script>')
+            self.assertRegex(self.succeed([*MONITOR, "--text"], COLUMNS="100"),
+                             f"sweep +done +best: trial 3, {shown}; 2 finished, 1 failed, 1 ended early\n$")
 
 
 job.main()

@@ -54,8 +54,7 @@ const option = (run, name) => run.config?.options?.[name];
 const metricsOf = run => Array.isArray(run?.config?.metrics) ?
   run.config.metrics.filter(metric => typeof metric?.name === 'string') :
   [{name: 'accuracy', unit: '%', higher_is_better: true}];
-/** Returns the main metric of these runs; if they have several, that of the first run. */
-const mainMetric = (...list) => metricsOf(list[0])[0] ?? {name: 'loss'};
+const mainMetric = run => metricsOf(run)[0] ?? {name: 'loss'};
 const metricText = metric => metric.unit === '%' ? percent :
   x => ifNumber(x, v => digits(v) + (metric.unit ? '\u00a0' + metric.unit : ''));
 const spaced = name => name.replace(/_/g, ' ');
@@ -103,11 +102,20 @@ function computed(run, key, make) {
   return run.computed.get(key);
 }
 const lastEpoch = run => last(run.epochs) ?? (run.last && asTest(run.last));
-/** Returns the best value of the run's main metric in its tests. */
+/**
+ * Returns the metric that ranks a run: that of --rank-by for a sweep and its trials, else the main one on the test set.
+ * `key` is its name in a line of an epoch, `title` its name for people.
+ */
+function rankingOf(run) {
+  const by = run?.rank_by ?? sweep?.rank_by, main = mainMetric(run);
+  return typeof by?.name === 'string' ? {...by, key: by.name.replace(/^validation_/, 'test_'), title: spaced(by.name)} :
+    {...main, key: 'test_' + main.name, title: `${testSetName(run ?? {})} ${spaced(main.name)}`};
+}
+/** Returns the best value of the metric that ranks a run, over all epochs; for a sweep, that of its best trial. */
 function best(run) {
-  const metric = mainMetric(run), choose = metric.higher_is_better ? Math.max : Math.min;
-  return run.epochs.length || !isNumber(run.best) ?
-    choose(...run.epochs.map(line => line['test_' + metric.name]).filter(isNumber)) : run.best;
+  const {key, higher_is_better: higher} = rankingOf(run), choose = higher ? Math.max : Math.min;
+  return run.epochs.length || !isNumber(run.best) ? choose(...run.epochs.map(line => line[key]).filter(isNumber)) :
+    run.best;
 }
 
 // ---- time ----

@@ -13,6 +13,7 @@ function update() {
   if (!$('runs').hidden) {
     const columns = columnsOf(all, live), rows = tableRuns(all, columns);
     $('runs').querySelector('.scroll').replaceChildren(runTable(rows, columns, live));
+    drawColumnChoice(columns);
     drawSettings(rows);
   }
   updateView(shown);
@@ -84,7 +85,7 @@ $('unzoom').addEventListener('click', () => setZoom(null));
 
 // For printing: the width of the paper is unknown, so draw the charts for half a page. The browser scales them.
 addEventListener('beforeprint', () => {
-  document.querySelectorAll('details').forEach(d => d.open = true);
+  document.querySelectorAll('#parts details').forEach(d => d.open = true);
   charts.forEach(chart => chart.draw(350, 240));
 });
 addEventListener('afterprint', () => charts.forEach(chart => chart.draw()));

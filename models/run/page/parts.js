@@ -21,7 +21,7 @@ const recent = (run, key) => {
 };
 function tiles(run) {
   const epoch = last(run.epochs) ?? {}, step = last(run.steps), set = testSetName(run), live = run.alive;
-  const metric = mainMetric(run), name = spaced(metric.name), text = metricText(metric);
+  const metric = mainMetric(run), name = spaced(metric.name), text = metricText(metric), ranking = rankingOf(run);
   const steps = run.epochs_planned * perEpoch(run), perSecond = rate(run), done = run.epochs.length > 0;
   const left = perSecond > 0 && isFinite(steps) && step ? (steps - step.step) / perSecond :
     (run.epochs_planned - (step ? step.step / perEpoch(run) : 0)) * epoch.seconds;
@@ -32,7 +32,7 @@ function tiles(run) {
       ['loss, last 20 steps', step && !isNumber(step.loss) ? 'not finite' : digits(recent(run, 'loss'))],
     done ? [set + ' loss', digits(epoch.test_loss)] : [name + ', last 20 steps', text(recent(run, metric.name))],
     ...metricsOf(run).map(m => [`${set} ${spaced(m.name)}`, metricText(m)(epoch['test_' + m.name])]),
-    [`best ${set} ${name}`, text(best(run))],
+    ['best ' + ranking.title, metricText(ranking)(best(run))],
     ...(run.final ? [[`test ${name} of the best`, text(run.final['test_' + metric.name])]] : []),
     live && !done ? ['steps/s', digits(perSecond)] : ['images/s', count(epoch.images_per_s)],
     ...(isNumber(elapsed(run)) ? [['elapsed', seconds(Math.max(0, elapsed(run)))]] : []),

@@ -21,19 +21,20 @@ function scaleOf(values) {
 /** Returns the colour of a result from 0 (worst) to 1 (best). */
 const resultColor = t => `color-mix(in oklab, var(--c0) ${Math.round(100 * t)}%, var(--c1))`;
 
-/** Draws the pictures of the runs into #settings. Hides it if no setting differs, or if there are fewer than 3 runs. */
-function drawSettings(list) {
-  const settings = variedOptions(list);
+/**
+ * Draws the pictures of the runs into #settings. Hides it if no setting differs, if there are fewer than 3 runs, or
+ * before the first of them has results.
+ */
+function drawSettings(all) {
+  const list = all.filter(run => !run.trials), settings = variedOptions(list); // a sweep has no settings of its own
   const metrics = metricColumns(list).filter(([name]) => name !== 'epoch');
   const section = $('settings');
-  section.hidden = !settings.length || list.length < 3;
+  section.hidden = !settings.length || list.length < 3 || !list.some(lastEpoch);
   if (section.hidden) return;
   const setting = settings.includes(axes.setting) ? axes.setting : settings[0];
   const metric = metrics.find(([name]) => name === axes.metric) ?? metrics.find(([name]) => name === 'best');
   const done = list.filter(run => isNumber(metric[1](run)));
-  const main = mainMetric(...list), isMain = metric[0] === 'best' || metric[0].endsWith(spaced(main.name));
-  const lower = /loss/.test(metric[0]) || (isMain && !main.higher_is_better);
-  const toBetter = y => lower ? 1 - y : y, height = scaleOf(done.map(metric[1]));
+  const toBetter = y => metric[3].lower ? 1 - y : y, height = scaleOf(done.map(metric[1]));
   const results = done.map(run => ({run, y: height(metric[1](run)), quality: toBetter(height(metric[1](run)))}))
     .sort((a, b) => a.quality - b.quality); // the best are drawn last, above the others
   setChoices($('setting'), settings, setting);

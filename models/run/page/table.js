@@ -10,23 +10,53 @@ function variedOptions(list) {
   return [...names].filter(name => !/^(run-name|runs)$/.test(name) &&
     new Set(list.map(run => JSON.stringify(option(run, name))).filter(Boolean)).size > 1);
 }
-/** Returns the columns of metrics: heading, function for the value, function for its text. */
-const metricColumns = list => [
-  ['epoch', run => lastEpoch(run)?.epoch, count],
-  ['train loss', run => lastEpoch(run)?.train_loss, digits],
-  [testSetName(...list) + ' loss', run => lastEpoch(run)?.test_loss, digits],
-  ...metricsOf(list[0]).map(m =>
-    [`${testSetName(...list)} ${spaced(m.name)}`, run => lastEpoch(run)?.['test_' + m.name], metricText(m)]),
-  ['best', best, metricText(mainMetric(...list))],
-  ['images/s', run => lastEpoch(run)?.images_per_s, count]];
+/**
+ * Returns the columns of metrics: heading, function for the value, function for its text, and properties. With `lower`,
+ * a lower value is better. With `more`, the table has the column only if the user asks for it.
+ */
+function metricColumns(list) {
+  const first = list.find(run => !run.trials) ?? list[0], ranking = rankingOf(first);
+  const column = (heading, key, text, lower) => {
+    const more = key !== 'test_loss' && key !== ranking.key;
+    return [heading, run => lastEpoch(run)?.[key], text, {lower, more}];
+  };
+  const ofSet = (set, key) => [column(set + ' loss', key + '_loss', digits, true), ...metricsOf(first).map(m =>
+    column(`${set} ${spaced(m.name)}`, `${key}_${m.name}`, metricText(m), !m.higher_is_better))];
+  const metrics = [...ofSet(testSetName(...list), 'test'), ...ofSet('train', 'train'),
+    column('images/s', 'images_per_s', count, false)];
+  const trialsOf = run => run.count ? `${count(run.ended)} of ${count(run.count)} trials` : '';
+  return [
+    ['epoch', run => run.trials ? run.ended : lastEpoch(run)?.epoch,
+      (x, run) => run.trials ? trialsOf(run) : count(x), {}],
+    ...metrics.filter(one => !one[3].more),
+    ['best', best, (x, run) => metricText(rankingOf(run))(x), {lower: !ranking.higher_is_better}],
+    ['time', run => Math.max(0, elapsed(run)), seconds, {lower: true}],
+    ...metrics.filter(one => one[3].more)];
+}
+/** Returns all columns: results, then the settings that differ, then notes, then all other settings. */
 function columnsOf(list, live) {
+  const varied = variedOptions(list), known = new Set(list.flatMap(run => Object.keys(run.config?.options ?? {})));
+  const setting = (name, more) => [name, run => option(run, name), settingText, {more}];
   const text = (title, key) => list.some(run => run[key]) ?
-    [[title, run => run[key], x => make('div', {class: 'note'}, x ?? '')]] : [];
-  return [ // heading, function for the value, function for its text or element
-    [sweep ? 'trial' : 'run', run => run.name, String],
-    ...(live || sweep ? [['state', run => run.state, (_, run) => run.state ? stateOf(run) : '']] : []),
-    ...metricColumns(list), ...variedOptions(list).map(name => [name, run => option(run, name), settingText]),
-    ...text('reason', 'note'), ...text('notes', 'notes')];
+    [[title, run => run[key], x => make('div', {class: 'note'}, x ?? ''), {}]] : [];
+  return [ // as those of metricColumns(); the text may be an element
+    [sweep ? 'trial' : 'run', run => run.name, String, {}],
+    ...(live || sweep ? [['state', run => run.state, (_, run) => run.state ? stateOf(run) : '', {}]] : []),
+    ...metricColumns(list), ...varied.map(name => setting(name, false)),
+    ...text('reason', 'note'), ...text('notes', 'notes'),
+    ...[...known].filter(name => !varied.includes(name)).map(name => setting(name, true))];
+}
+const columnChoice = new Map(); // by heading: true if the user wants the column, false if not
+const isVisible = ([heading, , , {more}]) => columnChoice.get(heading) ?? !more;
+/** Offers all columns but the first in #columns. Leaves it as it is if they are the same as before. */
+function drawColumnChoice(columns) {
+  const panel = $('columns').querySelector('div'), names = columns.map(one => one[0]).join('\n');
+  if (panel.dataset.names === names) return;
+  panel.dataset.names = names;
+  panel.replaceChildren(...columns.slice(1).map(column => {
+    const change = e => (columnChoice.set(column[0], e.target.checked), update());
+    return make('label', {}, make('input', {type: 'checkbox', checked: isVisible(column), change}), ' ', column[0]);
+  }));
 }
 const isMissing = v => v == null || v !== v || v === -Infinity;
 function sorted(list, column) {
@@ -101,26 +131,34 @@ function actions(run, live) {
     run.trials ? link('trials', trialsAddress(run)) : null];
   return run.begun ? link('report', `trials/${encodeURIComponent(run.name)}/report.html`) : null;
 }
-function runTable(rows, columns, live) {
-  const head = columns.map(([name]) => {
+/**
+ * Returns the class of a column's cells: a narrow screen has room for the name, the state, the best result, and the
+ * columns that the user asks for.
+ */
+const widthOf = name => columnChoice.get(name) || /^(run|trial|state|best)$/.test(name) ? null : 'wide';
+function runTable(rows, all, live) {
+  const columns = all.filter((column, i) => i === 0 || isVisible(column));
+  const head = columns.map(([name, value, , {lower}], i) => {
     const isSorted = name === order.column;
     const sort = isSorted && (order.down ? 'descending' : 'ascending');
-    return make('th', {class: /^(reason|notes)$/.test(name) && 'reason', 'aria-sort': sort, scope: 'col'},
+    const kind = [/^(reason|notes)$/.test(name) && 'reason', i && widthOf(name)].filter(Boolean).join(' ');
+    const title = name === 'best' && sweep ? 'best ' + rankingOf().title : null;
+    return make('th', {class: kind || null, title, 'aria-sort': sort, scope: 'col'},
       make('button', {'data-key': 'sort ' + name, click: () => {
-        order = {column: name, down: isSorted ? !order.down : !/loss|run|trial|state|reason|notes/.test(name)};
+        order = {column: name, down: isSorted ? !order.down : !lower && rows.some(run => isNumber(value(run)))};
         update();
       }}, name, isSorted ? order.down ? ' \u25be' : ' \u25b4' : ''));
   });
   const colorOfCurve = curveColors();
   const withActions = live || (sweep && !token);
   const body = rows.map(run => {
-    const [name, ...cells] = columns.map(([, value, text], i) =>
-      make('td', {}, i ? text(value(run), run) : runCell(run, colorOfCurve)));
+    const [name, ...cells] = columns.map(([heading, value, text], i) =>
+      make('td', {class: i ? widthOf(heading) : null}, i ? text(value(run), run) : runCell(run, colorOfCurve)));
     return make('tr', {class: run.name === chosen && 'chosen'}, name,
-      withActions ? make('td', {}, actions(run, live)) : null, cells);
+      withActions ? make('td', {class: 'wide'}, actions(run, live)) : null, cells);
   });
-  return make('table', {}, make('thead', {}, make('tr', {}, head[0],
-    withActions ? make('th', {scope: 'col', 'aria-label': 'pages'}) : null, head.slice(1))), make('tbody', {}, body));
+  const pages = withActions ? make('th', {class: 'wide', scope: 'col', 'aria-label': 'pages'}) : null;
+  return make('table', {}, make('thead', {}, make('tr', {}, head[0], pages, head.slice(1))), make('tbody', {}, body));
 }
 
 // ---- CSV ----
