@@ -14,6 +14,8 @@ static_assert(std::atomic<bool>::is_always_lock_free);
 
 void request_stop() noexcept { requested.store(true, std::memory_order_relaxed); }
 
+void withdraw_stop() noexcept { requested.store(false, std::memory_order_relaxed); }
+
 bool stop_requested() noexcept { return requested.load(std::memory_order_relaxed); }
 
 void check_stop() {

@@ -17,6 +17,9 @@ struct Stopped : std::exception {
 /// Sets the stop request. A signal handler may call it.
 void request_stop() noexcept;
 
+/// Withdraws the stop request, so that other work can follow the work that it has ended.
+void withdraw_stop() noexcept;
+
 /// Returns true after a stop request. Any thread may call it.
 bool stop_requested() noexcept;
 

@@ -226,9 +226,10 @@ TEST_SUITE("models") {
         CHECK(Json::parse(lines.substr(0, lines.find('\n')), "first").at("note").as_string() == rows[0].note);
     }
 
-    TEST_CASE("trials: print a line per event to a pipe, after two seconds, and then every ten seconds") {
+    TEST_CASE("trials: a pipe gets a line when a trial ends, and one of a running trial every ten seconds") {
         std::vector<TrialRow> rows(2);
-        for (size_t i = 0; i < 2; ++i) rows[i].number = int64_t(i) + 1;
+        for (size_t i = 0; i < 2; ++i)
+            rows[i].number = int64_t(i) + 1, rows[i].settings = {{"lr", cat(0.25 * double(i + 1))}, {"depth", "2"}};
         double now = 100;
         std::ostringstream pipe;
         TrialsBoard board(rows, kAccuracy, pipe, {}, {}, [&] { return now; });
@@ -239,14 +240,37 @@ TEST_SUITE("models") {
             board.update(rows[i], false);
             return pipe.str();
         };
-        rows[0].state = "running", rows[0].ranks = {1}, rows[0].settings = {{"lr", "0.1"}};
+        rows[0].state = "running", rows[0].ranks = {1};
+        now += 100; // it has waited in the queue
         board.update(rows[0], true);
-        CHECK(pipe.str() == "trial 1  lr 0.1  running on rank 1\n");
-        CHECK(step(0, 1.9) == "");
-        CHECK(step(0, 0.2) == "trial 1  lr 0.1  running on rank 1  epoch 1  step 7  train acc 25.00 %\n");
         CHECK(step(0, 9.9) == "");
-        CHECK(contains(step(1, 0), "trial 2"));
-        CHECK(step(1, 9.9) == "");
+        CHECK(step(0, 0.2) == "trial 1  lr 0.25  running on rank 1  epoch 1  step 7  train acc 25.00 %\n");
+        CHECK(step(0, 9.9) == "");
+        pipe.str("");
+        rows[0].last = Json::object().set("epoch", 1).set("validation_accuracy", 0.5);
+        board.update(rows[0], true); // the end of an epoch
+        CHECK(pipe.str() == "");
+        rows[0].state = "finished";
+        board.update(rows[0], true);
+        CHECK(pipe.str() == "trial 1  lr 0.25  finished  validation acc 50.00 %"
+                            "  best: validation acc 50.00 % of trial 1\n");
+        rows[1].state = "stopped", rows[1].note = "below 40 %";
+        rows[1].last = Json::object().set("validation_accuracy", 0.25);
+        pipe.str("");
+        board.update(rows[1], true);
+        CHECK(pipe.str() == "trial 2  lr 0.5  stopped  validation acc 25.00 %  (below 40 %)"
+                            "  best: validation acc 50.00 % of trial 1\n");
+    }
+
+    TEST_CASE("trials: the settings that differ are those that some trials lack or set to other values") {
+        std::vector<TrialRow> rows(3);
+        for (TrialRow& row : rows) row.settings = {{"depth", "2"}, {"lr", "0.1"}, {"seed", "1"}};
+        CHECK(differing_settings(rows).empty());
+        rows[1].settings[1].second = "0.2";
+        rows[2].settings.pop_back();
+        CHECK(differing_settings(rows) == std::set<std::string>{"lr", "seed"});
+        CHECK(trial_line(rows[0], kAccuracy, {}) == "trial 0  queued");
+        CHECK(trial_line(rows[0], kAccuracy, {"lr", "seed"}) == "trial 0  lr 0.1, seed 1  queued");
     }
 
     TEST_CASE("trials: redraw their lines on a terminal without wrapping") {
@@ -261,20 +285,20 @@ TEST_SUITE("models") {
             board.update(rows[0], false);
             return terminal.str();
         };
-        TrialsBoard board(rows, kAccuracy, terminal, {.live = true}, {25, 3}, [&] { return now; });
-        CHECK(draw(board, 0) == "\rtrial 1    queued\x1b[K\n\rtrial 2    queued  (two\\\x1b[K\n\x1b[J");
+        TrialsBoard board(rows, kAccuracy, terminal, {.live = true}, {23, 3}, [&] { return now; });
+        CHECK(draw(board, 0) == "\rtrial 1  queued\x1b[K\n\rtrial 2  queued  (two\\\x1b[K\n\x1b[J");
         CHECK(draw(board, 0.05) == "");
         rows[1].note = "caf\u00e9 au lait"; // a cut after so many bytes would split a character
-        CHECK(draw(board, 0.1) == "\x1b[2A\rtrial 1    queued\x1b[K\n\rtrial 2    queued  (caf\x1b[K\n\x1b[J");
+        CHECK(draw(board, 0.1) == "\x1b[2A\rtrial 1  queued\x1b[K\n\rtrial 2  queued  (caf\x1b[K\n\x1b[J");
 
         rows.resize(6);
         for (size_t i = 0; i < 6; ++i) rows[i].number = int64_t(i) + 1, rows[i].state = i < 2 ? "failed" : "running";
         rows[5].state = "queued";
         TrialsBoard full(rows, kAccuracy, terminal, {.live = true}, {60, 4}, [&] { return now; });
-        CHECK(draw(full, 1) == "\rtrial 3    running\x1b[K\n\rtrial 4    running\x1b[K\n"
+        CHECK(draw(full, 1) == "\rtrial 3  running\x1b[K\n\rtrial 4  running\x1b[K\n"
                                "\r6 trials: 3 running, 1 queued, 2 ended\x1b[K\n\x1b[J");
         rows[2].state = rows[3].state = "finished";
-        CHECK(draw(full, 1) == "\x1b[3A\rtrial 5    running\x1b[K\n"
+        CHECK(draw(full, 1) == "\x1b[3A\rtrial 5  running\x1b[K\n"
                                "\r6 trials: 1 running, 1 queued, 4 ended\x1b[K\n\x1b[J");
     }
 

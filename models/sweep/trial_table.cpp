@@ -8,8 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
-#include <set>
+#include <map>
 
 namespace rg {
 namespace {
@@ -233,6 +232,20 @@ Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& me
 std::optional<double> value_of(const Json& line, const std::string& metric) {
     const Json* const value = line.is_object() ? line.find(metric) : nullptr;
     return value && value->is_number() ? std::optional(value->as_double()) : std::nullopt;
+}
+
+std::set<std::string> differing_settings(const std::vector<TrialRow>& rows) {
+    std::map<std::string, std::pair<std::string, size_t>>
+        first; // by name: a value, and the number of rows that have it
+    for (const TrialRow& row : rows)
+        for (const auto& [name, value] : row.settings) {
+            const auto known = first.try_emplace(name, value, 0).first;
+            known->second.second += known->second.first == value;
+        }
+    std::set<std::string> differing;
+    for (const auto& [name, value] : first)
+        if (value.second < rows.size()) differing.insert(name);
+    return differing;
 }
 
 std::vector<const TrialRow*> best_first(const std::vector<TrialRow>& rows, const Ranking& ranking) {

@@ -5,6 +5,7 @@
 #include "ringgrad/models/run/task.h"
 
 #include <optional>
+#include <set>
 
 namespace rg {
 
@@ -60,6 +61,10 @@ struct TrialRow {
     std::vector<int> ranks;
     double seconds = 0;
 };
+
+/// Returns the names of the settings whose values are not the same in all rows. A trial without a setting differs from
+/// one that has it.
+std::set<std::string> differing_settings(const std::vector<TrialRow>& rows);
 
 /// Returns the trials that have the metric of `ranking` and have not failed, best first. Equal ones keep their order.
 std::vector<const TrialRow*> best_first(const std::vector<TrialRow>& rows, const Ranking& ranking);

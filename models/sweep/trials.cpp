@@ -7,6 +7,7 @@
 #include "ringgrad/core/safetensors.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
+#include "ringgrad/data/command.h"
 #include "ringgrad/models/run/collective.h"
 #include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/signals.h"
@@ -345,22 +346,24 @@ std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
     return all;
 }
 
+/// Prints the trials that have begun, those with the metric that ranks first.
 void print_best_first(const TrialsRun& run, std::ostream& out) {
     const Ranking& ranking = run.trials.ranking;
+    const std::set<std::string> differing = differing_settings(run.rows);
     const std::vector<const TrialRow*> best = best_first(run.rows, ranking);
     out << (best.empty() ? "\nexpected trials with the metric " : "\nbest first, by ") << ranking.name
         << (best.empty() ? ", got none:\n" : ":\n");
     const auto print = [&](const TrialRow& row) {
-        out << wrapped(trial_line(row, ranking), size_t(screen_size().columns)) << "\n";
+        out << wrapped(trial_line(row, ranking, differing), size_t(screen_size().columns)) << "\n";
     };
     for (const TrialRow* row : best) print(*row);
     for (const TrialRow& row : run.rows)
-        if (std::find(best.begin(), best.end(), &row) == best.end()) print(row);
+        if (row.state != "queued" && std::find(best.begin(), best.end(), &row) == best.end()) print(row);
 }
 
 /// Tests the best trial on the test set, which no trial has seen. If the data have no test set of their own, it is held
-/// out by the trial's --seed, as it was from the trial.
-void test_best(TrialsRun& run, std::ostream& out) {
+/// out by the trial's --seed, as it was from the trial. `stopped`: a person has stopped the sweep.
+void test_best(TrialsRun& run, bool stopped, std::ostream& out) {
     const Ranking& ranking = run.trials.ranking;
     const std::string folder = run.folder.path();
     if (const std::vector<const TrialRow*> best = best_first(run.rows, ranking); !best.empty()) {
@@ -372,15 +375,15 @@ void test_best(TrialsRun& run, std::ostream& out) {
         Json summary = Json::object().set("trial", row.number).set(ranking.name, *value_of(row.last, ranking.name));
         for (const auto& [name, value] : result.values.as_object()) summary.set(name, value);
         for (const auto& [member, value] : result.report.as_object()) run.report.set(member, value);
-        out << "\nbest: trial " << row.number << " (" << printable(settings_text(row.settings))
-            << "), on the test set: " << result.text << "\n";
+        out << "\nbest" << (stopped ? " so far" : "") << ": trial " << row.number << " ("
+            << printable(settings_text(row.settings)) << "), on the test set: " << result.text << "\n";
         for (const auto& [member, table] : result.tables) {
             write_file_atomic(cat(folder, "/", member, ".csv"), table.csv);
             out << table.text << "\n";
         }
         write_file_atomic(folder + "/best.json", summary.set("folder", model).dump(2) + "\n");
     }
-    run.report.write("done");
+    run.report.write(stopped ? "stopped" : "done");
     out << "results: " << printable(folder) << "/results.csv\nreport: " << printable(folder) << "/report.html"
         << std::endl;
 }
@@ -498,6 +501,15 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     run.report.write(stop_requested() ? "stopped" : "done");
 }
 
+/// Returns the path of tools/monitor of this installation or of the source folder, or "tools/monitor" if neither is
+/// where it is by default.
+std::string monitor_path() {
+    const fs::path folder = fs::path(program_path()).parent_path();
+    for (const char* const path : {"../share/ringgrad/tools/monitor", "../tools/monitor"})
+        if (std::error_code none; fs::exists(folder / path, none)) return (folder / path).lexically_normal().string();
+    return "tools/monitor";
+}
+
 /// Creates the folder of a new run, or opens that of the resumed run. A resumed run must begin with the same trials,
 /// since none of them can continue with other settings. New trials may follow.
 RunFolder open_folder(const std::string& program, const Trials& trials, const std::vector<std::string>& typed,
@@ -569,20 +581,32 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     const std::string runs = group.allgather(folder ? folder->path() + "/trials" : "", "folder").front();
     const par::TaskTable tasks{
         {"trial", [&](par::TaskContext& task, const Json& args) { return run_trial(task, args, runs, trials); }}};
+    std::ostream out(trials.progress == ProgressKind::none ? nullptr : std::cout.rdbuf());
+    if (folder)
+        out << "watch: " << printable(data::shell_word(monitor_path())) << " --runs "
+            << printable(data::shell_word(fs::path(folder->path()).parent_path().string())) << std::endl;
     std::optional<TrialsRun> run; // on rank 0 only
     const auto control = [&](par::TaskPool& pool) { control_trials(pool, run.emplace(*folder, trials)); };
     par::run_task_pool(group.link(), tasks, control, folder ? folder->path() + "/journal.jsonl" : "");
-    // While finish() runs on rank 0, all ranks exchange messages. Otherwise rank 0 might be silent for so long that the
+    const bool by_person = stopped_exit_code(group) == 0; // else there may be little time left
+    // While this runs on rank 0, all ranks exchange messages. Otherwise rank 0 might be silent for so long that the
     // other ranks would take it as failed.
     run_while_polling(group, program.name, [&] {
         if (!run) return;
-        std::ostream out(trials.progress == ProgressKind::none ? nullptr : std::cout.rdbuf());
+        const bool stopped = stop_requested();
+        const std::string how_to_go_on = cat("stopped; continue with --resume; ", printable(folder->path()));
         try {
+            if (stopped && by_person) {
+                out << "\nstopped; testing the best trial so far on the test set (Ctrl-C: leave this out)" << std::endl;
+                withdraw_stop();
+                install_stop_signals(); // the first Ctrl-C has restored the default action
+            }
             check_stop();
             print_best_first(*run, out);
-            test_best(*run, out);
+            test_best(*run, stopped, out);
+            if (stopped) out << how_to_go_on << std::endl;
         } catch (const Stopped&) {
-            out << "stopped; continue with --resume; " << printable(folder->path()) << std::endl;
+            out << how_to_go_on << std::endl;
         }
     });
     return stopped_exit_code(group);

@@ -75,7 +75,8 @@ struct TrialsProgram {
 ///
 /// Shows the trials on standard output, and updates results.csv, results.jsonl and report.html; see trials_report.h. A
 /// line "stop N" in the folder's file `control` stops trial N. A signal (signals.h) or a file "stop" in the folder ends
-/// the run early, without the test.
+/// the run early. SIGINT and the file come from a person, who wants the best trial so far: it is tested. Other signals
+/// end the run without the test.
 ///
 /// Before it creates the folder, it checks the options of all trials. Each trial's arguments must be valid, must hold
 /// out a validation set, and must not contain options that only make sense for a single training. Each device and

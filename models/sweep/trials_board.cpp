@@ -7,11 +7,12 @@
 
 #include <algorithm>
 #include <iostream>
+#include <iterator>
 
 namespace rg {
 namespace {
 
-constexpr double kRedrawSeconds = 0.1, kRepeatSeconds = 10, kFirstSeconds = 2;
+constexpr double kRedrawSeconds = 0.1, kRepeatSeconds = 10;
 
 /// Cuts a line to at most `columns` bytes, but not inside a UTF-8 character.
 std::string fit(std::string line, int columns) {
@@ -30,8 +31,12 @@ Colour colour_of(const TrialRow& row) {
 
 } // namespace
 
-std::string trial_line(const TrialRow& row, const Ranking& ranking) {
-    std::string line = cat("trial ", row.number, "  ", settings_text(row.settings), "  ", row.state);
+std::string trial_line(const TrialRow& row, const Ranking& ranking, const std::set<std::string>& differing) {
+    TrialSettings settings;
+    std::copy_if(row.settings.begin(), row.settings.end(), std::back_inserter(settings),
+                 [&](const auto& setting) { return differing.contains(setting.first); });
+    std::string line =
+        cat("trial ", row.number, "  ", settings_text(settings), settings.empty() ? "" : "  ", row.state);
     if (row.state == "running" && !row.ranks.empty()) {
         line += row.ranks.size() == 1 ? " on rank " : " on ranks ";
         for (size_t i = 0; i < row.ranks.size(); ++i) line += cat(i ? "," : "", row.ranks[i]);
@@ -57,25 +62,29 @@ TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranki
                          const ProgressStyle& style, ScreenSize size, std::function<double()> clock)
     : rows_(rows),
       ranking_(ranking),
+      differing_(differing_settings(rows)),
       out_(out),
       style_(style),
       size_(size),
       clock_(std::move(clock)),
-      printed_at_(rows.size(), clock_() - kRepeatSeconds + kFirstSeconds) {}
+      printed_at_(rows.size(), clock_()) {}
 
 void TrialsBoard::update(const TrialRow& row, bool event) {
     const double now = clock_();
     double& shown_at = style_.live ? drawn_at_ : printed_at_[size_t(row.number) - 1];
     if (!event && now - shown_at < (style_.live ? kRedrawSeconds : kRepeatSeconds)) return;
-    const bool first = row.state == "running" && !row.live.is_object(); // its next line comes after two seconds
-    shown_at = first && !style_.live ? now - kRepeatSeconds + kFirstSeconds : now;
-    if (style_.live)
-        draw();
-    else
-        out_ << coloured(
-                    wrapped(trial_line(row, ranking_), size_t(style_.columns ? style_.columns : screen_size().columns)),
-                    colour_of(row), style_.colour)
-             << std::endl;
+    if (style_.live) {
+        shown_at = now;
+        return draw();
+    }
+    const bool running = row.state == "running", starts = running && !row.live.is_object();
+    if (starts || !running || !event) shown_at = now;
+    if (running ? event : row.state == "queued") return;
+    std::string line = trial_line(row, ranking_, differing_);
+    if (const auto best = best_first(rows_, ranking_); !running && !best.empty())
+        line += cat("  best: ", ranking_.text(*value_of(best.front()->last, ranking_.name)), " of trial ",
+                    best.front()->number);
+    out_ << coloured(line, colour_of(row), style_.colour) << std::endl;
 }
 
 void TrialsBoard::draw() {
@@ -83,12 +92,13 @@ void TrialsBoard::draw() {
     const size_t room = size_t(std::max(size.lines, 3)) - 1; // the last line is for the cursor
     std::vector<std::pair<std::string, Colour>> lines;
     if (rows_.size() <= room) {
-        for (const TrialRow& row : rows_) lines.emplace_back(trial_line(row, ranking_), colour_of(row));
+        for (const TrialRow& row : rows_) lines.emplace_back(trial_line(row, ranking_, differing_), colour_of(row));
     } else {
         size_t running = 0, queued = 0;
         for (const TrialRow& row : rows_) {
             queued += row.state == "queued";
-            if (row.state == "running" && ++running < room) lines.emplace_back(trial_line(row, ranking_), Colour::none);
+            if (row.state == "running" && ++running < room)
+                lines.emplace_back(trial_line(row, ranking_, differing_), Colour::none);
         }
         lines.emplace_back(cat(rows_.size(), " trials: ", running, " running, ", queued, " queued, ",
                                rows_.size() - running - queued, " ended"),

@@ -1,6 +1,6 @@
 // Shows the progress of many trainings. On a terminal, it redraws one line per trial in place. In a pipe, also under
-// mpiexec, it prints a line when a trial starts, ends an epoch or ends, and one per running trial every ten seconds,
-// the first after two. --progress chooses between them, as for one training.
+// mpiexec, it prints one line when a trial ends, with the best trial so far, and one per running trial every ten
+// seconds. --progress chooses between them, as for one training.
 //
 // Lines that are redrawn in place must not wrap or scroll. So they are cut to the width of the terminal. If there are
 // more trials than lines, the board shows as many running trials as fit, and counts running, queued and ended ones.
@@ -11,8 +11,9 @@
 
 namespace rg {
 
-/// Returns the state of a trial as a line for people, with the metric that ranks.
-std::string trial_line(const TrialRow& row, const Ranking& ranking);
+/// Returns the state of a trial as a line for people, with the metric that ranks. Of the settings, the line has only
+/// those in `differing`; see differing_settings().
+std::string trial_line(const TrialRow& row, const Ranking& ranking, const std::set<std::string>& differing);
 
 class TrialsBoard {
 public:
@@ -23,7 +24,8 @@ public:
                 const ProgressStyle& style, ScreenSize size, std::function<double()> clock);
 
     /// Shows a changed row: at once if `event` is true, else only if the last output is old enough. That is 0.1 s on a
-    /// terminal. In a pipe, it is 10 s for the row's own last line, or 2 s if that line showed its start.
+    /// terminal. In a pipe, it is 10 s for the row's own last line or its start, and an event that does not end the
+    /// trial shows nothing.
     void update(const TrialRow& row, bool event);
 
 private:
@@ -31,11 +33,12 @@ private:
 
     const std::vector<TrialRow>& rows_;
     const Ranking ranking_;
+    const std::set<std::string> differing_;
     std::ostream& out_;
     const ProgressStyle style_;
     const ScreenSize size_; // 0: ask the terminal each time, since it may be resized
     const std::function<double()> clock_;
-    std::vector<double> printed_at_; // by row: in a pipe, its next line without an event is due 10 s after this time
+    std::vector<double> printed_at_; // by row, in a pipe: time of its start or of its last line
     double drawn_at_ = -1e9;         // time of the last drawing
     size_t drawn_lines_ = 0;
 };

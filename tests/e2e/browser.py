@@ -771,6 +771,7 @@ class Live(BrowserTest):
         result = self.finish(sweep)
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("stopped; continue with --resume", result.out)
+        self.assertRegex(result.out, "best so far: trial [23] .*, on the test set: ")
         page.wait("runs.get('a sweep').state === 'stopped'")
 
     def test_more_runs_than_fit_in_one_url(self):

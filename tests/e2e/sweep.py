@@ -170,6 +170,44 @@ class Sweep(job.JobTest):
         self.assertIn("continue with --resume", result.out)
         self.assertNotIn("finished", (run / "journal.jsonl").read_text() if (run / "journal.jsonl").exists() else "")
 
+    def test_stop_by_a_person(self):
+        # Ctrl-C and a file "stop" end the sweep, which still tests the best trial so far.
+        for name in ("file", "signal"):
+            run = self.runs / name
+            process = self.start(program(1, "sweep_cifar", "--run-name", name, *TINY, "--depth", "1", "--grid",
+                                         "epochs=1,100000,1"))
+            log = run / "trials" / "2" / "metrics.jsonl"
+            self.assertTrue(self.wait_for(process, lambda: log.exists() and '{"epoch": 1' in log.read_text()))
+            if name == "file":
+                (run / "stop").touch()
+            else:
+                process.send_signal(signal.SIGINT)
+            result = self.finish(process)
+            self.assertEqual((result.code, result.err), (0, ""))
+            self.assertIn("stopped; testing the best trial so far on the test set", result.out)
+            best = json.loads((run / "best.json").read_text())
+            self.assertRegex(result.out, rf"\nbest so far: trial {best['trial']} \(.*\), on the test set: acc ")
+            self.assertTrue(result.out.endswith(f"stopped; continue with --resume; runs/{name}\n"), result.out)
+            self.assertNotIn("trial 3", result.out)  # it has not begun
+            self.assertEqual(job.report(run)["sweep"]["state"], "stopped")
+            self.assertEqual(tested(run), 200)
+        (run / "control").write_text("stop 2\n")
+        self.succeed(program(1, "sweep_cifar", "--run-name", name, "--resume"))
+        self.assertEqual(states(run), ["finished", "stopped", "finished"])
+        self.assertEqual(job.report(run)["sweep"]["state"], "done")
+
+    def test_output_in_a_pipe(self):
+        out = self.succeed(program(1, "sweep_cifar", "--run-name", "piped", *TINY, "--epochs", "2", "--progress", "none",
+                                   "--depth", "1", "--grid", "lr=0.05,0.01", "--grid", "seed=7"))
+        watch, *trials = out.partition("\n\nbest first")[0].splitlines()
+        self.assertRegex(watch, r"^watch: (\S+/|)tools/monitor --runs runs$")
+        if "/tools" in watch:  # the build folder lies in the source folder
+            self.assertIn("piped", self.succeed([*watch.split()[1:], "--text"]))
+        value = r"validation acc \d+\.\d\d %"
+        self.assertEqual(len(trials), 2, out)
+        for i, rate in enumerate(("0.05", "0.01")):
+            self.assertRegex(trials[i], rf"^trial {i + 1}  lr {rate}  finished  {value}  best: {value} of trial [12]$")
+
     def test_network_without_width(self):
         self.succeed(program(1, "sweep_cifar", "--run-name", "resnets", "--net", "resnet20", "--grid", "lr=0.01,0.02",
                              "--epochs", "1", "--batch-size", "50", "--data", str(self.write_sample(100))))
