@@ -155,9 +155,7 @@ public:
         release(arrival_counters_);
     }
 
-    std::string name() const override {
-        return name_ + (traits_.hopper_kernels ? " GiB, hopper kernels)" : " GiB)");
-    }
+    std::string name() const override { return name_ + (traits_.hopper_kernels ? " GiB, hopper kernels)" : " GiB)"); }
 
     /// Turns off the Hopper kernels if they do not compute on this GPU what the portable ones do.
     void check_hopper_kernels() {
@@ -170,7 +168,8 @@ public:
         }
         if (mismatch.empty()) return;
         traits_.hopper_kernels = false;
-        std::fprintf(stderr, "warning: on this GPU, the Hopper kernels compute %s wrongly; portable kernels replace them\n",
+        std::fprintf(stderr,
+                     "warning: on this GPU, the Hopper kernels compute %s wrongly; portable kernels replace them\n",
                      mismatch.c_str());
     }
 
@@ -333,10 +332,8 @@ void give_back_scratch(void*) { current_device().scratch().give_back(); }
 cudaStream_t stream() { return current_device().stream(); }
 const GpuTraits& gpu_traits() { return current_device().traits(); }
 
-namespace {
-
-/// Returns the CUDA indices of the GPUs that can run this build. Sets found.ids and found.why_none.
-std::vector<int> find_usable(FoundGpus& found) {
+FoundGpus find_devices() {
+    FoundGpus found;
     int count = 0;
     const cudaError_t status = cudaGetDeviceCount(&count);
     if (status != cudaSuccess) (void)cudaGetLastError();
@@ -344,32 +341,22 @@ std::vector<int> find_usable(FoundGpus& found) {
                      : status == cudaErrorInsufficientDriver
                          ? "there is no NVIDIA driver, or one too old for this build"
                          : cudaGetErrorString(status);
-    std::vector<int> indices;
     for (int i = 0; status == cudaSuccess && i < count; ++i) {
         const cudaDeviceProp properties = properties_of(i);
         found.why_none = why_not(properties.name, capability_of(properties), RG_CUDA_ARCH);
-        if (!found.why_none.empty()) continue;
-        indices.push_back(i);
-        found.ids.emplace_back(properties.uuid.bytes, sizeof properties.uuid.bytes);
+        if (found.why_none.empty())
+            found.gpus.push_back({i, {properties.uuid.bytes, sizeof properties.uuid.bytes}, properties.name});
     }
-    return indices;
-}
-
-} // namespace
-
-FoundGpus find_devices() {
-    FoundGpus found;
-    find_usable(found);
     return found;
 }
 
 std::shared_ptr<Device> open_device(int index) {
-    FoundGpus found;
-    const std::vector<int> indices = find_usable(found);
-    RG_CHECK(!indices.empty(), "device cuda: ", found.why_none);
-    RG_CHECK(index >= 0 && size_t(index) < indices.size(), "device cuda: expected a GPU from 0 to ",
-             indices.size() - 1, ", got ", index);
-    auto device = std::make_shared<CudaDevice>(indices[size_t(index)]);
+    const FoundGpus found = find_devices();
+    RG_CHECK(!found.gpus.empty(), "device cuda: ", found.why_none);
+    bool known = false;
+    for (const FoundGpus::Gpu& gpu : found.gpus) known = known || gpu.index == index;
+    RG_CHECK(known, "device cuda: expected one of the GPUs ", found.list(), ", got ", index);
+    auto device = std::make_shared<CudaDevice>(index);
     device->check_hopper_kernels();
     return device;
 }

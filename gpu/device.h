@@ -1,4 +1,12 @@
-// Finds the GPUs of this machine and opens them as devices that run ops.
+// Finds the GPUs of this machine and opens them as devices that run ops. A program may use it as follows:
+//
+//     const gpu::FoundGpus found = gpu::find_devices();
+//     if (found.gpus.empty()) std::puts(found.why_none.c_str());
+//     const auto device = found.gpus.empty() ? nullptr : gpu::open_device(found.gpus[0].index);
+//     const Context context{.device = device.get()};
+//     const ContextScope scope(context); // from here on, ops run on the GPU, or without one on the CPU
+//
+// A training program does this itself (models/run/machine.h). CUDA_VISIBLE_DEVICES hides GPUs from both.
 #pragma once
 
 #include "ringgrad/core/device.h"
@@ -7,13 +15,26 @@ namespace rg::gpu {
 
 /// The GPUs that this build can use.
 struct FoundGpus {
-    std::vector<std::string> ids; // one per GPU, unique across machines
-    std::string why_none;         // if ids is empty, the reason, such as no driver, or no GPU that this build supports
+    struct Gpu {
+        int index;      // CUDA's number of the GPU, for open_device(); below those that this build cannot use count too
+        std::string id; // unique across machines
+        std::string name; // for people, such as "NVIDIA H200"
+    };
+    std::vector<Gpu> gpus;
+    std::string why_none; // if there are none, the reason, such as no driver, or no GPU that this build supports
+    /// Returns a list for messages, such as "0 (NVIDIA H200), 1 (NVIDIA H200)".
+    std::string list() const {
+        std::string text;
+        for (const Gpu& gpu : gpus)
+            text += (text.empty() ? "" : ", ") + std::to_string(gpu.index) + " (" + gpu.name + ")";
+        return text;
+    }
 };
 FoundGpus find_devices();
 
-/// Opens GPU `index` of find_devices() for this process. Several processes may share a GPU. Throws Error if there is no
-/// such GPU, or if CUDA reports an error. On several ranks, see Machine (models/run/machine.h), which gives each a GPU.
+/// Opens the GPU with this index of find_devices() for this process. Several processes may share a GPU. Throws Error if
+/// there is no such GPU, or if CUDA reports an error. On several ranks, see Machine (models/run/machine.h), which gives
+/// each a GPU.
 std::shared_ptr<Device> open_device(int index);
 
 /// The functions with which programs find and open GPUs. Tests replace these functions to supply their own devices.

@@ -103,7 +103,7 @@ private:
 /// One executor, which all ranks share.
 inline constexpr gpu::GpuFunctions kExecutorGpus{
     [] {
-        return gpu::FoundGpus{{"executor"}, {}};
+        return gpu::FoundGpus{{{0, "executor", "executor"}}, {}};
     },
     [](int) -> std::shared_ptr<Device> { return std::make_shared<ExecutorDevice>(); }};
 

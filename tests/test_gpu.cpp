@@ -39,11 +39,11 @@ std::vector<Tensor> run_there(const OpCase& c, std::span<const Tensor> host_inpu
 /// Returns the first GPU. If there is none, prints the reason and returns null.
 std::shared_ptr<Device> first_gpu() {
     const gpu::FoundGpus found = gpu::find_devices();
-    if (found.ids.empty()) {
+    if (found.gpus.empty()) {
         MESSAGE("skipped: ", found.why_none);
         return nullptr;
     }
-    std::shared_ptr<Device> device = gpu::open_device(0);
+    std::shared_ptr<Device> device = gpu::open_device(found.gpus[0].index);
     MESSAGE(device->name());
     return device;
 }

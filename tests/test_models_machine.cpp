@@ -17,19 +17,59 @@ using namespace rg;
 
 namespace {
 
-/// Returns the description of the machine that a program on one rank prints at its start.
-std::string machine_text(const std::vector<const char*>& arguments) {
-    MachineOptions settings;
-    Options options("test", "");
-    settings.declare(options);
-    REQUIRE(options.parse(int(arguments.size()), arguments.data()));
-    std::string text;
-    par::run_threads(1, [&](par::Link& link) {
-        par::Group group(link);
-        text = Machine(settings, options, group).text();
-    });
-    return text;
+/// What a program finds out on the machine of each rank.
+struct OnRanks {
+    std::vector<std::string> texts, devices; // the description that it prints at its start; the name of the device
+    std::vector<int> firsts;                 // Workers::first
+};
+/// Runs a program on some ranks. Each `per_node` consecutive ones form a node; 0: all do. Sets `on_node` to the index of
+/// the node on each rank's thread.
+thread_local int on_node = 0;
+OnRanks machines(int ranks, const std::vector<const char*>& arguments, int per_node = 0) {
+    OnRanks found{std::vector<std::string>(size_t(ranks)), std::vector<std::string>(size_t(ranks)),
+                  std::vector<int>(size_t(ranks))};
+    par::run_threads(
+        ranks,
+        [&](par::Link& link) {
+            MachineOptions settings;
+            Options options("test", "");
+            settings.declare(options);
+            (void)options.parse(int(arguments.size()), arguments.data());
+            on_node = per_node ? link.rank() / per_node : 0;
+            par::Group group(link);
+            const Machine machine(settings, options, group);
+            const auto rank = size_t(link.rank());
+            found.texts[rank] = machine.text();
+            found.devices[rank] = machine.device() ? machine.device()->name() : "";
+            found.firsts[rank] = machine.workers().first;
+        },
+        per_node);
+    return found;
 }
+/// Returns the description of the machine that a program on one rank prints at its start.
+std::string machine_text(const std::vector<const char*>& arguments) { return machines(1, arguments).texts[0]; }
+
+/// A device with the number of its GPU in its name.
+struct NumberedDevice final : ExecutorDevice {
+    explicit NumberedDevice(int index_) : index(index_) {}
+    std::string name() const override { return cat("GPU ", index); }
+    int index;
+};
+std::shared_ptr<Device> open_numbered(int index) { return std::make_shared<NumberedDevice>(index); }
+/// Each node has GPUs 0, 2 and 3: this build has no code for GPU 1.
+constexpr gpu::GpuFunctions kThreeGpus{
+    [] {
+        gpu::FoundGpus found;
+        for (const int index : {0, 2, 3}) found.gpus.push_back({index, cat(on_node, "/", index), "H200"});
+        return found;
+    },
+    open_numbered};
+/// Only node 0 has a GPU.
+constexpr gpu::GpuFunctions kGpuOnNode0{
+    [] {
+        return on_node == 0 ? gpu::FoundGpus{{{0, "0/0", "H200"}}, {}} : gpu::FoundGpus{{}, "there is no GPU"};
+    },
+    open_numbered};
 
 } // namespace
 
@@ -227,6 +267,64 @@ TEST_SUITE("models") {
         CHECK(machine_text({"test", "--precision", "fp32-strict", "--device", "cpu"}).ends_with("fp32-strict"));
     }
 
+    TEST_CASE("machine: the ranks of a node take its GPUs in turn, or those that the options name, in their order") {
+        const GpusInPlace three(kThreeGpus);
+        using Names = std::vector<std::string>;
+        CHECK(machines(3, {"test"}).devices == Names{"GPU 0", "GPU 2", "GPU 3"});
+        CHECK(machines(4, {"test"}, 2).devices == Names{"GPU 0", "GPU 2", "GPU 0", "GPU 2"});
+        CHECK(machines(2, {"test", "--gpus", "3,0"}).devices == Names{"GPU 3", "GPU 0"});
+        CHECK(machines(1, {"test", "--device", "cuda:2"}).devices == Names{"GPU 2"});
+        CHECK(machine_text({"test", "--gpus", "2", "--threads", "1"}) == "GPU 2, 1 thread x 1 rank, fp32");
+        for (const char* const wrong : {"1", "4", "0,0", "0,", "", "0-2", "x"}) {
+            CAPTURE(wrong);
+            CHECK_THROWS_WITH_AS(machine_text({"test", "--gpus", wrong}),
+                                 doctest::Contains("the GPUs are 0 (H200), 2 (H200), 3 (H200)"), Error);
+        }
+        CHECK_THROWS_WITH_AS(machine_text({"test", "--device", "cuda:1"}),
+                             "--device cuda:N: expected numbers of this node's GPUs, each once, got \"1\"; the GPUs are "
+                             "0 (H200), 2 (H200), 3 (H200)",
+                             Error);
+        CHECK_THROWS_WITH_AS(machine_text({"test", "--device", "gpu"}), doctest::Contains("cuda:N for GPU N, got gpu"),
+                             Error);
+        for (const char* const device : {"cpu", "cuda:0"})
+            CHECK_THROWS_WITH_AS(machine_text({"test", "--device", device, "--gpus", "0"}),
+                                 doctest::Contains("omit one of the two options"), Error);
+        CHECK(machine_text({"test", "--device", "cpu"}).starts_with("cpu ("));
+    }
+
+    TEST_CASE("machine: ranks without a GPU of their own are idle") {
+        {
+            const GpusInPlace three(kThreeGpus);
+            const OnRanks five = machines(5, {"test", "--threads", "1"});
+            CHECK(five.firsts == std::vector{0, 1, 2, 3, 3}); // 3 means none
+            CHECK(five.texts[0] == "GPU 0, 1 thread x 5 ranks on 3 GPUs (2 idle, without a GPU of their own), fp32");
+            const OnRanks one = machines(2, {"test", "--threads", "1", "--device", "cuda:2"});
+            CHECK(one.firsts == std::vector{0, 1});
+            CHECK(one.texts[0] == "GPU 2, 1 thread x 2 ranks on 1 GPU (1 idle, without a GPU of their own), fp32");
+            const OnRanks sharing = machines(5, {"test", "--threads", "1", "--spare-ranks", "share"});
+            CHECK(sharing.firsts == std::vector{0, 1, 2, 3, 4});
+            CHECK(sharing.texts[0] == "GPU 0, 1 thread x 5 ranks on 3 GPUs (2 share), fp32");
+        }
+        const GpusInPlace mixed(kGpuOnNode0);
+        for (const char* const use : {"idle", "share"}) { // ranks on a node without GPUs cannot share one
+            const OnRanks three =
+                machines(3, {"test", "--threads", "1", "--precision", "auto", "--spare-ranks", use}, 1);
+            CHECK(three.firsts == std::vector{0, 1, 1});
+            CHECK(three.devices == std::vector<std::string>{"GPU 0", "", ""});
+            CHECK(three.texts[0] == "GPU 0, 1 thread x 3 ranks on 1 GPU (2 idle, without a GPU of their own), bf16");
+            CHECK(three.texts[1].starts_with("GPUs of other nodes, since on this one there is no GPU, 1 thread"));
+            CHECK(three.texts[1].ends_with("bf16"));
+        }
+        CHECK(machines(2, {"test", "--gpus", "0"}, 1).devices[0] == "GPU 0");
+        CHECK_THROWS_WITH_AS(machines(2, {"test", "--gpus", "1"}, 1), doctest::Contains("the GPUs are 0 (H200)"), Error);
+        const GpusInPlace none({[] {
+                                    return gpu::FoundGpus{{}, "there is no GPU"};
+                                },
+                                open_numbered});
+        CHECK_THROWS_WITH_AS(machine_text({"test", "--gpus", "0"}),
+                             "--gpus: expected GPUs, got none, since there is no GPU; omit --gpus", Error);
+    }
+
     TEST_CASE("workers: ranks beyond the number of GPUs share them, or take no images") {
         // Two machines with three ranks each have two GPUs and one.
         const std::vector<std::string> gpus = {"a", "b", "a", "c", "c", "c"};
@@ -236,6 +334,8 @@ TEST_SUITE("models") {
             CAPTURE(rank);
             const Workers sharing = workers_of(gpus, order, rank, false), some = workers_of(gpus, order, rank, true);
             CHECK(sharing.gpus == 3);
+            CHECK(sharing.idle == 0);
+            CHECK(some.idle == 3);
             CHECK(sharing.count == 6);
             CHECK(sharing.first == rank);
             CHECK(some.gpus == 3);

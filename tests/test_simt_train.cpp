@@ -1,5 +1,5 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
-// on two that share a GPU, and on two of which one idles.
+// on two that share a GPU, and on two of which one is idle, with a GPU on its node or without.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/digits.h"
@@ -25,17 +25,24 @@ struct Losses final : Trial {
     std::vector<double> of_steps;
 };
 
+thread_local int this_rank = 0;
+
+/// `per_node`: see ThreadWorld.
 std::vector<double> train(const Program& program, int ranks, const std::vector<std::string>& own,
-                          const std::vector<std::string>& more) {
+                          const std::vector<std::string>& more, int per_node = 0) {
     TempDir folder;
     std::vector<std::string> args = {"--steps", "2", "--batch-size", "2", "--threads", "1", "--runs", folder.path()};
     args.insert(args.end(), own.begin(), own.end());
     args.insert(args.end(), more.begin(), more.end());
     std::vector<Losses> trials(static_cast<size_t>(ranks));
-    par::run_threads(ranks, [&](par::Link& link) {
-        par::Group group(link);
-        CHECK(program.run(group, args, trials[size_t(link.rank())]) == 0);
-    });
+    par::run_threads(
+        ranks,
+        [&](par::Link& link) {
+            this_rank = link.rank();
+            par::Group group(link);
+            CHECK(program.run(group, args, trials[size_t(link.rank())]) == 0);
+        },
+        per_node);
     return trials[0].of_steps;
 }
 
@@ -55,6 +62,19 @@ TEST_SUITE("simt") {
             REQUIRE(gpu.size() == 2);
             for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(3e-4));
         }
+    }
+
+    TEST_CASE("train_cifar: a rank on a node without GPUs is idle, and may be the one that saves the model") {
+        const GpusInPlace on_rank_1({[] {
+                                         return this_rank == 1 ? kExecutorGpus.find() : gpu::FoundGpus{{}, "none"};
+                                     },
+                                     kExecutorGpus.open});
+        const std::vector<std::string> own = {"--width", "4", "--depth", "1", "--lr", "0.01"};
+        const std::vector<double> cpu = train(train_cifar, 1, own, {"--device", "cpu"});
+        const std::vector<double> gpu = train(train_cifar, 2, own, {}, 1);
+        REQUIRE(cpu.size() == 2);
+        REQUIRE(gpu.size() == 2);
+        for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(3e-4));
     }
 
     TEST_CASE("train_cifar: on a GPU a residual network trains as on the CPU") {

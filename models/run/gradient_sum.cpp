@@ -27,16 +27,18 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
       algorithm_(algorithm),
       wire_(wire),
       alone_(group.size() == 1 && group.most_workers() == 1),
-      overlap_(overlap && group.size() > 1 && !parameters.gradients().device()) {
+      overlap_(overlap && group.size() > 1) {
     if (alone_) return;
     const Tensor& gradients = parameters.gradients();
     const bool on_device = gradients.device();
+    some_on_device_ = !group.all(!on_device, "gradients on devices");
+    overlap_ = overlap_ && !some_on_device_;
     stride_ = size_t(gradients.numel());
     const size_t bytes = size_t(group.most_workers()) * size_t(parameters.gradient_bytes());
     std::byte* const memory = group.memory(bytes, "gradients").data();
     memory_ = {reinterpret_cast<float*>(memory), size_t(gradients.numel())};
     if (!on_device) parameters.place_gradients(memory);
-    if (!overlap_ && !on_device) return;
+    if (!overlap_ && !some_on_device_) return;
     const int64_t min_size = std::max(kBucketBytes / 4, (gradients.numel() + kMaxBuckets - 1) / kMaxBuckets);
     const int64_t size = (min_size + 15) / 16 * 16; // whole cache lines of 64 bytes
     for (int64_t begin = 0; begin < gradients.numel(); begin += size)
@@ -108,7 +110,11 @@ void GradientSum::finish() {
         return;
     }
     parameters_.gradients().note_write();
-    if (!last_steps_known_) return sum({0, int64_t(memory_.size()), 0, "gradients"}); // no bucket has started
+    if (buckets_.empty()) return sum({0, int64_t(memory_.size()), 0, "gradients"});
+    if (!overlap_ || !last_steps_known_) { // no bucket has started
+        for (const Bucket& bucket : buckets_) sum(bucket);
+        return;
+    }
     std::unique_lock lock(mutex_);
     ready_ = buckets_.size();
     changed_.notify_all();

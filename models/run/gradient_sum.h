@@ -38,10 +38,11 @@ public:
     /// Collective. Call it after Parameters::allocate(), and before any code keeps a plan or a tensor of the gradients:
     /// on the CPU with several ranks or workers, it moves the gradients into Group::memory(). The group, the
     /// parameters and the device of the gradients must outlive this. `algorithm` and `wire` apply only if every rank
-    /// has one worker. `overlap` applies on the CPU alone. Without it, finish() sums gradients in host memory all at
-    /// once, on the caller's thread. `overlap` must be false if the ranks exchange anything else during backward, such
-    /// as batch statistics. It should be false if all ranks share memory: with 4 ranks on 2 cores, the thread costs
-    /// 1/10 of the step's time, but the sum itself only 1/300 of it.
+    /// has one worker. `overlap` applies if no rank has its gradients on a device. Without it, finish() sums gradients
+    /// in host memory on the caller's thread: all at once, or if other ranks have theirs on devices, by bucket as these
+    /// do. `overlap` must be false if the ranks exchange anything else during backward, such as batch statistics. It
+    /// should be false if all ranks share memory: with 4 ranks on 2 cores, the thread costs 1/10 of the step's time,
+    /// but the sum itself only 1/300 of it.
     GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap,
                 par::Wire wire = par::Wire::full);
     ~GradientSum();
@@ -62,6 +63,8 @@ public:
     /// throws its error.
     void finish();
 
+    /// Returns true if the gradients of any rank are on a device. Always false for a single worker in all.
+    bool some_on_device() const { return some_on_device_; }
     /// Returns a text that says after which step the gradients or their buckets are summed. Returns "" if there is a
     /// single worker in all.
     std::string table(const Plan& plan) const;
@@ -80,7 +83,8 @@ private:
     const Parameters& parameters_;
     par::Algorithm algorithm_;
     par::Wire wire_;
-    bool alone_, overlap_; // alone_: there is a single worker in all; overlap_: thread_ sums the buckets
+    bool alone_, overlap_;        // alone_: there is a single worker in all; overlap_: thread_ sums the buckets
+    bool some_on_device_ = false; // true if the gradients of any rank are on a device
     // memory_: the gradients of this rank's last worker. Copy i of keep() (i = 1, 2, ...) begins i * stride_ values
     // after memory_.data(). kept_: number of copies in this training step.
     std::span<float> memory_;

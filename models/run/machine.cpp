@@ -3,6 +3,7 @@
 
 #include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/core/text.h"
 #include "ringgrad/gpu/device.h"
 #include "ringgrad/par/verify.h"
 
@@ -20,13 +21,38 @@ int64_t threads_of(MachineOptions& settings, const Options& options, par::Group&
     return settings.threads;
 }
 
+/// Returns the GPUs that the ranks of this node take in turn: those that --gpus or --device names, else all. Without
+/// any GPU, returns none.
+std::vector<gpu::FoundGpus::Gpu> chosen_gpus(const MachineOptions& settings, const gpu::FoundGpus& found) {
+    const bool one = settings.device.starts_with("cuda:"), all = settings.gpus == "all";
+    RG_CHECK(settings.device == "auto" || settings.device == "cpu" || settings.device == "cuda" || one,
+             "--device: expected auto, cpu, cuda, or cuda:N for GPU N, got ", settings.device);
+    RG_CHECK(all || (settings.device != "cpu" && !one), "--gpus: expected --device auto or cuda, got --device ",
+             settings.device, "; omit one of the two options");
+    if (found.gpus.empty() || (all && !one)) return found.gpus;
+    std::vector<gpu::FoundGpus::Gpu> chosen;
+    for (const std::string& text : split(one ? settings.device.substr(5) : settings.gpus, ',')) {
+        int index = 0;
+        const bool is_number = read_number(text, index);
+        const auto is_it = [&](const gpu::FoundGpus::Gpu& gpu) { return gpu.index == index; };
+        const auto gpu = std::find_if(found.gpus.begin(), found.gpus.end(), is_it);
+        RG_CHECK(is_number && gpu != found.gpus.end() && std::none_of(chosen.begin(), chosen.end(), is_it),
+                 one ? "--device cuda:N" : "--gpus", ": expected numbers of this node's GPUs, each once, got \"", text,
+                 "\"; the GPUs are ", found.list());
+        chosen.push_back(*gpu);
+    }
+    return chosen;
+}
+
 } // namespace
 
 void MachineOptions::declare_compute(Options& o) {
     o.group("Machine");
-    o.add("device", &device, "device to compute on; auto: GPU if every rank has one, else CPU")
-        .one_of({"auto", "cpu", "cuda"})
-        .also({"gpu", "gpus"});
+    o.add("device", &device,
+          "device to compute on: cpu; cuda: a GPU on every node; cuda:N: GPU N of every node; auto: GPUs if a node has "
+          "any, else CPUs")
+        .metavar("auto|cpu|cuda|cuda:N")
+        .also({"gpu"});
     o.add("precision", &precision,
           "number format of activations; auto: bf16 on GPUs and on CPUs that multiply bf16 faster (with AMX, or AMD's "
           "AVX512-BF16), else fp32; fp32-strict: fp32 without Winograd or sums of bf16 products, on CPUs alone")
@@ -40,8 +66,10 @@ void MachineOptions::declare_compute(Options& o) {
 
 void MachineOptions::declare(Options& o) {
     declare_compute(o);
+    o.add("gpus", &gpus, "numbers of the GPUs of each node that its ranks take in turn, such as 0,2; all: all of them")
+        .metavar("LIST");
     o.add("spare-ranks", &idle_spare_ranks, {{"share", false}, {"idle", true}},
-          "use of ranks beyond the number of GPUs; share: they share GPUs; idle: they take no images");
+          "use of ranks beyond the number of a node's GPUs; share: they share GPUs; idle: they take no images");
     o.add(
          "workers", &workers,
          "number of parts of a mini-batch, which the ranks share; with the same number, a training gives the same bits "
@@ -67,12 +95,14 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int
     Workers workers;
     std::vector<int> with_images;
     for (const int r : order) {
-        const bool is_first = !gpu_of_rank.empty() && std::find(gpu_of_rank.begin(), gpu_of_rank.begin() + r,
-                                                                gpu_of_rank[size_t(r)]) == gpu_of_rank.begin() + r;
+        const bool on_cpu = gpu_of_rank.empty(), has_gpu = !on_cpu && !gpu_of_rank[size_t(r)].empty();
+        const bool is_first = has_gpu && std::find(gpu_of_rank.begin(), gpu_of_rank.begin() + r,
+                                                   gpu_of_rank[size_t(r)]) == gpu_of_rank.begin() + r;
         workers.gpus += is_first;
-        if (is_first || !idle_spare_ranks) with_images.push_back(r);
+        if (on_cpu || is_first || (has_gpu && !idle_spare_ranks)) with_images.push_back(r);
     }
     const int parts = int(with_images.size());
+    workers.idle = int(order.size()) - parts;
     RG_CHECK(count == 0 || count >= parts, "--workers: expected at least one worker for each of ", parts,
              " ranks, got ", count, "; start fewer ranks, or use more workers");
     workers.first = workers.count = count ? int(count) : parts;
@@ -87,16 +117,22 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int
 
 Machine::Machine(MachineOptions& settings, const Options& options, par::Group& group)
     : options_(settings), threads_(int(threads_of(settings, options, group))) {
-    const gpu::FoundGpus available = settings.device == "cpu" ? gpu::FoundGpus{} : gpu::gpu_functions().find();
-    std::vector<std::string> gpu_of_rank;
-    if (settings.device == "cuda" && available.ids.empty()) gpu::gpu_functions().open(0); // throws with the reason
-    if (group.all(!available.ids.empty(), "device") && settings.device != "cpu") {
+    const gpu::FoundGpus found = settings.device == "cpu" ? gpu::FoundGpus{} : gpu::gpu_functions().find();
+    const std::vector<gpu::FoundGpus::Gpu> gpus = chosen_gpus(settings, found);
+    if (settings.device.starts_with("cuda") && gpus.empty()) gpu::gpu_functions().open(0); // throws with the reason
+    std::string id;
+    if (!gpus.empty()) {
         RG_CHECK(settings.precision != "fp32-strict",
                  "--precision: expected another precision than fp32-strict on a GPU, whose convolutions add three "
                  "products of bf16; use --precision fp32, or --device cpu");
-        const size_t gpu = size_t(group.local_rank()) % available.ids.size();
-        device_ = gpu::gpu_functions().open(int(gpu));
-        gpu_of_rank = group.allgather(available.ids[gpu], "GPUs");
+        const gpu::FoundGpus::Gpu& gpu = gpus[size_t(group.local_rank()) % gpus.size()];
+        device_ = gpu::gpu_functions().open(gpu.index);
+        id = gpu.id;
+    }
+    std::vector<std::string> gpu_of_rank = group.allgather(id, "GPUs");
+    if (std::all_of(gpu_of_rank.begin(), gpu_of_rank.end(), [](const std::string& of) { return of.empty(); })) {
+        RG_CHECK(settings.gpus == "all", "--gpus: expected GPUs, got none, since ", found.why_none, "; omit --gpus");
+        gpu_of_rank.clear();
     }
     if (settings.wire == par::Wire::bf16) {
         RG_CHECK(settings.allreduce == par::Algorithm::automatic || settings.allreduce == par::Algorithm::shared,
@@ -113,26 +149,29 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
         group.sum_in_order();
         order = group.order();
     }
-    workers_ = workers_of(gpu_of_rank, order, group.rank(), settings.idle_spare_ranks && device_, settings.workers);
+    workers_ = workers_of(gpu_of_rank, order, group.rank(), settings.idle_spare_ranks, settings.workers);
     if (settings.workers > 0) group.set_workers(workers_.of_rank);
-    if (!device_)
+    if (gpu_of_rank.empty())
         par::verify_same(group, "instruction set", {cpu::isa().name},
                          "set RG_ISA on all ranks to one that every CPU has, since instruction sets round differently");
-    const std::string precision = settings.precision != "auto"  ? settings.precision
-                                  : device_ || cpu::isa().tiles ? "bf16"
-                                                                : "fp32";
+    const std::string precision = settings.precision != "auto"            ? settings.precision
+                                  : workers_.gpus > 0 || cpu::isa().tiles ? "bf16"
+                                                                          : "fp32";
     if (precision == "bf16") activations_ = DType::bf16;
     const std::string note = *cpu::isa_note() ? cat("; ", cpu::isa_note()) : "";
-    const std::string reason = !available.ids.empty() ? "not every rank has a GPU" : available.why_none;
-    const std::string device =
-        device_ ? device_->name()
-                : cat("cpu (", cpu::isa().name, ")", note, settings.device == "auto" ? ", since " + reason : "");
+    const std::string device = device_             ? device_->name()
+                               : workers_.gpus > 0 ? cat("GPUs of other nodes, since on this one ", found.why_none)
+                                                   : cat("cpu (", cpu::isa().name, ")", note,
+                                                         settings.device == "auto" ? ", since " + found.why_none : "");
     text_ = cat(device, ", ", settings.threads, settings.threads == 1 ? " thread" : " threads", " x ", group.size(),
                 group.size() == 1 ? " rank" : " ranks");
     if (settings.workers > 0) text_ += cat(" for ", settings.workers, settings.workers == 1 ? " worker" : " workers");
-    if (const int spare = group.size() - workers_.gpus; device_ && group.size() > 1)
+    if (workers_.gpus > 0 && group.size() > 1) {
+        const int shared = group.size() - workers_.gpus - workers_.idle;
         text_ += cat(" on ", workers_.gpus, workers_.gpus == 1 ? " GPU" : " GPUs",
-                     spare == 0 ? "" : cat(" (", spare, settings.idle_spare_ranks ? " idle)" : " share)"));
+                     shared ? cat(" (", shared, " share)") : "",
+                     workers_.idle ? cat(" (", workers_.idle, " idle, without a GPU of their own)") : "");
+    }
     text_ += ", " + precision;
 }
 

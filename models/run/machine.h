@@ -1,6 +1,7 @@
 // Chooses the device, the threads and the precision of a training from its options and from the hardware.
 //
-// All ranks use the same kind of device: GPUs only if every rank has one. With the same options they use one precision.
+// If any rank has a GPU, only GPUs compute: the ranks that have none of their own take no images. With the same
+// options, all ranks use one precision.
 #pragma once
 
 #include "ringgrad/core/context.h"
@@ -16,24 +17,26 @@
 namespace rg {
 
 struct MachineOptions {
-    std::string device = "auto", precision = "fp32";
+    std::string device = "auto", gpus = "all", precision = "fp32";
     int64_t threads = 0;
     par::Algorithm allreduce = par::Algorithm::automatic;
     par::Wire wire = par::Wire::full;
     int64_t workers = 0; // 0: one for each rank that takes images
-    bool accelerate = true, idle_spare_ranks = false;
+    bool accelerate = true, idle_spare_ranks = true;
     /// declare() declares all options, declare_compute() only --device, --precision and --threads.
     void declare(Options& options);
     void declare_compute(Options& options);
 };
 
 /// The workers: a mini-batch is divided among them, and each rank computes the parts of some of them, one after
-/// another. All ranks take images, except on GPUs with --spare-ranks idle: there, only one rank per GPU does.
+/// another. On CPUs, all ranks take images. On GPUs, one rank per GPU does, and with --spare-ranks share all ranks that
+/// share a GPU do.
 struct Workers {
-    int gpus = 0;  // number of GPUs that the ranks use together
-    int count = 1; // number of workers of all ranks that take images
-    int first = 0; // index of this rank's first worker; `count` if it takes no images
-    int here = 1;  // number of this rank's workers; 1 if it takes no images
+    int gpus = 0;                  // number of GPUs that the ranks use together
+    int idle = 0;                  // number of ranks that take no images
+    int count = 1;                 // number of workers of all ranks that take images
+    int first = 0;                 // index of this rank's first worker; `count` if it takes no images
+    int here = 1;                  // number of this rank's workers; 1 if it takes no images
     std::vector<int> of_rank = {}; // `here` of each rank
     /// Returns `batch` times the number of GPUs, or `batch` if there are no GPUs.
     int64_t scaled(int64_t batch) const { return batch * std::max(1, gpus); }
@@ -43,18 +46,19 @@ struct Workers {
     }
 };
 /// Returns the workers of a job, as `rank` sees them. `order` has all ranks; workers are given to them in this order.
-/// `gpu_of_rank` has the ID of each rank's GPU, or is empty without GPUs. With `idle_spare_ranks`, which requires GPUs,
-/// only the lowest rank of each GPU takes images. `count` is the number of workers; 0: one for each rank that takes
-/// images. Throws Error if `count` is not 0, but less than the number of these ranks.
+/// `gpu_of_rank` has the ID of each rank's GPU, or "" for a rank that has none; it is empty if all ranks compute on
+/// CPUs. With `idle_spare_ranks`, only the lowest rank of each GPU takes images. `count` is the number of workers; 0:
+/// one for each rank that takes images. Throws Error if `count` is not 0, but less than the number of these ranks.
 Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int> order, int rank,
                    bool idle_spare_ranks, int64_t count = 0);
 
 class Machine {
 public:
     /// Collective. Sets the number of threads in `settings`, unless --threads gives one above 0. With --workers, calls
-    /// Group::sum_in_order() and Group::set_workers(). `settings` must outlive this. Throws Error for --device cuda
-    /// without a GPU, for fp32-strict on a GPU, if ranks on CPUs use different instruction sets, and if --wire or
-    /// --workers does not fit the other options or the number of ranks.
+    /// Group::sum_in_order() and Group::set_workers(). `settings` must outlive this. Throws Error for --device cuda on
+    /// a rank without a GPU, if --device or --gpus names a GPU that a node with GPUs lacks, for fp32-strict on a GPU,
+    /// if ranks on CPUs use different instruction sets, and if --wire or --workers does not fit the other options or
+    /// the number of ranks.
     Machine(MachineOptions& settings, const Options& options, par::Group& group);
     Machine(const Machine&) = delete;
     Machine& operator=(const Machine&) = delete;
@@ -62,12 +66,12 @@ public:
     /// Returns a context that refers to this object. The caller installs it with a ContextScope.
     Context context();
     const MachineOptions& options() const { return options_; }
-    /// Returns the device, or null for the CPU.
+    /// Returns this rank's GPU, or null for the CPU. With GPUs on other ranks, a rank without one is idle.
     Device* device() const { return device_.get(); }
     /// Returns the data type of a network's input images and activations.
     DType activations() const { return activations_; }
-    /// Returns the workers. A rank that takes no images still has a copy of the network on its GPU, and takes part in
-    /// all reductions.
+    /// Returns the workers. A rank that takes no images still has a copy of the network, and takes part in all
+    /// reductions.
     const Workers& workers() const { return workers_; }
     /// Returns a text for people, for example "cpu (avx512), 1 thread x 4 ranks, fp32".
     const std::string& text() const { return text_; }

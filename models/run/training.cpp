@@ -140,7 +140,10 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     const Schedule schedule = full_schedule();
     const auto make = [&] { return network_.make(task_of(data.train, uint64_t(data_options.seed))); };
     const int64_t bytes = parameter_bytes(make);
-    if (!machine.device()) check_parameter_memory(group, bytes, optimizer.buffers(), kMemoryAdvice);
+    RG_CHECK(
+        !sync_bn_ || machine.device() || machine.workers().gpus == 0,
+        "--sync-bn: expected a GPU on every node, got a node without one; start no ranks on it, or omit --sync-bn");
+    if (machine.workers().gpus == 0) check_parameter_memory(group, bytes, optimizer.buffers(), kMemoryAdvice);
     const std::unique_ptr<Network> network = make();
     Parameters& parameters = network->parameters;
     const data::Normalise normalise =
@@ -229,7 +232,7 @@ const Plan& Trainer::plan_ahead(Evaluation& evaluation) {
         const std::vector<int64_t> sizes = feed_.sizes();
         return replayed_step.plan(feed_.inputs(sizes.empty() ? 0 : sizes.front()), true);
     };
-    if (!parameters_.gradients().device())
+    if (!parameters_.gradients().device() && !gradient_sum.some_on_device())
         check_planned_memory(run_.group(), {&replayed_step, &evaluation.predict},
                              checkpoint_memory(parameters_.values().bytes(), std::ssize(optimizer_.state())), plan,
                              kMemoryAdvice);

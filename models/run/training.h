@@ -11,7 +11,7 @@
 // gradient and the loss of the mini-batch are sums over the workers of f times the worker's value. Batch norm's running
 // mean is such a sum too. Its running variance also contains the differences between the workers' means
 // (par/aggregate.h). All ranks then apply the same update. A rank is one worker, or with --workers several, one after
-// another, or none, if it is idle by --spare-ranks. The order of the images in an epoch does not depend on the number
+// another, or none, if it is idle for want of a GPU. The order of the images in an epoch does not depend on the number
 // of ranks.
 //
 // training.cpp reads from top to bottom: the run, its epochs, the step, and the part of the step that is replayed. For

@@ -237,6 +237,10 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
     else if (!settings_.init.empty())
         load_state_dict(parameters, load_tensors(settings_.init), names_in(settings_.init_skip));
     verify_state("every rank needs the same files for --init and --resume");
+    const std::vector<std::string> devices = group_.allgather(parameters.values().device() ? "gpu" : "cpu", "devices");
+    if (std::ranges::count(devices, "cpu") > 0)
+        if (const auto gpu = std::ranges::find(devices, "gpu"); gpu != devices.end())
+            first_gpu_rank_ = int(gpu - devices.begin());
     guard_.emplace(settings_.on_nan, parameters, optimizer, position_);
 }
 
@@ -258,9 +262,22 @@ void TrainingRun::verify_state(const std::string& hint) const {
     par::verify_same(group_, "state of the training", parts, hint);
 }
 
+/// Collective. Gives the ranks without a GPU, which are idle, the state of a rank with one: CPUs round differently, so
+/// that their own state differs a little.
+void TrainingRun::copy_to_cpu_ranks() const {
+    std::vector<Tensor> state{parameters_->values(), parameters_->state()};
+    for (const auto& [name, value] : optimizer_) state.push_back(value);
+    for (const Tensor& value : state) {
+        const Tensor host = value.to_host();
+        group_.broadcast({host.bytes_data(), size_t(host.bytes())}, first_gpu_rank_, "state of the training");
+        host.note_write();
+    }
+}
+
 /// Collective. No file must hold values that are not finite, or those of ranks that differ: a run that was resumed from
 /// it would end without an error.
 void TrainingRun::check_before_save() const {
+    if (first_gpu_rank_ >= 0) copy_to_cpu_ranks();
     verify_state("they have computed different values, so test the memory of both; saved files are unchanged");
     guard_->check_values();
 }

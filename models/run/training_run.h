@@ -203,6 +203,7 @@ public:
 private:
     void verify_state(const std::string& hint) const;
     void check_before_save() const;
+    void copy_to_cpu_ranks() const;
     void write_model(std::string (RunFolder::*path)() const);
     void apply_patience();
     void fail(const std::string& why);
@@ -225,6 +226,7 @@ private:
     std::optional<EventFile> events_;
     std::optional<Progress> progress_;
     std::optional<NanGuard> guard_;
+    int first_gpu_rank_ = -1; // lowest rank with a GPU, if other ranks have none; else -1
     Parameters* parameters_ = nullptr;
     const Task* task_ = nullptr;
     OptimizerState optimizer_;

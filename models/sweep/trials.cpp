@@ -187,7 +187,7 @@ void check_machine(par::Group& group, const Json& trial) {
     MachineOptions settings;
     Options options("", "");
     settings.declare(options);
-    for (const char* name : {"device", "precision"}) options.set(name, trial.at(name).as_string());
+    for (const char* name : {"device", "gpus", "precision"}) options.set(name, trial.at(name).as_string());
     const Machine machine(settings, options, group);
 }
 
@@ -216,7 +216,7 @@ void check_trials(par::Group& group, const std::string& name, Trials& trials, co
             for (const char* option : names) key += cat(option, " ", options[i].at(option).dump(), "\n");
             return checked.insert(key).second;
         };
-        if (is_new({"device", "precision"})) check_machine(group, options[i]);
+        if (is_new({"device", "gpus", "precision"})) check_machine(group, options[i]);
         const std::string& init = options[i].at("init").as_string();
         if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // most resumed trials need none
         if (!is_new({"data", "test-data", "size", "validation", "skip-other-images", "label-from"})) continue;

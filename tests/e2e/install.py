@@ -29,6 +29,22 @@ DOCUMENTS = ["LICENSE", "API.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md"
              "models/run/clusters.md", "tools/pictures/report.png"]
 PAGE = ["base.js", "chart.js", "join.py", "page.html", "page.js", "parts.js", "settings.js", "style.css", "table.js"]
 
+# A program of one's own that chooses a GPU, or the CPU if there is none.
+GPU_PROGRAM = """#include "ringgrad/core/context.h"
+#include "ringgrad/core/ops.h"
+#include "ringgrad/core/tensor.h"
+#include "ringgrad/gpu/device.h"
+#include <cstdio>
+int main() {
+    const rg::gpu::FoundGpus found = rg::gpu::find_devices();
+    const auto device = found.gpus.empty() ? nullptr : rg::gpu::open_device(found.gpus[0].index);
+    const rg::Context context{.device = device.get()};
+    const rg::ContextScope scope(context);
+    const rg::Tensor sum = rg::add(rg::Tensor::zeros({2}), rg::Tensor::zeros({2})).to_host();
+    std::printf("%zu %g %s\\n", found.gpus.size(), double(sum.data<float>()[1]), found.why_none.c_str());
+}
+"""
+
 # A program that has a file with the same name as one of ringgrad's.
 OWN_HEADER = "#pragma once\ninline int own_number() { return 42; }\n"
 OWN_PROGRAM = """#include "core/json.h"
@@ -94,7 +110,7 @@ class InstallTest(job.JobTest):
     def test_headers(self):
         include = self.prefix / "include"
         headers = sorted(str(path.relative_to(include)) for path in include.rglob("*") if path.is_file())
-        internal = [name for name in headers if re.search(r"_isa|\.cpp$|\.cuh$|^ringgrad/(gpu|tests)/", name)]
+        internal = [name for name in headers if re.search(r"_isa|\.cpp$|\.cuh$|^ringgrad/(gpu/(?!device\.h)|tests/)", name)]
         self.assertEqual(internal, [])
         programs = [*(ROOT / "models").glob("*.cpp"), *(ROOT / "models" / "examples").iterdir()]
         for program in programs:  # a user's program may include what ours do
@@ -122,6 +138,12 @@ class InstallTest(job.JobTest):
                      PKG_CONFIG_PATH=str(self.pc.parent), **compiler)
         self.succeed(["cmake", "--build", str(self.folder / "built")])
         self.succeed([str(self.folder / "built" / "net")])
+
+    def test_choice_of_a_gpu(self):
+        source = self.folder / "gpu.cpp"
+        source.write_text(GPU_PROGRAM)
+        out = self.succeed([str(self.compile(COMPILERS[0], source, "gpu"))], CUDA_VISIBLE_DEVICES="")
+        self.assertRegex(out, "^0 0 (this build has no CUDA|there is no .*)\n$")
 
     def test_bindings(self):
         run = self.train(1, "tiny", *job.TINY, "--steps", "1")
