@@ -11,7 +11,6 @@
 #include "ringgrad/core/tape.h"
 #include "ringgrad/core/version.h"
 #include "ringgrad/data/loader.h"
-#include "ringgrad/models/run/data_parallel.h"
 #include "ringgrad/models/run/gradient_sum.h"
 #include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/optimizer.h"
