@@ -6,6 +6,7 @@
 #include "ringgrad/gpu/norm.cuh"
 #include "ringgrad/gpu/octets.cuh"
 #include "ringgrad/gpu/reduce.cuh"
+#include "ringgrad/gpu/scratch.cuh"
 
 #include <algorithm>
 
@@ -307,35 +308,104 @@ struct AverageUpdate {
     __device__ void operator()(int64_t i) const { average[i] += part * (p[i] - average[i]); }
 };
 
-/// Stores NaN for an image whose index is outside of the data set.
-template <class T>
-struct Augment {
-    const uint8_t* images;
-    const int *indices, *views;
-    const float* statistics;
-    T* y;
+/// The images of a set, and the window that a view shows of each.
+struct Images {
+    const uint8_t* bytes;
     int64_t count;
     int height, width, channels, window_height, window_width;
     bool reflect;
 
-    __device__ float normalised(int64_t i) const {
-        const int64_t n = i / (window_height * window_width * channels);
-        const int within = int(i - n * (window_height * window_width * channels)), c = within % channels,
-                  pixel = within / channels, row = pixel / window_width, column = pixel % window_width;
-        if (indices[n] < 0 || indices[n] >= count) return NAN;
-        const View view = view_at(views, n);
+    __device__ int pixels() const { return window_height * window_width; }
+    /// Returns the byte of a channel that a view of image `index` shows in a pixel of the window.
+    __device__ uint8_t byte(int index, const View& view, int row, int column, int c) const {
         const Neighbours at_y = neighbours(view.y(row, column), height, reflect),
                          at_x = neighbours(view.x(row, column), width, reflect);
         const auto byte_at = [&](int64_t y, int64_t x) {
-            return images[((int64_t(indices[n]) * height + y) * width + x) * channels + c];
+            return bytes[((int64_t(index) * height + y) * width + x) * channels + c];
         };
-        int byte = 0;
-        if (!at_y.outside && !at_x.outside)
-            byte = bilinear(at_y, at_x, byte_at(at_y.first, at_x.first), byte_at(at_y.first, at_x.second),
-                            byte_at(at_y.second, at_x.first), byte_at(at_y.second, at_x.second));
-        return (float(byte) / 255.0f - statistics[c]) / statistics[channels + c];
+        if (at_y.outside || at_x.outside) return 0;
+        return bilinear(at_y, at_x, byte_at(at_y.first, at_x.first), byte_at(at_y.first, at_x.second),
+                        byte_at(at_y.second, at_x.first), byte_at(at_y.second, at_x.second));
+    }
+    __device__ void pixel(int index, const View& view, int row, int column, uint8_t* pixel) const {
+        for (int c = 0; c < channels; ++c) pixel[c] = byte(index, view, row, column, c);
+    }
+};
+
+/// Writes views that consist of positions. Stores NaN for an image whose index is outside of the data set.
+template <class T>
+struct Augment {
+    Images images;
+    const int *indices, *views;
+    const float* statistics;
+    T* y;
+
+    __device__ float normalised(int64_t i) const {
+        const int64_t n = i / (images.pixels() * images.channels);
+        const int within = int(i - n * (images.pixels() * images.channels)), c = within % images.channels,
+                  pixel = within / images.channels, row = pixel / images.window_width,
+                  column = pixel % images.window_width;
+        if (indices[n] < 0 || indices[n] >= images.count) return NAN;
+        const int byte = images.byte(indices[n], view_at(views, n, true), row, column, c);
+        return (float(byte) / 255.0f - statistics[c]) / statistics[images.channels + c];
     }
     __device__ void operator()(int64_t i) const { store(y + i, normalised(i)); }
+};
+
+/// Stores the mean grey of each view that recolour() needs. Block i works on view i.
+__global__ void __launch_bounds__(kThreads)
+    augment_mean_grey_kernel(Images images, const int* indices, const int* views, int* means) {
+    const int64_t n = blockIdx.x;
+    const View view = view_at(views, n, false);
+    const int index = indices[n];
+    double sum = 0; // of integers, so it is exact in any order
+    if (view.contrast != kFactor && index >= 0 && index < images.count)
+        for (int i = int(threadIdx.x); i < images.pixels(); i += kThreads) {
+            uint8_t pixel[kMaxImageChannels];
+            images.pixel(index, view, i / images.window_width, i % images.window_width, pixel);
+            brighten(view, images.channels, pixel);
+            sum += double(grey_of(pixel, images.channels));
+        }
+    sum = block_sum(sum);
+    if (threadIdx.x == 0) means[n] = int(rounded_mean(int64_t(sum), images.pixels()));
+}
+
+/// Writes all channels of a pixel of a whole view, or of a pair of them. Stores NaN for an image whose index is outside
+/// of the data set.
+template <class T>
+struct AugmentWhole {
+    Images images;
+    const int *indices, *views, *means;
+    const float* statistics;
+    T* y;
+    int images_each; // 1, or 2 if they are mixed
+
+    /// Sets the pixel of view k, or returns false if its image does not exist.
+    __device__ bool pixel(int64_t k, const View& view, int row, int column, uint8_t* pixel) const {
+        if (indices[k] < 0 || indices[k] >= images.count) return false;
+        images.pixel(indices[k], view, row, column, pixel);
+        if (view.recolours()) recolour(view, means[k], images.channels, pixel);
+        return true;
+    }
+    __device__ void operator()(int64_t i) const {
+        const int64_t n = i / images.pixels();
+        const int within = int(i - n * images.pixels()), row = within / images.window_width,
+                  column = within % images.window_width;
+        const View view = view_at(views, n * images_each, false);
+        uint8_t bytes[kMaxImageChannels], others[kMaxImageChannels];
+        bool known = pixel(n * images_each, view, row, column, bytes);
+        if (images_each == 2) {
+            const int64_t k = 2 * n + 1;
+            known = pixel(k, view_at(views, k, false), row, column, others) && known;
+            if (known && view.mixed.has(row, column))
+                for (int c = 0; c < images.channels; ++c) bytes[c] = blended(bytes[c], others[c], view.mixed_share);
+        }
+        for (int c = 0; c < images.channels; ++c) {
+            float value = (float(bytes[c]) / 255.0f - statistics[c]) / statistics[images.channels + c];
+            if (view.erased.has(row, column)) value = 0;
+            store(y + i * images.channels + c, known ? value : NAN);
+        }
+    }
 };
 
 constexpr int kSearchBlocks = 1024;
@@ -592,14 +662,24 @@ void average_update(const Call& call) {
 
 void augment(const Call& call) {
     using O = AugmentOp;
-    const Tensor &images = call.in[O::images], &y = call.out[0];
+    const Tensor &set = call.in[O::images], &y = call.out[0];
+    const Images images{pointer<uint8_t>(set),  set.extent(0),    int(set.extent(1)), int(set.extent(2)),
+                        int(set.extent(3)),     int(y.extent(1)), int(y.extent(2)),   call.attrs.as<O>().window.reflect};
+    const int *const indices = pointer<int>(call.in[O::indices]), *const views = pointer<int>(call.in[O::views]);
+    const float* const statistics = pointer<float>(call.in[O::statistics]);
+    const bool positions_only = call.in[O::views].extent(1) == kPositionNumbers;
+    const int64_t count = call.in[O::indices].numel();
+    const Scratch<int> means(positions_only ? 0 : size_t(count));
+    if (!positions_only && count > 0)
+        RG_LAUNCH(augment_mean_grey_kernel, unsigned(count), kThreads, 0, stream(), images, indices, views, means);
     with_stored(y, [&](auto t) {
         using T = decltype(t);
-        elementwise(y.numel(),
-                    Augment<T>{pointer<uint8_t>(images), pointer<int>(call.in[O::indices]),
-                               pointer<int>(call.in[O::views]), pointer<float>(call.in[O::statistics]), pointer<T>(y),
-                               images.extent(0), int(images.extent(1)), int(images.extent(2)), int(images.extent(3)),
-                               int(y.extent(1)), int(y.extent(2)), call.attrs.as<O>().window.reflect});
+        if (positions_only)
+            elementwise(y.numel(), Augment<T>{images, indices, views, statistics, pointer<T>(y)});
+        else
+            elementwise(y.extent(0) * y.extent(1) * y.extent(2),
+                        AugmentWhole<T>{images, indices, views, means, statistics, pointer<T>(y),
+                                        call.in[O::indices].shape().rank()});
     });
 }
 

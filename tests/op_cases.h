@@ -30,7 +30,7 @@ enum class Draw : uint8_t {
     positions,      // u8: random positions in a pooling window
     bytes,          // u8: random bytes
     indices,        // i32: random indices of samples of input 0
-    views,          // i32 [n 6]: views of input 0: shifts and flips, rotations, and ones far outside
+    views,          // i32 [n 6], [n 18] or [n 36]: views of input 0: shifts and flips, rotations, and ones far outside
     damaged,        // the largest float with both signs; in the last quarter also some NaN and infinities
     seed,           // i32 [2]: random bits
     fractions,      // in [0, 1], many of them 0 or 1
@@ -654,13 +654,14 @@ inline void add_views(std::vector<OpCase>& cases) {
                                                      {2, 4, 5, 3, 0, 4, 5}})
         for (bool reflect : {false, true})
             for (DType to : {DType::f32, DType::bf16})
-                cases.push_back({op::augment,
-                                 {{{v.of, v.h, v.w, v.c}, Draw::bytes},
-                                  {{v.n}, Draw::indices},
-                                  {{v.n, kViewNumbers}, Draw::views},
-                                  {{2, v.c}, Draw::statistics}},
-                                 AugmentOp{{v.height, v.width, reflect, to}},
-                                 to == DType::f32 ? kRounded : kNarrow});
+                for (int64_t numbers : {kPositionNumbers, kViewNumbers, 2 * kViewNumbers})
+                    cases.push_back({op::augment,
+                                     {{{v.of, v.h, v.w, v.c}, Draw::bytes},
+                                      {numbers > kViewNumbers ? Shape{v.n, 2} : Shape{v.n}, Draw::indices},
+                                      {{v.n, numbers}, Draw::views},
+                                      {{2, v.c}, Draw::statistics}},
+                                     AugmentOp{{v.height, v.width, reflect, to}},
+                                     to == DType::f32 ? kRounded : kNarrow});
 }
 
 inline void add_casts(std::vector<OpCase>& cases) {

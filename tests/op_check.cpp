@@ -118,7 +118,13 @@ Tensor draw_views(const OpCase& c, const Input& input, Rng random) {
         first = (draw(-2, std::max<int64_t>(0, extent - size) + 3) + int32_t(flip ? size - 1 : 0)) * int32_t(kPixel);
         step = int32_t(flip ? -kPixel : kPixel);
     };
-    for (int64_t i = 0; i < input.shape[0]; ++i) {
+    const auto draw_box = [&]() -> Box { // some are empty, some reach beyond the window
+        const int32_t top = draw(-1, window.height), left = draw(-1, window.width);
+        return {top, left, draw(top, window.height + 2), draw(left, window.width + 2)};
+    };
+    const bool positions_only = input.shape[1] == kPositionNumbers;
+    const int64_t numbers = positions_only ? kPositionNumbers : kViewNumbers;
+    for (int64_t i = 0; i < input.shape.numel() / numbers; ++i) {
         const int64_t h = c.in[0].shape[1], w = c.in[0].shape[2];
         View view;
         draw_axis(h, window.height, view.y0, view.y_per_row);
@@ -131,7 +137,12 @@ Tensor draw_views(const OpCase& c, const Input& input, Rng random) {
             view = {int32_t(random.next()), int32_t(random.next()), int32_t(random.next()),
                     int32_t(random.next()), int32_t(random.next()), int32_t(random.next())};
         if (kind == 2) view.x0 += int32_t(kPixel / 2); // between two pixels
-        std::memcpy(t.data<int32_t>() + kViewNumbers * i, &view, sizeof view);
+        if (!positions_only) {
+            for (int32_t* factor : {&view.brightness, &view.contrast, &view.saturation})
+                if (draw(0, 3) > 0) *factor = draw(0, 5 * kFactor / 2);
+            view.mixed_share = draw(0, kFactor + 1), view.mixed = draw_box(), view.erased = draw_box();
+        }
+        std::memcpy(t.data<int32_t>() + numbers * i, &view, size_t(numbers) * sizeof(int32_t));
     }
     return t;
 }

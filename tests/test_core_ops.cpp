@@ -595,7 +595,13 @@ TEST_SUITE("core") {
                        "augment: expected a window of at least 1 x 1, got 0 x 5"));
         CHECK(message([&] {
                   augment(images, i, Tensor::zeros({2, 3}, DType::i32), stats, {5, 5});
-              }) == "augment: views needs shape [2 6], got [2 3]");
+              }) == "augment: views needs shape [2 18], got [2 3]");
+        CHECK(message([&] {
+                  augment(images, Tensor::zeros({2, 2}, DType::i32), views, stats, {5, 5});
+              }) == "augment: views needs shape [2 36], got [2 6]");
+        CHECK(message([&] {
+                  augment(images, Tensor::zeros({2, 3}, DType::i32), views, stats, {5, 5});
+              }) == "augment: indices needs shape [2 2], got [2 3]");
         i.data<int32_t>()[1] = 4;
         CHECK(message([&] {
                   augment(images, i, views, stats, {5, 5});

@@ -2,6 +2,7 @@
 #include "ringgrad/core/cpu/augment.h"
 
 #include "ringgrad/core/cpu/parallel.h"
+#include "ringgrad/core/cpu/scratch.h"
 #include "ringgrad/core/ops/augment.h"
 
 #include <algorithm>
@@ -74,6 +75,59 @@ void write(const ViewShape& s, const View& view, const ByteTable<T>& table, cons
         write_sampled<kFixed>(s, view, table, image, out);
 }
 
+/// Writes the positions of a view. kFixed: see above.
+template <class T>
+void write_positions(const ViewShape& shape, const View& view, const ByteTable<T>& table, const uint8_t* image,
+                     T* out) {
+    switch (shape.channels) {
+    case 1: return write<1>(shape, view, table, image, out);
+    case 2: return write<2>(shape, view, table, image, out);
+    case 3: return write<3>(shape, view, table, image, out);
+    case 4: return write<4>(shape, view, table, image, out);
+    default: return write<0>(shape, view, table, image, out);
+    }
+}
+
+/// The table that leaves bytes as they are.
+const ByteTable<uint8_t>& same_bytes() {
+    static constexpr ByteTable<uint8_t> kTable = [] {
+        ByteTable<uint8_t> table{};
+        for (auto& channel : table)
+            for (size_t value = 0; value < 256; ++value) channel[value] = uint8_t(value);
+        return table;
+    }();
+    return kTable;
+}
+
+/// Writes the bytes of a view, with its colours.
+void write_bytes(const ViewShape& s, const View& view, const uint8_t* image, uint8_t* bytes) {
+    write_positions(s, view, same_bytes(), image, bytes);
+    if (!view.recolours()) return;
+    const int64_t pixels = s.window_height * s.window_width, channels = s.channels;
+    int64_t mean = 0; // unused, unless the contrast changes
+    if (view.contrast != kFactor) {
+        int64_t sum = 0;
+        for (int64_t i = 0; i < pixels; ++i) {
+            uint8_t pixel[kMaxImageChannels];
+            std::copy_n(bytes + i * channels, channels, pixel);
+            brighten(view, channels, pixel);
+            sum += grey_of(pixel, channels);
+        }
+        mean = rounded_mean(sum, pixels);
+    }
+    for (int64_t i = 0; i < pixels; ++i) recolour(view, mean, channels, bytes + i * channels);
+}
+
+/// Calls f(begin, end) with the indices of the values in each row of a box, or in the part of it inside of the window.
+template <class F>
+void for_rows(const ViewShape& s, const Box& box, F f) {
+    const int64_t left = std::clamp<int64_t>(box.left, 0, s.window_width),
+                  right = std::clamp<int64_t>(box.right, left, s.window_width);
+    const int64_t last = std::min<int64_t>(box.bottom, s.window_height);
+    for (int64_t y = std::max(box.top, 0); y < last; ++y)
+        f((y * s.window_width + left) * s.channels, (y * s.window_width + right) * s.channels);
+}
+
 template <class T>
 void augment_as(const Call& call) {
     using O = AugmentOp;
@@ -82,12 +136,20 @@ void augment_as(const Call& call) {
     const ViewShape shape{images.extent(1), images.extent(2), images.extent(3),
                           window.height,    window.width,     window.reflect};
     const int32_t *indices = call.in[O::indices].data<int32_t>(), *views = call.in[O::views].data<int32_t>();
+    const bool pairs = call.in[O::indices].shape().rank() == 2,
+               positions_only = call.in[O::views].extent(1) == kPositionNumbers;
     const float* const mean = call.in[O::statistics].data<float>();
     const ByteTable<T> table = byte_table<T>(mean, mean + shape.channels, shape.channels);
+    const auto image = [&](int64_t i) {
+        return images.data<uint8_t>() + indices[i] * (images.numel() / images.extent(0));
+    };
     parallel(y.extent(0), [&](int64_t n) {
-        write_view<T>(shape, view_at(views, n), table,
-                      images.data<uint8_t>() + indices[n] * (images.numel() / images.extent(0)),
-                      y.data<T>() + n * (y.numel() / y.extent(0)));
+        T* const out = y.data<T>() + n * (y.numel() / y.extent(0));
+        if (pairs)
+            write_view<T>(shape, view_at(views, 2 * n, false), table, image(2 * n), out,
+                          view_at(views, 2 * n + 1, false), image(2 * n + 1));
+        else
+            write_view<T>(shape, view_at(views, n, positions_only), table, image(n), out);
     });
 }
 
@@ -108,20 +170,33 @@ ByteTable<T> byte_table(const float* mean, const float* deviation, int64_t chann
 }
 
 template <class T>
-void write_view(const ViewShape& shape, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out) {
-    switch (shape.channels) {
-    case 1: return write<1>(shape, view, table, image, out);
-    case 2: return write<2>(shape, view, table, image, out);
-    case 3: return write<3>(shape, view, table, image, out);
-    case 4: return write<4>(shape, view, table, image, out);
-    default: return write<0>(shape, view, table, image, out);
+void write_view(const ViewShape& shape, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out,
+                const View& second_view, const uint8_t* second_image) {
+    const int64_t channels = shape.channels, size = shape.window_height * shape.window_width * channels;
+    const bool mixes = second_image && view.mixes();
+    if (view.recolours() || mixes) {
+        const Scratch<uint8_t> bytes(size), others(mixes ? size : 0);
+        write_bytes(shape, view, image, bytes);
+        if (mixes) {
+            write_bytes(shape, second_view, second_image, others);
+            for_rows(shape, view.mixed, [&](int64_t begin, int64_t end) {
+                for (int64_t i = begin; i < end; ++i) bytes[i] = blended(bytes[i], others[i], view.mixed_share);
+            });
+        }
+        for (int64_t i = 0; i < size; i += channels)
+            for (int64_t c = 0; c < channels; ++c) out[i + c] = table[size_t(c)][bytes[i + c]];
+    } else {
+        write_positions(shape, view, table, image, out);
     }
+    for_rows(shape, view.erased, [&](int64_t begin, int64_t end) { std::fill(out + begin, out + end, T{}); });
 }
 
 template ByteTable<float> byte_table(const float*, const float*, int64_t);
 template ByteTable<bf16> byte_table(const float*, const float*, int64_t);
-template void write_view(const ViewShape&, const View&, const ByteTable<float>&, const uint8_t*, float*);
-template void write_view(const ViewShape&, const View&, const ByteTable<bf16>&, const uint8_t*, bf16*);
+template void write_view(const ViewShape&, const View&, const ByteTable<float>&, const uint8_t*, float*, const View&,
+                         const uint8_t*);
+template void write_view(const ViewShape&, const View&, const ByteTable<bf16>&, const uint8_t*, bf16*, const View&,
+                         const uint8_t*);
 
 void augment(const Call& call) {
     if (call.out[0].dtype() == DType::bf16)

@@ -1,5 +1,6 @@
-// Takes a view (a window that may be shifted, flipped or transformed) of an image, and normalises its bytes by a table.
-// The data loader and the CPU kernel of the augment op share this code, so both give the same bits.
+// Takes a view of an image (a window that may be shifted, flipped, transformed, recoloured, mixed with another image,
+// and erased in part), and normalises its bytes by a table. The data loader and the CPU kernel of the augment op share
+// this code, so both give the same bits.
 #pragma once
 
 #include "ringgrad/core/bf16.h"
@@ -25,8 +26,10 @@ using ByteTable = std::array<std::array<T, 256>, kMaxImageChannels>;
 template <class T>
 ByteTable<T> byte_table(const float* mean, const float* deviation, int64_t channels);
 
-/// Writes a view of `image` to out [window_height window_width channels].
+/// Writes a view of `image` to out [window_height window_width channels]. If there is a second image, it is mixed in as
+/// view.mixed says, with its own positions and factors.
 template <class T>
-void write_view(const ViewShape& shape, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out);
+void write_view(const ViewShape& shape, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out,
+                const View& second_view = {}, const uint8_t* second_image = nullptr);
 
 } // namespace rg::cpu

@@ -15,11 +15,17 @@ OutputSpecs infer_augment(In in, const Attrs& attrs) {
     const Window& window = attrs.as<O>().window;
     const Tensor& images = in[O::images];
     expect_image("augment", "images", images);
-    expect_rank("augment", "indices", in[O::indices], 1);
-    const int64_t n = in[O::indices].extent(0), c = images.extent(3);
+    const Tensor &indices = in[O::indices], &views = in[O::views];
+    const bool pairs = indices.shape().rank() == 2;
+    if (!pairs) expect_rank("augment", "indices", indices, 1);
+    const int64_t n = indices.extent(0), c = images.extent(3);
+    if (pairs) expect_shape("augment", "indices", indices, {n, 2});
     RG_CHECK(c <= kMaxImageChannels, "augment: expected images of 1 to ", kMaxImageChannels, " channels, got ",
              images.shape().str());
-    expect_shape("augment", "views", in[O::views], {n, kViewNumbers});
+    if (pairs)
+        expect_shape("augment", "views", views, {n, 2 * kViewNumbers});
+    else if (views.shape() != Shape{n, kPositionNumbers})
+        expect_shape("augment", "views", views, {n, kViewNumbers});
     expect_shape("augment", "statistics", in[O::statistics], {2, c});
     RG_CHECK(window.height >= 1 && window.width >= 1, "augment: expected a window of at least 1 x 1, got ",
              window.height, " x ", window.width);
@@ -74,27 +80,77 @@ struct Picture {
     }
 };
 
+double rounded_byte(double value) { return std::clamp(std::floor(value + 0.5), 0.0, 255.0); }
+
+/// Returns the bytes [height width c] of a window in a picture, with the view's colours. `v` has its kViewNumbers.
+ref::Values bytes_of(const Picture& picture, const double* v, int64_t height, int64_t width) {
+    const int64_t c = picture.channels;
+    ref::Values bytes;
+    for (int64_t h = 0; h < height; ++h)
+        for (int64_t w = 0; w < width; ++w)
+            for (int64_t channel = 0; channel < c; ++channel)
+                bytes.push_back(picture.at_position((v[0] + double(h) * v[1] + double(w) * v[2]) / double(kPixel),
+                                                    (v[3] + double(h) * v[4] + double(w) * v[5]) / double(kPixel),
+                                                    channel));
+    const double brightness = v[6] / double(kFactor), contrast = v[7] / double(kFactor),
+                 saturation = v[8] / double(kFactor);
+    const auto grey = [&](size_t pixel) {
+        const double* const b = &bytes[pixel * size_t(c)];
+        double sum = 0;
+        for (int64_t channel = 0; channel < c; ++channel) sum += b[channel];
+        return rounded_byte(c == 3 ? (19595 * b[0] + 38470 * b[1] + 7471 * b[2]) / 65536 : sum / double(c));
+    };
+    const size_t pixels = bytes.size() / size_t(c);
+    for (double& byte : bytes) byte = rounded_byte(brightness * byte);
+    double sum = 0;
+    for (size_t i = 0; i < pixels; ++i) sum += grey(i);
+    const double mean = rounded_byte(sum / double(pixels));
+    for (double& byte : bytes) byte = rounded_byte(mean + contrast * (byte - mean));
+    for (size_t i = 0; i < pixels; ++i) {
+        const double from = grey(i);
+        for (size_t k = i * size_t(c); k < (i + 1) * size_t(c); ++k)
+            bytes[k] = rounded_byte(from + saturation * (bytes[k] - from));
+    }
+    return bytes;
+}
+
 } // namespace
 
 void ref::augment(const Call& call) {
     using O = AugmentOp;
-    const Tensor &images = call.in[O::images], &y = call.out[0];
-    const Values pixels = read(images), index = read(call.in[O::indices]), views = read(call.in[O::views]),
+    const Tensor &images = call.in[O::images], &indices = call.in[O::indices], &y = call.out[0];
+    const Values pixels = read(images), index = read(indices), views = read(call.in[O::views]),
                  stats = read(call.in[O::statistics]);
     const Index4 y_index(y.shape());
-    const int64_t channels = images.extent(3), image_size = images.extent(1) * images.extent(2) * channels;
+    const int64_t n = y.extent(0), height = y.extent(1), width = y.extent(2), channels = images.extent(3),
+                  image_size = images.extent(1) * images.extent(2) * channels;
+    const size_t images_each = size_t(indices.shape().rank()); // [n] or [n 2]
+    const bool positions_only = call.in[O::views].extent(1) == kPositionNumbers;
     Values out(size_t(y.numel()));
-    for (int64_t n = 0; n < y.extent(0); ++n) {
-        const double* const v = &views[size_t(kViewNumbers * n)];
-        const Picture picture{&pixels[size_t(int64_t(index[size_t(n)]) * image_size)], images.extent(1),
-                              images.extent(2), channels, call.attrs.as<O>().window.reflect};
-        for (int64_t h = 0; h < y.extent(1); ++h)
-            for (int64_t w = 0; w < y.extent(2); ++w)
+    for (int64_t i = 0; i < n; ++i) {
+        std::vector<Values> numbers, bytes; // of each image
+        for (size_t k = size_t(i) * images_each; k < size_t(i + 1) * images_each; ++k) {
+            numbers.emplace_back(size_t(kViewNumbers), 0.0);
+            numbers.back()[6] = numbers.back()[7] = numbers.back()[8] = double(kFactor);
+            const size_t given = size_t(positions_only ? kPositionNumbers : kViewNumbers);
+            std::copy_n(&views[k * given], given, numbers.back().begin());
+            const Picture picture{&pixels[size_t(int64_t(index[k]) * image_size)], images.extent(1), images.extent(2),
+                                  channels, call.attrs.as<O>().window.reflect};
+            bytes.push_back(bytes_of(picture, numbers.back().data(), height, width));
+        }
+        const double* const v = numbers[0].data();
+        const auto in_box = [&](const double* box, int64_t h, int64_t w) {
+            return double(h) >= box[0] && double(w) >= box[1] && double(h) < box[2] && double(w) < box[3];
+        };
+        for (int64_t h = 0; h < height; ++h)
+            for (int64_t w = 0; w < width; ++w)
                 for (int64_t c = 0; c < channels; ++c) {
-                    const double row = (v[0] + double(h) * v[1] + double(w) * v[2]) / double(kPixel),
-                                 column = (v[3] + double(h) * v[4] + double(w) * v[5]) / double(kPixel);
-                    const double byte = picture.at_position(row, column, c);
-                    out[y_index(n, h, w, c)] = (byte / 255 - stats[size_t(c)]) / stats[size_t(channels + c)];
+                    const size_t k = size_t((h * width + w) * channels + c);
+                    double byte = bytes[0][k];
+                    if (bytes.size() == 2 && in_box(v + 10, h, w))
+                        byte = rounded_byte(byte + v[9] / double(kFactor) * (bytes[1][k] - byte));
+                    out[y_index(i, h, w, c)] =
+                        in_box(v + 14, h, w) ? 0 : (byte / 255 - stats[size_t(c)]) / stats[size_t(channels + c)];
                 }
     }
     write(y, out);

@@ -16,24 +16,58 @@ constexpr int64_t kMaxImageChannels = 16;
 
 /// One pixel in the units of a view's fixed-point numbers, which are 1/65536 pixel.
 constexpr int64_t kPixel = 1 << 16;
+/// The factor 1 in the units of a view's factors, which are 1/65536.
+constexpr int64_t kFactor = 1 << 16;
 
-/// Maps each pixel of a window to a position (y, x) in the image. All numbers are in units of 1/65536 pixel. Position 0
-/// is the centre of the first pixel. By default, the window shows the image unchanged, from its first pixel on.
+/// Rows [top, bottom) and columns [left, right) of a window.
+struct Box {
+    int32_t top = 0, left = 0, bottom = 0, right = 0;
+    constexpr bool has(int64_t row, int64_t column) const {
+        return row >= top && row < bottom && column >= left && column < right;
+    }
+    constexpr bool empty() const { return top >= bottom || left >= right; }
+    bool operator==(const Box&) const = default;
+};
+
+/// What happens to an image. By default, the window shows the image unchanged, from its first pixel on.
 struct View {
+    // Map each pixel of the window to a position (y, x) in the image. All numbers are in units of 1/65536 pixel.
+    // Position 0 is the centre of the first pixel.
     int32_t y0 = 0, y_per_row = kPixel, y_per_column = 0;
     int32_t x0 = 0, x_per_row = 0, x_per_column = kPixel;
+    // Factors, applied in this order: see recolour().
+    int32_t brightness = kFactor, contrast = kFactor, saturation = kFactor;
+    // A second image has this share of each pixel in the box `mixed`: see augment().
+    int32_t mixed_share = 0;
+    Box mixed = {};
+    Box erased = {}; // 0 after normalisation, which is the mean
 
     constexpr int64_t y(int64_t row, int64_t column) const { return y0 + row * y_per_row + column * y_per_column; }
     constexpr int64_t x(int64_t row, int64_t column) const { return x0 + row * x_per_row + column * x_per_column; }
+    constexpr bool recolours() const { return brightness != kFactor || contrast != kFactor || saturation != kFactor; }
+    constexpr bool mixes() const { return mixed_share != 0 && !mixed.empty(); }
     bool operator==(const View&) const = default;
 };
-/// The number of integers of a view.
-constexpr int64_t kViewNumbers = sizeof(View) / sizeof(int32_t);
+/// The number of integers of a view, and of the first ones, which map pixels to positions.
+constexpr int64_t kViewNumbers = sizeof(View) / sizeof(int32_t), kPositionNumbers = 6;
 
-/// Returns view n of an array of views. Each view has six integers in the array, in the order of View's members.
-constexpr View view_at(const int32_t* views, int64_t n) {
-    const int32_t* const v = views + n * kViewNumbers;
-    return {v[0], v[1], v[2], v[3], v[4], v[5]};
+/// Returns view n of an array of views. Each view has kViewNumbers integers in the array, in the order of View's
+/// members. With `positions_only`, it has the first six, and the others are the defaults.
+constexpr View view_at(const int32_t* views, int64_t n, bool positions_only) {
+    const int32_t* const v = views + n * (positions_only ? kPositionNumbers : kViewNumbers);
+    if (positions_only) return {v[0], v[1], v[2], v[3], v[4], v[5]};
+    return {v[0],
+            v[1],
+            v[2],
+            v[3],
+            v[4],
+            v[5],
+            v[6],
+            v[7],
+            v[8],
+            v[9],
+            {v[10], v[11], v[12], v[13]},
+            {v[14], v[15], v[16], v[17]}};
 }
 
 /// Returns the index of the pixel at position i of a row or column that is mirrored at its edge pixels again and again.
@@ -65,6 +99,38 @@ constexpr uint8_t bilinear(const Neighbours& y, const Neighbours& x, int64_t a, 
     return uint8_t((above * (kPixel - y.weight) + below * y.weight + kPixel * kPixel / 2) >> 32);
 }
 
+/// Returns (1 - factor) * from + factor * to, rounded to a byte.
+constexpr uint8_t blended(int64_t from, int64_t to, int64_t factor) {
+    return uint8_t(std::clamp<int64_t>((from * kFactor + factor * (to - from) + kFactor / 2) >> 16, 0, 255));
+}
+
+/// Returns sum / count, rounded.
+constexpr int64_t rounded_mean(int64_t sum, int64_t count) { return (2 * sum + count) / (2 * count); }
+
+/// Returns the grey of a pixel, rounded to a byte. With three channels, red, green and blue have the weights 0.299,
+/// 0.587 and 0.114, in the units of Pillow's convert("L"). Otherwise it is the mean of the channels.
+constexpr int64_t grey_of(const uint8_t* pixel, int64_t channels) {
+    if (channels == 3) return (19595 * pixel[0] + 38470 * pixel[1] + 7471 * pixel[2] + (1 << 15)) >> 16;
+    int64_t sum = 0;
+    for (int64_t c = 0; c < channels; ++c) sum += pixel[c];
+    return rounded_mean(sum, channels);
+}
+
+/// Multiplies the bytes of a pixel by the view's brightness. This is the first part of recolour().
+constexpr void brighten(const View& view, int64_t channels, uint8_t* pixel) {
+    for (int64_t c = 0; c < channels; ++c) pixel[c] = blended(0, pixel[c], view.brightness);
+}
+
+/// Changes brightness, contrast and saturation of a pixel, as torchvision's functions of these names do, in this order.
+/// Contrast moves it away from `mean_grey`, the mean of grey_of() over the window after brighten(), rounded to a byte.
+/// Saturation moves it away from its own grey. Each of the three rounds to a byte.
+constexpr void recolour(const View& view, int64_t mean_grey, int64_t channels, uint8_t* pixel) {
+    brighten(view, channels, pixel);
+    for (int64_t c = 0; c < channels; ++c) pixel[c] = blended(mean_grey, pixel[c], view.contrast);
+    const int64_t grey = grey_of(pixel, channels);
+    for (int64_t c = 0; c < channels; ++c) pixel[c] = blended(grey, pixel[c], view.saturation);
+}
+
 struct Window {
     int64_t height = 0, width = 0;
     bool reflect = false; // true: mirrors the image at its edge pixels; false: pixels outside are black (byte 0)
@@ -76,8 +142,12 @@ struct Window {
 /// data/augment.h, which bf16 then rounds. Arguments:
 /// - images u8 [N h w c]: all N images of a set, each with h x w pixels and up to 16 channels;
 /// - indices i32 [n]: the selected images;
-/// - views i32 [n 6]: the integers of each View;
+/// - views i32 [n 18]: the integers of each View; [n 6]: only the first six, with the defaults for the others;
 /// - statistics f32 [2 c]: the mean (row 0) and the standard deviation (row 1) of byte / 255, per channel.
+///
+/// With indices [n 2], each result is mixed of two images, and views is [n 36]. In the box `mixed` of the first view,
+/// the second image has the share `mixed_share`; the mean is rounded to a byte before normalisation. Of the second
+/// view, only the positions and the three factors count.
 Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views, const Tensor& statistics,
                const Window& window);
 
