@@ -466,6 +466,7 @@ private:
         const Tensor& dloss = g.in[Grad::dloss];
         if (!same(fused.in[Loss::labels], g.in[Grad::labels]) ||
             !same(fused.in[Loss::weights], g.in[Grad::weights]) ||
+            !same(fused.in[Loss::sample_weights], g.in[Grad::sample_weights]) ||
             fused.attrs.as<Loss>().smoothing != g.attrs.as<Grad>().smoothing ||
             fused.in[Loss::dloss].defined() || !can_move(grad, *loss, {probabilities}))
             return;

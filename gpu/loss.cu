@@ -30,22 +30,26 @@ __device__ __forceinline__ float target_probability(int class_, int label, float
     return (class_ == label ? 1 - smoothing : 0) + smoothing / float(k);
 }
 
-/// Class weights of cross-entropy. Without weights, both pointers are null.
-struct ClassWeights {
+/// Weights of the classes and of the samples in cross-entropy. Without them, the pointers are null.
+struct Weights {
     const float* of_class = nullptr;
     const float* sums = nullptr; // [0]: sum of the weights of all samples' labels; [1]: sum of the k class weights
+    const float* of_samples = nullptr;
     __device__ float of(int class_) const { return of_class ? of_class[class_] : 1; }
+    __device__ float of_sample(int64_t row) const { return of_samples ? of_samples[row] : 1; }
     /// Returns the sum of weight * target probability over all k classes, for a sample with this label. Returns NaN if
     /// the label is out of range.
     __device__ float target_sum(int label, float smoothing, int k) const {
         if (label < 0 || label >= k) return NAN;
         return of_class ? of_class[label] * (1 - smoothing) + smoothing / float(k) * sums[1] : 1;
     }
-    /// Returns the divisor of the mean loss: the sum of the weights of all labels, or `rows` without class weights.
-    __device__ float total(int64_t rows) const { return sums ? sums[0] : float(rows); }
+    /// Returns a pointer to the divisor of the mean loss, or null if it is the number of samples: without class weights,
+    /// or with sample weights.
+    __host__ __device__ const float* total() const { return of_samples ? nullptr : sums; }
+    __device__ float total(int64_t rows) const { return total() ? *total() : float(rows); }
 };
 
-/// Computes ClassWeights::sums. If a label is out of range, the first sum is NaN. Runs as a single block.
+/// Computes Weights::sums. If a label is out of range, the first sum is NaN. Runs as a single block.
 __global__ void __launch_bounds__(kThreads)
     class_weight_sums_kernel(int64_t rows, int k, const int* labels, const float* weights, float* sums) {
     double of_labels = 0, of_classes = 0;
@@ -60,7 +64,7 @@ __global__ void __launch_bounds__(kThreads)
 struct CrossEntropy {
     const int* labels = nullptr;
     float smoothing = 0;
-    ClassWeights weights = {};
+    Weights weights = {};
     const float* dloss = nullptr; // if set, p receives the gradient with respect to the logits, not the softmax
     float* loss = nullptr;        // receives the mean loss; null to compute only softmax
     float* losses = nullptr;      // [rows], receives each sample's loss if there are several blocks; otherwise null
@@ -84,11 +88,12 @@ __global__ void __launch_bounds__(kLossThreads)
     sum = warp_sum(sum, lanes);
     const int label = c.loss && end > 0 ? c.labels[row] : 0;
     const float log_sum = logf(sum), scale = c.dloss ? *c.dloss / c.weights.total(rows) : 0;
-    const float target_sum = c.weights.target_sum(label, c.smoothing, k);
+    const float of_sample = end > 0 ? c.weights.of_sample(row) : 0;
+    const float target_sum = c.weights.target_sum(label, c.smoothing, k) * of_sample;
     float loss = label >= 0 && label < k ? 0 : NAN;
     for (int j = lane; j < end; j += lanes) {
         const float probability = expf(logits[j] - top) / sum,
-                    target = c.weights.of(j) * target_probability(j, label, c.smoothing, k);
+                    target = c.weights.of(j) * target_probability(j, label, c.smoothing, k) * of_sample;
         loss -= weighted(target, logits[j] - top - log_sum);
         p[row * k + j] = c.dloss ? scale * (probability * target_sum - target) : probability;
     }
@@ -143,11 +148,11 @@ __global__ void __launch_bounds__(kThreads)
 
 __global__ void __launch_bounds__(kThreads)
     cross_entropy_grad_kernel(int64_t count, int k, const float* p, const int* labels, const float* dloss,
-                              float smoothing, ClassWeights weights, float* dx) {
+                              float smoothing, Weights weights, float* dx) {
     const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
     if (i >= count) return;
     const int class_ = int(i % k), label = labels[i / k];
-    const float scale = *dloss / weights.total(count / k);
+    const float scale = *dloss / weights.total(count / k) * weights.of_sample(i / k);
     dx[i] = scale * (p[i] * weights.target_sum(label, smoothing, k) -
                      weights.of(class_) * target_probability(class_, label, smoothing, k));
 }
@@ -177,22 +182,25 @@ void run_softmax(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
     RG_LAUNCH(softmax_cross_entropy_kernel, blocks, kLossThreads, 0, stream(), rows, int(k), lanes, pointer<float>(x),
               pointer<float>(p), c);
     if (c.loss && blocks > 1)
-        RG_LAUNCH(loss_mean_kernel<SampleLoss>, 1, kThreads, 0, stream(), rows, SampleLoss{losses}, c.weights.sums,
+        RG_LAUNCH(loss_mean_kernel<SampleLoss>, 1, kThreads, 0, stream(), rows, SampleLoss{losses}, c.weights.total(),
                   c.loss);
 }
 
-/// Holds the class weights of a call and their sums, or nothing if the call has no weights.
+/// Holds the weights of a call and the sums of the class weights.
 class WeightSums {
 public:
-    WeightSums(const Tensor& weights, const Tensor& labels) : weights_(weights), sums_(weights.defined() ? 2 : 0) {
+    WeightSums(const Tensor& weights, const Tensor& sample_weights, const Tensor& labels)
+        : weights_(weights), sample_weights_(sample_weights), sums_(weights.defined() ? 2 : 0) {
         if (weights.defined())
             RG_LAUNCH(class_weight_sums_kernel, 1, kThreads, 0, stream(), labels.numel(), int(weights.numel()),
                       pointer<int>(labels), pointer<float>(weights), sums_);
     }
-    ClassWeights get() const { return {pointer<float>(weights_), weights_.defined() ? sums_.data() : nullptr}; }
+    Weights get() const {
+        return {pointer<float>(weights_), weights_.defined() ? sums_.data() : nullptr, pointer<float>(sample_weights_)};
+    }
 
 private:
-    const Tensor& weights_;
+    const Tensor &weights_, &sample_weights_;
     Scratch<float> sums_;
 };
 
@@ -211,7 +219,7 @@ void softmax_grad(const Call& call) {
 void cross_entropy(const Call& call) {
     using O = CrossEntropyOp;
     const Tensor& dloss = call.in[O::dloss];
-    const WeightSums weights(call.in[O::weights], call.in[O::labels]);
+    const WeightSums weights(call.in[O::weights], call.in[O::sample_weights], call.in[O::labels]);
     run_softmax(call.in[O::logits], dloss.defined() ? call.out[O::dlogits] : call.out[O::probabilities],
                 {.labels = pointer<int>(call.in[O::labels]),
                  .smoothing = call.attrs.as<O>().smoothing,
@@ -223,7 +231,7 @@ void cross_entropy(const Call& call) {
 void cross_entropy_grad(const Call& call) {
     using O = CrossEntropyGradOp;
     const Tensor& p = call.in[O::probabilities];
-    const WeightSums weights(call.in[O::weights], call.in[O::labels]);
+    const WeightSums weights(call.in[O::weights], call.in[O::sample_weights], call.in[O::labels]);
     if (p.numel() > 0)
         RG_LAUNCH(cross_entropy_grad_kernel, blocks_for(p.numel(), kThreads), kThreads, 0, stream(), p.numel(),
                   int(p.extent(1)), pointer<float>(p), pointer<int>(call.in[O::labels]),

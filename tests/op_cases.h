@@ -509,11 +509,13 @@ inline void add_losses(std::vector<OpCase>& cases) {
             cases.push_back({op::softmax, {{x, values}}, {}, kRounded});
             for (float smoothing : {0.0f, 0.1f})
                 for (const Draw weights : class_weights)
-                    for (const Draw dloss : {Draw::absent, Draw::away})
-                        cases.push_back({op::cross_entropy,
-                                         {{x, values}, labels, {{x[1]}, weights}, {{}, dloss}},
-                                         CrossEntropyOp{smoothing},
-                                         kRounded});
+                    for (const Draw of_samples : class_weights)
+                        for (const Draw dloss : {Draw::absent, Draw::away})
+                            cases.push_back(
+                                {op::cross_entropy,
+                                 {{x, values}, labels, {{x[1]}, weights}, {{x[0]}, of_samples}, {{}, dloss}},
+                                 CrossEntropyOp{smoothing},
+                                 kRounded});
             cases.push_back({op::binary_cross_entropy, {{x, values}, {x, Draw::fractions}}, {}, kRounded});
             cases.push_back({op::binary_cross_entropy_grad,
                              {{x, values}, {x, Draw::fractions}, {{}, Draw::away}},
@@ -523,10 +525,12 @@ inline void add_losses(std::vector<OpCase>& cases) {
         cases.push_back({op::softmax_grad, {{x}, {x, Draw::probabilities}}, {}, kRounded});
         for (float smoothing : {0.0f, 0.1f})
             for (const Draw weights : class_weights)
-                cases.push_back({op::cross_entropy_grad,
-                                 {{x, Draw::probabilities}, labels, {{x[1]}, weights}, {{}, Draw::away}},
-                                 CrossEntropyGradOp{smoothing},
-                                 kRounded});
+                for (const Draw of_samples : class_weights)
+                    cases.push_back(
+                        {op::cross_entropy_grad,
+                         {{x, Draw::probabilities}, labels, {{x[1]}, weights}, {{x[0]}, of_samples}, {{}, Draw::away}},
+                         CrossEntropyGradOp{smoothing},
+                         kRounded});
         cases.push_back({op::mse_loss, {{x}, {x}}, {}, kRounded});
         cases.push_back({op::mse_loss_grad, {{x}, {x}, {{}, Draw::away}}, {}, kRounded});
     }

@@ -195,6 +195,18 @@ TEST_SUITE("core") {
         };
         CHECK(count_steps(v, weighted, with(op::cross_entropy, CrossEntropyOp::dloss)) == 1);
         CHECK(count_steps(v, weighted, is(op::cross_entropy_grad)) == 0);
+        const float four[] = {1, 0, 2, 0.5f};
+        const Tensor of_samples = Tensor::of<float>({4}, four), others = random_labels(4, 3, 7);
+        const auto two_labels = [&](const Tensor& x) -> std::vector<Tensor> { // of mixed images
+            Tape tape;
+            const Tensor scores = linear(x.reshape({4, 288}), w);
+            const Tensor loss = add(cross_entropy(scores, labels, 0, {}, of_samples),
+                                    cross_entropy(scores, others, 0, class_weights, of_samples));
+            tape.gradients(loss, std::array{w}, std::array{dw});
+            return {loss, dw};
+        };
+        CHECK(count_steps(v, two_labels, with(op::cross_entropy, CrossEntropyOp::dloss)) == 2);
+        CHECK(count_steps(v, two_labels, is(op::cross_entropy_grad)) == 0);
         const auto scaled_loss = [&](const Tensor& x) -> std::vector<Tensor> {
             Tape tape;
             const Tensor loss = scale(cross_entropy(linear(x.reshape({4, 288}), w), labels), 0.5f);

@@ -214,6 +214,12 @@ TEST_SUITE("core") {
             // With smoothing 0.5, a sample has the targets 0.75 and 0.25, or 0.25 and 0.75, times the weights 3 and 1.
             CHECK(cross_entropy(odds, two, 0.5f, weights).data<float>()[0] ==
                   doctest::Approx((3 * std::log(4.0) + std::log(4.0 / 3)) / 4));
+            // Sample weights multiply the losses log(4) and log(4 / 3); the mean divides by 2, also with class weights.
+            const Tensor of_samples = floats({2}, 0.5, 2);
+            CHECK(cross_entropy(odds, two, 0, {}, of_samples).data<float>()[0] ==
+                  doctest::Approx((0.5 * std::log(4.0) + 2 * std::log(4.0 / 3)) / 2));
+            CHECK(cross_entropy(odds, two, 0, weights, of_samples).data<float>()[0] ==
+                  doctest::Approx((1.5 * std::log(4.0) + 2 * std::log(4.0 / 3)) / 2));
             CHECK(list(binary_cross_entropy(floats({4}, 0, 0, 1000, -1000), floats({4}, 0, 0.3, 0.5, 0))) ==
                   List{float(std::log(2.0) / 2 + 500.0 / 4)});
             CHECK(list(layer_norm(floats({2, 3}, 1, 2, 3, 40, 40, 70), floats({3}, 1, 1, 10), floats({3}, 0, 1, 0))) ==
@@ -529,6 +535,9 @@ TEST_SUITE("core") {
         CHECK(message([&] {
                   cross_entropy(Tensor::zeros({2, 4}), i, 0, Tensor::zeros({3}));
               }) == "cross_entropy: weights needs shape [4], got [3]");
+        CHECK(message([&] {
+                  cross_entropy(Tensor::zeros({2, 4}), i, 0, {}, Tensor::zeros({4}));
+              }) == "cross_entropy: sample_weights needs shape [2], got [4]");
         CHECK(contains(message([&] { binary_cross_entropy(x, w); }), "binary_cross_entropy: targets needs shape"));
         for (const double target : {-0.5, 1.5, double(NAN)})
             CHECK(contains(message([&] { binary_cross_entropy(Tensor::zeros({2}), Tensor::constant({2}, target)); }),
@@ -578,7 +587,7 @@ TEST_SUITE("core") {
                        }),
                        "positions is f32, expected u8"));
         const Tensor scores = Tensor::zeros({2, 4});
-        CHECK(contains(message([&] { run(op::cross_entropy_grad, {scores, i, {}, scores}); }), "needs one element"));
+        CHECK(contains(message([&] { run(op::cross_entropy_grad, {scores, i, {}, {}, scores}); }), "needs one element"));
         CHECK(contains(message([&] { run(op::mse_loss_grad, {scores, scores, scores}); }), "needs one element"));
         CHECK(contains(message([&] { mse_loss(scores, scores.to(DType::f64)); }), "target is f64, expected f32"));
         CHECK(contains(message([&] { dropout(x, 1.0f, 1); }), "the probability lies in [0, 1), got 1"));

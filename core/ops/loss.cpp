@@ -24,10 +24,11 @@ OutputSpecs infer_softmax_grad(In in, const Attrs&) {
 }
 
 void expect_labels(const char* op, const Tensor& scores, const Tensor& labels, const Tensor& weights,
-                   float smoothing) {
+                   const Tensor& sample_weights, float smoothing) {
     expect_rank(op, "logits", scores, 2);
     expect_shape(op, "labels", labels, {scores.extent(0)});
     if (weights.defined()) expect_shape(op, "weights", weights, {scores.extent(1)});
+    if (sample_weights.defined()) expect_shape(op, "sample_weights", sample_weights, {scores.extent(0)});
     RG_CHECK(smoothing >= 0 && smoothing < 1, op, ": label smoothing lies in [0, 1), got ", smoothing);
 }
 
@@ -38,7 +39,8 @@ void expect_one_element(const char* op, const Tensor& dloss) {
 OutputSpecs infer_cross_entropy(In in, const Attrs& attrs) {
     using O = CrossEntropyOp;
     const Tensor& logits = in[O::logits];
-    expect_labels("cross_entropy", logits, in[O::labels], in[O::weights], attrs.as<O>().smoothing);
+    expect_labels("cross_entropy", logits, in[O::labels], in[O::weights], in[O::sample_weights],
+                  attrs.as<O>().smoothing);
     const bool with_gradient = in[O::dloss].defined();
     if (with_gradient) expect_one_element("cross_entropy", in[O::dloss]);
     const Shape none{0};
@@ -49,7 +51,7 @@ OutputSpecs infer_cross_entropy(In in, const Attrs& attrs) {
 
 OutputSpecs infer_cross_entropy_grad(In in, const Attrs& attrs) {
     using O = CrossEntropyGradOp;
-    expect_labels("cross_entropy_grad", in[O::probabilities], in[O::labels], in[O::weights],
+    expect_labels("cross_entropy_grad", in[O::probabilities], in[O::labels], in[O::weights], in[O::sample_weights],
                   attrs.as<O>().smoothing);
     expect_one_element("cross_entropy_grad", in[O::dloss]);
     return like(in[O::probabilities]);
@@ -86,7 +88,8 @@ void backward_softmax(Backward& b) {
 
 void backward_cross_entropy(Backward& b) {
     using O = CrossEntropyOp;
-    b.give(O::logits, run(op::cross_entropy_grad, {b.out(O::probabilities), b.in(O::labels), b.in(O::weights), b.dy()},
+    b.give(O::logits, run(op::cross_entropy_grad,
+                          {b.out(O::probabilities), b.in(O::labels), b.in(O::weights), b.in(O::sample_weights), b.dy()},
                           CrossEntropyGradOp{b.attrs().as<O>().smoothing}, {b.into(O::logits)})[0]);
 }
 
@@ -118,11 +121,12 @@ void check_targets(const Call& call) {
 
 constexpr Argument kSoftmax[] = {{"x", Type::precise}};
 constexpr Argument kSoftmaxGrad[] = {{"dy", Type::precise}, {"y", Type::precise}};
-constexpr Argument kWeights = {"weights", Type::precise, Presence::optional};
+constexpr Argument kWeights = {"weights", Type::precise, Presence::optional},
+                   kSampleWeights = {"sample_weights", Type::precise, Presence::optional};
 constexpr Argument kCrossEntropy[] = {
-    {"logits", Type::precise}, {"labels", Type::i32}, kWeights, fused("dloss")};
+    {"logits", Type::precise}, {"labels", Type::i32}, kWeights, kSampleWeights, fused("dloss")};
 constexpr Argument kCrossEntropyGrad[] = {
-    {"probabilities", Type::precise}, {"labels", Type::i32}, kWeights, {"dloss", Type::precise}};
+    {"probabilities", Type::precise}, {"labels", Type::i32}, kWeights, kSampleWeights, {"dloss", Type::precise}};
 constexpr Argument kBinaryCrossEntropy[] = {{"logits", Type::precise}, {"targets", Type::precise}};
 constexpr Argument kBinaryCrossEntropyGrad[] = {
     {"logits", Type::precise}, {"targets", Type::precise}, {"dloss", Type::precise}};
@@ -136,7 +140,7 @@ RG_ROW(softmax, .inputs = kSoftmax, .backward = backward_softmax, .saves = saves
 RG_ROW(softmax_grad, .inputs = kSoftmaxGrad);
 RG_ROW(cross_entropy, .inputs = kCrossEntropy, .outputs = 3, .backward = backward_cross_entropy,
        .saves = saves_in(CrossEntropyOp::labels) | saves_in(CrossEntropyOp::weights) |
-                saves_out(CrossEntropyOp::probabilities),
+                saves_in(CrossEntropyOp::sample_weights) | saves_out(CrossEntropyOp::probabilities),
        .check = check_labels);
 RG_ROW(cross_entropy_grad, .inputs = kCrossEntropyGrad);
 RG_ROW(binary_cross_entropy, .inputs = kBinaryCrossEntropy, .backward = backward_binary_cross_entropy,
@@ -151,8 +155,10 @@ RG_ROW(mse_loss_grad, .inputs = kMseLossGrad);
 
 Tensor softmax(const Tensor& x) { return run(op::softmax, {x})[0]; }
 
-Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing, const Tensor& weights) {
-    return run(op::cross_entropy, {logits, labels, weights}, CrossEntropyOp{smoothing})[CrossEntropyOp::loss];
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing, const Tensor& weights,
+                     const Tensor& sample_weights) {
+    return run(op::cross_entropy, {logits, labels, weights, sample_weights},
+               CrossEntropyOp{smoothing})[CrossEntropyOp::loss];
 }
 
 Tensor binary_cross_entropy(const Tensor& logits, const Tensor& targets) {
@@ -179,18 +185,23 @@ Values softmax_rows(Values x, size_t k) {
 }
 
 /// The targets of a mini-batch with k classes. Each class gets smoothing / k, and the label's class gets 1 - smoothing
-/// in addition. Then the target of each class is multiplied by its weight.
+/// in addition. Then the target of each class is multiplied by its weight, and by that of the sample.
 struct Targets {
-    Targets(std::span<const int32_t> labels_, size_t k_, double smoothing_, const Tensor& weights_)
+    Targets(std::span<const int32_t> labels_, size_t k_, double smoothing_, const Tensor& weights_,
+            const Tensor& sample_weights)
         : labels(labels_),
           k(k_),
           smoothing(smoothing_),
-          weights(weights_.defined() ? read(weights_) : Values(k, 1.0)) {}
+          weights(weights_.defined() ? read(weights_) : Values(k, 1.0)),
+          of_samples(sample_weights.defined() ? read(sample_weights) : Values()) {}
     double of(size_t n, size_t j) const {
-        return weights[j] * ((int32_t(j) == labels[n] ? 1 - smoothing : 0) + smoothing / double(k));
+        return weights[j] * ((int32_t(j) == labels[n] ? 1 - smoothing : 0) + smoothing / double(k)) *
+               (of_samples.empty() ? 1 : of_samples[n]);
     }
-    /// Returns the sum of the weights of all samples' labels. Without weights, this is the number of samples.
+    /// Returns the divisor of the mean: the number of samples or, with class weights alone, the sum of those of all
+    /// labels.
     double samples() const {
+        if (!of_samples.empty()) return double(of_samples.size());
         double sum = 0;
         for (const int32_t label : labels) sum += weights[size_t(label)];
         return sum;
@@ -199,7 +210,7 @@ struct Targets {
     std::span<const int32_t> labels;
     size_t k;
     double smoothing;
-    Values weights;
+    Values weights, of_samples;
 };
 
 /// Returns weight * value, and 0 for a weight of 0, whatever the value: a logit may be infinite.
@@ -240,15 +251,15 @@ void cross_entropy(const Call& call) {
     using O = CrossEntropyOp;
     const Values x = read(call.in[O::logits]);
     const size_t k = size_t(call.in[O::logits].extent(1));
-    const Targets targets(call.in[O::labels].span<int32_t>(), k, call.attrs.as<O>().smoothing, call.in[O::weights]);
+    const Targets targets(call.in[O::labels].span<int32_t>(), k, call.attrs.as<O>().smoothing, call.in[O::weights],
+                          call.in[O::sample_weights]);
     const bool empty = targets.labels.empty();
     double loss = 0;
     for (size_t n = 0; n < targets.labels.size(); ++n) {
         const double largest = *std::max_element(&x[n * k], &x[n * k] + k);
         double sum = 0;
         for (size_t j = 0; j < k; ++j) sum += std::exp(x[n * k + j] - largest);
-        for (size_t j = 0; j < k; ++j)
-            loss -= weighted(targets.of(n, j), x[n * k + j] - largest - std::log(sum));
+        for (size_t j = 0; j < k; ++j) loss -= weighted(targets.of(n, j), x[n * k + j] - largest - std::log(sum));
     }
     write(call.out[O::loss], {empty ? 0 : loss / targets.samples()});
     const Values p = softmax_rows(x, k);
@@ -262,7 +273,7 @@ void cross_entropy_grad(const Call& call) {
     using O = CrossEntropyGradOp;
     const Tensor& p = call.in[O::probabilities];
     const Targets targets(call.in[O::labels].span<int32_t>(), size_t(p.extent(1)), call.attrs.as<O>().smoothing,
-                          call.in[O::weights]);
+                          call.in[O::weights], call.in[O::sample_weights]);
     write(call.out[0], cross_entropy_gradient(read(p), targets, read(call.in[O::dloss])[0]));
 }
 

@@ -13,9 +13,13 @@ Tensor softmax(const Tensor& x);
 ///
 /// With class weights [k], of the type of the logits, the term of class j in the loss of a sample counts weights[j]
 /// times, and the mean divides by the sum of weights[label] over the batch, as in PyTorch. If that sum is 0 and the
-/// batch is not empty, the loss is NaN or, with smoothing, may be infinite. No gradient flows to the weights. Ranks
-/// that train together each divide by the sum over their own samples.
-Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing = 0, const Tensor& weights = {});
+/// batch is not empty, the loss is NaN or, with smoothing, may be infinite. Ranks that train together each divide by
+/// the sum over their own samples.
+///
+/// With sample weights [n], of the type of the logits, the loss of each sample counts so many times, and the mean
+/// always divides by n. No gradient flows to weights.
+Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing = 0, const Tensor& weights = {},
+                     const Tensor& sample_weights = {});
 
 /// Returns the mean over all elements of -t log(p) - (1 - t) log(1 - p) as a scalar, where p = 1 / (1 + exp(-logit))
 /// and t is the target. Takes logits instead of p because log(p) and log(1 - p) of a rounded p would lose all digits
@@ -42,12 +46,12 @@ struct SoftmaxGradOp {
 /// Computes the loss. If dloss is undefined, also computes the probabilities, which CrossEntropyGradOp reads. If dloss
 /// is defined, computes dlogits instead of the probabilities.
 struct CrossEntropyOp {
-    enum In { logits, labels, weights, dloss };
+    enum In { logits, labels, weights, sample_weights, dloss };
     enum Out { loss, probabilities, dlogits };
     float smoothing = 0;
 };
 struct CrossEntropyGradOp {
-    enum In { probabilities, labels, weights, dloss };
+    enum In { probabilities, labels, weights, sample_weights, dloss };
     float smoothing = 0;
 };
 struct BinaryCrossEntropyOp {
