@@ -11,7 +11,21 @@
 
 namespace rg {
 
-enum class Purpose : uint32_t { init = 1, shuffle, split, augment, dropout, synthetic, test, sample, step };
+enum class Purpose : uint32_t {
+    init = 1,
+    shuffle,
+    split,
+    augment,
+    dropout,
+    synthetic,
+    test,
+    sample,
+    step,
+    jitter,
+    erase,
+    mix,
+    sampler
+};
 
 /// Computes one Philox4x32-10 block: 128 random bits from a 128-bit counter and a 64-bit key. It is constexpr, so that
 /// CUDA kernels can call it.

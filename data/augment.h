@@ -3,7 +3,8 @@
 // One pass over an image does both. A view (core/ops/augment.h) says where each pixel of the result lies in the image;
 // a table with the 256 normalised values of each channel converts the bytes. A view that only flips, translates or
 // crops moves whole pixels. Rotation, scale and resized crops interpolate between four pixels, without antialiasing:
-// store images at about the size of the network's inputs, or a little larger (data/resize.h).
+// store images at about the size of the network's inputs, or a little larger (data/resize.h). A view may also change
+// the colours, mix in the view of a second image, and erase a box.
 //
 // The view of an image depends on the settings, the seed, the epoch, and the index of the image in its set. It does not
 // depend on the mini-batch, the rank or the thread.
@@ -48,10 +49,17 @@ struct Interval {
     bool operator==(const Interval&) const = default;
 };
 
+/// The largest changes of brightness, contrast and saturation, as of torchvision's ColorJitter. Each factor is drawn
+/// uniformly from [max(0, 1 - x), 1 + x]. torchvision draws the order of the three, too. Here it is always this one.
+struct Jitter {
+    double brightness = 0, contrast = 0, saturation = 0; // 0: off
+    bool operator==(const Jitter&) const = default;
+};
+
 /// The changes of the images. They apply in this order: a window is cut out, shifted, rotated and scaled about its
-/// centre, and flipped. Without `crop` and `crop_area`, the window is central. A translation by up to N pixels with
-/// Fill::zero has the same distribution as torchvision's RandomCrop(size, padding=N), if that keeps the size of the
-/// images.
+/// centre, and flipped. Then its colours change, a second image is mixed in, and a box is erased. Without `crop` and
+/// `crop_area`, the window is central. A translation by up to N pixels with Fill::zero has the same distribution as
+/// torchvision's RandomCrop(size, padding=N), if that keeps the size of the images.
 struct Augment {
     bool flip = false;             // mirrors each image left to right with probability 1/2
     bool alternating_flip = false; // mirrors a fixed random half left to right in even epochs, the others in odd ones
@@ -67,6 +75,16 @@ struct Augment {
     /// is used. It is resized to the size of the result. This is like torchvision's RandomResizedCrop, but without
     /// antialiasing.
     Interval crop_area{1, 1};
+    Jitter jitter = {}; // for images of 1 or 3 channels
+    /// Probability of erasing a box, with 0 after normalisation (Zhong et al., arXiv:1708.04896). Its area is 0.02 to
+    /// 0.33 of the window's, and height / width is 0.3 to 3.3, drawn uniformly on a logarithmic scale. If none of 10
+    /// boxes is smaller than the window, none is erased. This is torchvision's RandomErasing(p) after Normalize.
+    double erase = 0;
+    /// Parameter A of the distribution Beta(A, A) of a number L; 0: off. `mixup` adds a second image with the weight
+    /// 1 - L to L times each image (Zhang et al., arXiv:1710.09412). `cutmix` replaces a box with 1 - L of the window's
+    /// area by that part of a second image, but leaves out what lies beyond the window (Yun et al., arXiv:1905.04899).
+    /// With both, one of them is drawn for each image with probability 1/2. Loader chooses the second image.
+    double mixup = 0, cutmix = 0;
 };
 
 /// A view of a test image, and the weight of its scores in the scores of the image.
@@ -86,6 +104,8 @@ public:
     /// window is not larger than the images, and translations are from 0 to below the extent. Also throws unless the
     /// angle is in [0, 180] and 0 < least <= most in both ranges, with scales up to 1000 and areas up to 1. Also throws
     /// if the diagonal, divided by min(1, least scale), exceeds 8192 pixels, or if both flips or both crops are set.
+    /// Also throws unless 0 <= erase <= 1, the numbers of `jitter` are in [0, 10] (and 0 unless there are 1 or 3
+    /// channels), and `mixup` and `cutmix` are in [0, 100].
     Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment, const Normalise& normalise,
               ImageSize window = {});
 
@@ -96,26 +116,34 @@ public:
     void apply(std::span<const uint8_t> image, uint64_t seed, int64_t epoch, int64_t index, float* out) const {
         apply(image, view(seed, epoch, index), out);
     }
-    /// Does the same with this view.
-    void apply(std::span<const uint8_t> image, const View& view, float* out) const;
+    /// Does the same with this view. If there is a second image, view.mixed says where it is mixed in.
+    void apply(std::span<const uint8_t> image, const View& view, float* out, std::span<const uint8_t> second_image = {},
+               const View& second_view = {}) const;
+
+    /// Returns true if each result is mixed of two images.
+    bool mixes() const { return augment_.mixup > 0 || augment_.cutmix > 0; }
+    /// Returns the fraction of a result with this view that the second image has.
+    double second_share(const View& view) const;
 
     // Inputs of the augment op (core/ops/augment.h), which does the work of apply() for a mini-batch. view() returns
-    // the view of image `index` in `epoch`. statistics() returns the means (row 0) and standard deviations (row 1) as
-    // an f32 tensor [2 channels], on the context's device if it has one. reflect() is true if uncovered pixels show the
-    // mirrored image.
+    // the view of image `index` in `epoch`. indices() and views() return host tensors for n results, in which
+    // store_view() stores view i; with mixes(), results have the views 2 n and 2 n + 1. statistics() returns the means
+    // (row 0) and standard deviations (row 1) as an f32 tensor [2 channels], on the context's device if it has one.
+    // reflect() is true if uncovered pixels show the mirrored image.
     View view(uint64_t seed, int64_t epoch, int64_t index) const;
+    Tensor indices(int64_t n) const;
+    Tensor views(int64_t n) const;
+    void store_view(const Tensor& views, int64_t i, const View& view) const;
     Tensor statistics() const;
     bool reflect() const { return augment_.fill == Fill::reflect; }
 
 private:
-    /// A part of an image, in pixels.
-    struct Box {
-        int64_t top, left, height, width;
-    };
     void check() const;
     /// Returns a box of a random area, aspect ratio and place. If 10 such boxes are all too large for the image, or
     /// empty, returns the largest central box whose aspect ratio is allowed.
     Box random_box(Rng& rng) const;
+    /// Returns true if views only have positions, with the defaults for all other numbers.
+    bool positions_only() const { return augment_.jitter == Jitter{} && augment_.erase == 0 && !mixes(); }
 
     int64_t height_, width_, channels_;
     ImageSize window_;

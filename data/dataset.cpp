@@ -8,13 +8,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 namespace rg::data {
 
 namespace {
 
-void shuffle(std::span<int64_t> values, Rng rng) {
+template <class T>
+void shuffle(std::vector<T>& values, Rng rng) {
     for (size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[rng.uniform_below(uint32_t(i))]);
 }
 
@@ -225,6 +227,28 @@ std::vector<int64_t> permutation(int64_t n, uint64_t seed, int64_t epoch) {
     std::iota(order.begin(), order.end(), 0);
     shuffle(order, Rng(seed, Purpose::shuffle, uint32_t(epoch)));
     return order;
+}
+
+std::vector<Draw> balanced_draws(const ImageSet& set, uint64_t seed, int64_t epoch) {
+    std::map<int32_t, std::vector<int64_t>> images; // of each class, in a random order
+    for (const int64_t i : permutation(set.count, seed, epoch)) images[set.labels[size_t(i)]].push_back(i);
+    std::vector<Draw> draws;
+    int64_t position = epoch; // classes take turns in being drawn once more than others
+    for (const auto& [label, of_class] : images) {
+        const int classes = int(images.size());
+        const int64_t n = part_range(set.count, classes, int(position++ % classes)).size(), each = std::ssize(of_class);
+        for (int64_t i = 0; i < n; ++i) draws.push_back({of_class[size_t(i % each)], i / each});
+    }
+    shuffle(draws, Rng(seed, Purpose::sampler, uint32_t(epoch)));
+    return draws;
+}
+
+std::vector<float> balanced_weights(const ImageSet& set) {
+    const std::vector<int64_t> counts = count_per_label(set);
+    const auto present = std::count_if(counts.begin(), counts.end(), [](int64_t n) { return n > 0; });
+    std::vector<float> weights;
+    for (const int64_t n : counts) weights.push_back(n > 0 ? float(double(set.count) / double(present * n)) : 1.0f);
+    return weights;
 }
 
 } // namespace rg::data

@@ -160,4 +160,20 @@ Range part_range(int64_t n, int parts, int i);
 /// (Fisher-Yates shuffle, Durstenfeld, 1964.)
 std::vector<int64_t> permutation(int64_t n, uint64_t seed, int64_t epoch);
 
+/// One of the draws of an epoch: an image (or other sample), and how often the epoch had drawn it before.
+struct Draw {
+    int64_t index = 0, repeat = 0;
+    /// Returns a number for streams of random numbers (core/rng.h), so that repeats differ. It is the index if the
+    /// image is drawn for the first time.
+    int64_t stream() const { return repeat << 32 | index; }
+    bool operator==(const Draw&) const = default;
+};
+/// Returns as many draws as there are images, in a random order, by the seed and the epoch. Every class that occurs is
+/// drawn equally often, up to one. Within a class, no image is drawn again before all others have been drawn.
+std::vector<Draw> balanced_draws(const ImageSet& set, uint64_t seed, int64_t epoch);
+
+/// Returns a weight for each class that is inversely proportional to its number of images: count / (k * images of the
+/// class), where k is the number of classes that occur. This is 'balanced' of scikit-learn. Other classes have 1.
+std::vector<float> balanced_weights(const ImageSet& set);
+
 } // namespace rg::data

@@ -6,6 +6,7 @@
 #include "ringgrad/data/loader.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <system_error>
@@ -64,6 +65,16 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
     }
     RG_CHECK(count_ >= 0, "loader: expected images or a column with a number of samples, got neither; make one with "
                           "rows()");
+    RG_CHECK(set || (!options.balanced && options.class_weights.empty()),
+             "loader: expected images with class weights or balanced classes, got columns alone");
+    RG_CHECK(!options.balanced || options.shuffle != Shuffle::never,
+             "loader: expected a random order with balanced classes, got that of the set; shuffle the images");
+    RG_CHECK(options.class_weights.empty() || options.class_weights.size() == set->classes.size(), "loader: expected ",
+             set ? set->classes.size() : 0, " class weights, one for each class, got ", options.class_weights.size());
+    for (const float weight : options.class_weights)
+        RG_CHECK(weight > 0 && std::isfinite(weight), "loader: expected class weights above 0, got ", weight);
+    RG_CHECK(!set || !augmenter_->mixes() || columns_.empty(), "loader: expected no columns with mixup or cutmix, got ",
+             columns_.size(), "; only images, labels and targets can be mixed");
     RG_CHECK(set || !options.views, "loader: expected images with views, got columns alone");
     RG_CHECK(options.batch_size >= 1, "loader: expected a mini-batch of at least 1 sample, got ", options.batch_size);
     RG_CHECK(options.ranks >= 1 && options.rank >= 0 && options.rank <= options.ranks,
@@ -101,11 +112,7 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
     RG_CHECK(batches_ > 0 || count_ == 0, "loader: expected at least ", options_.batch_size,
              " samples for a mini-batch, got ", count_, "; make batch_size smaller, or set keep_partial");
     started_ = true;
-    std::shared_ptr<const std::vector<int64_t>> order;
-    if (options_.shuffle != Shuffle::never) {
-        const int64_t drawn_for = options_.shuffle == Shuffle::once ? 0 : epoch;
-        order = std::make_shared<const std::vector<int64_t>>(permutation(count_, options_.seed, drawn_for));
-    }
+    auto order = std::make_shared<const Order>(order_of(epoch));
     {
         std::lock_guard lock(mutex_);
         ++generation_;
@@ -120,7 +127,7 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
 Batch Loader::next() {
     RG_CHECK(has_next(), "loader: expected next() only while has_next(), got it after batch ", batches_);
     if (options_.threads == 0) {
-        Batch batch = make(order_.get(), epoch_, next_);
+        Batch batch = make(*order_, epoch_, next_);
         ++next_;
         return batch;
     }
@@ -144,11 +151,11 @@ void Loader::work() {
         if (stopping_) return;
         const int64_t index = claimed_++, epoch = epoch_;
         const uint64_t generation = generation_;
-        const std::shared_ptr<const std::vector<int64_t>> order = order_;
+        const std::shared_ptr<const Order> order = order_;
         lock.unlock();
         Slot result{true, {}, nullptr};
         try {
-            result.batch = make(order.get(), epoch, index);
+            result.batch = make(*order, epoch, index);
         } catch (...) {
             result.error = std::current_exception();
         }
@@ -159,29 +166,76 @@ void Loader::work() {
     }
 }
 
-void Loader::write_images(Batch& batch, std::span<const int64_t> samples) const {
+Draw Loader::Order::at(int64_t position) const {
+    if (!draws.empty()) return draws[size_t(position)];
+    return {permutation.empty() ? position : permutation[size_t(position)]};
+}
+
+Loader::Order Loader::order_of(int64_t epoch) const {
+    if (options_.shuffle == Shuffle::never) return {};
+    const int64_t drawn_for = options_.shuffle == Shuffle::once ? 0 : epoch;
+    if (options_.balanced) return {{}, balanced_draws(*set_, options_.seed, drawn_for)};
+    return {permutation(count_, options_.seed, drawn_for), {}};
+}
+
+std::vector<double> Loader::class_weights(const Order& order, Range whole) const {
+    std::vector<double> weights(set_->classes.size(), 1.0);
+    if (options_.class_weights.empty()) return weights;
+    std::ranges::copy(options_.class_weights, weights.begin());
+    double sum = 0;
+    for (int64_t i = whole.begin; i < whole.end; ++i) sum += weights[size_t(set_->labels[size_t(order.at(i).index)])];
+    for (double& weight : weights) weight *= double(whole.size()) / sum;
+    return weights;
+}
+
+void Loader::write_images(Batch& batch, const Order& order, Range part, Range whole) const {
     RG_CHECK(set_->count == count_ && std::ssize(set_->labels) == count_,
              "loader: the set was changed while the loader used it (epoch ", batch.epoch, ", batch ", batch.index, ")");
-    const int64_t n = int64_t(samples.size()), h = augmenter_->height(), w = augmenter_->width(), c = set_->channels;
-    batch.labels = Tensor::on_host({n}, DType::i32);
+    const Augmenter& augmenter = *augmenter_;
+    const int64_t n = part.size(), h = augmenter.height(), w = augmenter.width(), c = set_->channels;
     const int64_t k = std::ssize(set_->target_names);
+    const bool mixes = augmenter.mixes();
+    const int images_each = mixes ? 2 : 1;
+    batch.labels = Tensor::on_host({n}, DType::i32);
     if (k > 0) batch.targets = Tensor::on_host({n, k});
+    if (weighs_labels()) batch.label_weights = Tensor::on_host({n});
+    if (mixes) batch.second_labels = Tensor::on_host({n}, DType::i32), batch.second_weights = Tensor::on_host({n});
     if (options_.views)
-        batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, kViewNumbers}, DType::i32);
+        batch.indices = augmenter.indices(n), batch.views = augmenter.views(n);
     else
         batch.x = Tensor::on_host({n, h, w, c});
+    std::vector<double> weights;
+    if (weighs_labels()) weights = class_weights(order, whole);
     for (int64_t i = 0; i < n; ++i) {
-        const int64_t sample = samples[size_t(i)];
-        batch.labels.data<int32_t>()[i] = set_->labels[size_t(sample)];
-        std::ranges::copy(set_->targets_of(sample), k > 0 ? batch.targets.data<float>() + i * k : nullptr);
+        const int64_t position = part.begin + i;
+        // Without mixing, only the first counts.
+        const std::array<Draw, 2> draws{order.at(position), order.at(whole.begin + whole.end - 1 - position)};
+        std::array<View, 2> views;
+        std::array<int32_t, 2> labels;
+        for (size_t j = 0; j < size_t(images_each); ++j) {
+            views[j] = augmenter.view(options_.seed, batch.epoch, draws[j].stream());
+            labels[j] = set_->labels[size_t(draws[j].index)];
+        }
+        const double share = mixes ? augmenter.second_share(views[0]) : 0;
+        batch.labels.data<int32_t>()[i] = labels[0];
+        if (weighs_labels()) batch.label_weights.data<float>()[i] = float((1 - share) * weights[size_t(labels[0])]);
+        if (mixes) {
+            batch.second_labels.data<int32_t>()[i] = labels[1];
+            batch.second_weights.data<float>()[i] = float(share * weights[size_t(labels[1])]);
+        }
+        const auto targets = set_->targets_of(draws[0].index), second_targets = set_->targets_of(draws[1].index);
+        for (size_t t = 0; t < size_t(k); ++t)
+            batch.targets.data<float>()[size_t(i * k) + t] =
+                mixes ? float((1 - share) * double(targets[t]) + share * double(second_targets[t])) : targets[t];
         if (!options_.views) {
-            augmenter_->apply(set_->image(sample), options_.seed, batch.epoch, sample,
-                              batch.x.data<float>() + i * h * w * c);
+            augmenter.apply(set_->image(draws[0].index), views[0], batch.x.data<float>() + i * h * w * c,
+                            mixes ? set_->image(draws[1].index) : std::span<const uint8_t>(), views[1]);
             continue;
         }
-        const View view = augmenter_->view(options_.seed, batch.epoch, sample);
-        batch.indices.data<int32_t>()[i] = int32_t(sample);
-        std::memcpy(batch.views.data<int32_t>() + kViewNumbers * i, &view, sizeof view);
+        for (int j = 0; j < images_each; ++j) {
+            batch.indices.data<int32_t>()[images_each * i + j] = int32_t(draws[size_t(j)].index);
+            augmenter.store_view(batch.views, images_each * i + j, views[size_t(j)]);
+        }
     }
 }
 
@@ -195,22 +249,22 @@ int64_t Loader::batch_size(int64_t index) const {
     return std::min(options_.batch_size, count_ - index / options_.parts * options_.batch_size);
 }
 
-Batch Loader::make(const std::vector<int64_t>* order, int64_t epoch, int64_t index) const {
-    const auto sample_at = [&](int64_t position) { return order ? (*order)[size_t(position)] : position; };
+Batch Loader::make(const Order& order, int64_t epoch, int64_t index) const {
     const Range part = positions(index);
-    std::vector<int64_t> samples;
-    for (int64_t position = part.begin; position < part.end; ++position) samples.push_back(sample_at(position));
     if (const int64_t ahead = index + options_.depth; set_ && ahead < end())
-        for (int64_t i = positions(ahead).begin; i < positions(ahead).end; ++i) set_->will_need(sample_at(i));
+        for (int64_t i = positions(ahead).begin; i < positions(ahead).end; ++i) set_->will_need(order.at(i).index);
     Batch batch;
     batch.epoch = epoch, batch.index = index / options_.parts, batch.first = part.begin;
     batch.size = part.size(), batch.global_size = batch_size(index);
-    if (set_) write_images(batch, samples);
+    const int64_t first = batch.index * options_.batch_size;
+    if (set_) write_images(batch, order, part, {first, first + batch.global_size});
     for (const Column& column : columns_) {
         const Tensor values = column.tensor(part.size());
         const int64_t bytes = column.extents.numel() * size_of(column.type);
-        for (size_t i = 0; i < samples.size(); ++i)
-            column.write({samples[i], epoch, options_.seed}, values.bytes_data() + int64_t(i) * bytes);
+        for (int64_t i = 0; i < part.size(); ++i) {
+            const Draw draw = order.at(part.begin + i);
+            column.write({draw.index, epoch, options_.seed, draw.repeat}, values.bytes_data() + i * bytes);
+        }
         batch.columns.push_back(values);
     }
     return batch;

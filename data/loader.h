@@ -30,8 +30,9 @@ namespace rg::data {
 struct Sample {
     int64_t index = 0, epoch = 0; // index: the sample's position in the set
     uint64_t seed = 0;            // LoaderOptions::seed
-    /// Returns a generator whose numbers depend only on these three values, and not on the rank or the thread.
-    Rng random() const { return Rng(seed, Purpose::sample, uint32_t(epoch), uint64_t(index)); }
+    int64_t repeat = 0;           // how often the epoch had this sample before; 0 unless LoaderOptions::balanced
+    /// Returns a generator whose numbers depend only on these four values, and not on the rank or the thread.
+    Rng random() const { return Rng(seed, Purpose::sample, uint32_t(epoch), uint64_t(Draw{index, repeat}.stream())); }
 };
 
 /// One value, a number or an array, of every sample. A mini-batch of n samples gives a tensor [n extents...].
@@ -54,13 +55,16 @@ Column computed(const Shape& extents, std::function<void(const Sample& sample, s
 /// of ImageSet::input_size().
 struct Batch {
     Tensor x;              // f32 [n h w c]; undefined without images, and with LoaderOptions::views
-    Tensor indices, views; // only with views: i32 [n] and i32 [n 6], inputs of the augment op (core/ops.h)
+    Tensor indices, views; // only with views: i32 [n ...], inputs of the augment op (core/ops/augment.h)
     Tensor labels;         // i32 [n]; undefined without images
     int64_t epoch = 0, index = 0;
     int64_t size = 0, global_size = 0; // number of samples in this part, and in the whole mini-batch
     int64_t first = 0;                 // position of this part's first sample in the epoch's order
-    Tensor targets = {};               // f32 [n k]; undefined if the set has no targets
-    std::vector<Tensor> columns = {};  // [n extents...], in the order of the loader's columns
+    Tensor targets = {};               // f32 [n k], mixed like the images; undefined if the set has no targets
+    // f32 [n] and i32 [n]: weight of each label in a mean over the samples of all parts, second label of each image,
+    // and its weight. Undefined, unless the images are mixed; label_weights is also defined with class weights.
+    Tensor label_weights = {}, second_labels = {}, second_weights = {};
+    std::vector<Tensor> columns = {}; // [n extents...], in the order of the loader's columns
 };
 
 /// The order of the samples: a new random one in every epoch, one random order for all epochs, or that of the set.
@@ -71,6 +75,10 @@ struct LoaderOptions {
     Shuffle shuffle = Shuffle::epoch;
     bool keep_partial = false; // keeps a last mini-batch that is smaller than the others
     uint64_t seed = 0;         // the same on all ranks
+    bool balanced = false;     // draws images so that classes are equally frequent: balanced_draws() in dataset.h
+    // Weights of the classes, all positive; empty: 1. They are divided by the mean weight of the labels in each whole
+    // mini-batch, so that the weighted mean over its images is that of PyTorch's cross_entropy(weight=...).
+    std::vector<float> class_weights = {};
     Augment augment = {};
     Normalise normalise = {};
     // Each mini-batch has `ranks` parts (part_range()). next() returns parts `rank` to rank + parts - 1, one per call.
@@ -95,6 +103,8 @@ public:
     /// Requires images.
     const Augmenter& augmenter() const { return *augmenter_; }
     const std::vector<Column>& columns() const { return columns_; }
+    /// Returns true if batches have label_weights.
+    bool weighs_labels() const { return !options_.class_weights.empty() || (augmenter_ && augmenter_->mixes()); }
 
     /// Starts an epoch at mini-batch `first_batch` (at most batches()), and discards those prepared before. May be
     /// called in the middle of an epoch. Throws Error if there are samples, but too few for one mini-batch.
@@ -118,11 +128,20 @@ private:
         std::exception_ptr error;
     };
     Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Column> columns);
-    void write_images(Batch& batch, std::span<const int64_t> samples) const;
+    /// The order of an epoch's samples. If both are empty, it is that of the set.
+    struct Order {
+        std::vector<int64_t> permutation;
+        std::vector<Draw> draws;
+        Draw at(int64_t position) const;
+    };
+    Order order_of(int64_t epoch) const;
+    void write_images(Batch& batch, const Order& order, Range part, Range whole) const;
+    /// Returns the weight of each class, for the mini-batch with these positions.
+    std::vector<double> class_weights(const Order& order, Range whole) const;
     /// Returns the positions of part `index` in the epoch's order, and the size of its whole mini-batch.
     Range positions(int64_t index) const;
     int64_t batch_size(int64_t index) const;
-    Batch make(const std::vector<int64_t>* order, int64_t epoch, int64_t index) const;
+    Batch make(const Order& order, int64_t epoch, int64_t index) const;
     int64_t end() const { return batches_ * options_.parts; }
     void work();
     void stop();
@@ -141,9 +160,9 @@ private:
     // Part p of mini-batch b has the index b * parts + p.
     int64_t next_, claimed_; // index of the next part for the consumer, and for a worker
     int64_t epoch_ = 0;
-    uint64_t generation_ = 0;                           // number of epochs started; results of older ones are dropped
-    std::shared_ptr<const std::vector<int64_t>> order_; // null: order of the set
-    std::vector<Slot> slots_;                           // part i is in slot i % depth
+    uint64_t generation_ = 0; // number of epochs started; results of older ones are dropped
+    std::shared_ptr<const Order> order_;
+    std::vector<Slot> slots_; // part i is in slot i % depth
     bool stopping_ = false;
     std::vector<std::thread> workers_;
 };

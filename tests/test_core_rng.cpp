@@ -36,7 +36,8 @@ TEST_SUITE("core") {
         };
         for (uint64_t seed : {uint64_t{0}, uint64_t{1}, uint64_t{1} << 32, uint64_t{1} << 63})
             for (Purpose purpose : {Purpose::init, Purpose::shuffle, Purpose::split, Purpose::augment, Purpose::dropout,
-                                    Purpose::synthetic, Purpose::test})
+                                    Purpose::synthetic, Purpose::test, Purpose::jitter, Purpose::erase, Purpose::mix,
+                                    Purpose::sampler})
                 for (uint32_t epoch : {0u, 1u, 2u, 255u, 65536u})
                     for (uint64_t index :
                          {uint64_t{0}, uint64_t{1}, uint64_t{49999}, uint64_t{1} << 32, uint64_t{1} << 63})

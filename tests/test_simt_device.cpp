@@ -106,11 +106,14 @@ TEST_SUITE("simt") {
         const data::Augment shifts{.flip = true, .translate_x = 4, .translate_y = 6};
         const data::Augment turns{
             .flip_vertical = true, .rotate = 45, .scale = {0.5, 2}, .fill = data::Fill::reflect, .crop_area = {0.2, 1}};
+        data::Augment changes = shifts, mixtures = turns;
+        changes.jitter = mixtures.jitter = {0.5, 0.5, 0.5}, changes.erase = mixtures.erase = 0.5;
+        mixtures.mixup = mixtures.cutmix = 1;
         ExecutorDevice device;
         std::vector<Tensor> on_cpu; // all results of the CPU, in order
         size_t compared = 0;
         for (Device* const there : {static_cast<Device*>(nullptr), static_cast<Device*>(&device)})
-            for (data::Augment augmentation : {shifts, turns})
+            for (data::Augment augmentation : {shifts, turns, changes, mixtures})
                 for (const bool crop : {false, true}) {
                     set.window = crop ? data::ImageSize{8, 6} : data::ImageSize{};
                     augmentation.crop = crop && augmentation.crop_area == data::Interval{};
@@ -164,6 +167,13 @@ TEST_SUITE("simt") {
         const Tensor y = augment(images, indices, views, statistics, {3, 3});
         CHECK(first_non_finite(y).to_host().data<int32_t>()[0] == 9);
         CHECK(std::isnan(y.to_host().data<float>()[26]));
+        const Tensor whole = augment(images, indices, Tensor::zeros({3, 18}, DType::i32), statistics, {3, 3});
+        CHECK(first_non_finite(whole).to_host().data<int32_t>()[0] == 9);
+        const Tensor pairs = Tensor::empty({3, 2}, DType::i32); // the second image of the second pair does not exist
+        const int32_t more[] = {1, 0, 0, 2, 1, 1};
+        pairs.copy_from(Tensor::of<int32_t>({3, 2}, more));
+        const Tensor mixed = augment(images, pairs, Tensor::zeros({3, 36}, DType::i32), statistics, {3, 3}).to_host();
+        for (int64_t i = 0; i < 27; ++i) CHECK(std::isnan(mixed.data<float>()[i]) == (i >= 9 && i < 18));
     }
 
     TEST_CASE("device: a label that is no class is refused before it gets there, in the CPU's words") {

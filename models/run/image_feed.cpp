@@ -5,7 +5,6 @@
 #include "ringgrad/core/ops.h"
 
 #include <algorithm>
-#include <cstring>
 
 namespace rg {
 namespace {
@@ -30,7 +29,8 @@ ImageFeed::ImageFeed(const data::ImageSet& set, data::LoaderOptions options, con
 
 std::vector<Tensor> ImageFeed::inputs(const data::Batch& batch) const {
     std::vector<Tensor> inputs;
-    for (const Tensor* t : {&batch.x, &batch.indices, &batch.views, &batch.labels, &batch.targets})
+    for (const Tensor* t : {&batch.x, &batch.indices, &batch.views, &batch.labels, &batch.label_weights,
+                            &batch.second_labels, &batch.second_weights, &batch.targets})
         if (t->defined()) inputs.push_back(*t);
     inputs.insert(inputs.end(), batch.columns.begin(), batch.columns.end());
     return inputs;
@@ -40,12 +40,12 @@ data::Batch ImageFeed::with_view(data::Batch batch, View view) const {
     const View central = loader.augmenter().view(0, 0, 0); // no random changes
     view.y0 += central.y0, view.x0 += central.x0;
     const int64_t n = batch.size;
+    const data::Augmenter& augmenter = loader.augmenter();
     if (machine_.device()) {
-        batch.views = Tensor::on_host({n, kViewNumbers}, DType::i32); // older ones may still be on their way
-        for (int64_t i = 0; i < n; ++i) std::memcpy(batch.views.data<int32_t>() + kViewNumbers * i, &view, sizeof view);
+        batch.views = augmenter.views(n); // older ones may still be on their way
+        for (int64_t i = 0; i < n; ++i) augmenter.store_view(batch.views, i, view);
         return batch;
     }
-    const data::Augmenter& augmenter = loader.augmenter();
     const int64_t values = augmenter.height() * augmenter.width() * set_.channels;
     batch.x = Tensor::on_host({n, augmenter.height(), augmenter.width(), set_.channels});
     parallel(n, [&](int64_t i) {
@@ -64,10 +64,15 @@ data::Batch ImageFeed::batch(std::span<const Tensor> inputs) const {
                             {augmenter.height(), augmenter.width(), augmenter.reflect(), machine_.activations()})
                   : cast(inputs[0], machine_.activations());
     inputs = inputs.subspan(machine_.device() ? 2 : 1);
-    batch.labels = inputs[0];
-    if (!set_.target_names.empty()) batch.targets = inputs[1];
-    const std::span<const Tensor> columns = inputs.subspan(set_.target_names.empty() ? 1 : 2);
-    batch.columns.assign(columns.begin(), columns.end());
+    const auto take = [&](Tensor& to, bool has) {
+        if (has) to = inputs[0], inputs = inputs.subspan(1);
+    };
+    take(batch.labels, true);
+    take(batch.label_weights, loader.weighs_labels());
+    take(batch.second_labels, augmenter.mixes());
+    take(batch.second_weights, augmenter.mixes());
+    take(batch.targets, !set_.target_names.empty());
+    batch.columns.assign(inputs.begin(), inputs.end());
     return batch;
 }
 
@@ -99,11 +104,15 @@ std::vector<int64_t> ImageFeed::sizes() const {
 
 std::vector<Tensor> ImageFeed::inputs(int64_t n) const {
     data::Batch batch;
+    const data::Augmenter& augmenter = loader.augmenter();
     if (machine_.device())
-        batch.indices = Tensor::on_host({n}, DType::i32), batch.views = Tensor::on_host({n, kViewNumbers}, DType::i32);
+        batch.indices = augmenter.indices(n), batch.views = augmenter.views(n);
     else
-        batch.x = Tensor::on_host({n, loader.augmenter().height(), loader.augmenter().width(), set_.channels});
+        batch.x = Tensor::on_host({n, augmenter.height(), augmenter.width(), set_.channels});
     batch.labels = Tensor::on_host({n}, DType::i32);
+    if (loader.weighs_labels()) batch.label_weights = Tensor::on_host({n});
+    if (augmenter.mixes())
+        batch.second_labels = Tensor::on_host({n}, DType::i32), batch.second_weights = Tensor::on_host({n});
     if (!set_.target_names.empty()) batch.targets = Tensor::on_host({n, std::ssize(set_.target_names)});
     for (const data::Column& column : loader.columns()) batch.columns.push_back(column.tensor(n));
     return inputs(batch);

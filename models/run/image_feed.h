@@ -21,15 +21,16 @@ public:
 
     data::Loader loader;
 
-    /// Returns the inputs for a batch: the images, or on a device their indices and views; then the labels, the targets
-    /// if the set has any, and the columns.
+    /// Returns the inputs for a batch: the images, or on a device their indices and views; then the labels, those of
+    /// label_weights, second_labels, second_weights and targets that are defined, and the columns.
     std::vector<Tensor> inputs(const data::Batch& batch) const;
     /// Returns a batch of a loader with LoaderOptions::views, but without random changes, with this view of all images.
     /// It is relative to the set's central window.
     data::Batch with_view(data::Batch batch, View view) const;
 
     /// Converts the result of inputs() to a batch. Call this inside the Accelerated function, since it runs ops. The
-    /// batch has only size, x, labels, targets and columns. Its x has the type Machine::activations(), f32 or bf16.
+    /// batch has only size, x, labels with weights, targets and columns. Its x has the type Machine::activations(), f32
+    /// or bf16.
     data::Batch batch(std::span<const Tensor> inputs) const;
 
     /// Returns the length of a training on this set: `steps` steps, or if `steps` is -1, `epochs` epochs. Throws Error
