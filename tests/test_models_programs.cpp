@@ -89,7 +89,9 @@ TEST_SUITE("models") {
 
         TrainingOptions options;
         options.data_options.batch_size = 32;
-        const auto keeps = [&](int64_t images) { return options.loader_options({}, images).keep_partial; };
+        const auto keeps = [&](int64_t images) {
+            return options.loader_options({.count = images}, {}, classification()).keep_partial;
+        };
         CHECK(keeps(64 + 16));
         CHECK(!keeps(64 + 15));
         CHECK(!keeps(64));

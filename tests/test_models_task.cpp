@@ -50,6 +50,48 @@ TEST_SUITE("models") {
         CHECK(contains(task.details[0].table(set, kept).text, "66.7"));
     }
 
+    TEST_CASE("task: classification of mixed images has the weighted loss and accuracy of both labels") {
+        const Task task = classification();
+        data::Batch batch;
+        batch.labels = labels({2}, {0, 1}), batch.second_labels = labels({2}, {1, 1});
+        batch.label_weights = floats({2}, {0.75, 0.4f}), batch.second_weights = floats({2}, {0.25, 0.6f});
+        const auto [loss, metrics] = evaluated(task, {floats({2, 2}, {1, 0, 0, 1})}, batch);
+        const double low = std::log1p(std::exp(-1.0)), high = 1 + low;
+        CHECK(loss == Approx((0.75 * low + 0.25 * high + low) / 2));
+        CHECK(metrics[0] == Approx((0.75 + 1) / 2));
+    }
+
+    TEST_CASE("task: class weights give PyTorch's weighted mean over the whole mini-batch, on any number of ranks") {
+        // torch.nn.CrossEntropyLoss(weight=[3, 1]): sum of w[y] loss / sum of w[y].
+        const Task task = classification();
+        data::ImageSet set{3, 1, 1, 1, std::vector<uint8_t>{1, 2, 3}, {0, 1, 0}, {"a", "b"}};
+        const double low = std::log1p(std::exp(-1.0)), high = 1 + low;
+        for (const int ranks : {1, 2, 3}) {
+            double sum = 0;
+            data::LoaderOptions options{.batch_size = 3, .shuffle = data::Shuffle::never, .class_weights = {3, 1}};
+            options.ranks = ranks;
+            for (options.rank = 0; options.rank < ranks; ++options.rank) {
+                data::Loader loader(set, options);
+                loader.start(1);
+                const data::Batch batch = loader.next();
+                std::vector<float> scores;
+                for (int64_t i = 0; i < batch.size; ++i) scores.insert(scores.end(), {1, 0}); // for class 0
+                const Tensor loss = task.loss(std::array{floats({batch.size, 2}, scores)}, batch, Mode::train);
+                sum += double(batch.size) / 3 * double(loss.data<float>()[0]);
+            }
+            CHECK(sum == Approx((3 * low + high + 3 * low) / 7));
+        }
+    }
+
+    TEST_CASE("task: those whose labels can be mixed or weighted say so") {
+        CHECK((classification().mixes && classification().weighs));
+        for (const Task& task : {regression({{"x", ""}}), multi_label({"a"}), reconstruction()})
+            CHECK((task.mixes && !task.weighs));
+        CHECK(!segmentation(3).mixes);
+        const Task both = classification().with(segmentation(3));
+        CHECK((!both.mixes && both.weighs));
+    }
+
     TEST_CASE("task: regression has a root mean squared error per target") {
         const Task task = regression({{"width", "cm"}, {"height", ""}});
         data::Batch batch;

@@ -87,6 +87,7 @@ Task Task::with(const Task& other, double weight) const {
     const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
     append(both.outputs.kinds, other.outputs.kinds), append(both.outputs.targets, other.outputs.targets);
     both.needs_images |= other.needs_images;
+    both.mixes &= other.mixes, both.weighs |= other.weighs;
     return both;
 }
 
@@ -123,13 +124,25 @@ Task classification(double smoothing, size_t head) {
     accuracy.add = [head](Outputs outputs, const data::Batch& batch, std::span<double> sums) {
         const Tensor& scores = head_of(outputs, head);
         const int64_t classes = scores.extent(1);
-        for (int64_t i = 0; i < scores.extent(0); ++i)
-            sums[0] += best_of(scores.data<float>() + i * classes, classes) == batch.labels.data<int32_t>()[i];
+        for (int64_t i = 0; i < scores.extent(0); ++i) {
+            const int64_t best = best_of(scores.data<float>() + i * classes, classes);
+            double share = 1; // of the first label
+            if (batch.second_labels.defined()) {
+                const double first = double(batch.label_weights.data<float>()[i]),
+                             second = double(batch.second_weights.data<float>()[i]);
+                share = first / (first + second);
+                sums[0] += (1 - share) * (best == batch.second_labels.data<int32_t>()[i]);
+            }
+            sums[0] += share * (best == batch.labels.data<int32_t>()[i]);
+        }
     };
     return {.loss =
                 [smoothing, head](Outputs outputs, const data::Batch& batch, Mode mode) {
-                    return cross_entropy(head_of(outputs, head), batch.labels,
-                                         mode == Mode::train ? float(smoothing) : 0.0f);
+                    const Tensor& scores = head_of(outputs, head);
+                    const float spread = mode == Mode::train ? float(smoothing) : 0.0f;
+                    const Tensor loss = cross_entropy(scores, batch.labels, spread, {}, batch.label_weights);
+                    if (!batch.second_labels.defined()) return loss;
+                    return rg::add(loss, cross_entropy(scores, batch.second_labels, spread, {}, batch.second_weights));
                 },
             .metrics = {accuracy},
             .details = {{"confusion", 2,
@@ -143,11 +156,13 @@ Task classification(double smoothing, size_t head) {
                              const Confusion confusion(set, predictions_of(numbers));
                              return Detail::Table{confusion.text(size_t(set.count)), confusion.csv()};
                          }}},
-            .outputs = {.kinds = {"classes"}}};
+            .outputs = {.kinds = {"classes"}},
+            .mixes = true,
+            .weighs = true};
 }
 
 Task regression(const std::vector<Target>& targets, size_t head) {
-    Task task{.outputs = {{"numbers"}, targets}};
+    Task task{.outputs = {{"numbers"}, targets}, .mixes = true};
     task.loss = [head](Outputs outputs, const data::Batch& batch, Mode) {
         return mse_loss(head_of(outputs, head), targets_of(batch));
     };
@@ -184,7 +199,8 @@ Task multi_label(const std::vector<std::string>& labels, size_t head) {
     Task task{.loss = [head](Outputs outputs, const data::Batch& batch,
                              Mode) { return binary_cross_entropy(head_of(outputs, head), targets_of(batch)); },
               .metrics = {f1},
-              .outputs = {.kinds = {"labels"}}};
+              .outputs = {.kinds = {"labels"}},
+              .mixes = true};
     for (const std::string& label : labels) task.outputs.targets.push_back({label, ""});
     return task;
 }
@@ -236,7 +252,8 @@ Task reconstruction(size_t head) {
                            Mode) { return mse_loss(head_of(outputs, head), cast(batch.x, DType::f32)); },
             .metrics = {rmse},
             .outputs = {.kinds = {"reconstruction"}},
-            .needs_images = true};
+            .needs_images = true,
+            .mixes = true};
 }
 
 } // namespace rg

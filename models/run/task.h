@@ -82,6 +82,8 @@ struct Task {
     std::vector<Detail> details = {};
     ModelOutputs outputs = {.kinds = {}}; // of the network, for the model's file
     bool needs_images = false;            // metrics read Batch::x, the normalised images
+    bool mixes = false;  // takes mixed images: loss and metrics read Batch::second_labels, or no labels
+    bool weighs = false; // the loss reads Batch::label_weights
 
     /// Returns this task and another one: the loss is the sum of both, the other one times `weight`. The other's
     /// metrics and details follow. If both have a detail of the same member, only the first is kept.
@@ -98,11 +100,13 @@ struct Task {
 // The functions below make the tasks of the library. `head` is the number of the network's output, from 0.
 
 /// One class per image. The output is scores [n classes]. Cross-entropy with label smoothing in training (Szegedy et
-/// al., 2016); the metric is the accuracy. The report has the confusion matrix and the mistakes.
+/// al., 2016); the metric is the accuracy. The report has the confusion matrix and the mistakes. Each sample's loss has
+/// the weight of its label in Batch. A mixed image has two labels: its loss is the sum of both, and the accuracy counts
+/// the label that the network predicts by its share of both weights, so in training it cannot reach 1.
 Task classification(double smoothing = 0, size_t head = 0);
 
 /// Numbers of each image. The output is [n k], as Batch::targets, for k names. The loss is the mean squared error, the
-/// metrics are the root mean squared errors NAME_rmse.
+/// metrics are the root mean squared errors NAME_rmse. The targets of mixed images are mixed, too.
 Task regression(const std::vector<Target>& targets, size_t head = 0);
 
 /// Several labels of each image, or none. The output is scores [n k], and Batch::targets has 0 or 1 for each label [n

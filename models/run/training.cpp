@@ -152,7 +152,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
 
     const Task task = this->task(data.train);
     const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
-    ImageFeed feed(data.train, loader_options(normalise, data.train.count), machine, columns(data.train));
+    ImageFeed feed(data.train, loader_options(data.train, normalise, task), machine, columns(data.train));
     const Optimizer optimizer(parameters, this->optimizer);
     Trainer trainer(run, machine, parameters, optimizer, feed, task, forward);
     Evaluation evaluation(group, machine, data.test, columns(data.test), normalise, task, forward);

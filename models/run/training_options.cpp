@@ -30,6 +30,24 @@ data::Interval parse_range(const char* option, const std::string& text) {
     return range;
 }
 
+/// Parses numbers of at least 0, separated by commas. Returns none if the text is anything else.
+std::vector<double> parse_numbers(const std::string& text) {
+    std::vector<double> numbers;
+    for (const std::string& part : split(text, ',')) {
+        double number = 0;
+        if (!read_number(part, number) || !(number >= 0)) return {};
+        numbers.push_back(number);
+    }
+    return numbers;
+}
+
+data::Jitter parse_jitter(const std::string& text) {
+    const std::vector<double> numbers = parse_numbers(text);
+    RG_CHECK(numbers.size() == 3, "--jitter: expected three numbers of at least 0 for brightness, contrast and ",
+             "saturation, such as 0.4,0.4,0.4, got \"", text, "\"");
+    return {numbers[0], numbers[1], numbers[2]};
+}
+
 } // namespace
 
 double DefaultRate::at(int64_t batch_size) const {
@@ -70,6 +88,29 @@ void TrainingOptions::declare_data(Options& o) {
             .metavar("MIN:MAX");
     o.add("fill", &fill, {{"zero", data::Fill::zero}, {"reflect", data::Fill::reflect}},
           "how to fill the pixels beyond the edge of a moved image; zero: black; reflect: the mirrored image");
+    o.add(
+         "jitter", &jitter,
+         "largest changes of brightness, contrast and saturation of the training images: each factor is drawn from 1 - "
+         "X to 1 + X; 0,0,0: off")
+        .metavar("B,C,S");
+    o.add("erase", &erase, "probability of erasing a random box of a training image (random erasing)").range(0, 1);
+    o.add("mixup", &mixup,
+          "parameter A of the distribution Beta(A, A) of the weights with which pairs of training images and their "
+          "labels are mixed, such as 0.2; 0: off")
+        .range(0, 100);
+    o.add("cutmix", &cutmix,
+          "the same for the area of a box that is replaced by a part of another training image, such as 1; with "
+          "--mixup, "
+          "one of both is drawn for each image; 0: off")
+        .range(0, 100);
+    if (!has_smoothing) return;
+    o.add("class-weights", &class_weights,
+          "weights of the classes in the loss: none, balanced (inversely proportional to their numbers of training "
+          "images), or a list with a number for each class")
+        .metavar("LIST");
+    o.add("sampler", &sampler,
+          "uniform: each training image once per epoch; balanced: equally many of each class, as many in all")
+        .one_of({"uniform", "balanced"});
 }
 
 bool TrainingOptions::allows(const std::string& augmentation) const {
@@ -204,15 +245,38 @@ data::Augment TrainingOptions::augmentation() const {
             .scale = parse_range("scale", scale),
             .fill = fill,
             .crop = chosen.contains("crop"),
-            .crop_area = parse_range("resized-crop", resized_crop)};
+            .crop_area = parse_range("resized-crop", resized_crop),
+            .jitter = parse_jitter(jitter),
+            .erase = erase,
+            .mixup = mixup,
+            .cutmix = cutmix};
 }
 
-data::LoaderOptions TrainingOptions::loader_options(const data::Normalise& normalise, int64_t images) const {
+std::vector<float> TrainingOptions::weights_of_classes(const data::ImageSet& images) const {
+    if (class_weights == "none") return {};
+    if (class_weights == "balanced") return data::balanced_weights(images);
+    const std::vector<double> numbers = parse_numbers(class_weights);
+    RG_CHECK(!numbers.empty(), "--class-weights: expected none, balanced, or a list of numbers such as 1,2,0.5, got \"",
+             class_weights, "\"");
+    RG_CHECK(numbers.size() == images.classes.size(), "--class-weights: expected ", images.classes.size(),
+             " numbers, one for each class, got ", numbers.size());
+    return {numbers.begin(), numbers.end()};
+}
+
+data::LoaderOptions TrainingOptions::loader_options(const data::ImageSet& images, const data::Normalise& normalise,
+                                                    const Task& task) const {
+    RG_CHECK(task.mixes || (mixup == 0 && cutmix == 0),
+             "--mixup, --cutmix: expected a task whose labels can be mixed, ",
+             "such as classification or regression, got another one; omit both");
+    RG_CHECK(task.weighs || class_weights == "none",
+             "--class-weights: expected a classification, got a task whose loss has no weights; omit the option");
     const int64_t size = data_options.batch_size;
     return {.batch_size = size,
             .shuffle = data_options.shuffle,
-            .keep_partial = partial == Partial::keep || (partial == Partial::automatic && 2 * (images % size) >= size),
+            .keep_partial = partial == Partial::keep || (partial == Partial::automatic && 2 * (images.count % size) >= size),
             .seed = uint64_t(data_options.seed),
+            .balanced = sampler == "balanced",
+            .class_weights = weights_of_classes(images),
             .augment = augmentation(),
             .normalise = normalise};
 }

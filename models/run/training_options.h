@@ -5,6 +5,7 @@
 #include "ringgrad/models/run/load_data.h"
 #include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/optimizer.h"
+#include "ringgrad/models/run/task.h"
 #include "ringgrad/models/run/training_run.h"
 
 namespace rg {
@@ -38,6 +39,8 @@ struct TrainingOptions {
     double rotate = 0;
     std::string scale = "1:1", resized_crop = "1:1";
     data::Fill fill = data::Fill::zero;
+    std::string jitter = "0,0,0", class_weights = "none", sampler = "uniform";
+    double erase = 0, mixup = 0, cutmix = 0;
 
     int64_t epochs = 20, steps = -1;
     bool scales_batch_size = true; // multiply the default of --batch-size by the number of GPUs
@@ -47,7 +50,8 @@ struct TrainingOptions {
     double drop_every = 0;
     OptimizerOptions optimizer;
     double smoothing = 0;
-    bool has_smoothing = true; // false: without --label-smoothing, for a task() that does not use it
+    // False: without --label-smoothing, --class-weights and --sampler, for a task() that does not use classes.
+    bool has_smoothing = true;
 
     MachineOptions machine_options;
     RunOptions run_options;
@@ -66,15 +70,18 @@ struct TrainingOptions {
     /// Returns `schedule` with the highest rate, the epochs and the drops. Call this when the mini-batch size is known.
     /// Throws Error if it is invalid.
     Schedule full_schedule() const;
-    /// Returns the options for the loader of a training set of so many images. Throws Error if --augment is empty or
-    /// has an unknown name, if it has crop without --store-size, or if a range is not of the form MIN:MAX.
-    data::LoaderOptions loader_options(const data::Normalise& normalise, int64_t images) const;
+    /// Returns the options for the loader of the training set. Throws Error if --augment is empty or has an unknown
+    /// name, if it has crop without --store-size, if a range is not of the form MIN:MAX, if a list of numbers has a
+    /// wrong form or length, or if the task does not support the mixing of images, or weights.
+    data::LoaderOptions loader_options(const data::ImageSet& images, const data::Normalise& normalise,
+                                       const Task& task) const;
 
 private:
     bool allows(const std::string& augmentation) const;
     /// Returns the names in `augmentations` that --augment accepts.
     std::vector<std::string> augment_names() const;
     data::Augment augmentation() const;
+    std::vector<float> weights_of_classes(const data::ImageSet& images) const;
 
     OptimizerOptions::Kind default_optimizer_ = OptimizerOptions::Kind::sgd; // the optimizer that default_rate is for
 };

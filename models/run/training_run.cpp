@@ -80,9 +80,10 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
 /// the optimizer. Also throws Error if check_stored_command() refuses a stored value.
 void restore_options(const TensorFile& file, Options& options) {
     std::set<std::string> fixed = {
-        "batch-size",   "validation", "partial-batch", "shuffle",     "seed",        "size",      "store-size",
-        "augment",      "translate",  "fill",          "translate-x", "translate-y", "rotate",    "scale",
-        "resized-crop", "net",        "init",          "init-skip",   "initializer", "optimizer", "patience-on"};
+        "batch-size",   "validation", "partial-batch", "shuffle",     "seed",        "size",         "store-size",
+        "augment",      "translate",  "fill",          "translate-x", "translate-y", "rotate",       "scale",
+        "resized-crop", "net",        "init",          "init-skip",   "initializer", "optimizer",    "patience-on",
+        "jitter",       "erase",      "mixup",         "cutmix",      "sampler",     "class-weights"};
     if (const std::string* text = file.find_text("network")) { // its name, and its options
         const Json network = Json::parse(*text, file.source + ": network");
         for (const auto& [name, value] : network.as_object())

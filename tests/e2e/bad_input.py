@@ -72,6 +72,17 @@ class BadInput(job.JobTest):
         self.refuse_training(["--store-size", "0", "--size", "32"], "--store-size", "of 1 to 8192")
         self.refuse_training(["--store-size", "40", "--size", "32", "--augment", "crop", "--resized-crop", "0.5:1"],
                              "crop or resized-crop", "omit one")
+        self.refuse_training(["--erase", "1.5"], "--erase", "from 0 to 1", "1.5")
+        for text in ("0.4", "0.4,0.4", "0.4,0.4,x", "0.4,-1,0", "0.4,0.4,0.4,0.1", ""):
+            self.refuse_training([f"--jitter={text}"], "--jitter: expected three numbers", f'got "{text}"')
+        self.refuse_training(["--jitter", "0.4,0.4,99"], "changes of colours of 0 to 10, got 99")
+        self.refuse_training(["--mixup", "-0.2"], "--mixup", "from 0 to 100", "-0.2")
+        self.refuse_training(["--cutmix", "none"], "--cutmix", "number", "none")
+        self.refuse_training(["--class-weights", "1,2,0.5"], "--class-weights: expected 10 numbers", "got 3")
+        self.refuse_training(["--class-weights", "even"], "--class-weights: expected none, balanced, or a list", '"even"')
+        self.refuse_training(["--class-weights", "0,1,1,1,1,1,1,1,1,1"], "class weights above 0, got 0")
+        self.refuse_training(["--sampler", "weighted"], "--sampler", "uniform or balanced", "weighted")
+        self.refuse_training(["--sampler", "balanced", "--shuffle", "never"], "a random order with balanced classes")
         self.refuse_training(["--run-name", "a/b"], "a/b")
         self.refuse_training([], "RG_ISA", "portable", "nonsense", RG_ISA="nonsense")
 
