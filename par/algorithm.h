@@ -1,55 +1,68 @@
 // The all-reduce algorithms, and the cost model that chooses one if the caller does not.
 //
-// The model has three constants: alpha (seconds per message), beta (seconds per byte sent) and gamma (seconds per byte
-// added). The constants are fixed, not measured at start-up: the algorithms add in different orders, so a choice by
-// noisy measurements would change the bits from run to run. choose() depends only on the length, the numbers of ranks
-// and nodes, and whether the vector lies in shared memory. If a single node gives no shared memory, or nodes have
-// different numbers of ranks, Group chooses as if each rank were a node. Runs that differ in any of this may give
-// different bits. bench_allreduce measures the algorithms on a machine.
+// Ranks of a node that share memory sum there (shared.h). All other sums use messages between peers (peers.h): those of
+// a ring, of recursive halving and doubling, or along a chain. The peers are all ranks, or one rank of each node.
+//
+//   cost per peer, for p peers and a vector of B bytes and N elements
+//              rounds       bytes sent          additions
+//   ring       2 (p-1)      2 (p-1)/p B         (p-1)/p N
+//   halving    2 log2 p     2 (p-1)/p B         (p-1)/p N      if p is a power of two, else 2 rounds and B bytes more
+//   chain      2 (p-1)      2 B                 N              all rounds at the same time, on different segments
+//
+// The constants of the model are fixed, not measured at start-up: the algorithms add in different orders, so a choice
+// by noisy measurements would change the bits from run to run. choose() depends only on the length and the number of
+// peers. bench_allreduce measures the algorithms on a machine.
 #pragma once
 
+#include "ringgrad/par/peers.h"
+
+#include <algorithm>
 #include <bit>
-#include <cstddef>
-#include <cstdint>
 
 namespace rg::par {
 
-/// automatic: `shared` after Group::sum_in_order() or with Wire::bf16, else the choice of choose(). ring: segmented
-/// ring. small: recursive doubling. shared: adds node by node, in rank order within a node. It uses memory that the
-/// ranks of a node share, and a chain of the nodes. mpi: MPI_Allreduce, for comparison only, since MPI polls without
-/// yielding the core.
-enum class Algorithm : uint8_t { automatic, ring, small, shared, mpi };
+/// automatic: `shared` if the ranks of a node share memory and all nodes have the same number of ranks, else the choice
+/// of choose(). shared: in shared memory within a node. Between nodes, it uses the choice of choose(), or the chain
+/// after Group::sum_in_order(). ring and halving: messages between all ranks, even within a node.
+enum class Algorithm : uint8_t { automatic, shared, ring, halving };
 
-/// Predicts the seconds of an all-reduce between nodes. Assumes 2 us per message, and 10 GB/s for both the network (100
-/// Gb/s nominal) and the additions (memory speed).
+/// Predicts the seconds of a sum over peers. alpha: seconds per message. beta: seconds per byte sent. gamma: seconds
+/// per byte added. Assumes 2 us per message, and 10 GB/s for both the network (100 Gb/s nominal) and the additions
+/// (memory speed).
 struct CostModel {
     double alpha = 2e-6, beta = 1 / 10e9, gamma = 1 / 10e9;
 
-    double ring(double bytes, int ranks) const {
-        const double p = ranks;
+    double ring(double bytes, int peers) const {
+        const double p = peers;
         return 2 * (p - 1) * alpha + 2 * (p - 1) / p * bytes * beta + (p - 1) / p * bytes * gamma;
     }
-    /// The two directions of a link carry data at the same time. A node inside the chain sends all bytes twice, once to
-    /// each neighbour.
-    double chain(double bytes, int nodes) const {
-        return 2 * (nodes - 1) * alpha + bytes * ((nodes > 2 ? 2 : 1) * beta + gamma);
-    }
-    double doubling(double bytes, int ranks) const {
-        const unsigned p = unsigned(ranks);
-        const int rounds = std::bit_width(p) - 1 + (std::has_single_bit(p) ? 0 : 2); // folding takes two more
-        return rounds * (alpha + bytes * (beta + gamma));
+    double halving(double bytes, int peers) const {
+        int rest = int(std::bit_floor(unsigned(peers)));
+        double seconds = rest == peers ? 0 : 2 * (alpha + bytes * beta) + bytes * gamma; // folding (halving.cpp)
+        for (; rest > 1; rest /= 2) {
+            const bool halves = bytes > double(kMessageBytes);
+            if (halves) bytes /= 2;
+            seconds += (halves ? 2 : 1) * (alpha + bytes * beta) + bytes * gamma;
+        }
+        return seconds;
     }
 };
 
-/// Returns the algorithm for a vector of this length. With one node `shared` is best: it sends no messages, and ranks
-/// synchronise faster in memory. Between nodes, CostModel decides between `small` and another: `shared` for a vector
-/// that lies in shared memory, else `ring`.
-inline Algorithm choose(size_t bytes, int ranks, int nodes, bool in_shared_memory) {
-    if (nodes == 1) return Algorithm::shared;
+/// Returns the algorithm, ring or halving, for a vector of this length.
+inline Algorithm choose(size_t bytes, int peers) {
     const CostModel cost;
-    const double size = double(bytes), other = in_shared_memory ? cost.chain(size, nodes) : cost.ring(size, ranks);
-    if (cost.doubling(size, ranks) < other) return Algorithm::small;
-    return in_shared_memory ? Algorithm::shared : Algorithm::ring;
+    return cost.halving(double(bytes), peers) <= cost.ring(double(bytes), peers) ? Algorithm::halving : Algorithm::ring;
 }
+
+/// Sum the vector in place over all peers, which must all call the same function. All end with the same bits, except
+/// those of NaN. Throw Error if a message is late or has a wrong length.
+void sum_along_ring(Peers& peers, const Vector& vector, const Operation& op);
+/// The order of the additions depends only on the number of peers.
+void sum_by_halving(Peers& peers, const Vector& vector, const Operation& op);
+/// Adds the vectors at `sources` of one peer after another, in this order. `vector` may be one of the sources, and gets
+/// the sum.
+void sum_along_chain(Peers& peers, const Vector& vector, std::span<std::byte* const> sources, const Operation& op);
+/// Sums by an algorithm of choose(), in this wire format. Wire::bf16 requires a vector of f32.
+void sum_over(Peers& peers, const Vector& vector, Algorithm algorithm, Wire wire, const Operation& op);
 
 } // namespace rg::par

@@ -1,47 +1,47 @@
-// Implements the collectives. For an all-reduce, chooses the algorithm and caches its plan. all() and barrier() are
-// all-reduces, too.
+// Implements the collectives. all() and barrier() are all-reduces, too.
 //
-// Broadcast and allgather mostly serve start-up, checks and reports, where speed hardly matters. (If any rank has
-// several workers, StateSum also uses allgather in each step.) So broadcast is a binomial tree that sends chunks, and
-// allgather is a ring that passes on whole texts.
+// Broadcast and allgather serve start-up, checks and reports, where speed hardly matters. So broadcast is a binomial
+// tree, and allgather is a ring that passes on whole texts.
 
 #include "ringgrad/par/group.h"
 
 #include <algorithm>
+#include <numeric>
 
 namespace rg::par {
 
 namespace {
 
-constexpr int kGroupTag = 4;
-constexpr size_t kBroadcastChunk = 1 << 20; // bytes; the levels of the tree transfer different chunks at once
+std::vector<int> all_ranks(int size) {
+    std::vector<int> ranks(static_cast<size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
+}
 
-/// Returns the plan for a vector, and makes it if there is none. The plan becomes the first in the list. If the list
-/// was full, a new plan replaces the last one.
-template <class Plan, class Make>
-Plan& find_plan(std::vector<std::unique_ptr<Plan>>& plans, const Vector& vector, const Make& make) {
-    auto match = std::find_if(plans.begin(), plans.end(), [&](const auto& plan) { return plan->serves(vector); });
-    if (match == plans.end()) {
-        if (plans.size() == Group::kPlans) plans.pop_back();
-        plans.push_back(make());
-        match = plans.end() - 1;
-    }
-    std::rotate(plans.begin(), match, match + 1);
-    return *plans.front();
+template <class T>
+Vector vector_of(std::span<T> values) {
+    constexpr Element type = std::is_same_v<T, float>    ? Element::f32
+                             : std::is_same_v<T, double> ? Element::f64
+                                                         : Element::byte;
+    return {reinterpret_cast<std::byte*>(values.data()), values.size(), type};
 }
 
 } // namespace
 
-Group::Group(Link& link, size_t segment_bytes)
-    : link_(link), segment_bytes_(segment_bytes), handshake_(link), roll_call_(link, handshake_) {
-    RG_CHECK(segment_bytes >= 1, "Group: expected a segment of at least one byte, got none");
+Group::Group(Link& link, size_t chunk_bytes)
+    : link_(link),
+      chunk_bytes_(chunk_bytes),
+      handshake_(link),
+      roll_call_(link, handshake_),
+      all_(link, all_ranks(link.size()), chunk_bytes) {
+    RG_CHECK(chunk_bytes >= 1, "Group: expected chunks of at least one byte, got none");
 }
 
 Operation Group::next_operation(const char* name, std::string_view what, size_t bytes, uint64_t detail) {
     return {name, what, bytes, ++operations_, step_, detail};
 }
 
-void Group::allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm,
+void Group::allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm, Wire wire,
                       const VectorsPerRank& several) {
     if (size() == 1) {
         std::vector<std::byte*> sources;
@@ -49,55 +49,27 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
         if (sources.size() > 1) sum_vectors(sources, {&sources.back(), 1}, vector.count, vector.type);
         return;
     }
-    if (vector.wire == Wire::bf16) {
-        RG_CHECK(algorithm == Algorithm::automatic || algorithm == Algorithm::shared, name, " ", what,
-                 ": expected algorithm automatic or shared, which alone can send bf16 between nodes");
-        algorithm = Algorithm::shared;
-    }
-    const bool chosen = algorithm == Algorithm::automatic;
-    const int nodes = link_.node().ranks.empty() ? size() : size() / int(link_.node().ranks.size());
-    if (chosen)
-        algorithm = !order_.empty() ? Algorithm::shared
-                                    : choose(vector.bytes(), size(), nodes, shared_ && shared_->place_of(vector));
-    if (algorithm == Algorithm::shared && !shared(name, what, vector.bytes())) {
-        RG_CHECK(chosen, name, " ", what, ": expected memory that the ranks of a node share for algorithm shared, got ",
-                 link_.node().ranks.empty() ? "nodes with different numbers of ranks" : "none from the MPI library",
-                 " (rank ", rank(), ")");
-        algorithm = choose(vector.bytes(), size(), size(), false);
-    }
-    if (algorithm == Algorithm::mpi) {
-        RG_CHECK(link_.mpi_allreduce(vector.data, vector.count, size_of(vector.type)), name, " ", what,
-                 ": expected an MPI link for algorithm mpi, got another link");
-        return;
-    }
-    // Ranks must agree on everything that determines the messages: length, number type, wire, algorithm, segments,
-    // position in shared memory.
-    const uint64_t place = algorithm == Algorithm::shared ? shared_->place_of(vector) : 0;
-    const uint64_t detail = (place ? place : segment_bytes_) << 8 |
-                            (size_of(vector.type) | uint64_t(vector.wire)) << 4 | uint64_t(algorithm);
+    if (algorithm == Algorithm::automatic)
+        algorithm = shared(name, what, vector.bytes()) ? Algorithm::shared : choose(vector.bytes(), size());
+    const bool is_shared = algorithm == Algorithm::shared;
+    RG_CHECK(!is_shared || shared(name, what, vector.bytes()), name, " ", what,
+             ": expected memory that the ranks of a node share for algorithm shared, got ",
+             link_.node().ranks.empty() ? "nodes with different numbers of ranks" : "none from the MPI library",
+             " (rank ", rank(), ")");
+    const bool in_order = is_shared && !order_.empty();
+    RG_CHECK(!in_order || wire == Wire::full, name, " ", what, ": expected Wire::full after sum_in_order()");
+    // Ranks must agree on everything that determines the messages: length, number type, wire, algorithm, lengths of
+    // chunks, position in shared memory.
+    const uint64_t place = is_shared ? shared_->place_of(vector) : 0;
+    const uint64_t detail =
+        (place ? place : chunk_bytes_) << 8 | (size_of(vector.type) | uint64_t(wire)) << 4 | uint64_t(algorithm);
     const Operation op = next_operation(name, what, vector.bytes(), detail);
-    try {
-        if (algorithm == Algorithm::shared) {
-            shared_->run(vector, handshake_, op, several);
-            return;
-        }
-        handshake_.start(op);
-        if (algorithm == Algorithm::ring) {
-            // Finishes the handshake before data are sent. Otherwise an error in the handshake could make the caller
-            // free the vector while a peer still reads it.
-            handshake_.finish(op);
-            find_plan(rings_, vector, [&] {
-                return std::make_unique<RingPlan>(link_, vector, segment_bytes_);
-            }).run(op);
-        } else {
-            find_plan(doublings_, vector, [&] {
-                return std::make_unique<DoublingPlan>(link_, vector.bytes());
-            }).run(vector, handshake_, op);
-        }
-    } catch (...) { // withdraws ring messages in flight: the caller may free their vector before this group ends
-        rings_.clear();
-        throw;
-    }
+    if (is_shared) return shared_->run(vector, handshake_, op, {wire, in_order, several});
+    // Finishes the handshake before data are sent. Otherwise an error in the handshake could make the caller free the
+    // vector while a peer still reads it.
+    handshake_.start(op);
+    handshake_.finish(op);
+    sum_over(all_, vector, algorithm, wire, op);
 }
 
 Operation Group::agree(const char* name, std::string_view what, size_t bytes, uint64_t detail) {
@@ -109,11 +81,12 @@ Operation Group::agree(const char* name, std::string_view what, size_t bytes, ui
 
 SharedReducer* Group::shared(const char* name, std::string_view what, size_t bytes) {
     if (!tried_shared_ && !link_.node().ranks.empty()) {
-        agree(name, what, bytes, segment_bytes_ << 8); // this wait can name a missing rank; open_shared() cannot
-        std::unique_ptr<SharedWindow> window = link_.open_shared(SharedReducer::window_bytes(segment_bytes_));
+        agree(name, what, bytes, chunk_bytes_ << 8); // this wait can name a missing rank; open_shared() cannot
+        std::unique_ptr<SharedWindow> window = link_.open_shared(SharedReducer::window_bytes(chunk_bytes_));
         if (window) {
-            shared_ = std::make_unique<SharedReducer>(link_, std::move(window), segment_bytes_);
-            if (one_node()) handshake_.post_in(shared_->window(), SharedReducer::kPostOffset);
+            shared_ = std::make_unique<SharedReducer>(link_, std::move(window), chunk_bytes_);
+            if (int(link_.node().ranks.size()) == size())
+                handshake_.post_in(shared_->window(), SharedReducer::kPostOffset);
         }
     }
     tried_shared_ = true;
@@ -135,13 +108,11 @@ std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
 }
 
 void Group::allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm, Wire wire) {
-    const Vector vector{reinterpret_cast<std::byte*>(values.data()), values.size(), Element::f32, wire};
-    allreduce("allreduce", vector, what, algorithm);
+    allreduce("allreduce", vector_of(values), what, algorithm, wire);
 }
 
 void Group::allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm) {
-    const Vector vector{reinterpret_cast<std::byte*>(values.data()), values.size(), Element::f64};
-    allreduce("allreduce", vector, what, algorithm);
+    allreduce("allreduce", vector_of(values), what, algorithm);
 }
 
 void Group::set_workers(std::vector<int> of_rank) {
@@ -162,38 +133,33 @@ void Group::sum_in_order() {
 
 void Group::sum_over_workers(std::span<float> values, size_t stride, std::string_view what) {
     RG_CHECK(!workers_.empty(), "sum_over_workers ", what, ": expected set_workers() first");
-    const Vector vector{reinterpret_cast<std::byte*>(values.data()), values.size(), Element::f32};
-    allreduce("allreduce", vector, what, Algorithm::automatic, {workers_, stride * sizeof(float)});
+    allreduce("allreduce", vector_of(values), what, Algorithm::automatic, Wire::full,
+              {workers_, stride * sizeof(float)});
 }
 
 bool Group::all(bool value, std::string_view what) {
     double count = value ? 1.0 : 0.0;
-    allreduce("all", {reinterpret_cast<std::byte*>(&count), 1, Element::f64}, what, quickest());
+    allreduce("all", vector_of(std::span(&count, 1)), what, quickest());
     return count == double(size());
 }
 
-void Group::barrier(std::string_view what) { allreduce("barrier", {}, what, quickest()); }
+void Group::barrier(std::string_view what) {
+    double any = 0; // a sum of no values would not wait
+    allreduce("barrier", vector_of(std::span(&any, 1)), what, quickest());
+}
 
 void Group::broadcast(std::span<std::byte> bytes, int root, std::string_view what) {
     const int p = size();
     RG_CHECK(root >= 0 && root < p, "broadcast ", what, ": expected a root in 0..", p - 1, ", got ", root);
     if (p == 1) return;
     const Operation op = agree("broadcast", what, bytes.size(), uint64_t(root));
-    // Binomial tree. Ranks are numbered from the root; the parent's number is the rank's own without its lowest set
-    // bit.
+    // Ranks are numbered from the root; the parent's number is the rank's own without its lowest set bit.
     const int number = (rank() - root + p) % p;
     const int lowest_bit = number == 0 ? p : number & -number;
-    for (size_t begin = 0; begin < bytes.size(); begin += kBroadcastChunk) {
-        const std::span<std::byte> chunk = bytes.subspan(begin, std::min(kBroadcastChunk, bytes.size() - begin));
-        const auto transfer = [&](Channel channel) {
-            link_.start(channel);
-            link_.wait(channel, op, int(begin / kBroadcastChunk));
-        };
-        if (number != 0)
-            transfer(link_.open_receive(chunk.data(), chunk.size(), (number - lowest_bit + root) % p, kGroupTag));
-        for (int bit = 1; bit < lowest_bit && number + bit < p; bit *= 2)
-            transfer(link_.open_send(chunk.data(), chunk.size(), (number + bit + root) % p, kGroupTag));
-    }
+    const Vector all = vector_of(bytes), none = all.part(0, 0);
+    if (number != 0) all_.exchange(none, 0, all, (number - lowest_bit + root) % p, Peers::Arrival::store, op, 0);
+    for (int bit = 1; bit < lowest_bit && number + bit < p; bit *= 2)
+        all_.exchange(all, (number + bit + root) % p, none, 0, Peers::Arrival::store, op, bit);
 }
 
 std::vector<std::string> Group::allgather(std::string_view text, std::string_view what) {
@@ -207,16 +173,12 @@ std::vector<std::string> Group::allgather(std::string_view text, std::string_vie
     for (int r = 0; r < p; ++r) texts[size_t(r)].resize(size_t(lengths[size_t(r)]));
 
     const Operation op = agree("allgather", what, 0, 0);
-    for (int round = 0; round < p - 1; ++round) { // pass on the own text, then each one that arrived
-        const std::string& outgoing = texts[size_t((rank() - round + p) % p)];
-        std::string& incoming = texts[size_t((rank() - round - 1 + p) % p)];
-        Channel in = link_.open_receive(incoming.data(), incoming.size(), link_.previous(), kGroupTag);
-        Channel out = link_.open_send(outgoing.data(), outgoing.size(), link_.next(), kGroupTag);
-        link_.start(in);
-        link_.start(out);
-        link_.wait(in, op, round);
-        link_.wait(out, op, round);
-    }
+    const auto text_of = [&](int r) {
+        return vector_of(std::as_writable_bytes(std::span(texts[size_t((r + p) % p)])));
+    };
+    for (int round = 0; round < p - 1; ++round) // pass on the own text, then each one that arrived
+        all_.exchange(text_of(rank() - round), link_.next(), text_of(rank() - round - 1), link_.previous(),
+                      Peers::Arrival::store, op, round);
     return texts;
 }
 

@@ -1,18 +1,13 @@
 // Group: the collective operations of a program, over any Link.
 //
 // The operations use point-to-point messages, and memory that the ranks of a node share. Their waits yield the core and
-// have a deadline. Only MPI's own all-reduce (Algorithm::mpi), and opening and freeing shared memory, block inside the
-// MPI library.
+// have a deadline. Only opening and freeing shared memory block inside the MPI library.
 // All ranks of the link must call the same operations in the same order. If calls do not match (Handshake), or a rank
-// misses the deadline, the operation throws Error. (Algorithm::mpi detects neither.) The group cannot be used after an
-// Error: let the Error end the program (run_ranks_main() in session.h) or the task (task_pool.h). `what` names the data
-// in error texts and must be the same on all ranks. A group may be used by one thread at a time.
+// misses the deadline, the operation throws Error. The group cannot be used after an Error: let the Error end the
+// program (run_ranks_main() in session.h) or the task (task_pool.h). `what` names the data in error texts and must be
+// the same on all ranks. A group may be used by one thread at a time.
 #pragma once
 
-#include "ringgrad/par/algorithm.h"
-#include "ringgrad/par/doubling.h"
-#include "ringgrad/par/link.h"
-#include "ringgrad/par/ring.h"
 #include "ringgrad/par/roll_call.h"
 #include "ringgrad/par/shared.h"
 
@@ -24,9 +19,9 @@ namespace rg::par {
 
 class Group {
 public:
-    /// Requires that the link outlives the group. `segment_bytes` limits a message of Algorithm::ring, and the chunks
-    /// that Algorithm::shared copies. All ranks must pass the same value, which must not be 0.
-    explicit Group(Link& link, size_t segment_bytes = 256 * 1024);
+    /// Requires that the link outlives the group. `chunk_bytes` limits the chunks that Algorithm::shared copies, and
+    /// the messages of all sums (kMessageBytes does too). All ranks must pass the same value, which must not be 0.
+    explicit Group(Link& link, size_t chunk_bytes = 256 * 1024);
 
     int rank() const { return link_.rank(); }
     int size() const { return link_.size(); }
@@ -38,11 +33,9 @@ public:
 
     /// Sums the values over all ranks, in place. Collective. All ranks end with the same bits (except those of NaN).
     /// A repeated run gives them again if these are the same: count, ranks, their nodes, algorithm, wire, and whether
-    /// the vector lies in memory(). Algorithm::ring makes a plan (channels and buffers) for each vector (address, count
-    /// and type), and Algorithm::small makes one for each length in bytes. Each of the two keeps the kPlans plans used
-    /// last. Throws Error if the counts differ between ranks, or the algorithm is not possible. Algorithm::mpi does not
-    /// compare counts, and MPI need not give the same bits. With Wire::bf16 the algorithm must be `automatic` or
-    /// `shared`, and both mean `shared`.
+    /// the vector lies in memory(). Throws Error if these differ between ranks, or the algorithm is not possible.
+    /// `wire` applies to messages, so it has no effect if Algorithm::shared sums on one node. After sum_in_order(), the
+    /// automatic choice requires Wire::full.
     void allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm = Algorithm::automatic,
                        Wire wire = Wire::full);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
@@ -82,27 +75,23 @@ public:
     /// Blocks until all ranks have called it.
     void barrier(std::string_view what = {});
 
-    static constexpr size_t kPlans = 32;
-
 private:
     Operation next_operation(const char* name, std::string_view what, size_t bytes, uint64_t detail);
     /// Starts the next operation, and blocks until the previous rank has announced the same one (Handshake).
     Operation agree(const char* name, std::string_view what, size_t bytes, uint64_t detail);
     void allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm,
-                   const VectorsPerRank& several = {});
+                   Wire wire = Wire::full, const VectorsPerRank& several = {});
     /// Returns the reducer for shared memory, or null on all ranks if there is none. The first call is collective.
     SharedReducer* shared(const char* name, std::string_view what, size_t bytes);
-    /// Returns the algorithm for a vector of a few bytes. It is `shared` if all ranks are on one node and their shared
-    /// memory is open already, else `small`: opening the memory would take longer than the sum.
-    Algorithm quickest() const { return shared_ && one_node() ? Algorithm::shared : Algorithm::small; }
-    bool one_node() const { return int(link_.node().ranks.size()) == size(); }
+    /// Returns the algorithm for a vector of a few bytes: `shared` if shared memory is open, else `halving`, since
+    /// opening the memory would take longer than the sum.
+    Algorithm quickest() const { return shared_ ? Algorithm::shared : Algorithm::halving; }
 
     Link& link_;
-    size_t segment_bytes_;
+    size_t chunk_bytes_;
     Handshake handshake_;
     RollCall roll_call_;
-    std::vector<std::unique_ptr<RingPlan>> rings_;         // most recently used first
-    std::vector<std::unique_ptr<DoublingPlan>> doublings_; // most recently used first
+    Peers all_;
     std::unique_ptr<SharedReducer> shared_;
     bool tried_shared_ = false;
     std::vector<int> order_, workers_;

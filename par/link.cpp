@@ -91,12 +91,8 @@ void Link::set_nodes(std::span<const int> first_of_node) {
     for (size_t q = 0; q < first_of_node.size(); ++q) nodes[first_of_node[q]].push_back(int(q));
     for (const auto& [first, ranks] : nodes)
         if (ranks.size() != nodes.begin()->second.size()) return;
-    const auto own = nodes.find(first_of_node[size_t(rank_)]);
-    node_.ranks = own->second;
+    node_.ranks = nodes[first_of_node[size_t(rank_)]];
     node_.place = size_t(std::find(node_.ranks.begin(), node_.ranks.end(), rank_) - node_.ranks.begin());
-    if (own != nodes.begin()) node_.previous = std::prev(own)->second[node_.place];
-    node_.after = int(std::distance(own, nodes.end())) - 1;
-    if (node_.after > 0) node_.next = std::next(own)->second[node_.place];
     for (const auto& [first, ranks] : nodes) node_.order.insert(node_.order.end(), ranks.begin(), ranks.end());
 }
 
@@ -121,8 +117,6 @@ void Link::set_deadline(double seconds) {
 }
 
 std::string Link::name_of(int rank) const { return cat("rank ", rank); }
-
-bool Link::mpi_allreduce(void*, size_t, size_t) { return false; }
 
 std::unique_ptr<SharedWindow> Link::open_shared(size_t bytes_per_rank) {
     if (node_.ranks.empty()) return nullptr;

@@ -2,7 +2,7 @@
 //
 // A Link is one rank's view of a fixed set of ranks. Its channels carry messages. A channel is opened once for a fixed
 // buffer, direction, peer and tag. After that, each start() transfers one message, and wait() blocks until it is
-// complete. The plans of all-reduces keep channels open between training steps. Messages from one rank to another with
+// complete. Messages from one rank to another with
 // the same tag arrive in the order in which they were started. If all nodes have the same number of ranks, a Link can
 // also provide memory that the ranks of a node share. Only fail_all_waits() may be called while another thread uses the
 // Link. Implementations: MPI (mpi_link.h), a single rank (SingleLink), and some or all ranks of another link
@@ -124,11 +124,9 @@ public:
     /// This rank's node, and its position among the nodes of the job. All fields keep their defaults if nodes have
     /// different numbers of ranks, or if the link is a SubLink of only some ranks.
     struct Node {
-        std::vector<int> ranks;       // those of this node, in ascending order
-        size_t place = 0;             // index of this rank in `ranks`
-        int previous = -1, next = -1; // the ranks with the same place on the nodes before and after this one; -1: none
-        int after = 0;                // number of nodes after this one
-        std::vector<int> order;       // all ranks of the link, node by node
+        std::vector<int> ranks; // those of this node, in ascending order
+        size_t place = 0;       // index of this rank in `ranks`
+        std::vector<int> order; // all ranks of the link, node by node
     };
     /// Nodes are in the order of their lowest ranks. Ranks of a node can share memory (open_shared).
     const Node& node() const { return node_; }
@@ -179,9 +177,6 @@ public:
     /// With MPI, ends the job with this exit code. With threads, makes the other ranks throw PeerFailed when they next
     /// start or await a message. Does nothing if the rank is alone.
     virtual void abort(int code) = 0;
-    /// Sums in place with the MPI library's own blocking all-reduce, for comparison. Returns false, without summing,
-    /// unless this is the link of mpi_link.h. `width` is the bytes per element: 4 for float, 8 for double.
-    virtual bool mpi_allreduce(void* data, size_t count, size_t width);
 
     /// The properties of an open channel, for implementations of Link.
     struct Slot {
@@ -255,7 +250,7 @@ private:
 /// Every operation of a Group that uses messages starts with one 96-byte message from each rank to the next around the
 /// ring. A rank receives no data until the previous rank's message agrees with its own operation (name, what, bytes,
 /// number, detail). If the ranks do not all agree, at least one pair of neighbours differs, so some rank detects it.
-/// Within a node the message takes about a microsecond; recursive doubling (doubling.h) sends its first data meanwhile.
+/// Within a node the message takes about a microsecond.
 ///
 /// If all ranks share memory, they also write each operation into that memory (post_in()). Sums in shared memory then
 /// use post() and agree() instead of start() and finish(): they need no message, and each rank compares its operation

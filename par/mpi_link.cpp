@@ -1,8 +1,8 @@
 // Uses persistent point-to-point requests on a communicator of its own. Only these calls wait for other ranks inside
 // the MPI library: MPI_Init_thread, six collectives at start-up (two make communicators, two find each node's first
-// rank, one gathers host names, one cores), opening and closing a shared window, mpi_allreduce(), the end
-// (prepare_to_finalize(), MPI_Finalize) and MPI_Abort. All but closing a window and mpi_allreduce() have a deadline
-// (Alarm). It cannot name a missing rank, so all ranks meet once after MPI_Init_thread.
+// rank, one gathers host names, one cores), opening and closing a shared window, the end (prepare_to_finalize(),
+// MPI_Finalize) and MPI_Abort. All but closing a window have a deadline (Alarm). It cannot name a missing rank, so all
+// ranks meet once after MPI_Init_thread.
 //
 // Asks for MPI_THREAD_MULTIPLE, because another thread than the main one may sum gradients (models/run/gradient_sum.h).
 // Accepts MPI_THREAD_SERIALIZED too, since only one thread at a time calls MPI. Errors of the communicator are
@@ -220,12 +220,6 @@ public:
     }
 
     std::string name_of(int rank) const override { return cat("rank ", rank, " on ", hosts_[size_t(rank)].data()); }
-
-    bool mpi_allreduce(void* data, size_t count, size_t width) override {
-        check(MPI_Allreduce(MPI_IN_PLACE, data, int(count), width == 4 ? MPI_FLOAT : MPI_DOUBLE, MPI_SUM, comm_),
-              "MPI_Allreduce", rank());
-        return true;
-    }
 
 private:
     /// Makes MPI_Finalize safe between machines. With MPICH over UCX and TCP, a rank in MPI_Finalize asks each peer to

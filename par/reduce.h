@@ -1,20 +1,24 @@
 // The vectors that an all-reduce sums: untyped memory with an element type.
 //
-// The element type is a value, not a template argument. So the classes of plans and groups are compiled once for all
-// types, and only the functions that read elements are templates.
+// The element type is a value, not a template argument. So the algorithms are compiled once for all types, and only the
+// functions that read elements are templates.
 #pragma once
 
 #include "ringgrad/core/base.h"
+#include "ringgrad/core/bf16.h"
 
 namespace rg::par {
 
-enum class Element : uint8_t { f32, f64 };
+/// The types of the elements of vectors. Bytes are sent, and never added.
+enum class Element : uint8_t { f32, f64, bf16, byte };
 
-inline size_t size_of(Element type) { return type == Element::f32 ? sizeof(float) : sizeof(double); }
+inline size_t size_of(Element type) {
+    constexpr size_t kSizes[] = {sizeof(float), sizeof(double), sizeof(bf16), 1};
+    return kSizes[size_t(type)];
+}
 
-/// The format in which Algorithm::shared passes sums on between nodes; without effect on one node. full: that of the
-/// vector. bf16, for f32 only: half the bytes. Each node adds in f32, then rounds the sums that it passes on. All ranks
-/// get the same rounded sums.
+/// The format in which vectors of f32 travel in messages. full: f32. bf16: half the bytes. Each rank rounds its vector,
+/// or the sum that its node has added in f32, and rounds each sum of two. All ranks get the same rounded sums.
 enum class Wire : uint8_t { full, bf16 };
 
 /// A contiguous vector that is summed in place over the ranks. Does not own the memory.
@@ -22,9 +26,9 @@ struct Vector {
     std::byte* data = nullptr;
     size_t count = 0;
     Element type = Element::f32;
-    Wire wire = Wire::full;
     size_t bytes() const { return count * size_of(type); }
-    bool operator==(const Vector&) const = default;
+    /// Returns the elements [begin, end).
+    Vector part(size_t begin, size_t end) const { return {data + begin * size_of(type), end - begin, type}; }
 };
 
 namespace reduce {
@@ -32,13 +36,18 @@ template <class T>
 void add(std::byte* sum, const std::byte* term, size_t count) {
     T* __restrict s = reinterpret_cast<T*>(sum);
     const T* __restrict t = reinterpret_cast<const T*>(term);
-    for (size_t i = 0; i < count; ++i) s[i] += t[i];
+    for (size_t i = 0; i < count; ++i)
+        if constexpr (std::is_same_v<T, bf16>)
+            s[i] = to_bf16(to_float(s[i]) + to_float(t[i]));
+        else
+            s[i] += t[i];
 }
 } // namespace reduce
 
 /// Computes sum[i] += term[i] for `count` elements. The two vectors must not overlap.
 inline void add_into(Element type, std::byte* sum, const std::byte* term, size_t count) {
-    type == Element::f32 ? reduce::add<float>(sum, term, count) : reduce::add<double>(sum, term, count);
+    if (type == Element::f32) return reduce::add<float>(sum, term, count);
+    type == Element::f64 ? reduce::add<double>(sum, term, count) : reduce::add<bf16>(sum, term, count);
 }
 
 } // namespace rg::par

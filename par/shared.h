@@ -1,12 +1,11 @@
-// All-reduce through memory that the ranks of a node share, and along a chain of the nodes if there are several.
+// All-reduce through memory that the ranks of a node share, and by messages between the nodes if there are several.
 //
-// Unlike the ring, it needs no plan per vector. A vector that is already in shared memory (adopt()) is summed in place.
-// Any other vector is copied in chunks through a window of fixed size. Only vectors in shared memory can be several
-// per rank (VectorsPerRank). shared.cpp describes the steps.
+// A vector that is already in shared memory (adopt()) is summed in place. Any other vector is copied in chunks through
+// a window of fixed size. Only vectors in shared memory can be several per rank (VectorsPerRank). shared.cpp describes
+// the steps.
 #pragma once
 
-#include "ringgrad/par/link.h"
-#include "ringgrad/par/reduce.h"
+#include "ringgrad/par/algorithm.h"
 
 #include <span>
 
@@ -48,11 +47,17 @@ public:
     const SharedWindow& window() const { return *window_; }
     static constexpr size_t kPostOffset = 8; // in bytes; before it lies the stage word (shared.cpp)
 
-    /// Sums the vector in place over all ranks, each element in the order of Link::Node::order; all end with the same
-    /// bits. Does the whole handshake for `op`. op.detail must include place_of(vector), so that a difference is
-    /// detected. Throws Error if a rank is late or ranks disagree. With several vectors per rank, the vectors must be
-    /// in adopted memory.
-    void run(const Vector& vector, Handshake& handshake, const Operation& op, const VectorsPerRank& several = {});
+    /// How to sum. in_order: each element in the order of Link::Node::order, which requires Wire::full. Otherwise a
+    /// node adds in the order of its ranks, and choose() selects the algorithm between nodes.
+    struct Manner {
+        Wire wire = Wire::full;
+        bool in_order = false;
+        VectorsPerRank several = {};
+    };
+    /// Sums the vector in place over all ranks; all end with the same bits. Does the whole handshake for `op`.
+    /// op.detail must include place_of(vector), so that a difference is detected. Throws Error if a rank is late or
+    /// ranks disagree. With several vectors per rank, the vectors must be in adopted memory.
+    void run(const Vector& vector, Handshake& handshake, const Operation& op, const Manner& manner);
 
 private:
     struct Place {
@@ -60,24 +65,22 @@ private:
         uint64_t number = 0;                  // index of the memory, from 1
         size_t offset = 0;                    // bytes
     };
-    bool several_nodes() const { return node_.previous >= 0 || node_.next >= 0; }
+    bool several_nodes() const { return peers_.size() > 1; }
     Place find(const Vector& vector) const;
     void publish();
     void wait_for_all(uint64_t stage, const char* doing, const Operation& op, int chunk);
-    void reduce_slice(const SharedWindow& window, size_t begin, size_t bytes, const Vector& vector,
-                      const VectorsPerRank& several, const Operation& op);
-    template <class T, class W>
-    void sum_over_nodes(size_t count, const Operation& op);
+    void sum_slice(const SharedWindow& window, size_t begin, const Vector& chunk, const Manner& manner,
+                   const Operation& op);
 
     Link& link_;
     const Link::Node& node_;
+    Peers peers_; // one rank of each node: those with the place of this one
     size_t chunk_bytes_;
     std::unique_ptr<SharedWindow> window_;
     std::vector<std::unique_ptr<SharedWindow>> memories_;
     // Starts of this rank's slice in all vectors of the node, and in those that get the sum.
     std::vector<std::byte*> sources_, targets_;
-    std::vector<std::byte> partial_, total_; // sums of a slice over the nodes up to this one, and over all nodes
-    uint64_t stage_ = 0;                     // stages published by this rank; equal on all ranks between operations
+    uint64_t stage_ = 0; // stages published by this rank; equal on all ranks between operations
 };
 
 } // namespace rg::par

@@ -20,7 +20,6 @@
 #include <unistd.h>
 
 using namespace rg;
-using par::Algorithm;
 using par::Group;
 using par::Link;
 
@@ -63,17 +62,6 @@ void par::on_ranks(const std::function<void(Link&)>& body) {
 }
 
 void par::on_nodes(const std::function<void(Link&)>& body) { on_ranks(body); }
-
-TEST_SUITE("par") {
-    TEST_CASE("allreduce: sums with the algorithm mpi") {
-        par::on_ranks([](Link& link) {
-            Group group(link);
-            std::vector<float> values(1000, 1.0f);
-            group.allreduce_sum(values, "values", Algorithm::mpi);
-            CHECK(values == std::vector<float>(1000, float(link.size())));
-        });
-    }
-}
 
 int main(int argc, char** argv) {
     const char* const rank = std::getenv("PMI_RANK");

@@ -7,8 +7,10 @@
 #include "ringgrad/tests/ranks.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include <doctest/doctest.h>
 
@@ -24,7 +26,6 @@ void check_sums(Algorithm algorithm) {
     par::on_ranks([&](Link& link) {
         const size_t n = size_t(link.size());
         for (const size_t segment : {size_t(1), size_t(60), size_t(256), size_t(256) * 1024}) {
-            if (algorithm == Algorithm::small && segment != 256 * 1024) continue; // this algorithm has no segments
             Group group(link, segment);
             for (const size_t count : {size_t(0), size_t(1), n - 1, n, n + 1, size_t(1000), size_t(676'714)}) {
                 if (segment == 1 && count > 100) continue; // one element at a time is too slow for long vectors
@@ -34,11 +35,9 @@ void check_sums(Algorithm algorithm) {
                 CAPTURE(segment);
                 std::vector<T> values(count + 2, T(-5)), expected = values; // with a guard value on each side
                 for (size_t i = 0; i < count; ++i) expected[i + 1] = T(par::sum_of(i, link));
-                for (int repeat = 0; repeat < 2; ++repeat) { // the second run uses the cached plan
-                    for (size_t i = 0; i < count; ++i) values[i + 1] = T(par::value_of(i, link.rank()));
-                    group.allreduce_sum(std::span(values).subspan(1, count), "test", algorithm);
-                    CHECK(values == expected);
-                }
+                for (size_t i = 0; i < count; ++i) values[i + 1] = T(par::value_of(i, link.rank()));
+                group.allreduce_sum(std::span(values).subspan(1, count), "test", algorithm);
+                CHECK(values == expected);
             }
         }
     });
@@ -57,6 +56,37 @@ std::span<float> floats_in_memory(Group& group, size_t count) {
     return {reinterpret_cast<float*>(group.memory(count * sizeof(float), "test").data()), count};
 }
 
+/// Adds one rank's values after another, in this order.
+std::vector<float> sum_in_order(size_t count, std::span<const int> ranks) {
+    std::vector<float> sum = random_values(count, ranks[0]);
+    for (const int rank : ranks.subspan(1)) {
+        const std::vector<float> values = random_values(count, rank);
+        for (size_t i = 0; i < count; ++i) sum[i] += values[i];
+    }
+    return sum;
+}
+
+/// Adds the vectors of the peers in the order of sum_by_halving(): first those beyond a power of two, then pairs.
+std::vector<float> sum_by_halving(std::vector<std::vector<float>> peers, par::Wire wire) {
+    const auto rounded = [&](float value) { return wire == par::Wire::bf16 ? to_float(to_bf16(value)) : value; };
+    for (std::vector<float>& values : peers)
+        for (float& v : values) v = rounded(v);
+    const auto add = [&](std::vector<float>& sum, const std::vector<float>& values) {
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] = rounded(sum[i] + values[i]);
+    };
+    const size_t power = std::bit_floor(peers.size());
+    for (size_t extra = peers.size() - power, i = 0; i < extra; ++i) {
+        add(peers[i], peers[i + 1]);
+        peers.erase(peers.begin() + ptrdiff_t(i) + 1);
+    }
+    while (peers.size() > 1)
+        for (size_t i = 0; i < peers.size(); ++i) {
+            add(peers[i], peers[i + 1]);
+            peers.erase(peers.begin() + ptrdiff_t(i) + 1);
+        }
+    return peers[0];
+}
+
 } // namespace
 
 TEST_SUITE("par") {
@@ -65,9 +95,68 @@ TEST_SUITE("par") {
         check_sums<double>(Algorithm::ring);
     }
 
-    TEST_CASE("small: gives exact sums") {
-        check_sums<float>(Algorithm::small);
-        check_sums<double>(Algorithm::small);
+    TEST_CASE("halving: gives exact sums") {
+        check_sums<float>(Algorithm::halving);
+        check_sums<double>(Algorithm::halving);
+    }
+
+    TEST_CASE("halving: adds in an order that depends on the number of ranks or nodes alone, also in bf16") {
+        par::on_nodes([](Link& link) {
+            if (link.size() == 1) return;
+            for (const size_t message : {size_t(60), par::kMessageBytes}) {
+                Group group(link, message);
+                for (const size_t count : {size_t(1), size_t(2), size_t(31), size_t(1000), size_t(9001)}) {
+                    if (message == 60 && count > 1000) continue; // takes long
+                    const std::span<float> values = floats_in_memory(group, count);
+                    for (const par::Wire wire : {par::Wire::full, par::Wire::bf16})
+                        for (const Algorithm algorithm : {Algorithm::halving, Algorithm::shared}) {
+                            const size_t per_node = algorithm == Algorithm::halving ? 1 : link.node().ranks.size();
+                            if (per_node == 0) continue; // nodes differ in size
+                            const size_t nodes = size_t(link.size()) / per_node;
+                            if (algorithm == Algorithm::shared &&
+                                par::choose(count * sizeof(float), int(nodes)) != Algorithm::halving)
+                                continue;
+                            CAPTURE(link.size());
+                            CAPTURE(per_node);
+                            CAPTURE(count);
+                            CAPTURE(message);
+                            std::vector<int> order(size_t(link.size()));
+                            std::iota(order.begin(), order.end(), 0);
+                            if (algorithm == Algorithm::shared) order = link.node().order;
+                            std::vector<std::vector<float>> sums;
+                            for (size_t n = 0; n < nodes; ++n)
+                                sums.push_back(sum_in_order(count, std::span(order).subspan(n * per_node, per_node)));
+                            const std::vector<float> expected = nodes == 1 ? sums[0] : sum_by_halving(sums, wire);
+                            std::ranges::copy(random_values(count, link.rank()), values.begin());
+                            group.allreduce_sum(values, "random", algorithm, wire);
+                            CHECK(std::ranges::equal(values, expected));
+                        }
+                }
+            }
+        });
+    }
+
+    TEST_CASE("ring: in bf16, all ranks get the same sums, each rounded once per rank") {
+        par::on_ranks([](Link& link) {
+            if (link.size() == 1) return;
+            Group group(link);
+            std::vector<int> order(size_t(link.size()));
+            std::iota(order.begin(), order.end(), 0);
+            std::vector<float> values = random_values(9001, link.rank());
+            for (float& v : values) v = std::abs(v); // so that the error of a sum is small
+            std::vector<float> expected(values.size(), 0);
+            for (const int rank : order) {
+                const std::vector<float> theirs = random_values(values.size(), rank);
+                for (size_t i = 0; i < values.size(); ++i) expected[i] += std::abs(theirs[i]);
+            }
+            group.allreduce_sum(values, "random", Algorithm::ring, par::Wire::bf16);
+            CHECK(par::same_on_all(group, values));
+            float worst = 0;
+            for (size_t i = 0; i < values.size(); ++i)
+                worst = std::max(worst, std::abs(values[i] - expected[i]) / expected[i]);
+            CHECK(worst < float(link.size()) * 0x1p-8f); // each rounds by half a unit
+            CHECK(worst > 0);
+        });
     }
 
     TEST_CASE("shared: gives exact sums through the window") {
@@ -101,7 +190,7 @@ TEST_SUITE("par") {
         });
     }
 
-    TEST_CASE("shared: adds in the order of nodes and ranks, for any chunks and any place") {
+    TEST_CASE("chain: adds in the order of nodes and ranks, for any chunks and any place") {
         par::on_nodes([](Link& link) {
             if (link.node().ranks.empty()) return; // nodes differ in size
             const size_t count = 40003;            // more than a message between nodes
@@ -114,6 +203,11 @@ TEST_SUITE("par") {
                 if (segment == 100 && link.size() > 4) continue; // takes long
                 CAPTURE(segment);
                 Group group(link, segment);
+                group.sum_in_order();
+                if (link.size() > 1)
+                    CHECK_THROWS_WITH_AS(
+                        group.allreduce_sum(std::span<float>(), "x", Algorithm::automatic, par::Wire::bf16),
+                        doctest::Contains("expected Wire::full after sum_in_order()"), Error);
                 std::vector<float> ordinary(count);
                 for (const std::span<float> values : {std::span(ordinary), floats_in_memory(group, count)}) {
                     for (size_t i = 0; i < count; ++i) values[i] = value(i, link.rank());
@@ -124,41 +218,10 @@ TEST_SUITE("par") {
         });
     }
 
-    TEST_CASE("shared: bf16 between nodes rounds each node's sums, and all ranks get the same") {
-        par::on_nodes([](Link& link) {
-            if (link.size() == 1) return;
-            Group group(link);
-            const size_t count = 9001; // two messages of bf16 between nodes, and one value
-            const std::span<float> values = floats_in_memory(group, count);
-            CHECK_THROWS_WITH_AS(group.allreduce_sum(values, "x", Algorithm::ring, par::Wire::bf16),
-                                 doctest::Contains("expected algorithm automatic or shared"), Error);
-            const std::vector<int>& order = link.node().order;
-            const size_t per_node = link.node().ranks.size();
-            if (per_node == 0) {
-                CHECK_THROWS_WITH_AS(group.allreduce_sum(values, "x", Algorithm::automatic, par::Wire::bf16),
-                                     doctest::Contains("got nodes with different numbers of ranks"), Error);
-                return;
-            }
-            std::vector<float> expected(count, 0);
-            for (size_t place = 0; place < order.size(); ++place) {
-                Rng rng(4, Purpose::test, 0, uint64_t(order[place]));
-                const bool last_of_node = place % per_node == per_node - 1;
-                for (float& e : expected) {
-                    e = place == 0 ? rng.normal() : e + rng.normal();
-                    if (last_of_node && per_node < order.size()) e = to_float(to_bf16(e));
-                }
-            }
-            Rng rng(4, Purpose::test, 0, uint64_t(link.rank()));
-            for (float& v : values) v = rng.normal();
-            group.allreduce_sum(values, "random", Algorithm::automatic, par::Wire::bf16);
-            CHECK(std::ranges::equal(values, expected));
-        });
-    }
-
     TEST_CASE("shared: operations of all kinds can follow each other") {
         par::on_ranks([](Link& link) {
             Group group(link, 64);
-            const Algorithm algorithms[] = {Algorithm::shared, Algorithm::ring, Algorithm::small};
+            const Algorithm algorithms[] = {Algorithm::shared, Algorithm::ring, Algorithm::halving};
             size_t wrong = 0;
             for (size_t i = 0; i < 300; ++i) {
                 std::vector<float> values(i % 37);
@@ -172,28 +235,25 @@ TEST_SUITE("par") {
         });
     }
 
-    TEST_CASE("choice: shared within a node; between nodes, doubling for short vectors, ring or shared for long ones") {
-        for (const size_t bytes : {size_t(0), size_t(4096), size_t(1) << 24})
-            for (int n = 2; n <= 9; ++n) CHECK(par::choose(bytes, n, 1, false) == Algorithm::shared);
-        for (const int n : {2, 3, 4, 8, 64, 1000}) {
+    TEST_CASE("choice: halving for short vectors or many ranks, ring for long vectors on few ranks") {
+        for (const int n : {2, 3, 4, 5, 8, 12, 64, 1000}) {
             CAPTURE(n);
-            CHECK(par::choose(64, n, n, false) == Algorithm::small);
-            CHECK(par::choose(size_t(1) << 28, n, n, false) == Algorithm::ring);
-            // Two ranks need one round, in which both links carry the vector once, as in the chain.
-            CHECK(par::choose(size_t(1) << 28, n, n, true) == (n == 2 ? Algorithm::small : Algorithm::shared));
+            CHECK(par::choose(64, n) == Algorithm::halving);
+            const bool is_power = std::has_single_bit(unsigned(n)); // then halving sends no more bytes than the ring
+            CHECK(par::choose(size_t(1) << 28, n) == (is_power ? Algorithm::halving : Algorithm::ring));
             bool ring = false; // from some length on, the choice is ring
             for (size_t bytes = 64; bytes <= size_t(1) << 28; bytes *= 2) {
-                const bool now = par::choose(bytes, n, n, false) == Algorithm::ring;
+                const bool now = par::choose(bytes, n) == Algorithm::ring;
                 CHECK(now >= ring);
                 ring = now;
             }
         }
-        const par::CostModel cost{1, 0.1, 0.01}; // computed by hand for 4 ranks and 1000 bytes
+        const par::CostModel cost{1, 0.1, 0.01}; // computed by hand
         CHECK(cost.ring(1000, 4) == doctest::Approx(6 + 150 + 7.5));
-        CHECK(cost.chain(1000, 2) == doctest::Approx(2 + 110));
-        CHECK(cost.chain(1000, 4) == doctest::Approx(6 + 210));
-        CHECK(cost.doubling(1000, 4) == doctest::Approx(2 * 111));
-        CHECK(cost.doubling(1000, 6) == doctest::Approx(4 * 111));
+        CHECK(cost.halving(1000, 4) == doctest::Approx(2 * 111)); // one message, which is not halved
+        CHECK(cost.halving(1000, 6) == doctest::Approx(2 * 101 + 10 + 2 * 111));
+        CHECK(cost.halving(32'000, 4) == doctest::Approx(2 * 1601 + 160 + 2 * 801 + 80));
+        CHECK(cost.halving(16'000, 4) == doctest::Approx(2 * 801 + 80 + 801 + 80));
     }
 
     TEST_CASE("allreduce: gives the same bits on all ranks and in every run") {
@@ -207,7 +267,7 @@ TEST_SUITE("par") {
                     size[i] += std::abs(values[i]);
                 }
             }
-            for (const Algorithm algorithm : {Algorithm::ring, Algorithm::small, Algorithm::shared}) {
+            for (const Algorithm algorithm : {Algorithm::ring, Algorithm::halving, Algorithm::shared}) {
                 std::vector<float> results[2];
                 for (std::vector<float>& result : results) {
                     Group group(link, 512);
@@ -220,24 +280,6 @@ TEST_SUITE("par") {
                 for (size_t i = 0; i < count; ++i) worst = std::max(worst, std::abs(results[0][i] - sum[i]) / size[i]);
                 CHECK(worst < link.size() * 0x1p-24); // n - 1 roundings by half a unit of a partial sum
             }
-        });
-    }
-
-    TEST_CASE("allreduce: handles more buffers than plans") {
-        par::on_ranks([](Link& link) {
-            if (link.size() > 4) return; // takes long
-            Group group(link);
-            std::vector<std::vector<float>> buffers;
-            for (size_t i = 0; i < Group::kPlans + 5; ++i) buffers.emplace_back(8000 + i);
-            size_t wrong = 0;
-            // The group drops plans and makes them again.
-            for (const Algorithm algorithm : {Algorithm::ring, Algorithm::ring, Algorithm::small, Algorithm::automatic})
-                for (std::vector<float>& buffer : buffers) {
-                    for (size_t i = 0; i < buffer.size(); ++i) buffer[i] = par::value_of(i, link.rank());
-                    group.allreduce_sum(buffer, "buffer", algorithm);
-                    for (size_t i = 0; i < buffer.size(); ++i) wrong += buffer[i] != par::sum_of(i, link);
-                }
-            CHECK(wrong == 0);
         });
     }
 }

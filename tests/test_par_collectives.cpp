@@ -67,7 +67,7 @@ TEST_SUITE("par") {
                  Group& group = task.group();
                  std::vector<float> values(odd.as_int() < group.size() ? 900 : 50'000);
                  for (const auto algorithm :
-                      {Algorithm::automatic, Algorithm::ring, Algorithm::small, Algorithm::automatic}) {
+                      {Algorithm::automatic, Algorithm::ring, Algorithm::halving, Algorithm::automatic}) {
                      for (size_t i = 0; i < values.size(); ++i) values[i] = par::value_of(i, group.rank());
                      group.allreduce_sum(values, "values", algorithm);
                      if (algorithm == Algorithm::ring && group.rank() == odd.as_int()) fail("planted");

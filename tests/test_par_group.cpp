@@ -97,15 +97,6 @@ TEST_SUITE("par") {
     }
 #endif
 
-    TEST_CASE("allreduce: the algorithm mpi needs MPI") {
-        const std::string text = failure(2, [](Link& link) {
-            Group group(link);
-            std::vector<float> values(4);
-            group.allreduce_sum(values, "x", Algorithm::mpi);
-        });
-        CHECK(contains(text, "expected an MPI link"));
-    }
-
     TEST_CASE("link: rejects a message that is longer than its receive") {
         const std::string text = failure(2, [](Link& link) {
             const par::Operation op{"test", "long message"};
@@ -173,10 +164,10 @@ TEST_SUITE("par") {
             par::Handshake handshake(link);
             std::vector<float> values(300);
             const par::Vector vector{reinterpret_cast<std::byte*>(values.data()), 300, par::Element::f32};
-            par::RingPlan plan(link, vector, 1 << 20);
+            par::Peers peers(link, {0, 1, 2});
             handshake.start(op);
             handshake.finish(op);
-            if (link.rank() != 2) return plan.run(op);
+            if (link.rank() != 2) return par::sum_along_ring(peers, vector, op);
             // This rank takes part in round 0 and stops.
             par::Channel out = link.open_send(values.data() + 200, 400, 0, 2);
             par::Channel in = link.open_receive(values.data() + 100, 400, 1, 2);
@@ -216,7 +207,7 @@ TEST_SUITE("par") {
             handshake.post_in(reducer.window(), par::SharedReducer::kPostOffset);
             std::vector<float> values(300);
             const par::Vector vector{reinterpret_cast<std::byte*>(values.data()), 300, par::Element::f32};
-            if (link.rank() != 2) return reducer.run(vector, handshake, op);
+            if (link.rank() != 2) return reducer.run(vector, handshake, op, {});
             // This rank posts its first chunk, adds its slice of it (all zeros), and stops.
             handshake.post(op);
             std::byte* stage = reducer.window().part(2);
@@ -272,7 +263,7 @@ TEST_SUITE("par") {
             {"count",
              [](Group& g, auto& v) { g.allreduce_sum(std::span(v).first(999), "gradients", Algorithm::ring); }},
             {"name", [](Group& g, auto& v) { g.allreduce_sum(v, "state", Algorithm::ring); }},
-            {"algorithm", [](Group& g, auto& v) { g.allreduce_sum(v, "gradients", Algorithm::small); }},
+            {"algorithm", [](Group& g, auto& v) { g.allreduce_sum(v, "gradients", Algorithm::halving); }},
             {"barrier", [](Group& g, auto&) { g.barrier("gradients"); }},
             {"broadcast", [](Group& g, auto& v) { g.broadcast(std::as_writable_bytes(std::span(v)), 0, "gradients"); }},
             {"type",
@@ -319,7 +310,7 @@ TEST_SUITE("par") {
             {"count", [](Group& g, auto v) { g.allreduce_sum(v.first(999), "gradients", Algorithm::shared); }},
             {"name", [](Group& g, auto v) { g.allreduce_sum(v, "state", Algorithm::shared); }},
             {"ring", [](Group& g, auto v) { g.allreduce_sum(v, "gradients", Algorithm::ring); }},
-            {"small", [](Group& g, auto v) { g.allreduce_sum(v, "gradients", Algorithm::small); }},
+            {"halving", [](Group& g, auto v) { g.allreduce_sum(v, "gradients", Algorithm::halving); }},
             {"barrier", [](Group& g, auto) { g.barrier("gradients"); }},
             {"broadcast", [](Group& g, auto v) { g.broadcast(std::as_writable_bytes(v), 0, "gradients"); }},
             {"memory", [](Group& g, auto) { g.memory(4000, "gradients"); }},

@@ -5,13 +5,15 @@
 // For each size the algorithms take turns, so that other load disturbs all of them alike. A barrier that yields the
 // core precedes each call. The time of a call is that of its slowest rank. The table has the median and the best of all
 // calls. Each rank writes its vector before each call, as a training step does. Otherwise a repeated sum of the same
-// values would find data in the cache. "shared" sums an ordinary vector through the window, and "shared, no copy" a
-// vector in Group::memory(). "shared, bf16" does the same, but sends its sums between nodes in bf16. All three need
-// the same number of ranks on every node.
+// values would find data in the cache. "ring" and "halving" use messages between all ranks. "shared" sums an ordinary
+// vector through the window, and "shared, no copy" a vector in Group::memory(). "shared, bf16" does the same, but sends
+// its sums between nodes in bf16. All three need the same number of ranks on every node.
 //
 // Bus bandwidth = 2 (n-1)/n * bytes / median. It is the traffic per link, comparable between numbers of ranks. Each
 // algorithm is checked once per size, with values that differ by rank and index. Without MPI there is nothing to
 // measure.
+#define MPICH_SKIP_MPICXX 1
+#define OMPI_SKIP_MPICXX 1
 
 #include "ringgrad/core/options.h"
 #include "ringgrad/par/reduce.h"
@@ -22,6 +24,10 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <optional>
+#if RG_HAVE_MPI
+#include <mpi.h>
+#endif
 
 namespace {
 
@@ -31,14 +37,16 @@ using rg::par::Group;
 constexpr size_t kCounts[] = {256, 1024, 16384, 131072, 676714, 4194304}; // floats; 676,714: about cifar_net's
 struct Kind {
     const char* name;
-    Algorithm algorithm;
-    bool in_memory; // true: in the group's memory
+    std::optional<Algorithm> algorithm; // none: MPI_Allreduce
+    bool in_memory = false;             // true: in the group's memory
     rg::par::Wire wire = rg::par::Wire::full;
 };
-constexpr Kind kKinds[] = {
-    {"MPI_Allreduce", Algorithm::mpi, false},     {"ring", Algorithm::ring, false},
-    {"small-message", Algorithm::small, false},   {"shared", Algorithm::shared, false},
-    {"shared, no copy", Algorithm::shared, true}, {"shared, bf16", Algorithm::shared, true, rg::par::Wire::bf16}};
+constexpr Kind kKinds[] = {{"MPI_Allreduce", {}},
+                           {"ring", Algorithm::ring},
+                           {"halving", Algorithm::halving},
+                           {"shared", Algorithm::shared},
+                           {"shared, no copy", Algorithm::shared, true},
+                           {"shared, bf16", Algorithm::shared, true, rg::par::Wire::bf16}};
 constexpr size_t kKindsWithoutShared = 3;
 constexpr int kWarmUp = 6; // MPICH changes its algorithm after five calls
 constexpr double kSecondsPerSize = 2.5;
@@ -51,15 +59,22 @@ double now() {
 /// Returns integers whose sum over up to 256 ranks is below 2^24, so that every order of addition gives the same float.
 float value_of(size_t i, int rank) { return float((i * 31 + 7) % 4093 * size_t(rank + 1) % 65521); }
 
+void sum(Group& group, std::span<float> values, const Kind& kind) {
+    if (kind.algorithm) return group.allreduce_sum(values, "benchmark", *kind.algorithm, kind.wire);
+#if RG_HAVE_MPI
+    MPI_Allreduce(MPI_IN_PLACE, values.data(), int(values.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+#endif
+}
+
 void check_sums(Group& group, std::span<float> values, const Kind& kind) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = value_of(i, group.rank());
-    group.allreduce_sum(values, "check", kind.algorithm, kind.wire);
+    sum(group, values, kind);
     const float error = kind.wire == rg::par::Wire::bf16 ? float(group.size()) * 0x1p-8f : 0; // half a unit per rank
     for (size_t i = 0; i < values.size(); ++i) {
-        float sum = 0;
-        for (int r = 0; r < group.size(); ++r) sum += value_of(i, r);
-        RG_CHECK(std::abs(values[i] - sum) <= error * sum, "bench_allreduce: expected ", sum, " at element ", i, " of ",
-                 values.size(), ", got ", values[i], " from ", kind.name);
+        float expected = 0;
+        for (int r = 0; r < group.size(); ++r) expected += value_of(i, r);
+        RG_CHECK(std::abs(values[i] - expected) <= error * expected, "bench_allreduce: expected ", expected,
+                 " at element ", i, " of ", values.size(), ", got ", values[i], " from ", kind.name);
     }
 }
 
@@ -67,7 +82,7 @@ double time_call(Group& group, std::span<float> values, const Kind& kind) {
     std::fill(values.begin(), values.end(), 1.0f);
     group.barrier("before a call");
     const double begin = now();
-    group.allreduce_sum(values, "timed", kind.algorithm, kind.wire);
+    sum(group, values, kind);
     return now() - begin;
 }
 

@@ -14,9 +14,8 @@ namespace {
 /// Smallest size of a bucket; the last one may be smaller. It is large enough that the latency of a message hardly
 /// counts, and small enough that the first sums start early.
 constexpr int64_t kBucketBytes = 512 * 1024;
-/// With Algorithm::ring, a par::Group makes a plan for each vector that it sums, and keeps the kPlans plans used last.
-/// There are at most half as many buckets, so that the plans of other reductions are kept too.
-constexpr int64_t kMaxBuckets = par::Group::kPlans / 2;
+/// After backward, only the last bucket is left. More buckets would make it little shorter, and each has a latency.
+constexpr int64_t kMaxBuckets = 16;
 
 } // namespace
 

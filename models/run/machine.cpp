@@ -78,15 +78,15 @@ void MachineOptions::declare(Options& o) {
     using par::Algorithm;
     o.add("allreduce", &allreduce,
           {{"auto", Algorithm::automatic},
-           {"ring", Algorithm::ring},
-           {"small", Algorithm::small},
            {"shared", Algorithm::shared},
-           {"mpi", Algorithm::mpi}},
-          "all-reduce algorithm for the gradients; shared: in shared memory within a node, along a chain between "
-          "nodes; ring: fewest bytes; small: fewest messages; mpi: MPI_Allreduce; auto: shared on one node, else the "
-          "fastest by an estimate");
+           {"ring", Algorithm::ring},
+           {"halving", Algorithm::halving}},
+          "all-reduce algorithm for the gradients; shared: in shared memory within a node, by messages between nodes; "
+          "ring, halving: by messages between all ranks, in a ring or by recursive halving and doubling; auto: shared "
+          "if all nodes have the same number of ranks");
     o.add("wire", &wire, {{"fp32", par::Wire::full}, {"bf16", par::Wire::bf16}},
-          "number format of gradients between nodes; bf16: half the bytes, sums still in fp32");
+          "number format of gradients in messages, such as those between nodes; bf16: half the bytes, sums still in "
+          "fp32");
     o.add("accelerate", &accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");
 }
 
@@ -134,12 +134,8 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
         RG_CHECK(settings.gpus == "all", "--gpus: expected GPUs, got none, since ", found.why_none, "; omit --gpus");
         gpu_of_rank.clear();
     }
-    if (settings.wire == par::Wire::bf16) {
-        RG_CHECK(settings.allreduce == par::Algorithm::automatic || settings.allreduce == par::Algorithm::shared,
-                 "--wire bf16: expected --allreduce auto or shared; the other algorithms send fp32");
-        RG_CHECK(settings.workers == 0, "--wire bf16: expected no --workers, got ", settings.workers,
-                 "; sums rounded between nodes would depend on the number of nodes");
-    }
+    RG_CHECK(settings.wire == par::Wire::full || settings.workers == 0, "--wire bf16: expected no --workers, got ",
+             settings.workers, "; sums rounded between nodes would depend on the number of nodes");
     std::vector<int> order(static_cast<size_t>(group.size()));
     std::iota(order.begin(), order.end(), 0);
     if (settings.workers > 0) {

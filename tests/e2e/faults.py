@@ -19,7 +19,7 @@ RANKS, LAST_STEP = 3, 130
 DEADLINE = 2  # seconds
 OPTIONS = [*job.TINY, "--epochs", "1000", "--checkpoint-every", "3", "--seed", "5"]
 # How ranks sum: in shared memory, by messages, and as on two machines, where a thread sums during backward.
-WAYS = [([], {}), (["--allreduce", "ring"], {}), (["--allreduce", "small"], {}),
+WAYS = [([], {}), (["--allreduce", "ring"], {}), (["--allreduce", "halving"], {}),
         ([], {"MPIR_CVAR_ODD_EVEN_CLIQUES": "1"})]
 
 
