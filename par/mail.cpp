@@ -1,33 +1,23 @@
-// Format of a letter in the stream: kind, task and length of the text (8 bytes each), text.
+// The transport is one stream of bytes per direction, cut into messages, if possible between letters. So if a new Mail
+// receives messages that an old one left, it still finds the begin of a letter.
 #include "ringgrad/par/mail.h"
-
-#include <cstring>
 
 namespace rg::par {
 
 namespace {
 
-constexpr int kMailTag = 32;
 constexpr size_t kChunk = 4096; // short enough that MPI libraries send it at once, without asking the receiver
 constexpr int kChunksAtOnce = 16;
 
-/// All fields have 8 bytes, so there is no padding between them, whose bytes would be undefined.
-struct Header {
-    int64_t kind, task;
-    uint64_t length;
-};
-
 } // namespace
 
-Mail::Mail(Link& link, int peer) : link_(link), peer_(peer), chunk_(kChunk) {
-    from_peer_ = link_.open_receive(chunk_.data(), kChunk, peer_, kMailTag);
+Mail::Mail(Link& link, int peer, int tag) : link_(link), peer_(peer), tag_(tag), chunk_(kChunk) {
+    from_peer_ = link_.open_receive(chunk_.data(), kChunk, peer_, tag_);
     link_.start(from_peer_);
 }
 
-void Mail::post(const Letter& letter) {
-    const Header header{letter.kind, letter.task, letter.text.size()};
-    queued_.append(reinterpret_cast<const char*>(&header), sizeof header);
-    queued_ += letter.text;
+void Mail::post(const Json& letter) {
+    queued_ += letter.dump() + "\n";
     send();
 }
 
@@ -36,28 +26,26 @@ void Mail::send() {
     while (sending_.empty() || link_.test(to_peer_, &bytes)) {
         to_peer_ = {};
         sending_ = queued_.substr(begin_, kChunk);
+        if (const size_t line_end = sending_.rfind('\n'); line_end != std::string::npos) sending_.resize(line_end + 1);
         begin_ += sending_.size();
         if (begin_ > queued_.size() / 2) queued_.erase(0, std::exchange(begin_, 0));
         if (sending_.empty()) return;
-        to_peer_ = link_.open_send(sending_.data(), sending_.size(), peer_, kMailTag);
+        to_peer_ = link_.open_send(sending_.data(), sending_.size(), peer_, tag_);
         link_.start(to_peer_);
     }
 }
 
-std::vector<Letter> Mail::poll() {
+std::vector<Json> Mail::poll() {
     send();
     size_t bytes = 0;
     for (int chunks = 0; chunks < kChunksAtOnce && link_.test(from_peer_, &bytes); ++chunks) {
         received_.append(chunk_.data(), bytes);
         link_.start(from_peer_);
     }
-    std::vector<Letter> letters;
+    std::vector<Json> letters;
     size_t begin = 0;
-    for (Header header; received_.size() - begin >= sizeof header; begin += sizeof header + header.length) {
-        std::memcpy(&header, received_.data() + begin, sizeof header);
-        if (received_.size() - begin - sizeof header < header.length) break;
-        letters.push_back({char(header.kind), header.task, received_.substr(begin + sizeof header, header.length)});
-    }
+    for (size_t end; (end = received_.find('\n', begin)) != std::string::npos; begin = end + 1)
+        letters.push_back(Json::parse(std::string_view(received_).substr(begin, end - begin), "mail"));
     received_.erase(0, begin);
     return letters;
 }

@@ -19,6 +19,10 @@ constexpr double kListenEvery = 0.005;
 // deadline rest on recent answers.
 constexpr double kCallAfter = 5, kCallAgain = 0.75;
 
+Json letter(const char* kind, int64_t number, const std::string& text) {
+    return Json::object().set("kind", kind).set("number", number).set("text", text);
+}
+
 } // namespace
 
 RollCall::RollCall(Link& link, const Handshake& handshake) : link_(link), handshake_(handshake) {
@@ -36,7 +40,7 @@ bool RollCall::check(const Operation& op, double begin, double waited, double li
     if (wait_calls_ < 2 && waited > (wait_calls_ ? kCallAgain * limit : first)) {
         for (Peer& peer : peers_) peer.present = false;
         ++wait_calls_, ++all_calls_, last_call_ = waited;
-        send_all(call);
+        send_all("call");
     }
     if (wait_calls_ == 1 && !warned_ && waited > last_call_ + first) {
         warned_ = true;
@@ -54,44 +58,30 @@ std::string RollCall::report_missing() {
     if (!some_rank_gave_up_ && wait_calls_) {
         listen();
         missing_ranks_ = missing();
-        send_all(gave_up, missing_ranks_);
+        send_all("missing", missing_ranks_);
     }
     return missing_ranks_;
 }
 
-void RollCall::send(int rank, Kind kind, uint64_t number, std::string_view text) {
-    auto& out = peers_[size_t(rank)].out[kind];
-    out.channel = {}; // withdraws an older message that was not received
-    out.message = {number, kind, {}};
-    text.copy(out.message.text.data(), out.message.text.size() - 1);
-    out.channel = link_.open_send(&out.message, sizeof out.message, rank, kRollCallTag);
-    link_.start(out.channel);
-}
-
-void RollCall::send_all(Kind kind, std::string_view text) {
-    for (const int q : link_.others()) send(q, kind, all_calls_, text);
+void RollCall::send_all(const char* kind, const std::string& text) {
+    for (Peer& peer : peers_)
+        if (peer.mail) peer.mail->post(letter(kind, all_calls_, text));
 }
 
 void RollCall::listen() {
     if (peers_.empty()) {
         peers_ = std::vector<Peer>(size_t(link_.size()));
-        for (const int q : link_.others()) {
-            Peer& peer = peers_[size_t(q)];
-            peer.in = link_.open_receive(&peer.message, sizeof peer.message, q, kRollCallTag);
-            link_.start(peer.in);
-        }
+        for (const int q : link_.others()) peers_[size_t(q)].mail.emplace(link_, q, kRollCallTag);
     }
-    size_t bytes = 0;
     const std::string previous_last_seen = handshake_.last_seen(link_.previous());
-    for (const int q : link_.others()) {
-        Peer& peer = peers_[size_t(q)];
-        while (link_.test(peer.in, &bytes)) {
-            const Message& message = peer.message;
-            if (message.kind == call) send(q, answer, message.number, previous_last_seen);
-            if (message.kind == answer && message.number == all_calls_)
-                peer.present = true, peer.answer_text = message.text.data();
-            if (message.kind == gave_up) some_rank_gave_up_ = true, missing_ranks_ = message.text.data();
-            link_.start(peer.in);
+    for (Peer& peer : peers_) {
+        if (!peer.mail) continue;
+        for (const Json& received : peer.mail->poll()) {
+            const std::string &kind = received.at("kind").as_string(), &text = received.at("text").as_string();
+            const int64_t number = received.at("number").as_int();
+            if (kind == "call") peer.mail->post(letter("answer", number, previous_last_seen));
+            if (kind == "answer" && number == all_calls_) peer.present = true, peer.last_seen = text;
+            if (kind == "missing") some_rank_gave_up_ = true, missing_ranks_ = text;
         }
     }
 }
@@ -101,7 +91,7 @@ void RollCall::listen() {
 std::string RollCall::last_seen(int rank) const {
     const Peer& after = peers_[size_t((rank + 1) % link_.size())];
     const std::string seen = handshake_.last_seen(rank);
-    return seen.empty() && after.present ? after.answer_text : seen;
+    return seen.empty() && after.present ? after.last_seen : seen;
 }
 
 std::string RollCall::missing() const {

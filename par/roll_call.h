@@ -9,12 +9,14 @@
 // An answer also says in which operation the answering rank last heard from its previous rank (Handshake). Unless all
 // ranks share memory, nobody else knows how far a missing rank has come.
 //
-// Short waits send nothing. A message may be read long after it was sent, so an answer repeats the number of its call.
+// Letters are JSON objects: call, answer (with the text of Handshake::last_seen()), missing (with the names of the
+// missing ranks). Short waits send nothing. A message may be read long after it was sent, so an answer repeats the
+// number of its call.
 #pragma once
 
-#include "ringgrad/par/link.h"
+#include "ringgrad/par/mail.h"
 
-#include <string>
+#include <optional>
 
 namespace rg::par {
 
@@ -35,26 +37,12 @@ public:
     std::string report_missing() override;
 
 private:
-    enum Kind : uint8_t { call, answer, gave_up, kKinds };
-    struct Message {
-        uint64_t number = 0; // number of the call, also in an answer to it
-        Kind kind = call;
-        // call: empty. gave_up: names of the missing ranks. answer: the last operation in which the sender heard from
-        // the rank before it (Handshake::last_seen()). Ends with a zero byte.
-        std::array<char, 503> text{};
-    };
     struct Peer {
-        struct {
-            Message message;
-            Channel channel;
-        } out[kKinds];
-        Message message;
-        Channel in;
-        bool present = false;    // has answered the last call
-        std::string answer_text; // text of its answer
+        std::optional<Mail> mail; // none for this rank
+        bool present = false;     // has answered the last call
+        std::string last_seen;    // the last operation in which it heard from its previous rank, by its answer
     };
-    void send(int rank, Kind kind, uint64_t number, std::string_view text = {});
-    void send_all(Kind kind, std::string_view text = {});
+    void send_all(const char* kind, const std::string& text = {});
     void listen();
     std::string last_seen(int rank) const;
     std::string missing() const;
@@ -67,7 +55,7 @@ private:
     int wait_calls_ = 0;                      // calls sent in the current wait
     double last_call_ = 0;                    // seconds from the begin of the wait to its last call
     bool warned_ = false;                     // this wait has written the line, or has left it to another rank
-    uint64_t all_calls_ = 0;                  // calls sent in all waits
+    int64_t all_calls_ = 0;                   // calls sent in all waits
     bool some_rank_gave_up_ = false;          // a wait of another rank has failed
     std::string missing_ranks_;
 };

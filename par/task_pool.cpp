@@ -1,9 +1,10 @@
 // The controller exchanges mail with every other rank and knows which task each rank runs. Its function serve() reads
 // the mail, gives tasks to free ranks, and finds ranks that have been silent for too long.
 //
-// Letters to a rank: run (a task, with function, arguments and the ranks of its group), cancel, alive (the controller
-// is alive), end. Letters from the first rank of a group: report, alive (the task is alive), done, failed. The other
-// ranks of the group send nothing; they are free when the first rank's task has ended.
+// Letters are JSON objects with a "kind" and a "task". To a rank: run (with function, args and the ranks of its group),
+// cancel, alive (the controller is alive), end. From the first rank of a group: report (with data), alive (the task is
+// alive), done (with state, output and error, as in the journal). The other ranks of the group send nothing; they are
+// free when the first rank's task has ended. Rank 0 runs tasks by the same letters, without mail.
 #include "ringgrad/par/task_pool.h"
 
 #include "ringgrad/core/clock.h"
@@ -20,7 +21,12 @@ namespace rg::par {
 
 namespace {
 
-enum Kind : char { run = 'r', cancel = 'c', alive = 'h', end = 'e', report = 'p', done = 'd', failed = 'f' };
+constexpr int kMailTag = 32;
+constexpr const char* kStates[] = {"queued", "running", "finished", "failed", "cancelled"};
+
+Json letter(const char* kind, int64_t task) { return Json::object().set("kind", kind).set("task", task); }
+
+bool is(const Json& letter, std::string_view kind) { return letter.at("kind").as_string() == kind; }
 
 /// Pauses between two checks of the mail on a rank without work, so that ranks that compute get the cores.
 class Backoff {
@@ -38,81 +44,123 @@ private:
     int times_ = 0;
 };
 
-/// Result of a task: this rank's output, or an error of a rank of the group.
-struct Outcome {
-    Json output;
-    std::string error; // empty if the task succeeded
+/// Runs the tasks of a rank. Meanwhile exchanges letters with the controller, on the first rank of a task's group.
+class Runner {
+public:
+    Runner(Link& link, const TaskTable& functions) : link_(link), functions_(functions) {}
+    virtual ~Runner() = default;
+
+    /// Runs the task of a letter `run`, and posts `done`. All ranks of its group call it.
+    void run(const Json& task) {
+        task_ = task.at("task").as_int();
+        knows_cancelled_ = false;
+        last_posted_ = 0;
+        std::vector<int> members;
+        for (const Json& rank : task.at("ranks").as_array()) members.push_back(int(rank.as_int()));
+        const bool is_first = members.front() == link_.rank();
+        SubLink sub_link(link_, std::move(members), task_);
+        std::string error;
+        bool echo = false;
+        Json output;
+        Group group(sub_link); // outlives the task's function: other ranks may still use the group's buffers
+        try {
+            Context context(*this, group);
+            const std::string& function = task.at("function").as_string();
+            const auto entry = functions_.find(function);
+            RG_CHECK(entry != functions_.end(), "task pool: rank ", link_.rank(), " has no function ", function);
+            output = entry->second(context, task.at("args"));
+        } catch (const RankMissing&) {
+            throw; // ends the job: finish() would wait for the missing rank again
+        } catch (const PeerFailed& failure) {
+            echo = true;
+            error = failure.what();
+        } catch (const std::bad_alloc&) {
+            error = "out of memory";
+        } catch (const std::exception& failure) {
+            error = failure.what();
+            if (error.empty()) error = "an error without a text";
+        } catch (...) {
+            error = "an exception that is no std::exception";
+        }
+        error = sub_link.finish(error, echo);
+        const TaskState state = !error.empty()     ? TaskState::failed
+                                : knows_cancelled_ ? TaskState::cancelled
+                                                   : TaskState::finished;
+        if (state == TaskState::failed) output = {};
+        if (is_first)
+            post(letter("done", task_).set("state", name_of(state)).set("output", output).set("error", error));
+    }
+
+protected:
+    /// Sends a letter to the controller.
+    virtual void post(const Json& letter) = 0;
+    /// Handles letters that have arrived. Called within a task.
+    virtual void serve() = 0;
+    void take_cancel(const Json& letter) {
+        if (is(letter, "cancel")) cancelled_task_ = letter.at("task").as_int();
+    }
+
+    Link& link_;
+    const TaskTable& functions_;
+
+private:
+    struct Context final : TaskContext {
+        Context(Runner& r, Group& g) : TaskContext(g), runner(r) {}
+        void report(const Json& data) override {
+            if (group().rank() == 0) runner.tell(letter("report", runner.task_).set("data", data));
+        }
+        bool cancelled() override {
+            if (group().rank() != 0) return false;
+            const bool silent = seconds_now() - runner.last_posted_ > runner.link_.deadline() / 4;
+            runner.tell(silent ? letter("alive", runner.task_) : Json());
+            return runner.knows_cancelled_ = runner.cancelled_task_ == runner.task_;
+        }
+        Runner& runner;
+    };
+
+    void tell(const Json& letter) {
+        if (!letter.is_null()) post(letter), last_posted_ = seconds_now();
+        serve();
+    }
+
+    int64_t task_ = 0, cancelled_task_ = 0; // the task that runs, and the one that the last cancel was for
+    bool knows_cancelled_ = false;          // the task's function knows that it is cancelled
+    double last_posted_ = 0;
 };
 
-/// Runs a task on this rank; all ranks of its group call it. `make_context` makes the function's interface to the pool.
-template <class MakeContext>
-Outcome run_task(Link& link, const TaskTable& functions, int64_t id, const Json& task,
-                 const MakeContext& make_context) {
-    std::vector<int> members;
-    for (const Json& rank : task.at("ranks").as_array()) members.push_back(int(rank.as_int()));
-    SubLink sub_link(link, std::move(members), id);
-    Outcome outcome;
-    bool echo = false;
-    Group group(sub_link); // outlives the task's function: other ranks may still use the group's buffers
-    try {
-        auto context = make_context(group);
-        const std::string& function = task.at("function").as_string();
-        const auto entry = functions.find(function);
-        RG_CHECK(entry != functions.end(), "task pool: rank ", link.rank(), " has no function ", function);
-        outcome.output = entry->second(context, task.at("args"));
-    } catch (const RankMissing&) {
-        throw; // ends the job: finish() would wait for the missing rank again
-    } catch (const PeerFailed& error) {
-        echo = true;
-        outcome.error = error.what();
-    } catch (const std::bad_alloc&) {
-        outcome.error = "out of memory";
-    } catch (const std::exception& error) {
-        outcome.error = error.what();
-        if (outcome.error.empty()) outcome.error = "an error without a text";
-    } catch (...) {
-        outcome.error = "an exception that is no std::exception";
-    }
-    outcome.error = sub_link.finish(outcome.error, echo);
-    return outcome;
-}
-
 /// The work of a rank other than the controller.
-class Worker {
+class Worker final : public Runner {
 public:
-    Worker(Link& link, const TaskTable& functions) : link_(link), functions_(functions), mail_(link, 0) {}
+    Worker(Link& link, const TaskTable& functions) : Runner(link, functions), mail_(link, 0, kMailTag) {}
 
     void work() {
         for (;;) {
-            const Letter letter = next();
-            if (letter.kind == Kind::end) return;
-            if (letter.kind == Kind::run) execute(letter);
-            // Ignores the rest: a sign that the controller is alive, or a cancel of a task that has ended. tell() has
+            const Json letter = next();
+            if (is(letter, "end")) return;
+            if (is(letter, "run")) run(letter);
+            // Ignores the rest: a sign that the controller is alive, or a cancel of a task that has ended. serve() has
             // seen the cancel, or it came too late.
         }
     }
 
 private:
-    struct Context final : TaskContext {
-        Context(Worker& w, Group& g) : TaskContext(g), worker(w) {}
-        void report(const Json& data) override { worker.tell(Kind::report, group(), data.dump()); }
-        bool cancelled() override {
-            worker.tell(Kind::alive, group(), {});
-            return worker.knows_cancelled_ = worker.cancelled_;
-        }
-        Worker& worker;
-    };
+    void post(const Json& letter) override { mail_.post(letter); }
 
-    void receive() {
-        for (Letter& letter : mail_.poll()) inbox_.push_back(std::move(letter));
+    void serve() override {
+        receive();
+        for (const Json& letter : inbox_) take_cancel(letter); // cancels may have arrived together with the task
     }
 
-    Letter next() {
+    void receive() {
+        for (Json& letter : mail_.poll()) inbox_.push_back(std::move(letter));
+    }
+
+    Json next() {
         Backoff backoff;
         for (double begin = seconds_now();;) {
             receive();
             if (!inbox_.empty()) {
-                const Letter letter = std::move(inbox_.front());
+                Json letter = std::move(inbox_.front());
                 inbox_.pop_front();
                 return letter;
             }
@@ -126,94 +174,43 @@ private:
         }
     }
 
-    void execute(const Letter& letter) {
-        task_ = letter.task;
-        cancelled_ = knows_cancelled_ = false;
-        last_sent_ = 0;
-        const Json task = Json::parse(letter.text, "task");
-        const Outcome outcome =
-            run_task(link_, functions_, letter.task, task, [&](Group& group) { return Context(*this, group); });
-        if (task.at("ranks").as_array().front().as_int() != link_.rank()) return;
-        if (!outcome.error.empty())
-            mail_.post({Kind::failed, task_, outcome.error});
-        else
-            mail_.post({Kind::done, task_,
-                        Json::object().set("cancelled", knows_cancelled_).set("output", outcome.output).dump()});
-    }
-
-    /// Called within a task. Does nothing except on the group's first rank. Sends a report, or from time to time a sign
-    /// that the task is alive. Then reads the mail to see if the task was cancelled.
-    void tell(Kind kind, const Group& group, const std::string& text) {
-        if (group.rank() != 0) return;
-        const double now = seconds_now();
-        if (kind == Kind::report || now - last_sent_ > link_.deadline() / 4) {
-            mail_.post({kind, task_, text});
-            last_sent_ = now;
-        }
-        receive();
-        for (const Letter& letter : inbox_) // cancels may have arrived together with the task
-            if (letter.kind == Kind::cancel && letter.task == task_) cancelled_ = true;
-    }
-
-    Link& link_;
-    const TaskTable& functions_;
     Mail mail_;
-    std::deque<Letter> inbox_; // not yet handled
-    int64_t task_ = 0;
-    bool cancelled_ = false, knows_cancelled_ = false; // a cancel has arrived; the task's function knows of it
-    double last_sent_ = 0;
+    std::deque<Json> inbox_; // not yet handled
 };
 
 } // namespace
 
-const char* name_of(TaskState state) {
-    constexpr const char* kNames[] = {"queued", "running", "finished", "failed", "cancelled"};
-    return kNames[size_t(state)];
-}
+const char* name_of(TaskState state) { return kStates[size_t(state)]; }
 
-struct TaskPool::State {
-    State(Link& l, const TaskTable& f, const std::string& path) : link(l), functions(f), journal(path) {
-        for (int r = 1; r < link.size(); ++r) peers.push_back(std::make_unique<Peer>(link, r));
+struct TaskPool::State final : Runner {
+    State(Link& link, const TaskTable& functions, const std::string& path) : Runner(link, functions), journal(path) {
+        peers.emplace_back(); // rank 0, which needs no mail
+        for (int r = 1; r < link.size(); ++r) peers.emplace_back().mail.emplace(link, r, kMailTag);
     }
 
-    /// The controller's knowledge of another rank.
+    /// The controller's knowledge of a rank.
     struct Peer {
-        Peer(Link& link, int rank) : mail(link, rank) {}
-        Mail mail;
+        std::optional<Mail> mail;
         int64_t task = 0;                     // 0 if free
         double last_heard = 0, last_told = 0; // since when a letter from it is awaited; time of the last to it
     };
-    Peer& peer(int rank) { return *peers[size_t(rank) - 1]; }
-
-    /// The interface to the pool for a task that runs on rank 0, the controller.
-    struct Context final : TaskContext {
-        Context(State& s, Group& g) : TaskContext(g), state(s) {}
-        void report(const Json& data) override {
-            state.guarded([&] {
-                if (state.on_report) state.on_report(state.record(state.local_task), data);
-            });
-            state.serve();
-        }
-        bool cancelled() override {
-            state.serve();
-            return state.local_task_knows = state.local_task_cancelled;
-        }
-        State& state;
-    };
-
+    Peer& peer(int rank) { return peers[size_t(rank)]; }
     TaskRecord& record(int64_t id) { return tasks.at(size_t(id) - 1); }
-    int64_t& task_of(int rank) { return rank == 0 ? local_task : peer(rank).task; }
     bool all_ended() const { return queue.empty() && running == 0; }
 
-    void tell(int rank, Kind kind, int64_t id, const std::string& text = {}) {
-        peer(rank).mail.post({kind, id, text});
-        peer(rank).last_told = seconds_now();
+    void tell(int rank, const Json& letter) {
+        Peer& p = peer(rank);
+        p.last_told = seconds_now();
+        if (p.mail) return p.mail->post(letter);
+        take_cancel(letter);
+        if (is(letter, "run")) local_task = letter, p.last_heard = seconds_now();
     }
 
     /// Runs f, work of the pool, and saves an error of f in `fatal`. If `control` or the controller's own task then
-    /// catches the error, serve() throws it again. run_local_task() does not count it as an error of the task.
+    /// catches the error, serve() throws it again, and the end of the task does.
     template <class F>
     void guarded(const F& f) {
+        if (fatal) std::rethrow_exception(fatal);
         try {
             f();
         } catch (...) {
@@ -222,43 +219,42 @@ struct TaskPool::State {
         }
     }
 
-    void serve() {
-        if (fatal) std::rethrow_exception(fatal);
+    /// Takes a letter of the controller's own task.
+    void post(const Json& letter) override {
+        guarded([&] { take(0, letter); });
+    }
+
+    void serve() override {
         guarded([&] {
             const double now = seconds_now();
-            if (now - last_served > link.deadline() / 2) // rank 0 has read no mail; the others may have written
-                for (auto& p : peers) p->last_heard = now;
+            if (now - last_served > link_.deadline() / 2) // rank 0 has read no mail; the others may have written
+                for (Peer& p : peers) p.last_heard = now;
             last_served = now;
-            for (int r = 1; r < link.size(); ++r)
-                for (const Letter& letter : peer(r).mail.poll()) take(r, letter);
+            for (int r = 1; r < link_.size(); ++r)
+                for (const Json& letter : peer(r).mail->poll()) take(r, letter);
             assign();
-            for (int r = 1; r < link.size(); ++r) watch(r, now);
+            for (int r = 1; r < link_.size(); ++r) watch(r, now);
         });
     }
 
-    void take(int rank, const Letter& letter) {
+    void take(int rank, const Json& letter) {
         peer(rank).last_heard = seconds_now();
-        TaskRecord& task = record(letter.task);
-        if (letter.kind == Kind::report && on_report) on_report(task, Json::parse(letter.text, "report"));
-        if (letter.kind == Kind::failed) finish(task, TaskState::failed, {}, letter.text);
-        if (letter.kind == Kind::done) {
-            const Json end = Json::parse(letter.text, "output");
-            finish(task, end.at("cancelled").as_bool() ? TaskState::cancelled : TaskState::finished, end.at("output"),
-                   {});
-        }
+        TaskRecord& task = record(letter.at("task").as_int());
+        if (is(letter, "report") && on_report) on_report(task, letter.at("data"));
+        if (is(letter, "done")) finish(task, letter);
     }
 
     void watch(int rank, double now) {
         Peer& p = peer(rank);
         if (p.task == 0) {
-            if (now - p.last_told > link.deadline() / 4 && p.mail.sent()) tell(rank, Kind::alive, 0);
+            if (now - p.last_told > link_.deadline() / 4 && p.mail->sent()) tell(rank, letter("alive", 0));
             return;
         }
         const TaskRecord& task = record(p.task);
         if (task.ranks.front() != rank) return; // only the first rank of a group sends letters
         // A task on several ranks gets twice the deadline: if one of its ranks stops, the others notice after one
         // deadline, can name it, and end the job first.
-        const double limit = link.deadline() * (task.ranks.size() > 1 ? 2 : 1);
+        const double limit = link_.deadline() * (task.ranks.size() > 1 ? 2 : 1);
         RG_CHECK(now - p.last_heard < limit, "task pool: expected a message from rank ", rank, ", got none in ", limit,
                  " s (task ", task.id, ", ", task.function, "); it may have stopped, or call report() too rarely; ",
                  "RG_DEADLINE_S sets the limit");
@@ -269,50 +265,47 @@ struct TaskPool::State {
         while (!queue.empty()) {
             TaskRecord& task = record(queue.front());
             std::vector<int> free;
-            for (int r = 0; r < link.size() && int(free.size()) < task.size; ++r)
-                if (task_of(r) == 0) free.push_back(r);
+            for (int r = 0; r < link_.size() && int(free.size()) < task.size; ++r)
+                if (peer(r).task == 0) free.push_back(r);
             if (int(free.size()) < task.size) return;
             queue.pop_front();
             ++running;
             task.state = TaskState::running;
             task.ranks = free;
-            const std::string text = description(task).dump();
-            for (const int r : free) {
-                task_of(r) = task.id;
-                if (r == 0) {
-                    local_task_begun = local_task_cancelled = local_task_knows = false;
-                } else {
-                    peer(r).last_heard = seconds_now();
-                    tell(r, Kind::run, task.id, text);
-                }
-            }
             start_times[task.id] = seconds_now();
+            for (const int r : free) {
+                peer(r).task = task.id;
+                peer(r).last_heard = seconds_now();
+                tell(r, describe(task, letter("run", task.id)));
+            }
             if (on_change) on_change(task);
         }
     }
 
-    static Json description(const TaskRecord& task) {
-        return Json::object()
-            .set("function", task.function)
+    /// Adds to a letter or an entry of the journal what a task needs to run.
+    static Json describe(const TaskRecord& task, Json json) {
+        return json.set("function", task.function)
             .set("args", task.args)
             .set("ranks", Json(Json::Array(task.ranks.begin(), task.ranks.end())));
     }
 
-    void finish(TaskRecord& task, TaskState state, Json output, const std::string& error) {
+    /// `end` is a letter `done`, or an entry of the journal.
+    void finish(TaskRecord& task, const Json& end) {
         if (task.state == TaskState::running) {
             --running;
             task.seconds = seconds_now() - start_times[task.id];
-            for (const int r : task.ranks) task_of(r) = 0;
+            for (const int r : task.ranks) peer(r).task = 0;
         }
-        task.state = state;
-        task.output = std::move(output);
-        task.error = error;
+        const auto name = std::find(std::begin(kStates), std::end(kStates), end.at("state").as_string());
+        task.state = TaskState(name - std::begin(kStates));
+        task.output = end.at("output");
+        task.error = end.at("error").as_string();
         // A task that ends as cancelled after an interrupt stays out of the journal, so that the next run repeats it.
-        if (!task.from_journal && !(interrupted && state == TaskState::cancelled))
-            journal.write(description(task)
-                              .set("state", name_of(state))
+        if (!task.from_journal && !(interrupted && task.state == TaskState::cancelled))
+            journal.write(describe(task, Json::object())
+                              .set("state", *name)
                               .set("output", task.output)
-                              .set("error", error)
+                              .set("error", task.error)
                               .set("cancel_reason", task.cancel_reason)
                               .set("seconds", task.seconds));
         unfetched.push_back(task.id);
@@ -322,38 +315,21 @@ struct TaskPool::State {
     void cancel_one(int64_t id, const std::string& reason) {
         TaskRecord& task = record(id);
         if (task.state == TaskState::queued || task.state == TaskState::running) task.cancel_reason = reason;
-        if (task.state == TaskState::queued) {
-            queue.erase(std::find(queue.begin(), queue.end(), id)); // cancel_all() finds each id at the front
-            finish(task, TaskState::cancelled, {}, {});
-        } else if (task.state == TaskState::running) {
-            if (task.ranks.front() == 0)
-                local_task_cancelled = true;
-            else
-                tell(task.ranks.front(), Kind::cancel, id);
-        }
+        if (task.state == TaskState::running) tell(task.ranks.front(), letter("cancel", id));
+        if (task.state != TaskState::queued) return;
+        queue.erase(std::find(queue.begin(), queue.end(), id)); // cancel_all() finds each id at the front
+        finish(task, Json::object().set("state", "cancelled").set("output", {}).set("error", ""));
     }
 
     void cancel_all() {
         for (size_t i = 0; i < tasks.size(); ++i) cancel_one(tasks[i].id, ""); // a callback may submit more tasks
     }
 
-    void run_local_task() {
-        TaskRecord& task = record(local_task);
-        local_task_begun = true;
-        const Outcome outcome = run_task(link, functions, local_task, description(task),
-                                         [&](Group& group) { return Context(*this, group); });
-        if (fatal) std::rethrow_exception(fatal);
-        if (!outcome.error.empty())
-            finish(task, TaskState::failed, {}, outcome.error);
-        else
-            finish(task, local_task_knows ? TaskState::cancelled : TaskState::finished, outcome.output, {});
-    }
-
     /// Returns true if the letters that start the controller's task have been sent to its other ranks. The task must
     /// not start earlier: it may wait for these ranks before it next serves the mail.
     bool local_task_sent() {
-        const std::vector<int>& ranks = record(local_task).ranks;
-        return std::all_of(ranks.begin() + 1, ranks.end(), [&](int r) { return peer(r).mail.sent(); });
+        const std::vector<int>& ranks = record(peer(0).task).ranks;
+        return std::all_of(ranks.begin() + 1, ranks.end(), [&](int r) { return peer(r).mail->sent(); });
     }
 
     /// Serves the other ranks, and runs the controller's own tasks, until the condition holds.
@@ -362,8 +338,8 @@ struct TaskPool::State {
         for (Backoff backoff;;) {
             serve();
             if (condition()) return;
-            if (local_task && !local_task_begun && local_task_sent()) {
-                run_local_task();
+            if (!local_task.is_null() && local_task_sent()) {
+                run(std::exchange(local_task, {}));
                 backoff.reset();
             } else {
                 backoff.pause();
@@ -375,28 +351,27 @@ struct TaskPool::State {
         interrupted = true;
         cancel_all();
         work_until([&] { return all_ended(); });
-        for (int r = 1; r < link.size(); ++r) tell(r, Kind::end, 0);
+        for (int r = 1; r < link_.size(); ++r) tell(r, letter("end", 0));
         const double begin = seconds_now();
         Backoff backoff;
-        for (int r = 1; r < link.size(); ++r)
-            while (!peer(r).mail.sent()) {
-                peer(r).mail.poll();
-                RG_CHECK(seconds_now() - begin < link.deadline(), "task pool: expected rank ", r,
-                         " to receive the end of the pool, got nothing in ", link.deadline(), " s");
+        for (int r = 1; r < link_.size(); ++r)
+            while (!peer(r).mail->sent()) {
+                peer(r).mail->poll();
+                RG_CHECK(seconds_now() - begin < link_.deadline(), "task pool: expected rank ", r,
+                         " to receive the end of the pool, got nothing in ", link_.deadline(), " s");
                 backoff.pause();
             }
     }
 
-    Link& link;
-    const TaskTable& functions;
+    using Runner::link_, Runner::functions_;
     Journal journal;
-    std::vector<std::unique_ptr<Peer>> peers; // ranks from 1 on
-    std::deque<TaskRecord> tasks;             // by id, from 1; a deque, so that records keep their addresses
-    std::deque<int64_t> queue, unfetched;     // ids of queued tasks, and of ended ones not yet returned
-    std::map<int64_t, double> start_times;    // start time by id
+    std::deque<Peer> peers;                // by rank
+    std::deque<TaskRecord> tasks;          // by id, from 1; a deque, so that records keep their addresses
+    std::deque<int64_t> queue, unfetched;  // ids of queued tasks, and of ended ones not yet returned
+    std::map<int64_t, double> start_times; // start time by id
     int running = 0;
-    int64_t local_task = 0; // the task that rank 0 runs; 0 if free
-    bool local_task_begun = false, local_task_cancelled = false, local_task_knows = false, interrupted = false;
+    Json local_task; // the letter of a task that rank 0 has yet to run; null if none
+    bool interrupted = false;
     double last_served = seconds_now();
     std::exception_ptr fatal;
     std::function<void(const TaskRecord&, const Json&)> on_report;
@@ -407,11 +382,11 @@ TaskPool::TaskPool(Link& link, const TaskTable& functions, const std::string& jo
     : state_(new State(link, functions, journal)) {}
 TaskPool::~TaskPool() = default;
 
-Link& TaskPool::link() { return state_->link; }
+Link& TaskPool::link() { return state_->link_; }
 
 Future TaskPool::submit(const std::string& function, Json args, int ranks) {
-    RG_CHECK(state_->functions.contains(function), "submit: the pool has no function ", function);
-    RG_CHECK(ranks >= 1 && ranks <= state_->link.size(), "submit ", function, ": expected 1 to ", state_->link.size(),
+    RG_CHECK(state_->functions_.contains(function), "submit: the pool has no function ", function);
+    RG_CHECK(ranks >= 1 && ranks <= state_->link_.size(), "submit ", function, ": expected 1 to ", state_->link_.size(),
              " ranks, got ", ranks);
     TaskRecord& task = state_->tasks.emplace_back();
     task.id = int64_t(state_->tasks.size());
@@ -423,8 +398,7 @@ Future TaskPool::submit(const std::string& function, Json args, int ranks) {
         for (const Json& rank : entry->at("ranks").as_array()) task.ranks.push_back(int(rank.as_int()));
         task.seconds = entry->at("seconds").as_double();
         if (const Json* reason = entry->find("cancel_reason")) task.cancel_reason = reason->as_string();
-        const bool finished = entry->at("state").as_string() == "finished";
-        state_->finish(task, finished ? TaskState::finished : TaskState::cancelled, entry->at("output"), {});
+        state_->finish(task, *entry);
     } else {
         state_->queue.push_back(task.id);
         state_->assign();

@@ -88,7 +88,7 @@ private:
 /// The controller's side of the pool, on rank 0. Callbacks run on the controller, also while it runs its own task. An
 /// exception in a callback should end the job, so `control` (run_task_pool) must not catch it. If it does, the pool's
 /// next function that serves the ranks, or the end of run_task_pool(), throws it again. Exceptions of on_change that
-/// come from submit(), cancel(), interrupt() or the end of a task on rank 0 are not thrown again.
+/// come from submit(), cancel() or interrupt() are not thrown again.
 class TaskPool {
 public:
     TaskPool(const TaskPool&) = delete;
