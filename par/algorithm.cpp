@@ -108,7 +108,7 @@ void sum_along_chain(Peers& peers, const Vector& vector, std::span<std::byte* co
     const auto pass_back = [&](size_t i) {
         totals.start_up_to(i + kInFlight);
         const Vector segment = peers.segment(vector, i);
-        sums_on.wait(i);
+        sums_on.wait(i); // before its memory changes
         if (const std::byte* const total = totals.wait(i)) std::memcpy(segment.data, total, segment.bytes());
         totals_back.start_up_to(i + 1);
     };
