@@ -34,7 +34,7 @@ Norm::Norm(Parameters& parameters, const std::string& name, const Spec& s)
     : name_(name),
       gamma_(&parameters.add(name + ".weight", {s.channels}, s.zero_gamma ? Start::zeros : Start::ones)),
       beta_(&parameters.add(name + ".bias", {s.channels}, Start::zeros)),
-      running_(&parameters.add_state(name, s.channels, s.options.momentum)),
+      state_(&parameters.add_state(name, s.channels, s.options.momentum)),
       relu_(s.relu),
       options_(s.options) {
     if (!options_.scale) parameters.entry(name + ".weight").rate = 0;
@@ -43,17 +43,17 @@ Norm::Norm(Parameters& parameters, const std::string& name, const Spec& s)
 Tensor Norm::operator()(const Tensor& x, Mode mode) const {
     const LayerScope layer(name_);
     expect_allocated(gamma_);
-    return mode == Mode::evaluate ? evaluate(x) : train(x, channel_stats(x));
+    return is_fixed(mode) ? evaluate(x) : train(x, channel_stats(x));
 }
 
 Tensor Norm::train(const Tensor& x, const Tensor& local_stats) const {
     const Tensor stats = combine_stats(local_stats);
-    update_running(*running_, stats, x.extent(0), x.extent(1) * x.extent(2), options_.momentum);
+    update_running(state_->running, stats, x.extent(0), x.extent(1) * x.extent(2), options_.momentum);
     return batch_norm(x, stats, *gamma_, *beta_, {.epsilon = options_.epsilon, .relu = relu_});
 }
 
 Tensor Norm::evaluate(const Tensor& x) const {
-    return batch_norm(x, *running_, *gamma_, *beta_, {.epsilon = options_.epsilon, .relu = relu_, .frozen = true});
+    return batch_norm(x, state_->running, *gamma_, *beta_, {.epsilon = options_.epsilon, .relu = relu_, .frozen = true});
 }
 
 ConvNorm::ConvNorm(Parameters& parameters, const std::string& layer, const Names& names, const Spec& s)
@@ -66,7 +66,7 @@ ConvNorm::ConvNorm(Parameters& parameters, const std::string& layer, const Names
 Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
     const LayerScope layer(name_);
     expect_allocated(w_);
-    if (mode == Mode::evaluate) return norm_.evaluate(conv2d(x, *w_, value_or_none(b_), conv_));
+    if (norm_.is_fixed(mode)) return norm_.evaluate(conv2d(x, *w_, value_or_none(b_), conv_));
     // The op also computes the batch statistics. This is faster than channel_stats(y), since most kernels add up the
     // values of y while these are in cache or in registers.
     const auto [y, local_stats] = conv2d_stats(x, *w_, value_or_none(b_), conv_);

@@ -29,16 +29,18 @@ public:
     Norm() = default; // unusable, until another one is assigned
     Norm(Parameters& parameters, const std::string& name, const Spec& spec);
     /// Mode::train uses batch statistics (of all ranks if Context::sync is set) and updates the running statistics.
-    /// Mode::evaluate uses the running statistics.
+    /// Mode::evaluate uses the running statistics, and so does Mode::train after Parameters::freeze().
     Tensor operator()(const Tensor& x, Mode mode) const;
 
 private:
     friend class ConvNorm;
     Tensor train(const Tensor& x, const Tensor& local_stats) const;
     Tensor evaluate(const Tensor& x) const;
+    bool is_fixed(Mode mode) const { return mode == Mode::evaluate || state_->frozen; }
 
     std::string name_;
-    const Tensor *gamma_ = nullptr, *beta_ = nullptr, *running_ = nullptr;
+    const Tensor *gamma_ = nullptr, *beta_ = nullptr;
+    const Parameters::State* state_ = nullptr;
     bool relu_ = true;
     NormOptions options_;
 };

@@ -60,10 +60,28 @@ const Tensor& Parameters::add(std::string name, const Shape& shape, Entry::Start
     return entries_.back().value;
 }
 
-const Tensor& Parameters::add_state(std::string name, int64_t channels, float momentum) {
+const Parameters::State& Parameters::add_state(std::string name, int64_t channels, float momentum) {
     expect_not_allocated(name);
-    states_.push_back({std::move(name), channels, 0, momentum});
-    return states_.back().running;
+    states_.push_back({.name = std::move(name), .channels = channels, .momentum = momentum});
+    return states_.back();
+}
+
+std::vector<Parameters::Entry*> Parameters::entries_of(const std::string& layer) {
+    std::vector<Entry*> entries;
+    std::string layers;
+    for (Entry& e : entries_) {
+        if (e.name.starts_with(layer + ".")) entries.push_back(&e);
+        const std::string outermost = e.name.substr(0, e.name.find('.')) + " ";
+        if (!layers.ends_with(outermost)) layers += outermost;
+    }
+    RG_CHECK(!entries.empty(), "parameters: expected a layer of ", layers, "or one within these, got ", layer);
+    return entries;
+}
+
+void Parameters::freeze(const std::string& layer) {
+    for (Entry* e : entries_of(layer)) e->frozen = true, e->rate = 0;
+    for (State& s : states_)
+        if (s.name == layer || s.name.starts_with(layer + ".")) s.frozen = true;
 }
 
 uint32_t Parameters::add_random_stream() {

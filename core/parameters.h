@@ -37,7 +37,8 @@ public:
         float decay = 1; // factor of the weight decay
         /// Number of epochs in which the value changes.
         int64_t epochs = std::numeric_limits<int64_t>::max();
-        int64_t offset = 0; // elements from the start of values(), and of gradients()
+        bool frozen = false; // no gradient is computed; see freeze()
+        int64_t offset = 0;  // elements from the start of values(), and of gradients()
         Tensor value = {}, gradient = {};
     };
     struct State {
@@ -45,6 +46,7 @@ public:
         int64_t channels;
         int64_t offset = 0;  // elements from the start of state()
         float momentum = 1;  // weight of the newest mini-batch
+        bool frozen = false; // training uses the statistics, as evaluation does, and does not update them
         Tensor running = {}; // [2 c]: mean, variance
     };
 
@@ -55,9 +57,9 @@ public:
     /// Declares a parameter and returns its tensor, which is undefined until allocate(). The reference stays valid. Throws
     /// Error if the name is taken, or an extent is 0.
     const Tensor& add(std::string name, const Shape& shape, Entry::Start start);
-    /// Declares the running statistics of a batch-norm layer, and returns their tensor like add(). allocate() sets the
-    /// means to 0 and the variances to 1. `momentum` is the weight of the newest mini-batch in them.
-    const Tensor& add_state(std::string name, int64_t channels, float momentum = 0.1f);
+    /// Declares the running statistics of a batch-norm layer, and returns them like add(). allocate() sets the means to 0
+    /// and the variances to 1. `momentum` is the weight of the newest mini-batch in them.
+    const State& add_state(std::string name, int64_t channels, float momentum = 0.1f);
 
     /// Declares a layer that draws random numbers in training, and returns its stream; see dropout() (ops/elements.h).
     uint32_t add_random_stream();
@@ -77,6 +79,12 @@ public:
     /// Returns the entry of that name, to change how the optimizer treats it. Throws Error if there is none.
     Entry& entry(const std::string& name);
     const std::deque<State>& states() const { return states_; }
+    /// Returns the parameters of a layer, or of all layers whose names begin with `layer` and a dot. Throws Error, which
+    /// lists the layers, if there are none.
+    std::vector<Entry*> entries_of(const std::string& layer);
+    /// Freezes these layers: their parameters keep their values, and their batch norm is that of evaluation. Call it
+    /// before the optimizer is made and the network is traced. Throws Error as entries_of().
+    void freeze(const std::string& layer);
     /// Returns the number of elements in all entries, without the gaps.
     int64_t count() const;
 

@@ -282,7 +282,10 @@ void Tape::record_copy(const char* call, const char* instead, const Tensor& from
 }
 
 void Tape::gradients(const Tensor& loss, const Parameters& parameters) {
-    gradients(loss, parameters.value_list(), parameters.gradient_list());
+    std::vector<Tensor> values, destinations;
+    for (const Parameters::Entry& e : parameters.entries())
+        if (!e.frozen) values.push_back(e.value), destinations.push_back(e.gradient);
+    gradients(loss, values, destinations);
 }
 
 void Tape::gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations) {

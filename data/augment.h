@@ -32,7 +32,9 @@ private:
         return values;
     }
 };
-/// Mean and standard deviation of byte / 255 in the CIFAR-10 training images, per channel.
+/// Mean and standard deviation of byte / 255 in the training images of CIFAR-10, and of ImageNet as torchvision's
+/// pretrained networks expect them, per channel.
+constexpr Normalise kImageNet{{0.485f, 0.456f, 0.406f}, {0.229f, 0.224f, 0.225f}};
 constexpr Normalise kCifar10{{0.4914f, 0.4822f, 0.4465f}, {0.2470f, 0.2435f, 0.2616f}};
 
 /// Returns the mean and the standard deviation of byte / 255 in the images, per channel. A constant channel gets a

@@ -50,10 +50,18 @@ Stream::Stream(Peers& peers, Direction direction, int peer, const Vector& vector
       vector_(vector),
       op_(op),
       round_(round),
-      segments_(peers.segments(vector)) {
+      segments_(peers.segments(vector)),
+      slot_bytes_(std::max(peers.message_bytes_, sizeof(double))) { // a message has at least one element
     if (segments_ == 0 || direction == to) return;
-    slot_bytes_ = peers.segment(vector, 0).bytes();
-    staging_ = std::make_unique_for_overwrite<std::byte[]>(std::min(segments_, kInFlight) * slot_bytes_);
+    if (peers.spare_.empty())
+        peers.spare_.push_back(std::make_unique_for_overwrite<std::byte[]>(kInFlight * slot_bytes_));
+    staging_ = std::move(peers.spare_.back());
+    peers.spare_.pop_back();
+}
+
+Stream::~Stream() {
+    channels_ = {}; // they may still write to the memory
+    if (staging_) peers_.spare_.push_back(std::move(staging_));
 }
 
 void Stream::start_up_to(size_t end) {

@@ -44,6 +44,7 @@ private:
     std::vector<int> ranks_;
     int index_;
     size_t message_bytes_;
+    std::vector<std::unique_ptr<std::byte[]>> spare_; // memory of streams that have ended, for the next ones
 };
 
 /// Sends a vector to one peer, or receives one from it, segment by segment. At most kInFlight messages are in flight.
@@ -52,6 +53,9 @@ class Stream {
 public:
     enum Direction : uint8_t { to, from };
     Stream(Peers& peers, Direction direction, int peer, const Vector& vector, const Operation& op, int round);
+    ~Stream();
+    Stream(const Stream&) = delete;
+    Stream& operator=(const Stream&) = delete;
     /// Starts the messages of all segments below `end`. Before that of segment i, waits for that of i - kInFlight.
     void start_up_to(size_t end);
     /// Blocks until the message of segment i is complete. If it was received, returns its values, which stay valid
@@ -69,7 +73,7 @@ private:
     Vector vector_;
     const Operation& op_;
     int round_;
-    size_t segments_, slot_bytes_ = 0, started_ = 0;
+    size_t segments_, slot_bytes_, started_ = 0;
     std::unique_ptr<std::byte[]> staging_; // room for kInFlight segments that are received
     std::array<Channel, kInFlight> channels_;
 };

@@ -5,7 +5,7 @@ import pathlib
 import re
 import sys
 
-MAX_LINES = {"README.md": 300, "core/README.md": 100, "data/README.md": 90, "models/README.md": 80,
+MAX_LINES = {"README.md": 300, "core/README.md": 100, "data/README.md": 90, "models/README.md": 95,
              "models/examples/README.md": 200, "tools/bench/README.md": 95}  # all others: 60
 top = pathlib.Path(sys.argv[1])
 programs = [path.read_text() for folder in ("models", "models/examples") for path in (top / folder).iterdir()

@@ -182,6 +182,7 @@ std::vector<par::StateBlock> StepSums::blocks() const {
     std::vector<par::StateBlock> blocks;
     if (!state_.defined()) return blocks;
     for (const auto& s : parameters_.states()) {
+        if (s.frozen) continue; // the same on all ranks
         float* mean = state_.data<float>() + s.offset;
         blocks.push_back({mean, mean + s.channels, s.channels, double(s.momentum)});
     }

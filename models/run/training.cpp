@@ -137,6 +137,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
         if (!options.was_given("batch-size")) fit_batch_size(data.train.count, machine.workers());
         complete(options);
     }
+    schedule.base = highest_rate(); // for config.json
     const Schedule schedule = full_schedule();
     const auto make = [&] { return network_.make(task_of(data.train, uint64_t(data_options.seed))); };
     const int64_t bytes = parameter_bytes(make);
@@ -146,13 +147,18 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     if (machine.workers().gpus == 0) check_parameter_memory(group, bytes, optimizer.buffers(), kMemoryAdvice);
     const std::unique_ptr<Network> network = make();
     Parameters& parameters = network->parameters;
-    const data::Normalise normalise =
-        run.resumed() ? stored_normalise(*run.checkpoint(), this->normalise(data.train)) : this->normalise(data.train);
+    set_rates(parameters);
+    const bool imagenet = normalisation == Normalisation::imagenet;
+    RG_CHECK(!imagenet || data.train.channels == 3, "--normalise imagenet: expected images of 3 channels, got ",
+             data.train.channels, "; omit the option");
+    const data::Normalise own = imagenet ? data::kImageNet : this->normalise(data.train),
+                          normalise = run.resumed() ? stored_normalise(*run.checkpoint(), own) : own;
     initialise(*network, data.train, normalise);
 
     const Task task = this->task(data.train);
     const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
-    ImageFeed feed(data.train, loader_options(data.train, normalise, task), machine, columns(data.train));
+    const data::LoaderOptions loading = loader_options(data.train, normalise, task);
+    ImageFeed feed(data.train, loading, machine, columns(data.train));
     const Optimizer optimizer(parameters, this->optimizer);
     Trainer trainer(run, machine, parameters, optimizer, feed, task, forward);
     Evaluation evaluation(group, machine, data.test, columns(data.test), normalise, task, forward);

@@ -60,10 +60,14 @@ std::string DefaultRate::text() const {
 
 void TrainingOptions::declare_data(Options& o) {
     data_options.declare(o, data_texts.folder, data_texts.none);
-    o.add(
-        "partial-batch", &partial,
-        {{"auto", Partial::automatic}, {"keep", Partial::keep}, {"discard", Partial::discard}},
-        "use of the last, smaller mini-batch of an epoch; auto: keep it if it is at least half as large as the others");
+    o.add("partial-batch", &partial,
+          {{"auto", Partial::automatic}, {"keep", Partial::keep}, {"discard", Partial::discard}},
+          "use of the last, smaller mini-batch of an epoch; auto: keep it if it is at least half as large as the "
+          "others, or the only one");
+    o.add("normalise", &normalisation, {{"auto", Normalisation::automatic}, {"imagenet", Normalisation::imagenet}},
+          "mean and deviation by channel that normalise the images; auto: those of the data; imagenet: those of "
+          "torchvision's pretrained networks, for --init")
+        .also({"normalize"});
     o.add("augment", &augment,
           cat("random changes of the training images: none, or a list of ", joined(augment_names()),
               allows("crop") ? "; crop: with --store-size, a window at a random place" : ""))
@@ -154,6 +158,12 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("warmup", &schedule.warmup, "epochs in which a factor of the rate rises linearly from 0 to 1")
         .at_least(0)
         .also({"warmup-epochs"});
+    o.add("freeze", &freeze,
+          "layers, separated by commas, that keep their values, with their batch norm as in predictions, such as "
+          "conv1,bn1,layer1; a name stands for all layers within it")
+        .metavar("NAMES");
+    o.add("lr-scale", &rate_factors, "factors of the learning rate of layers, such as fc=10,layer4=0.1")
+        .metavar("LIST");
     default_optimizer_ = optimizer.kind;
     o.add("optimizer", &optimizer.kind, {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}},
           "update rule; sgd: SGD with momentum")
@@ -263,6 +273,19 @@ std::vector<float> TrainingOptions::weights_of_classes(const data::ImageSet& ima
     return {numbers.begin(), numbers.end()};
 }
 
+void TrainingOptions::set_rates(Parameters& parameters) const {
+    for (const std::string& text : rate_factors.empty() ? std::vector<std::string>() : split(rate_factors, ',')) {
+        const size_t equals = text.find('=');
+        double factor = -1;
+        const bool read = equals != std::string::npos && read_number(text.substr(equals + 1), factor);
+        RG_CHECK(read && factor >= 0, "--lr-scale: expected a layer and a factor of at least 0, such as fc=10, got ",
+                 text);
+        for (Parameters::Entry* entry : parameters.entries_of(text.substr(0, equals))) entry->rate *= float(factor);
+    }
+    if (!freeze.empty())
+        for (const std::string& layer : split(freeze, ',')) parameters.freeze(layer);
+}
+
 data::LoaderOptions TrainingOptions::loader_options(const data::ImageSet& images, const data::Normalise& normalise,
                                                     const Task& task) const {
     RG_CHECK(task.mixes || (mixup == 0 && cutmix == 0),
@@ -271,9 +294,10 @@ data::LoaderOptions TrainingOptions::loader_options(const data::ImageSet& images
     RG_CHECK(task.weighs || class_weights == "none",
              "--class-weights: expected a classification, got a task whose loss has no weights; omit the option");
     const int64_t size = data_options.batch_size;
+    const bool keeps = images.count < size || 2 * (images.count % size) >= size;
     return {.batch_size = size,
             .shuffle = data_options.shuffle,
-            .keep_partial = partial == Partial::keep || (partial == Partial::automatic && 2 * (images.count % size) >= size),
+            .keep_partial = partial == Partial::keep || (partial == Partial::automatic && keeps),
             .seed = uint64_t(data_options.seed),
             .balanced = sampler == "balanced",
             .class_weights = weights_of_classes(images),

@@ -28,6 +28,7 @@ struct TrainingOptions {
     };
     DataTexts data_texts;
     DataOptions data_options;
+    enum class Normalisation : uint8_t { automatic, imagenet } normalisation = Normalisation::automatic;
     /// The augmentations that the program allows, since they do not change the class or target of its images. The
     /// flips, "translate" and "crop" are values of --augment. Each of the others has an option of its own, which is
     /// declared only if the list has its name.
@@ -49,6 +50,7 @@ struct TrainingOptions {
     std::string drops = "0.9";
     double drop_every = 0;
     OptimizerOptions optimizer;
+    std::string freeze, rate_factors;
     double smoothing = 0;
     // False: without --label-smoothing, --class-weights and --sampler, for a task() that does not use classes.
     bool has_smoothing = true;
@@ -70,6 +72,9 @@ struct TrainingOptions {
     /// Returns `schedule` with the highest rate, the epochs and the drops. Call this when the mini-batch size is known.
     /// Throws Error if it is invalid.
     Schedule full_schedule() const;
+    /// Freezes the layers of --freeze, and sets the factors of --lr-scale. Call this before the optimizer is made.
+    /// Throws Error if a layer does not exist, or a factor is no number of at least 0.
+    void set_rates(Parameters& parameters) const;
     /// Returns the options for the loader of the training set. Throws Error if --augment is empty or has an unknown
     /// name, if it has crop without --store-size, if a range is not of the form MIN:MAX, if a list of numbers has a
     /// wrong form or length, or if the task does not support the mixing of images, or weights.

@@ -134,8 +134,8 @@ void RunOptions::declare(Options& o) {
         .metavar("NAME")
         .also({"name"})
         .basic();
-    o.add("init", &init, "safetensors file with the initial values of the network")
-        .metavar("FILE")
+    o.add("init", &init, "initial values of the network: a run's folder, one of its files, or another safetensors file")
+        .metavar("RUN|FILE")
         .also({"weights", "pretrained"});
     o.add("init-skip", &init_skip,
           "layers, separated by commas, whose tensors in --init are not used, such as fc if the file has other classes")
@@ -236,7 +236,7 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
         position_ = restore_training(program_, checkpoint_->state, parameters, optimizer, task),
         untested_ = position_.epoch > 1 && position_.batch;
     else if (!settings_.init.empty())
-        load_state_dict(parameters, load_tensors(settings_.init), names_in(settings_.init_skip));
+        load_state_dict(parameters, load_model(settings_.init), names_in(settings_.init_skip));
     verify_state("every rank needs the same files for --init and --resume");
     const std::vector<std::string> devices = group_.allgather(parameters.values().device() ? "gpu" : "cpu", "devices");
     if (std::ranges::count(devices, "cpu") > 0)

@@ -45,7 +45,7 @@ class BadInput(job.JobTest):
         self.refuse_training(["--data", "void"], "void", "got none")
         (self.folder / "classes" / "cat").mkdir(parents=True)
         self.refuse_training(["--data", "classes"], "class folders of images", "got none", "classes")
-        self.refuse_training(["--batch-size", "1001"], "1001", "1000", "--batch-size")
+        self.refuse_training(["--batch-size", "1001", "--partial-batch", "discard"], "1001", "1000", "--batch-size")
 
     def test_wrong_options(self):
         self.refuse_training(["--widht", "3"], "--widht", "did you mean --width?")
@@ -90,7 +90,7 @@ class BadInput(job.JobTest):
         self.refuse_training(["--width", "4096", "--depth", "64"], "memory: expected at most", "GiB",
                              "make the network or --batch-size smaller, or start fewer ranks")
         # The plan of a mini-batch that is larger than the set has the size of the set.
-        self.succeed(job.train(1, *SHORT, "--batch-size", "1000000", "--partial-batch", "keep"))
+        self.succeed(job.train(1, *SHORT, "--batch-size", "1000000"))
 
     def test_wrong_initial_files(self):
         self.refuse_training(["--resume"], "nothing to resume")

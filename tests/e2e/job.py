@@ -129,6 +129,15 @@ def losses(run):
     return [json.loads(line)["loss"] for line in step_lines(run)]
 
 
+def tensors(path):
+    """Returns the bytes of each tensor of a safetensors file, by name."""
+    content = path.read_bytes()
+    begin = 8 + struct.unpack("<Q", content[:8])[0]
+    header = json.loads(content[8:begin])
+    offsets = {name: about["data_offsets"] for name, about in header.items() if name != "__metadata__"}
+    return {name: content[begin + first:begin + last] for name, (first, last) in offsets.items()}
+
+
 def epoch_lines(run):
     """Returns the lines of epochs in metrics.jsonl as objects without their times."""
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]

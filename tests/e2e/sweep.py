@@ -197,7 +197,7 @@ class Sweep(job.JobTest):
         self.assertEqual(job.report(run)["sweep"]["state"], "done")
 
     def test_output_in_a_pipe(self):
-        out = self.succeed(program(1, "sweep_cifar", "--run-name", "piped", *TINY, "--epochs", "2", "--progress", "none",
+        out = self.succeed(program(1, "sweep_cifar", "--run-name", "piped", *TINY, "--epochs", "2",
                                    "--depth", "1", "--grid", "lr=0.05,0.01", "--grid", "seed=7"))
         watch, *trials = out.partition("\n\nbest first")[0].splitlines()
         self.assertRegex(watch, r"^watch: (\S+/|)tools/monitor --runs runs$")

@@ -92,6 +92,18 @@ class Tasks(job.JobTest):
         lines = (self.runs / "parts" / "metrics.jsonl").read_text()
         self.assertEqual(lines.count("best_epoch"), 1)
 
+    def test_transfer(self):
+        first = self.train(1, "first", *job.TINY, "--steps", "5", "--seed", "1")
+        options = [*job.TINY, "--epochs", "1", "--init", "runs/first", "--freeze", "block1,block2.0", "--lr-scale", "fc=0"]
+        second = self.train(job.rank_counts(1, 3)[-1], "second", *options)
+        old, new = (job.tensors(run / "model.safetensors") for run in (first, second))
+        same = {name for name in old if old[name] == new[name]}
+        fixed = {name for name in old if name.startswith(("block1.", "block2.", "fc."))}
+        tracked = {name for name in old if name.endswith("num_batches_tracked")}  # counts all steps
+        self.assertEqual(same, fixed - tracked)
+        self.refuse(job.train(1, "--freeze", "block4"), "expected a layer of block1 block2 block3 fc", "got block4")
+        self.refuse(job.train(1, "--lr-scale", "fc"), "--lr-scale: expected a layer and a factor", "got fc")
+
     def test_unet(self):
         self.write_images()
         run = self.check("unet", ["--data", "photos", "--masks", "masks"], ["mean_iou", "pixel_accuracy"], True)
