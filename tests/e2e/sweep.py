@@ -43,7 +43,8 @@ class Sweep(job.JobTest):
         for ranks in job.rank_counts(1, 2):
             run = self.runs / f"fail-{ranks}"
             out = self.succeed(program(ranks, "sweep_cifar", "--run-name", run.name, "--width", "4", "--epochs", "2",
-                                       "--grid", "lr=0.05,1e30", "--grid", "batch-size=50,5000", "--depth", "1"))
+                                       "--grid", "lr=0.05,1e30", "--grid", "batch-size=50,5000", "--depth", "1",
+                                       "--partial-batch", "discard"))
             self.assertEqual(states(run), ["finished", "failed", "failed", "failed"])
             self.assertIn("training images for a mini-batch", results(run)[1]["note"])
             self.assertIn("expected finite values", results(run)[2]["note"])
