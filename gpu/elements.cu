@@ -327,32 +327,9 @@ struct Images {
         return bilinear(at_y, at_x, byte_at(at_y.first, at_x.first), byte_at(at_y.first, at_x.second),
                         byte_at(at_y.second, at_x.first), byte_at(at_y.second, at_x.second));
     }
-    __device__ void pixel(int index, const View& view, int row, int column, uint8_t* pixel) const {
-        for (int c = 0; c < channels; ++c) pixel[c] = byte(index, view, row, column, c);
-    }
 };
 
-/// Writes views that consist of positions. Stores NaN for an image whose index is outside of the data set.
-template <class T>
-struct Augment {
-    Images images;
-    const int *indices, *views;
-    const float* statistics;
-    T* y;
-
-    __device__ float normalised(int64_t i) const {
-        const int64_t n = i / (images.pixels() * images.channels);
-        const int within = int(i - n * (images.pixels() * images.channels)), c = within % images.channels,
-                  pixel = within / images.channels, row = pixel / images.window_width,
-                  column = pixel % images.window_width;
-        if (indices[n] < 0 || indices[n] >= images.count) return NAN;
-        const int byte = images.byte(indices[n], view_at(views, n, true), row, column, c);
-        return (float(byte) / 255.0f - statistics[c]) / statistics[images.channels + c];
-    }
-    __device__ void operator()(int64_t i) const { store(y + i, normalised(i)); }
-};
-
-/// Stores the mean grey of each view that recolour() needs. Block i works on view i.
+/// Stores the mean grey of each view that changes colours. Block i works on view i.
 __global__ void __launch_bounds__(kThreads)
     augment_mean_grey_kernel(Images images, const int* indices, const int* views, int* means) {
     const int64_t n = blockIdx.x;
@@ -361,51 +338,49 @@ __global__ void __launch_bounds__(kThreads)
     double sum = 0; // of integers, so it is exact in any order
     if (view.contrast != kFactor && index >= 0 && index < images.count)
         for (int i = int(threadIdx.x); i < images.pixels(); i += kThreads) {
-            uint8_t pixel[kMaxImageChannels];
-            images.pixel(index, view, i / images.window_width, i % images.window_width, pixel);
-            brighten(view, images.channels, pixel);
-            sum += double(grey_of(pixel, images.channels));
+            const int row = i / images.window_width, column = i % images.window_width;
+            sum += double(grey_of(images.channels, [&](int64_t c) {
+                return brightened(view, images.byte(index, view, row, column, int(c)));
+            }));
         }
     sum = block_sum(sum);
     if (threadIdx.x == 0) means[n] = int(rounded_mean(int64_t(sum), images.pixels()));
 }
 
-/// Writes all channels of a pixel of a whole view, or of a pair of them. Stores NaN for an image whose index is outside
-/// of the data set.
-template <class T>
-struct AugmentWhole {
+/// Writes the views. Stores NaN for an image whose index is outside of the data set. With kPositionsOnly, views have
+/// no other numbers, and `means` and `images_each` are not used.
+template <class T, bool kPositionsOnly>
+struct Augment {
     Images images;
     const int *indices, *views, *means;
     const float* statistics;
     T* y;
     int images_each; // 1, or 2 if they are mixed
 
-    /// Sets the pixel of view k, or returns false if its image does not exist.
-    __device__ bool pixel(int64_t k, const View& view, int row, int column, uint8_t* pixel) const {
-        if (indices[k] < 0 || indices[k] >= images.count) return false;
-        images.pixel(indices[k], view, row, column, pixel);
-        if (view.recolours()) recolour(view, means[k], images.channels, pixel);
-        return true;
+    __device__ bool exists(int64_t k) const { return indices[k] >= 0 && indices[k] < images.count; }
+    /// Returns the byte of a channel in view k.
+    __device__ int shown(int64_t k, const View& view, int row, int column, int channel) const {
+        const auto byte = [&](int64_t c) { return images.byte(indices[k], view, row, column, int(c)); };
+        if (kPositionsOnly || !view.recolours()) return byte(channel);
+        const auto changed = [&](int64_t c) { return contrasted(view, means[k], byte(c)); };
+        return blended(grey_of(images.channels, changed), changed(channel), view.saturation);
     }
-    __device__ void operator()(int64_t i) const {
-        const int64_t n = i / images.pixels();
-        const int within = int(i - n * images.pixels()), row = within / images.window_width,
-                  column = within % images.window_width;
-        const View view = view_at(views, n * images_each, false);
-        uint8_t bytes[kMaxImageChannels], others[kMaxImageChannels];
-        bool known = pixel(n * images_each, view, row, column, bytes);
-        if (images_each == 2) {
-            const int64_t k = 2 * n + 1;
-            known = pixel(k, view_at(views, k, false), row, column, others) && known;
-            if (known && view.mixed.has(row, column))
-                for (int c = 0; c < images.channels; ++c) bytes[c] = blended(bytes[c], others[c], view.mixed_share);
-        }
-        for (int c = 0; c < images.channels; ++c) {
-            float value = (float(bytes[c]) / 255.0f - statistics[c]) / statistics[images.channels + c];
-            if (view.erased.has(row, column)) value = 0;
-            store(y + i * images.channels + c, known ? value : NAN);
-        }
+    __device__ float normalised(int64_t i) const {
+        const int64_t n = i / (images.pixels() * images.channels);
+        const int within = int(i - n * (images.pixels() * images.channels)), c = within % images.channels,
+                  pixel = within / images.channels, row = pixel / images.window_width,
+                  column = pixel % images.window_width;
+        const bool mixes = !kPositionsOnly && images_each == 2;
+        const int64_t k = mixes ? 2 * n : n;
+        if (!exists(k) || (mixes && !exists(k + 1))) return NAN;
+        const View view = view_at(views, k, kPositionsOnly);
+        if (!kPositionsOnly && view.erased.has(row, column)) return 0;
+        int byte = shown(k, view, row, column, c);
+        if (mixes && view.mixed.has(row, column))
+            byte = blended(byte, shown(k + 1, view_at(views, k + 1, false), row, column, c), view.mixed_share);
+        return (float(byte) / 255.0f - statistics[c]) / statistics[images.channels + c];
     }
+    __device__ void operator()(int64_t i) const { store(y + i, normalised(i)); }
 };
 
 constexpr int kSearchBlocks = 1024;
@@ -674,12 +649,12 @@ void augment(const Call& call) {
         RG_LAUNCH(augment_mean_grey_kernel, unsigned(count), kThreads, 0, stream(), images, indices, views, means);
     with_stored(y, [&](auto t) {
         using T = decltype(t);
+        const int images_each = call.in[O::indices].shape().rank();
         if (positions_only)
-            elementwise(y.numel(), Augment<T>{images, indices, views, statistics, pointer<T>(y)});
+            elementwise(y.numel(), Augment<T, true>{images, indices, views, nullptr, statistics, pointer<T>(y), 1});
         else
-            elementwise(y.extent(0) * y.extent(1) * y.extent(2),
-                        AugmentWhole<T>{images, indices, views, means, statistics, pointer<T>(y),
-                                        call.in[O::indices].shape().rank()});
+            elementwise(y.numel(),
+                        Augment<T, false>{images, indices, views, means, statistics, pointer<T>(y), images_each});
     });
 }
 

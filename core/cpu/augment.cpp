@@ -6,7 +6,9 @@
 #include "ringgrad/core/ops/augment.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <span>
 
 namespace rg::cpu {
 
@@ -104,18 +106,27 @@ void write_bytes(const ViewShape& s, const View& view, const uint8_t* image, uin
     write_positions(s, view, same_bytes(), image, bytes);
     if (!view.recolours()) return;
     const int64_t pixels = s.window_height * s.window_width, channels = s.channels;
-    int64_t mean = 0; // unused, unless the contrast changes
+    const auto replace = [&](const auto& replacement) {
+        std::array<uint8_t, 256> table;
+        for (size_t value = 0; value < 256; ++value) table[value] = uint8_t(replacement(int64_t(value)));
+        for (uint8_t& byte : std::span(bytes, size_t(pixels * channels))) byte = table[byte];
+    };
+    const auto grey_at = [&](int64_t i) {
+        return grey_of(channels, [&](int64_t c) { return int64_t(bytes[i * channels + c]); });
+    };
+    if (view.brightness != kFactor) replace([&](int64_t byte) { return brightened(view, byte); });
     if (view.contrast != kFactor) {
         int64_t sum = 0;
-        for (int64_t i = 0; i < pixels; ++i) {
-            uint8_t pixel[kMaxImageChannels];
-            std::copy_n(bytes + i * channels, channels, pixel);
-            brighten(view, channels, pixel);
-            sum += grey_of(pixel, channels);
-        }
-        mean = rounded_mean(sum, pixels);
+        for (int64_t i = 0; i < pixels; ++i) sum += grey_at(i);
+        const int64_t mean = rounded_mean(sum, pixels);
+        replace([&](int64_t byte) { return blended(mean, byte, view.contrast); });
     }
-    for (int64_t i = 0; i < pixels; ++i) recolour(view, mean, channels, bytes + i * channels);
+    if (view.saturation == kFactor) return;
+    for (int64_t i = 0; i < pixels; ++i) {
+        const int64_t grey = grey_at(i);
+        for (int64_t c = 0; c < channels; ++c)
+            bytes[i * channels + c] = blended(grey, bytes[i * channels + c], view.saturation);
+    }
 }
 
 /// Calls f(begin, end) with the indices of the values in each row of a box, or in the part of it inside of the window.

@@ -35,7 +35,7 @@ struct View {
     // Position 0 is the centre of the first pixel.
     int32_t y0 = 0, y_per_row = kPixel, y_per_column = 0;
     int32_t x0 = 0, x_per_row = 0, x_per_column = kPixel;
-    // Factors, applied in this order: see recolour().
+    // Factors, applied in this order: see contrasted().
     int32_t brightness = kFactor, contrast = kFactor, saturation = kFactor;
     // A second image has this share of each pixel in the box `mixed`: see augment().
     int32_t mixed_share = 0;
@@ -107,28 +107,25 @@ constexpr uint8_t blended(int64_t from, int64_t to, int64_t factor) {
 /// Returns sum / count, rounded.
 constexpr int64_t rounded_mean(int64_t sum, int64_t count) { return (2 * sum + count) / (2 * count); }
 
-/// Returns the grey of a pixel, rounded to a byte. With three channels, red, green and blue have the weights 0.299,
-/// 0.587 and 0.114, in the units of Pillow's convert("L"). Otherwise it is the mean of the channels.
-constexpr int64_t grey_of(const uint8_t* pixel, int64_t channels) {
-    if (channels == 3) return (19595 * pixel[0] + 38470 * pixel[1] + 7471 * pixel[2] + (1 << 15)) >> 16;
+/// Returns the grey of a pixel, rounded to a byte; byte(c) is that of channel c. With three channels, red, green and
+/// blue have the weights 0.299, 0.587 and 0.114, in the units of Pillow's convert("L"). Otherwise it is the mean of the
+/// channels.
+template <class Byte>
+constexpr int64_t grey_of(int64_t channels, const Byte& byte) {
+    if (channels == 3) return (19595 * byte(0) + 38470 * byte(1) + 7471 * byte(2) + (1 << 15)) >> 16;
     int64_t sum = 0;
-    for (int64_t c = 0; c < channels; ++c) sum += pixel[c];
+    for (int64_t c = 0; c < channels; ++c) sum += byte(c);
     return rounded_mean(sum, channels);
 }
 
-/// Multiplies the bytes of a pixel by the view's brightness. This is the first part of recolour().
-constexpr void brighten(const View& view, int64_t channels, uint8_t* pixel) {
-    for (int64_t c = 0; c < channels; ++c) pixel[c] = blended(0, pixel[c], view.brightness);
-}
+// The changes of brightness, contrast and saturation are those of torchvision's functions of these names, in this
+// order. Each rounds to a byte. Saturation moves a byte away from the grey of its pixel: blended(grey, byte, factor).
 
-/// Changes brightness, contrast and saturation of a pixel, as torchvision's functions of these names do, in this order.
-/// Contrast moves it away from `mean_grey`, the mean of grey_of() over the window after brighten(), rounded to a byte.
-/// Saturation moves it away from its own grey. Each of the three rounds to a byte.
-constexpr void recolour(const View& view, int64_t mean_grey, int64_t channels, uint8_t* pixel) {
-    brighten(view, channels, pixel);
-    for (int64_t c = 0; c < channels; ++c) pixel[c] = blended(mean_grey, pixel[c], view.contrast);
-    const int64_t grey = grey_of(pixel, channels);
-    for (int64_t c = 0; c < channels; ++c) pixel[c] = blended(grey, pixel[c], view.saturation);
+constexpr int64_t brightened(const View& view, int64_t byte) { return blended(0, byte, view.brightness); }
+/// Changes the brightness and the contrast. `mean_grey` is the mean of grey_of() over the window after brightened(),
+/// rounded to a byte.
+constexpr int64_t contrasted(const View& view, int64_t mean_grey, int64_t byte) {
+    return blended(mean_grey, brightened(view, byte), view.contrast);
 }
 
 struct Window {
