@@ -2,8 +2,9 @@
 // rotation. By default, it then repeats the training with --no-accelerate (op by op, without a plan) and compares the
 // times. The second training is a separate run, so the first can be resumed like any other.
 //
-// The network, and so the saved model, gives the angle in degrees. The loss is cross-entropy + 0.1 x the mean squared
-// error in degrees^2. By default, training leaves out the last mini-batch of an epoch if it is smaller than the others
+// The network, and so the saved model, gives the angle in degrees. The loss is cross-entropy + --angle-weight x the
+// mean squared error in degrees^2. By default, training leaves out the last mini-batch of an epoch if it is smaller
+// than the others
 // (--partial-batch). The test uses all images.
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/data/digits.h"
@@ -18,9 +19,6 @@ using namespace rg;
 
 namespace {
 
-/// Weight of the mean squared error in the loss.
-constexpr double kAngleWeight = 0.1;
-
 class TrainDigitsAngles final : public ImageTraining {
 public:
     TrainDigitsAngles() : ImageTraining({"digits-angles"}) {
@@ -34,6 +32,7 @@ public:
     }
     void declare(Options& o) override {
         ImageTraining::declare(o);
+        o.add("angle-weight", &angle_weight_, "weight of the mean squared error in the loss").at_least(0);
         o.add("compare", &compare_,
               "train a second time, op by op, and compare the times; with --run-name NAME the second run is "
               "NAME-plain; off with --resume or --no-accelerate");
@@ -44,12 +43,13 @@ public:
 private:
     /// The class by the first head, the angle by the second.
     Task task(const data::ImageSet&) const override {
-        return classification(smoothing).with(regression({{"angle", "degrees"}}, 1), kAngleWeight);
+        return classification(smoothing).with(regression({{"angle", "degrees"}}, 1), angle_weight_);
     }
     data::Normalise normalise(const data::ImageSet&) const override { return data::kDigits; }
     void trained(TrainingRun& run, const Times& times) override;
     static Json bars_of(const Times& plain, const Times& accelerated);
 
+    double angle_weight_ = 0.1;
     bool compare_ = true;
     Times times_;                      // of the last training
     bool stopped_ = false;             // how it ended
@@ -148,4 +148,6 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
 constinit const Program rg::train_digits_angles{"train_digits_angles",
                                                 "trains a network to recognise digits and the angles of their rotation",
                                                 make_training<TrainDigitsAngles>,
-                                                {"--epochs 3", "--data ~/digits --no-compare"}};
+                                                {"--epochs 3", "--data ~/digits --no-compare"},
+                                                " --batch-size=32 --lr=0.001 --schedule=constant --angle-weight=0.05 "
+                                                "--augment=none --normalise=none --initializer=glorot"};

@@ -46,7 +46,11 @@ private:
 class DigitsNets final : public NetworkFamily {
 public:
     DigitsNets() : NetworkFamily({"digits", "digits-angles"}) {}
+    void declare(rg::Options& options) override;
     std::unique_ptr<Network> make(const std::string& name, const ImageTask& task) const override;
+
+private:
+    Init init_ = Init::he;
 };
 
 } // namespace rg

@@ -5,6 +5,7 @@
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/profile.h"
 #include "ringgrad/core/tape.h"
+#include "ringgrad/core/text.h"
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/models/run/evaluation.h"
 #include "ringgrad/models/run/gradient_sum.h"
@@ -151,7 +152,9 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     const bool imagenet = normalisation == Normalisation::imagenet;
     RG_CHECK(!imagenet || data.train.channels == 3, "--normalise imagenet: expected images of 3 channels, got ",
              data.train.channels, "; omit the option");
-    const data::Normalise own = imagenet ? data::kImageNet : this->normalise(data.train),
+    const data::Normalise own = imagenet                               ? data::kImageNet
+                                : normalisation == Normalisation::none ? data::Normalise()
+                                                                       : this->normalise(data.train),
                           normalise = run.resumed() ? stored_normalise(*run.checkpoint(), own) : own;
     initialise(*network, data.train, normalise);
 
@@ -380,16 +383,33 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
 
 namespace {
 
+/// Returns the arguments, after those of --preset if it is among them.
+std::vector<std::string> with_preset(const Program& program, std::vector<std::string> args) {
+    for (size_t i = 0; i < args.size(); ++i)
+        if (args[i] == "--preset=matlab" || (args[i] == "--preset" && i + 1 < args.size() && args[i + 1] == "matlab")) {
+            const std::vector<std::string> preset = split(program.matlab, ' ');
+            args.insert(args.begin(), preset.begin() + 1, preset.end());
+            break;
+        }
+    return args;
+}
+
 /// A training, and its options with the values of the arguments.
 struct Parsed {
     Parsed(const Program& program, const std::vector<std::string>& args)
         : training(program.make()), options(program.name, program.description) {
         options.examples({program.examples.begin(), program.examples.end()}, "mpiexec -n 4 ");
         training->declare(options);
-        wants_training = options.parse(args);
+        if (*program.matlab)
+            options
+                .add("preset", &preset,
+                     cat("matlab: the settings of MATLAB's example,", program.matlab, "; other options override them"))
+                .one_of({"none", "matlab"});
+        wants_training = options.parse(with_preset(program, args));
     }
     std::unique_ptr<ImageTraining> training;
     Options options;
+    std::string preset = "none";
     bool wants_training; // false for --help, --help-all and --version
 };
 

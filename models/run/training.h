@@ -93,6 +93,8 @@ struct Program {
     std::unique_ptr<ImageTraining> (*make)();
     /// The arguments of the two examples in --help.
     std::array<const char*, 2> examples{"--epochs 3", "--resume"};
+    /// The arguments of --preset matlab, each after a space; empty: there is no such option.
+    const char* matlab = "";
 
     /// Parses the arguments of a command line, without the program's name, and returns the values of all options.
     /// Throws Error if a name is unknown or a value is bad.

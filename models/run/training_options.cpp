@@ -64,9 +64,10 @@ void TrainingOptions::declare_data(Options& o) {
           {{"auto", Partial::automatic}, {"keep", Partial::keep}, {"discard", Partial::discard}},
           "use of the last, smaller mini-batch of an epoch; auto: keep it if it is at least half as large as the "
           "others, or the only one");
-    o.add("normalise", &normalisation, {{"auto", Normalisation::automatic}, {"imagenet", Normalisation::imagenet}},
+    o.add("normalise", &normalisation,
+          {{"auto", Normalisation::automatic}, {"imagenet", Normalisation::imagenet}, {"none", Normalisation::none}},
           "mean and deviation by channel that normalise the images; auto: those of the data; imagenet: those of "
-          "torchvision's pretrained networks, for --init")
+          "torchvision's pretrained networks, for --init; none: 0 and 1, so inputs are bytes / 255")
         .also({"normalize"});
     o.add("augment", &augment,
           cat("random changes of the training images: none, or a list of ", joined(augment_names()),

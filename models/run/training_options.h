@@ -28,7 +28,7 @@ struct TrainingOptions {
     };
     DataTexts data_texts;
     DataOptions data_options;
-    enum class Normalisation : uint8_t { automatic, imagenet } normalisation = Normalisation::automatic;
+    enum class Normalisation : uint8_t { automatic, imagenet, none } normalisation = Normalisation::automatic;
     /// The augmentations that the program allows, since they do not change the class or target of its images. The
     /// flips, "translate" and "crop" are values of --augment. Each of the others has an option of its own, which is
     /// declared only if the list has its name.

@@ -560,10 +560,14 @@ void TrainingRun::print_end(bool stopped) {
                            data::shell_word(folder.filename().string()))));
     else if (!settings_.predictor.empty()) {
         const Json options = options_.to_json();
-        const Json* const data = options.find("data");
+        const auto text_of = [&](const char* name) {
+            const Json* const value = options.find(name);
+            return value ? value->as_string() : "";
+        };
+        // The images that the run tested its networks on.
+        const std::string data = text_of(text_of("test-data").empty() || !held_out_.empty() ? "data" : "test-data");
         std::error_code none;
-        std::string images = data && fs::is_directory(data->as_string(), none) ? data::shell_word(data->as_string())
-                                                                               : settings_.predictor_images;
+        std::string images = fs::is_directory(data, none) ? data::shell_word(data) : settings_.predictor_images;
         if (!held_out_.empty()) images += " --only " + data::shell_word(folder_->held_out_path());
         note(printable(cat("next: ", data::shell_word((program.parent_path() / settings_.predictor).string()), " ",
                            data::shell_word(folder.string()), images.empty() ? "" : " ", images)));

@@ -35,6 +35,13 @@ class Digits(job.JobTest):
         self.succeed(program(name, ranks, "--data", self.set, "--run-name", run, *TINY, *ONCE[name], *options))
         return self.runs / run
 
+    def test_preset(self):
+        self.succeed(program("train_digits", 1, "--preset", "matlab", "--epochs", "1", "--steps", "1", "--run-name", "preset"))
+        options = json.loads((self.runs / "preset" / "config.json").read_text())["options"]
+        for name, value in {"lr": 0.01, "batch-size": 128, "schedule": "constant", "initializer": "glorot", "epochs": 1}.items():
+            self.assertEqual(options[name], value)
+        self.refuse(program("train_digits", 1, "--preset", "keras"), "expected one of none or matlab")
+
     def test_make_digits(self):
         lines = (self.set / "angles.csv").read_text().splitlines()
         self.assertEqual(lines[0], "file,angle")
