@@ -370,4 +370,18 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
     fail("image folder: cannot read ", error.path1().string(), ": ", error.code().message());
 }
 
+Tensor read_masks(const ImageSet& images, const std::string& folder, int64_t labels) {
+    const auto [height, width] = images.input_size();
+    const Tensor masks = Tensor::on_host({images.count, height, width}, DType::i32);
+    int32_t* out = masks.data<int32_t>();
+    for (const std::string& name : images.names) {
+        const std::string path = folder + "/" + name.substr(0, name.rfind('.')) + ".png";
+        const Image mask = to_u8(read_image(path), 1);
+        RG_CHECK(mask.height == height && mask.width == width && std::ranges::max(mask.pixels) < labels,
+                 "masks: expected ", height, " x ", width, " pixels below ", labels, ", got others (", path, ")");
+        out = std::ranges::copy(mask.pixels, out).out;
+    }
+    return masks;
+}
+
 } // namespace rg::data

@@ -42,4 +42,8 @@ Image decode_image(Bytes bytes, const std::string& name);
 /// Reads the file and decodes it.
 Image read_image(const std::string& path);
 
+/// Reads a mask for each image of a folder: that of NAME.jpg is FOLDER/NAME.png, a grey PNG of the input's size, whose
+/// bytes are labels below `labels`. Returns i32 [n h w]. Throws Error for another mask, or if one is missing or damaged.
+Tensor read_masks(const ImageSet& images, const std::string& folder, int64_t labels);
+
 } // namespace rg::data

@@ -7,8 +7,6 @@
 #include "ringgrad/models/run/training.h"
 #include "ringgrad/models/training_main.h"
 
-#include <algorithm>
-
 using namespace rg;
 
 namespace {
@@ -50,17 +48,7 @@ struct UNetTraining final : ImageTraining {
     data::Labels labels() const override { return data::Labels::none; }
     Task task(const data::ImageSet&) const override { return segmentation(kLabels); }
     std::vector<data::Column> columns(const data::ImageSet& images) const override {
-        const auto [height, width] = images.input_size();
-        std::vector<int32_t> labels;
-        for (const std::string& name : images.names) {
-            const std::string path = masks + "/" + name.substr(0, name.rfind('.')) + ".png";
-            const data::Image mask = data::to_u8(data::read_image(path), 1);
-            RG_CHECK(mask.height == height && mask.width == width && std::ranges::max(mask.pixels) < kLabels,
-                     "unet: expected masks of ", height, " x ", width, " pixels below ", kLabels, ", got others (",
-                     path, ")");
-            labels.insert(labels.end(), mask.pixels.begin(), mask.pixels.end());
-        }
-        return {data::rows(Tensor::of<int32_t>({images.count, height, width}, labels))};
+        return {data::rows(data::read_masks(images, masks, kLabels))};
     }
 };
 constinit const Program unet{"unet", "labels each pixel of images", make_training<UNetTraining>};
