@@ -78,8 +78,11 @@ TEST_SUITE("models") {
                                    {"--net", "flat2", "--wide"},
                                    images_of(2, 3, 3, 2),
                                    R"({"name": "flat2", "wide": true})"},
-                              Case{{"digits"}, {}, images_of(28, 28, 1, 3), R"({"name": "digits"})"},
-                              Case{{"digits-angles"}, {}, images_of(28, 28, 1, 3), R"({"name": "digits-angles"})"}}) {
+                              Case{{"digits"}, {}, images_of(28, 28, 1, 3), R"({"name": "digits", "initializer": "he"})"},
+                              Case{{"digits-angles"},
+                                   {},
+                                   images_of(28, 28, 1, 3),
+                                   R"({"name": "digits-angles", "initializer": "he"})"}}) {
             CAPTURE(c.description);
             const data::ImageSet& images = c.images;
             const Saved model = saved(c.names, c.arguments, images);

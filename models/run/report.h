@@ -16,7 +16,8 @@
 //     metrics           lines as in metrics.jsonl; consecutive steps may be averaged
 //     bars              {"title", "unit", "groups": [{"name", "bars": [[label, value], ...], "note"}, ...]}
 //     network, ranks, confusion   see report_network(), PhaseClock::gather(), report_confusion()
-//     best_on_test      {"confusion"}, of the best model on the test set, if "tested" is a validation set
+//     predicted         of a regression: [{"name", "unit", "points": [[true value, predicted value], ...]}, ...]
+//     best_on_test      {"confusion", "predicted"}, of the best model on the test set, if "tested" is a validation set
 //
 // If there are several runs, the page overlays their curves and compares them in a sortable table. It has a column for
 // every option in "config" that differs, except the names of the runs and their folder. For the trials of a sweep, a

@@ -161,6 +161,22 @@ Task classification(double smoothing, size_t head) {
             .weighs = true};
 }
 
+/// Returns [{"name", "unit", "points": [[true value, predicted value], ...]}, ...] with an object for each target, and
+/// the points of at most kPoints samples.
+Json report_predicted(const std::vector<Target>& targets, const data::ImageSet& set,
+                      std::span<const double> predicted) {
+    constexpr size_t kPoints = 500;
+    const size_t k = targets.size(), samples = predicted.size() / k, every = (samples + kPoints - 1) / kPoints;
+    Json list = Json::array();
+    for (size_t t = 0; t < k; ++t) {
+        Json points = Json::array();
+        for (size_t i = t; i < predicted.size(); i += k * every)
+            points.push(Json(Json::Array{double(set.targets[i]), predicted[i]}));
+        list.push(Json::object().set("name", targets[t].name).set("unit", targets[t].unit).set("points", points));
+    }
+    return list;
+}
+
 Task regression(const std::vector<Target>& targets, size_t head) {
     Task task{.outputs = {{"numbers"}, targets}, .mixes = true};
     task.loss = [head](Outputs outputs, const data::Batch& batch, Mode) {
@@ -179,6 +195,13 @@ Task regression(const std::vector<Target>& targets, size_t head) {
         rmse.finish = [](std::span<const double> sums, double samples) { return std::sqrt(sums[0] / samples); };
         task.metrics.push_back(rmse);
     }
+    const auto keep = [head](Outputs outputs, const data::Batch&, std::span<double> numbers) {
+        std::ranges::copy(head_of(outputs, head).span<float>(), numbers.begin());
+    };
+    const auto report = [targets](const data::ImageSet& set, std::span<const double> predicted) {
+        return report_predicted(targets, set, predicted);
+    };
+    task.details.push_back({"predicted", std::ssize(targets), keep, report});
     return task;
 }
 

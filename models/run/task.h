@@ -106,7 +106,8 @@ struct Task {
 Task classification(double smoothing = 0, size_t head = 0);
 
 /// Numbers of each image. The output is [n k], as Batch::targets, for k names. The loss is the mean squared error, the
-/// metrics are the root mean squared errors NAME_rmse. The targets of mixed images are mixed, too.
+/// metrics are the root mean squared errors NAME_rmse. The report shows predicted over true values. The targets of mixed
+/// images are mixed, too.
 Task regression(const std::vector<Target>& targets, size_t head = 0);
 
 /// Several labels of each image, or none. The output is scores [n k], and Batch::targets has 0 or 1 for each label [n

@@ -123,7 +123,7 @@ class Examples(job.JobTest):
         images = self.write_images()
         run = self.runs / "patient"
         options = ["--data", images, "--validation", "0.2", "--threads", "1", "--device", "cpu", "--run-name", run.name,
-                   "--validate-every", "1"]
+                   "--validate-every", "1", "--batch-size", "32"]
         # Without a learning rate only the statistics of batch norm change, so the accuracy soon stops to rise.
         out = self.succeed(program(1, "own_network", *options, "--epochs", "1000", "--lr", "1e-30", "--patience", "3"))
         accuracies = [line["validation_accuracy"] for line in job.epoch_lines(run)]
@@ -159,7 +159,7 @@ class Examples(job.JobTest):
 
     @unittest.skipIf(job.SANITIZED, "a sanitizer makes the training take minutes")
     def test_six_views_are_tested_with_the_average(self):
-        options = ["--data", self.write_images(), "--threads", "1", "--device", "cpu"]
+        options = ["--data", self.write_images(), "--threads", "1", "--device", "cpu", "--batch-size", "32"]
         self.succeed(program(1, "own_network", *options, "--epochs", "20", "--run-name", "good"))
         good = self.runs / "good" / "model.safetensors"
         # One step at this rate ruins the weights, but not their average.

@@ -127,6 +127,8 @@ class Tasks(job.JobTest):
         numbers, _ = self.write_images()
         self.write_table(numbers)
         run = self.check("from_csv", ["--data", "photos"], ["x_rmse", "y_rmse"], False)
+        plots = job.report(run)["runs"][0]["predicted"]  # of the 12 test images
+        self.assertEqual([(plot["name"], len(plot["points"])) for plot in plots], [("x", 12), ("y", 12)])
         self.succeed(program(1, "from_csv", "export", run, "net.onnx"))
         result = self.run_command(program(1, "from_csv", "predict", run, "photos", "--json"))
         image = json.loads(result.out.splitlines()[0])

@@ -88,6 +88,26 @@ function mistakeFigure(mistake, {height, width, channels}) {
     make('figcaption', {class: 'file'}, mistake.file ?? ''));
 }
 
+function predictedPart(title, list) {
+  const [W, H, left, bottom] = [340, 300, 60, 255];
+  const plot = ({name, unit, points}) => {
+    const values = points.flat(), low = Math.min(...values), high = Math.max(...values), size = high - low || 1;
+    const X = x => left + 10 + (x - low) / size * (W - left - 25);
+    const Y = y => bottom - 10 - (y - low) / size * (bottom - 30);
+    return make('svg',
+      {class: 'chart', viewBox: `0 0 ${W} ${H}`, role: 'img', 'aria-label': `predicted over true ${name}`},
+      make('line', {class: 'axis', x1: left, x2: W - 8, y1: bottom, y2: bottom}),
+      make('line', {class: 'axis', x1: left, x2: left, y1: 15, y2: bottom}),
+      make('line', {class: 'axis', x1: X(low), y1: Y(low), x2: X(high), y2: Y(high)}),
+      [low, high].map(v => [svgText(X(v), bottom + 14, digits(v)), svgText(left - 5, Y(v) + 4, digits(v), 'end')]),
+      svgText((left + W) / 2, H - 5, `true ${spaced(name)}${unit ? ', ' + unit : ''}`, 'middle', 'title'),
+      make('text', {class: 'title', transform: `translate(12 ${bottom / 2}) rotate(-90)`, 'text-anchor': 'middle'},
+        'predicted'),
+      points.map(([x, y]) => make('circle', {cx: X(x), cy: Y(y), r: 2.5, fill: 'var(--c0)', opacity: .6})));
+  };
+  return part(title, make('div', {class: 'plots'}, list.map(plot)));
+}
+
 function barsPart({title, unit, groups}) {
   return part(title, groups.flatMap(({name, bars, note}) => [
     make('p', {}, make('b', {}, name), make('span', {class: 'dim'}, note ? ', ' + note : '')),
@@ -159,6 +179,9 @@ function partsOf(run, sweep) {
     () => run?.best_on_test?.confusion && confusionPart('Best model, on the test set', run.best_on_test.confusion),
     () => run?.confusion && confusionPart(`${sweep ? label(run) + ', c' : 'C'}onfusion on the ${testSetName(run)} set`,
       run.confusion),
+    () => run?.best_on_test?.predicted && predictedPart('Best model, on the test set: predicted and true values',
+      run.best_on_test.predicted),
+    () => run?.predicted && predictedPart(`Predicted and true values on the ${testSetName(run)} set`, run.predicted),
     () => run?.ranks && ranksPart(run.ranks),
     () => run?.network && networkPart(run.network),
     () => run?.epochs.length && epochsPart(run, testSetName(run), label(run)),
