@@ -51,7 +51,7 @@ Stream::Stream(Peers& peers, Direction direction, int peer, const Vector& vector
       op_(op),
       round_(round),
       segments_(peers.segments(vector)),
-      slot_bytes_(std::max(peers.message_bytes_, sizeof(double))) { // a message has at least one element
+      slot_bytes_((peers.message_bytes_ / sizeof(double) + 1) * sizeof(double)) { // aligned, for at least one element
     if (segments_ == 0 || direction == to) return;
     if (peers.spare_.empty())
         peers.spare_.push_back(std::make_unique_for_overwrite<std::byte[]>(kInFlight * slot_bytes_));
