@@ -17,7 +17,7 @@ using namespace rg;
 
 namespace {
 
-/// What a program finds out on the machine of each rank.
+/// The results of machines(), with one entry for each rank.
 struct OnRanks {
     std::vector<std::string> texts, devices; // the description that it prints at its start; the name of the device
     std::vector<int> firsts;                 // Workers::first

@@ -29,7 +29,7 @@ struct Box {
     bool operator==(const Box&) const = default;
 };
 
-/// What happens to an image. By default, the window shows the image unchanged, from its first pixel on.
+/// Says how to change an image. By default, the window shows it unchanged, from its first pixel on.
 struct View {
     // Map each pixel of the window to a position (y, x) in the image. All numbers are in units of 1/65536 pixel.
     // Position 0 is the centre of the first pixel.

@@ -1,4 +1,4 @@
-// What the workers of all ranks sum in a training step: GradientSum the gradients, StepSums everything else.
+// GradientSum sums the gradients of a training step over the workers of all ranks, and StepSums everything else.
 //
 // On a device, or with `overlap`, GradientSum works in buckets, and starts with the first ones while backward still
 // runs.
