@@ -10,6 +10,8 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+
 using namespace rg;
 
 namespace {
@@ -59,6 +61,27 @@ TEST_SUITE("models") {
         CHECK(results[1][0] == results[0][0]); // a sum of two values does not depend on their order
         CHECK(results[1][1] == results[0][0]);
         CHECK(std::count(table.begin(), table.end(), '\n') >= 4); // a title and several buckets
+    }
+
+    TEST_CASE("gradient sum: weighs the gradients of each worker by its share, in every step") {
+        for (const bool overlap : {false, true})
+            par::run_threads(2, [&](par::Link& link) {
+                par::Group group(link);
+                group.sum_in_order();
+                group.set_workers({2, 1});
+                Parameters parameters;
+                parameters.add("a", {300'000}, Parameters::Entry::Start::zeros);
+                parameters.allocate(1, Init::he);
+                GradientSum sum(group, parameters, par::Algorithm::automatic, overlap);
+                for (int step = 0; step < 2; ++step) {
+                    if (link.rank() == 0) parameters.gradients().fill(16), sum.keep(0.125);
+                    sum.begin(link.rank() == 0 ? 0.25 : 0.625);
+                    parameters.gradients().fill(link.rank() == 0 ? 8 : 4);
+                    sum.finish();
+                    // 16 / 8 + 8 / 4 + 4 * 5 / 8: exact, as are all parts
+                    CHECK(std::ranges::count(parameters.gradients().span<float>(), 6.5f) == 300'000);
+                }
+            });
     }
 
     TEST_CASE("gradient sum: refuses shares that do not add up to 1, as of ranks that all take whole mini-batches") {
