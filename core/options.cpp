@@ -365,6 +365,14 @@ void prepare_process() {
     std::signal(SIGXFSZ, SIG_IGN);
 }
 
+std::vector<std::string> list_of(std::string_view option, const std::string& value) {
+    if (value.empty()) return {};
+    std::vector<std::string> parts = split(value, ',');
+    for (const std::string& part : parts)
+        RG_CHECK(!part.empty(), option, ": expected a list with commas, got \"", value, "\" (an empty name)");
+    return parts;
+}
+
 std::string program_path() {
     std::ifstream command("/proc/self/cmdline");
     std::string path;

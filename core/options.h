@@ -149,6 +149,20 @@ Options::Entry& Options::add(const std::string& name, E* value, const std::vecto
     return entry;
 }
 
+/// Returns the parts of an option's value that have commas between them, or none if the value is empty. Throws Error if
+/// a part is empty.
+std::vector<std::string> list_of(std::string_view option, const std::string& value);
+
+/// Returns the result of `body`. If it throws Error, puts the option before the text.
+template <class Body>
+auto for_option(std::string_view option, const Body& body) {
+    try {
+        return body();
+    } catch (const Error& error) {
+        fail(option, ": ", error.what());
+    }
+}
+
 /// Prepares a process for errors of files. Call this first in main(). Opens /dev/null for each closed standard stream:
 /// otherwise a file that the program opens would get the descriptor of that stream, and the text that is meant for the
 /// stream would go into the file. Ignores SIGXFSZ, so that a write beyond the limit of file sizes (ulimit -f) returns

@@ -2,7 +2,6 @@
 #include "ringgrad/core/schedule.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <numbers>
 
@@ -53,21 +52,6 @@ std::vector<std::pair<std::string, ScheduleKind>> schedule_kinds() {
             {"piecewise", ScheduleKind::piecewise},
             {"cosine", ScheduleKind::cosine},
             {"triangular", ScheduleKind::triangular}};
-}
-
-std::vector<double> parse_drops(const std::string& text) {
-    std::vector<double> drops;
-    for (const char *position = text.data(), *end = position + text.size(); !text.empty();) {
-        double epoch = 0;
-        const auto [next, error] = std::from_chars(position, end, epoch);
-        RG_CHECK(error == std::errc() && std::isfinite(epoch) && (next == end || *next == ','),
-                 "schedule: expected epochs such as 30,45, got \"", text, "\" (wrong at offset ",
-                 position - text.data(), ")");
-        drops.push_back(epoch);
-        if (next == end) break;
-        position = next + 1;
-    }
-    return drops;
 }
 
 } // namespace rg

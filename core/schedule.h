@@ -46,8 +46,4 @@ private:
 /// Returns the kinds with their names, for Options::add().
 std::vector<std::pair<std::string, ScheduleKind>> schedule_kinds();
 
-/// Parses numbers with commas between them: returns {30, 45} for "30,45", and an empty list for an empty text. Throws
-/// Error if the text has another form.
-std::vector<double> parse_drops(const std::string& text);
-
 } // namespace rg

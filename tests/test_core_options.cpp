@@ -202,6 +202,16 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([&] { q.o.add("lr", &q.lr, "again"); }), "declared twice"));
     }
 
+    TEST_CASE("options: lists with commas, and errors that name the option") {
+        CHECK(list_of("--x", "").empty());
+        CHECK(list_of("--x", "fc,layer4") == std::vector<std::string>{"fc", "layer4"});
+        for (const char* bad : {",", "fc,", "fc,,layer4", ",fc"})
+            CHECK(error_of([&] { list_of("--x", bad); }) ==
+                  cat("--x: expected a list with commas, got \"", bad, "\" (an empty name)"));
+        CHECK(for_option("--x", [] { return 3; }) == 3);
+        CHECK(error_of([] { for_option("--x", [] { fail("bad ", 1); }); }) == "--x: bad 1");
+    }
+
     TEST_CASE("options: collect lists, and pass on unknown options unchanged") {
         std::vector<std::string> list, others;
         int64_t own = 1;

@@ -60,13 +60,6 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([] { Schedule{.peak = 1}.check(); }), "peak"));
         CHECK(contains(error_of([] { (void)Schedule{.peak = 1}.rate_at(0); }), "peak"));
         CHECK(contains(error_of([] { Schedule{.drops = {45, 30}}.check(); }), "got 30 after 45"));
-        CHECK(parse_drops("").empty());
-        CHECK(parse_drops("45") == std::vector<double>{45});
-        CHECK(parse_drops("30,45.5,60") == std::vector<double>{30, 45.5, 60});
-        for (const char* bad : {",", "30,", "30,,45", "30;45", "x", "nan", "30 ,45"}) {
-            CAPTURE(bad);
-            CHECK(contains(error_of([&] { parse_drops(bad); }), "expected epochs such as 30,45"));
-        }
         CHECK(schedule_kinds().size() == 4);
     }
 }

@@ -223,12 +223,16 @@ Schedule TrainingOptions::full_schedule() const {
     Schedule full = schedule;
     full.base = highest_rate();
     full.epochs = double(epochs);
+    const std::vector<double> times = parse_numbers(drops);
+    RG_CHECK(drops.empty() || !times.empty(),
+             "--drops: expected fractions of the training, or from 1 on epochs, such as 0.9 or 30,45, got \"", drops,
+             "\"");
     const auto in_epochs = [&](double time) { return time < 1 ? time * full.epochs : time; };
     if (drop_every > 0)
         for (int64_t i = 1; double(i) * in_epochs(drop_every) < full.epochs; ++i)
             full.drops.push_back(double(i) * in_epochs(drop_every));
     else
-        for (const double drop : parse_drops(drops)) full.drops.push_back(in_epochs(drop));
+        for (const double drop : times) full.drops.push_back(in_epochs(drop));
     full.check();
     return full;
 }
@@ -275,16 +279,18 @@ std::vector<float> TrainingOptions::weights_of_classes(const data::ImageSet& ima
 }
 
 void TrainingOptions::set_rates(Parameters& parameters) const {
-    for (const std::string& text : rate_factors.empty() ? std::vector<std::string>() : split(rate_factors, ',')) {
+    for (const std::string& text : list_of("--lr-scale", rate_factors)) {
         const size_t equals = text.find('=');
         double factor = -1;
         const bool read = equals != std::string::npos && read_number(text.substr(equals + 1), factor);
         RG_CHECK(read && factor >= 0, "--lr-scale: expected a layer and a factor of at least 0, such as fc=10, got ",
                  text);
-        for (Parameters::Entry* entry : parameters.entries_of(text.substr(0, equals))) entry->rate *= float(factor);
+        for_option("--lr-scale", [&] {
+            for (Parameters::Entry* entry : parameters.entries_of(text.substr(0, equals))) entry->rate *= float(factor);
+        });
     }
-    if (!freeze.empty())
-        for (const std::string& layer : split(freeze, ',')) parameters.freeze(layer);
+    for (const std::string& layer : list_of("--freeze", freeze))
+        for_option("--freeze", [&] { parameters.freeze(layer); });
 }
 
 data::LoaderOptions TrainingOptions::loader_options(const data::ImageSet& images, const data::Normalise& normalise,

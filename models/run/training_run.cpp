@@ -113,17 +113,6 @@ void make_paths_absolute(Options& options) {
             options.set(name, fs::absolute(value).string());
 }
 
-/// Returns the names in a comma-separated text. Throws Error if one is empty.
-std::vector<std::string> names_in(const std::string& text) {
-    std::vector<std::string> names;
-    for (size_t begin = 0, end; begin < text.size(); begin = end + 1) {
-        end = std::min(text.find(',', begin), text.size());
-        RG_CHECK(end > begin, "--init-skip: expected names such as fc,layer4, got \"", text, "\" (an empty name)");
-        names.push_back(text.substr(begin, end - begin));
-    }
-    return names;
-}
-
 } // namespace
 
 void RunOptions::declare(Options& o) {
@@ -236,7 +225,9 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
         position_ = restore_training(program_, checkpoint_->state, parameters, optimizer, task),
         untested_ = position_.epoch > 1 && position_.batch;
     else if (!settings_.init.empty())
-        load_state_dict(parameters, load_model(settings_.init), names_in(settings_.init_skip));
+        for_option("--init", [&] {
+            load_state_dict(parameters, load_model(settings_.init), list_of("--init-skip", settings_.init_skip));
+        });
     verify_state("every rank needs the same files for --init and --resume");
     const std::vector<std::string> devices = group_.allgather(parameters.values().device() ? "gpu" : "cpu", "devices");
     if (std::ranges::count(devices, "cpu") > 0)

@@ -59,6 +59,11 @@ class BadInput(job.JobTest):
         self.refuse_training(["--epochs"], "--epochs", "the end of the command line")
         self.refuse_training(["here"], "here")
         self.refuse_training(["--drops", "9,3"], "3 after 9")
+        for drops in [",", "30,", "30,,45", "30;45", "x", "nan", "30 ,45", "-1"]:
+            self.refuse_training(["--drops", drops], "such as 0.9 or 30,45", drops)
+        self.refuse_training(["--freeze", "conv9"], "--freeze: ", "got conv9")
+        self.refuse_training(["--lr-scale", "conv9=0.1"], "--lr-scale: ", "got conv9")
+        self.refuse_training(["--init", "nothing"], "--init: expected a run's folder", "nothing")
         self.refuse_training(["--augment", "flip,turn"], "--augment", "flip,alternating-flip,flip-vertical,translate", "flip,turn")
         self.refuse_training(["--augment="], "--augment", 'got ""')
         self.refuse_training(["--translate-y", "32"], "0 to 31 pixels in y", "32")
