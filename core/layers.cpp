@@ -14,18 +14,6 @@ void expect_allocated(const Tensor* weights) {
              "after all layers are made");
 }
 
-/// Returns the shape of the filters. An invalid number of groups passes here; conv2d() throws Error for it.
-template <class Spec>
-Shape filters_of(const Spec& s) {
-    return {s.out, s.kernel.h, s.kernel.w, s.in / std::max<int64_t>(1, s.conv.groups)};
-}
-
-/// Declares the bias of a convolution and returns its tensor. Returns null if the convolution has no bias.
-template <class Spec>
-const Tensor* add_bias(Parameters& parameters, const std::string& name, const Spec& s) {
-    return s.bias ? &parameters.add(name + ".bias", {s.out}, Start::zeros) : nullptr;
-}
-
 Tensor value_or_none(const Tensor* parameter) { return parameter ? *parameter : Tensor(); }
 
 } // namespace
@@ -53,36 +41,38 @@ Tensor Norm::train(const Tensor& x, const Tensor& local_stats) const {
 }
 
 Tensor Norm::evaluate(const Tensor& x) const {
-    return batch_norm(x, state_->running, *gamma_, *beta_, {.epsilon = options_.epsilon, .relu = relu_, .frozen = true});
+    return batch_norm(x, state_->running, *gamma_, *beta_,
+                      {.epsilon = options_.epsilon, .relu = relu_, .frozen = true});
 }
 
-ConvNorm::ConvNorm(Parameters& parameters, const std::string& layer, const Names& names, const Spec& s)
-    : name_(layer),
-      w_(&parameters.add(names.conv + ".weight", filters_of(s), Start::random)),
-      b_(add_bias(parameters, names.conv, s)),
-      norm_(parameters, names.norm, {s.out, s.relu, s.zero_gamma, s.norm}),
-      conv_(s.conv) {}
-
-Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
-    const LayerScope layer(name_);
-    expect_allocated(w_);
-    if (norm_.is_fixed(mode)) return norm_.evaluate(conv2d(x, *w_, value_or_none(b_), conv_));
-    // The op also computes the batch statistics. This is faster than channel_stats(y), since most kernels add up the
-    // values of y while these are in cache or in registers.
-    const auto [y, local_stats] = conv2d_stats(x, *w_, value_or_none(b_), conv_);
-    return norm_.train(y, local_stats);
-}
-
+// conv2d() throws Error for an invalid number of groups.
 Convolution::Convolution(Parameters& parameters, const std::string& name, const Spec& s)
     : name_(name),
-      w_(&parameters.add(name + ".weight", filters_of(s), Start::random)),
-      b_(add_bias(parameters, name, s)),
+      w_(&parameters.add(name + ".weight", {s.out, s.kernel.h, s.kernel.w, s.in / std::max<int64_t>(1, s.conv.groups)},
+                         Start::random)),
+      b_(s.bias ? &parameters.add(name + ".bias", {s.out}, Start::zeros) : nullptr),
       conv_(s.conv) {}
 
 Tensor Convolution::operator()(const Tensor& x) const {
     const LayerScope layer(name_);
     expect_allocated(w_);
     return conv2d(x, *w_, value_or_none(b_), conv_);
+}
+
+ConvNorm::ConvNorm(Parameters& parameters, const std::string& layer, const Names& names, const Spec& s)
+    : name_(layer),
+      conv_(parameters, names.conv, {s.out, s.kernel, s.in, s.conv, s.bias}),
+      norm_(parameters, names.norm, {s.out, s.relu, s.zero_gamma, s.norm}) {}
+
+Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
+    const LayerScope layer(name_);
+    expect_allocated(conv_.w_);
+    const Tensor &w = *conv_.w_, bias = value_or_none(conv_.b_);
+    if (norm_.is_fixed(mode)) return norm_.evaluate(conv2d(x, w, bias, conv_.conv_));
+    // The op also computes the batch statistics. This is faster than channel_stats(y), since most kernels add up the
+    // values of y while these are in cache or in registers.
+    const auto [y, local_stats] = conv2d_stats(x, w, bias, conv_.conv_);
+    return norm_.train(y, local_stats);
 }
 
 LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, int64_t channels, float epsilon)

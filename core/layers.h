@@ -45,6 +45,29 @@ private:
     NormOptions options_;
 };
 
+/// Convolution without a norm. Declares the parameters NAME.weight [out kernel.h kernel.w in/groups] and, with a bias,
+/// NAME.bias [out].
+class Convolution {
+public:
+    struct Spec {
+        int64_t out = 0;
+        PerAxis kernel = 1; // height and width of the filters
+        int64_t in = 0;
+        Conv conv = {};
+        bool bias = true; // false: the convolution has no bias
+    };
+    Convolution() = default; // unusable, until another one is assigned
+    Convolution(Parameters& parameters, const std::string& name, const Spec& spec);
+    Tensor operator()(const Tensor& x) const;
+
+private:
+    friend class ConvNorm;
+
+    std::string name_;
+    const Tensor *w_ = nullptr, *b_ = nullptr; // b_ is null without a bias
+    Conv conv_;
+};
+
 /// Convolution of images [n h w in], batch norm, and optionally ReLU. Declares the parameters NAME.conv.weight,
 /// NAME.conv.bias (unless Spec::bias is false), NAME.bn.weight and NAME.bn.bias, and the running statistics NAME.bn.
 class ConvNorm {
@@ -74,30 +97,8 @@ private:
     ConvNorm(Parameters& parameters, const std::string& layer, const Names& names, const Spec& spec);
 
     std::string name_;
-    const Tensor *w_ = nullptr, *b_ = nullptr; // b_ is null without a bias
+    Convolution conv_;
     Norm norm_;
-    Conv conv_;
-};
-
-/// Convolution without a norm. Declares the parameters NAME.weight [out kernel.h kernel.w in/groups] and, with a bias,
-/// NAME.bias [out].
-class Convolution {
-public:
-    struct Spec {
-        int64_t out = 0;
-        PerAxis kernel = 1; // height and width of the filters
-        int64_t in = 0;
-        Conv conv = {};
-        bool bias = true; // false: the convolution has no bias
-    };
-    Convolution() = default; // unusable, until another one is assigned
-    Convolution(Parameters& parameters, const std::string& name, const Spec& spec);
-    Tensor operator()(const Tensor& x) const;
-
-private:
-    std::string name_;
-    const Tensor *w_ = nullptr, *b_ = nullptr; // b_ is null without a bias
-    Conv conv_;
 };
 
 /// Layer norm over the channels; see layer_norm(). Declares the parameters NAME.weight and NAME.bias, [channels] each.
