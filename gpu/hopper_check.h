@@ -7,8 +7,8 @@
 namespace rg::gpu {
 
 /// Runs each kernel of *_hopper.cu on a few small images, and compares the results with those of the portable
-/// kernels. Returns a text that names the first convolution whose results differ, or an empty
-/// text. `traits` are those that the device's ops read. The function changes them, and restores them at the end.
+/// kernels. Returns a text that names the first convolution whose results differ, or an empty text. `traits` are those
+/// that the device's ops read. The function changes them, and restores them at the end.
 std::string find_hopper_mismatch(Device& device, GpuTraits& traits);
 
 } // namespace rg::gpu

@@ -2,11 +2,11 @@
 //
 // A Link is one rank's view of a fixed set of ranks. Its channels carry messages. A channel is opened once for a fixed
 // buffer, direction, peer and tag. After that, each start() transfers one message, and wait() blocks until it is
-// complete. Messages from one rank to another with
-// the same tag arrive in the order in which they were started. If all nodes have the same number of ranks, a Link can
-// also provide memory that the ranks of a node share. Only fail_all_waits() may be called while another thread uses the
-// Link. Implementations: MPI (mpi_link.h), a single rank (SingleLink), and some or all ranks of another link
-// (sub_link.h); for tests, threads of one process (tests/thread_link.h). Collective operations are in group.h.
+// complete. Messages from one rank to another with the same tag arrive in the order in which they were started. If all
+// nodes have the same number of ranks, a Link can also provide memory that the ranks of a node share. Only
+// fail_all_waits() may be called while another thread uses the Link. Implementations: MPI (mpi_link.h), a single rank
+// (SingleLink), and some or all ranks of another link (sub_link.h); for tests, threads of one process
+// (tests/thread_link.h). Collective operations are in group.h.
 #pragma once
 
 #include "ringgrad/core/base.h"

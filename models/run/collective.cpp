@@ -1,6 +1,7 @@
 // See collective.h.
 #include "ringgrad/models/run/collective.h"
 
+#include "ringgrad/core/context.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/par/verify.h"
 

@@ -165,8 +165,7 @@ public:
     /// counts as `evaluate`. Used for tests within an epoch.
     void leave_out(double seconds);
     /// Collective. Saves the model as model-best.safetensors if it is better than in every test before, by the metric
-    /// of
-    /// --patience-on. May throw like save_model().
+    /// of --patience-on. May throw like save_model().
     void keep_if_best(const Score& test);
     /// Collective. Returns model-best.safetensors on all ranks, if this training shall test it in the end: if it is a
     /// program by itself, has tested a model and was not stopped.

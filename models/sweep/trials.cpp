@@ -1,26 +1,23 @@
-// See trials.h. This file begins with the code of one trial, which runs on the trial's ranks. The checks before all
-// trials follow, then the command line, and then the controller on rank 0.
+// See trials.h. Rank 0 controls the trials, while all ranks run them (trial.h).
 #include "ringgrad/models/sweep/trials.h"
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/clock.h"
-#include "ringgrad/core/safetensors.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
 #include "ringgrad/data/command.h"
 #include "ringgrad/models/run/collective.h"
-#include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/signals.h"
+#include "ringgrad/models/sweep/trial.h"
 #include "ringgrad/models/sweep/trials_board.h"
+#include "ringgrad/models/sweep/trials_options.h"
 #include "ringgrad/par/session.h"
 #include "ringgrad/par/verify.h"
 
 #include <algorithm>
 #include <csignal>
 #include <filesystem>
-#include <fstream>
 #include <iostream>
-#include <map>
 #include <optional>
 #include <set>
 
@@ -31,107 +28,8 @@ namespace {
 
 constexpr double kControlSeconds = 0.25;
 
-/// Returns true for the line of an epoch. Lines of steps also have "step", and other lines have no "epoch".
-bool is_epoch(const Json& line) { return line.find("epoch") && !line.find("step"); }
-
-/// Returns true if a run has a complete checkpoint. A kill may leave an incomplete one with another ending.
-bool has_checkpoint(const std::string& run) {
-    std::error_code none;
-    for (const fs::directory_entry& file : fs::directory_iterator(run + "/checkpoint", none))
-        if (file.path().extension() == ".safetensors") return true;
-    return false;
-}
-
-/// Calls `use` with the line of each epoch in the metrics of a run. Ends at the first damaged one, and does nothing if
-/// the file cannot be read.
-void for_each_epoch(const std::string& run, const std::function<void(const Json&)>& use) try {
-    std::ifstream file(run + "/metrics.jsonl");
-    for (std::string line; std::getline(file, line);)
-        if (line.starts_with("{\"epoch\"")) use(Json::parse(line, run));
-} catch (const Error&) {}
-
-/// Returns the line of the last epoch in the metrics of a run, or null if there is none or the file cannot be read. The
-/// reports of this process are not enough: a resumed trial may end before it finishes another epoch.
-Json last_epoch(const std::string& run) {
-    Json last;
-    for_each_epoch(run, [&](const Json& epoch) { last = epoch; });
-    return last;
-}
-
-std::vector<std::string> texts_of(const Json& list) {
-    std::vector<std::string> texts;
-    for (const Json& text : list.as_array()) texts.push_back(text.as_string());
-    return texts;
-}
-
-/// Returns the arguments without --init, which programs refuse with --resume.
-std::vector<std::string> without_init(const std::vector<std::string>& arguments) {
-    std::vector<std::string> kept;
-    for (size_t i = 0; i < arguments.size(); ++i) {
-        if (arguments[i] == "--init")
-            ++i; // also omit its value
-        else if (!arguments[i].starts_with("--init="))
-            kept.push_back(arguments[i]);
-    }
-    return kept;
-}
-
-/// Connects a training with the pool: passes on its reports, and stops it by rules of fixed values or on request.
-class PooledTrial final : public Trial {
-public:
-    PooledTrial(par::TaskContext& task, const Trials& trials) : task_(task), trials_(trials) {}
-    bool standalone() const override { return false; }
-    bool report(const Json& line) override {
-        task_.report(line);
-        if (is_epoch(line) && stop_reason_.empty()) stop_reason_ = trials_.rules.reason(line, trials_.ranking);
-        if (stop_reason_.empty() && task_.cancelled()) stop_reason_ = "on request";
-        return !stop_reason_.empty();
-    }
-    void end(bool stopped) override {
-        complete_ = !stopped;
-        if (stopped && stop_reason_.empty()) stop_reason_ = "on request";
-    }
-    void pulse() override { (void)task_.cancelled(); }
-    bool complete() const { return complete_; }
-    const std::string& stop_reason() const { return stop_reason_; }
-
-private:
-    par::TaskContext& task_;
-    const Trials& trials_;
-    // complete_ and stop_reason_ are set only on the group's first rank.
-    bool complete_ = false;
-    std::string stop_reason_; // empty: no reason to stop; also set if a rule applied only after the last epoch
-};
-
-/// The task of the pool: runs one trial in a subfolder of `runs`. Returns its result on the first rank of the trial,
-/// else null. If an earlier run of the program has left a checkpoint of this trial, the trial continues from that. The
-/// journal identifies a trial by `args`. So `args` has neither the folder nor the stop rules, which may change.
-Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs, const Trials& trials) {
-    par::Group& group = task.group();
-    const std::string& name = args.at("name").as_string();
-    const std::string folder = runs + "/" + name;
-    std::error_code none;
-    RG_CHECK(group.rank() != 0 || fs::is_directory(runs, none), "trial: expected the folder ", runs,
-             ", got none; it was deleted or renamed");
-    const bool resumes = group.all(has_checkpoint(folder), "checkpoint");
-    std::vector<std::string> arguments = texts_of(args.at("arguments"));
-    if (resumes) {
-        arguments = without_init(arguments);
-        arguments.push_back("--resume");
-    } else if (group.rank() == 0) {
-        fs::remove_all(folder, none);
-    }
-    group.barrier("folder");
-    arguments.push_back("--runs=" + runs);
-    arguments.push_back("--run-name=" + name);
-    PooledTrial trial(task, trials);
-    const int code = trials.program->run(group, arguments, trial);
-    RG_CHECK(code == 0, "trial: expected exit code 0, got ", code);
-    if (group.rank() != 0) return {};
-    RG_CHECK(trial.complete() || !stop_requested(), "interrupted"); // fails the task, so --resume runs it again
-    const std::string reason = trial.complete() ? "" : trial.stop_reason();
-    return Json::object().set("last", last_epoch(folder)).set("stopped", reason);
-}
+/// The first default argument of all trials, so that each has a validation set by default.
+constexpr const char* kDefaultValidation = "--validation=0.1";
 
 /// Reads the complete lines of a control file from the byte `begin` on, and cancels trial N for each line "stop N".
 /// Moves `begin` to the end of these lines.
@@ -159,74 +57,6 @@ std::vector<TrialRow> rows_of(const Trials& trials, const std::string& folder) {
     return rows;
 }
 
-/// Throws Error if an argument of a trial is an option that only makes sense for a single training.
-void check_arguments(const std::string& name, const Trials& trials, const std::vector<std::string>& arguments,
-                     size_t trial) {
-    static const std::map<std::string, const char*> kReasons = {
-        {"run-name", "the name of a trial is its number"},
-        {"runs", "a trial is a subfolder of its run"},
-        {"resume", "--resume is for all trials together"},
-        {"compare", "a trial is trained once"},
-        {"plan-dump", "a trial prints nothing"},
-        {"profile", "a trial prints nothing"},
-        {"progress", "a trial prints nothing"},
-        {"no-report", "the report of the trials is made from theirs"},
-        {"help", "a trial prints nothing"},
-        {"help-all", "a trial prints nothing"},
-    };
-    for (const std::string& argument : arguments) {
-        if (!argument.starts_with("--")) continue;
-        const auto reason = kReasons.find(argument.substr(2, argument.find('=') - 2));
-        RG_CHECK(reason == kReasons.end(), name, ": expected options for trials, got ", argument, " (trial ", trial,
-                 "); ", reason->second, "; use this option with ", trials.program->name, " instead");
-    }
-}
-
-/// Collective. Throws Error if the device or the precision in a trial's options is not available.
-void check_machine(par::Group& group, const Json& trial) {
-    MachineOptions settings;
-    Options options("", "");
-    settings.declare(options);
-    for (const char* name : {"device", "gpus", "precision"}) options.set(name, trial.at(name).as_string());
-    const Machine machine(settings, options, group);
-}
-
-/// Collective. Throws Error if an option of a trial is wrong; see run_trials_main(). Sets the ranking. `stored_in` is
-/// that of TrialsArguments.
-void check_trials(par::Group& group, const std::string& name, Trials& trials, const std::string& stored_in) {
-    std::vector<std::vector<std::string>> arguments;
-    std::vector<Json> options;
-    for (const TrialSettings& settings : trials.table) {
-        arguments.push_back(arguments_of(trials, settings));
-        check_arguments(name, trials, arguments.back(), arguments.size());
-        options.push_back(trials.program->check(arguments.back()));
-        RG_CHECK(options.back().at("validation").as_double() > 0, name,
-                 ": expected a --validation above 0, got 0 (trial ", options.size(),
-                 "); trials are ranked on their validation sets; to train on all images, use ", trials.program->name);
-        // Check the parsed values, since the text of an argument can spell the same command in many ways.
-        for (const char* const source : {"data", "test-data"})
-            if (!stored_in.empty())
-                check_stored_command(stored_in, options.back().at(source).as_string(),
-                                     "type the options of this run again before --resume");
-    }
-    std::set<std::string> checked;
-    for (size_t i = 0; i < options.size(); ++i) {
-        const auto is_new = [&](std::initializer_list<const char*> names) {
-            std::string key;
-            for (const char* option : names) key += cat(option, " ", options[i].at(option).dump(), "\n");
-            return checked.insert(key).second;
-        };
-        if (is_new({"device", "gpus", "precision"})) check_machine(group, options[i]);
-        const std::string& init = options[i].at("init").as_string();
-        if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // most resumed trials need none
-        if (!is_new({"data", "test-data", "size", "validation", "skip-other-images", "label-from"})) continue;
-        const Program::DataCheck found = trials.program->check_data(group, arguments[i]);
-        trials.ranking = ranking_by(trials.rank_by, found.metrics);
-        for (const std::string& warning : found.warnings)
-            if (group.rank() == 0) std::cerr << printable(warning) << "\n";
-    }
-}
-
 } // namespace
 
 std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings) {
@@ -247,104 +77,6 @@ TrialsRun::TrialsRun(RunFolder& folder, const Trials& trials)
 }
 
 namespace {
-
-/// The command line of a program of trials.
-struct TrialsArguments {
-    std::vector<std::string> texts = {}; // the arguments
-    bool resumed = false;                // true if `texts` begins with the arguments of the resumed run
-    // The folder of the resumed run, if some arguments come only from its config.json. Empty if all were typed.
-    std::string stored_in = {};
-};
-
-/// The first default argument of all trials, so that each has a validation set by default.
-constexpr const char* kDefaultValidation = "--validation=0.1";
-
-/// Declares the options of a program `p` that runs trials. Their values go to `s`. If `p` has several training
-/// programs, also declares --program, whose value goes to `program`.
-void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program) {
-    o.group("Trials");
-    if (p.programs.size() > 1) {
-        std::vector<std::string> names;
-        for (const Program* training : p.programs) names.push_back(training->name);
-        o.add("program", &program, "training program").one_of(names).basic();
-    }
-    o.add("table", &s.table_file, "CSV file with option names in the first line and a trial in each following line")
-        .metavar("FILE")
-        .basic();
-    o.add("grid", &s.grid,
-          cat("option and its values, for example seed=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30', or with --random a "
-              "range, lr=log:1e-3:1 or l2=linear:0:0.01; seed=1:4 is 1, 2, 3 and 4; several --grid make all "
-              "combinations; with --table, every row "
-              "of the table is combined with every point of the grid",
-              p.default_grid.empty() ? "" : "; without either: " + p.default_grid.front()))
-        .metavar("NAME=VALUES")
-        .basic();
-    o.add("random", &s.random,
-          "draw this many different points at random from --grid, instead of all combinations; 0: all combinations")
-        .range(0, double(kMaxTrials))
-        .basic();
-    o.add("at-once", &s.parallel,
-          "run trials in parallel; off: one after the other, each on all ranks, whatever --ranks-per-trial");
-    o.add("rank-by", &s.rank_by,
-          "metric of an epoch, as in metrics.jsonl, that ranks the trials, such as validation_loss (default: the main "
-          "metric of the training, on the validation set)")
-        .metavar("METRIC")
-        .basic();
-    o.add("ranks-per-trial", &s.ranks_per_trial, "number of ranks for each trial").range(1, 1e6).basic();
-    o.add(
-         "stop-below", &s.stop_below,
-         "stop bad trials; X: those whose --rank-by is worse than X, in percent for accuracies; median: those whose "
-         "best --rank-by is worse than the median of the others after as many epochs; halving: those not in the better "
-         "half after N, "
-         "2 N, 4 N ... epochs, with N from --stop-below-after; 0: none; median and halving wait for three other trials")
-        .metavar("X|median|halving")
-        .basic();
-    o.add("stop-below-after", &s.rules.after, "first epoch after which --stop-below is checked").range(1, 1e6);
-    o.add("target", &s.rules.target,
-          "stop a trial whose --rank-by has reached this value, in percent for accuracies; 0: off")
-        .at_least(0);
-    o.group("Run");
-    o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
-    o.add("run-name", &s.run_name, "name of this run's folder (default: program name and start time)")
-        .metavar("NAME")
-        .basic();
-    declare_progress(o, &s.progress);
-    o.add("resume", &s.resume, "continue --run-name with its options; finished trials are not run again").basic();
-}
-
-/// Returns the --seed in the arguments of all trials, or its default. It is 0 if the program has no such option.
-uint64_t seed_of(const Trials& s) {
-    const Json options = s.program->check(s.base);
-    const Json* const seed = options.find("seed");
-    return seed ? uint64_t(seed->as_int()) : 0;
-}
-
-/// Returns the trials. Throws Error if the options define none or more than kMaxTrials, or if an option is both in the
-/// table and in the grid.
-std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
-    const std::vector<std::string>& grid = s.grid.empty() && s.table_file.empty() ? p.default_grid : s.grid;
-    RG_CHECK(!s.table_file.empty() || !grid.empty(), p.name,
-             ": expected --table or --grid, got neither; give at least one");
-    std::vector<TrialSettings> rows = s.table_file.empty() ? std::vector<TrialSettings>(1) : read_trials(s.table_file);
-    RG_CHECK(s.random == 0 || !grid.empty(), p.name, ": expected --grid with --random, got none; omit --random");
-    const std::vector<TrialSettings> points =
-        s.random > 0 ? random_trials(grid, s.random, seed_of(s)) : trial_grid(grid);
-    RG_CHECK(rows.size() * points.size() <= kMaxTrials, p.name, ": expected at most ", kMaxTrials, " trials, got ",
-             rows.size() * points.size(), " (", rows.size(), " of the table times ", points.size(),
-             " of the grid); shorten --table or --grid");
-    std::vector<TrialSettings> all;
-    for (const TrialSettings& row : rows)
-        for (const TrialSettings& point : points) {
-            for (const auto& setting : point)
-                RG_CHECK(std::none_of(row.begin(), row.end(),
-                                      [&](const auto& other) { return other.first == setting.first; }),
-                         p.name, ": expected ", setting.first, " in --table or in --grid, got it in both; remove one");
-            all.push_back(row);
-            all.back().insert(all.back().end(), point.begin(), point.end());
-            if (p.adjust) p.adjust(s, all.back());
-        }
-    return all;
-}
 
 /// Prints the trials that have begun, those with the metric that ranks first.
 void print_best_first(const TrialsRun& run, std::ostream& out) {
@@ -386,31 +118,6 @@ void test_best(TrialsRun& run, bool stopped, std::ostream& out) {
     run.report.write(stopped ? "stopped" : "done");
     out << "results: " << printable(folder) << "/results.csv\nreport: " << printable(folder) << "/report.html"
         << std::endl;
-}
-
-/// Returns the arguments of the run to resume, followed by the `typed` ones and --resume. If `typed` begins with the
-/// arguments of the run, does not add these twice. Throws Error if there is no --run-name or no such run, or if `typed`
-/// adds --init.
-TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
-                                    const std::vector<std::string>& typed) {
-    RG_CHECK(!s.run_name.empty(), program, ": expected --run-name with --resume, got none; name the run to continue");
-    const RunFolder folder = RunFolder::open(s.runs, program, s.run_name);
-    const std::string path = folder.config_path();
-    const Json config = Json::parse(read_file(path), path);
-    RG_CHECK(config.at("program").as_string() == program, path, ": expected a run of ", program, ", got one of ",
-             config.at("program").as_string());
-    std::vector<std::string> arguments = texts_of(config.at("arguments"));
-    // If the user repeats the command of the run, drop the repeated part: list options would get their values twice.
-    std::vector<std::string> added = typed;
-    std::erase(added, "--resume");
-    const bool repeated =
-        std::mismatch(arguments.begin(), arguments.end(), added.begin(), added.end()).first == arguments.end();
-    if (repeated) added.erase(added.begin(), added.begin() + ptrdiff_t(arguments.size()));
-    RG_CHECK(without_init(added) == added, program,
-             ": expected --init (starts a new run) or --resume (continues a run), got both; omit one");
-    arguments.insert(arguments.end(), added.begin(), added.end());
-    arguments.push_back("--resume");
-    return {arguments, true, repeated ? "" : folder.path()};
 }
 
 /// Copies the state of a task that has started or ended to the row of its trial.

@@ -1,0 +1,191 @@
+// See trials_options.h.
+#include "ringgrad/models/sweep/trials_options.h"
+
+#include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/safetensors.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/models/run/machine.h"
+#include "ringgrad/models/sweep/trial.h"
+
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <set>
+
+namespace rg {
+namespace {
+
+/// Returns the --seed in the arguments of all trials, or its default. It is 0 if the program has no such option.
+uint64_t seed_of(const Trials& s) {
+    const Json options = s.program->check(s.base);
+    const Json* const seed = options.find("seed");
+    return seed ? uint64_t(seed->as_int()) : 0;
+}
+
+/// Throws Error if an argument of a trial is an option that only makes sense for a single training.
+void check_arguments(const std::string& name, const Trials& trials, const std::vector<std::string>& arguments,
+                     size_t trial) {
+    static const std::map<std::string, const char*> kReasons = {
+        {"run-name", "the name of a trial is its number"},
+        {"runs", "a trial is a subfolder of its run"},
+        {"resume", "--resume is for all trials together"},
+        {"compare", "a trial is trained once"},
+        {"plan-dump", "a trial prints nothing"},
+        {"profile", "a trial prints nothing"},
+        {"progress", "a trial prints nothing"},
+        {"no-report", "the report of the trials is made from theirs"},
+        {"help", "a trial prints nothing"},
+        {"help-all", "a trial prints nothing"},
+    };
+    for (const std::string& argument : arguments) {
+        if (!argument.starts_with("--")) continue;
+        const auto reason = kReasons.find(argument.substr(2, argument.find('=') - 2));
+        RG_CHECK(reason == kReasons.end(), name, ": expected options for trials, got ", argument, " (trial ", trial,
+                 "); ", reason->second, "; use this option with ", trials.program->name, " instead");
+    }
+}
+
+/// Collective. Throws Error if the device or the precision in a trial's options is not available.
+void check_machine(par::Group& group, const Json& trial) {
+    MachineOptions settings;
+    Options options("", "");
+    settings.declare(options);
+    for (const char* name : {"device", "gpus", "precision"}) options.set(name, trial.at(name).as_string());
+    const Machine machine(settings, options, group);
+}
+
+} // namespace
+
+void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program) {
+    o.group("Trials");
+    if (p.programs.size() > 1) {
+        std::vector<std::string> names;
+        for (const Program* training : p.programs) names.push_back(training->name);
+        o.add("program", &program, "training program").one_of(names).basic();
+    }
+    o.add("table", &s.table_file, "CSV file with option names in the first line and a trial in each following line")
+        .metavar("FILE")
+        .basic();
+    o.add("grid", &s.grid,
+          cat("option and its values, for example seed=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30', or with --random a "
+              "range, lr=log:1e-3:1 or l2=linear:0:0.01; seed=1:4 is 1, 2, 3 and 4; several --grid make all "
+              "combinations; with --table, every row "
+              "of the table is combined with every point of the grid",
+              p.default_grid.empty() ? "" : "; without either: " + p.default_grid.front()))
+        .metavar("NAME=VALUES")
+        .basic();
+    o.add("random", &s.random,
+          "draw this many different points at random from --grid, instead of all combinations; 0: all combinations")
+        .range(0, double(kMaxTrials))
+        .basic();
+    o.add("at-once", &s.parallel,
+          "run trials in parallel; off: one after the other, each on all ranks, whatever --ranks-per-trial");
+    o.add("rank-by", &s.rank_by,
+          "metric of an epoch, as in metrics.jsonl, that ranks the trials, such as validation_loss (default: the main "
+          "metric of the training, on the validation set)")
+        .metavar("METRIC")
+        .basic();
+    o.add("ranks-per-trial", &s.ranks_per_trial, "number of ranks for each trial").range(1, 1e6).basic();
+    o.add(
+         "stop-below", &s.stop_below,
+         "stop bad trials; X: those whose --rank-by is worse than X, in percent for accuracies; median: those whose "
+         "best --rank-by is worse than the median of the others after as many epochs; halving: those not in the better "
+         "half after N, "
+         "2 N, 4 N ... epochs, with N from --stop-below-after; 0: none; median and halving wait for three other trials")
+        .metavar("X|median|halving")
+        .basic();
+    o.add("stop-below-after", &s.rules.after, "first epoch after which --stop-below is checked").range(1, 1e6);
+    o.add("target", &s.rules.target,
+          "stop a trial whose --rank-by has reached this value, in percent for accuracies; 0: off")
+        .at_least(0);
+    o.group("Run");
+    o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
+    o.add("run-name", &s.run_name, "name of this run's folder (default: program name and start time)")
+        .metavar("NAME")
+        .basic();
+    declare_progress(o, &s.progress);
+    o.add("resume", &s.resume, "continue --run-name with its options; finished trials are not run again").basic();
+}
+
+std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
+    const std::vector<std::string>& grid = s.grid.empty() && s.table_file.empty() ? p.default_grid : s.grid;
+    RG_CHECK(!s.table_file.empty() || !grid.empty(), p.name,
+             ": expected --table or --grid, got neither; give at least one");
+    std::vector<TrialSettings> rows = s.table_file.empty() ? std::vector<TrialSettings>(1) : read_trials(s.table_file);
+    RG_CHECK(s.random == 0 || !grid.empty(), p.name, ": expected --grid with --random, got none; omit --random");
+    const std::vector<TrialSettings> points =
+        s.random > 0 ? random_trials(grid, s.random, seed_of(s)) : trial_grid(grid);
+    RG_CHECK(rows.size() * points.size() <= kMaxTrials, p.name, ": expected at most ", kMaxTrials, " trials, got ",
+             rows.size() * points.size(), " (", rows.size(), " of the table times ", points.size(),
+             " of the grid); shorten --table or --grid");
+    std::vector<TrialSettings> all;
+    for (const TrialSettings& row : rows)
+        for (const TrialSettings& point : points) {
+            for (const auto& setting : point)
+                RG_CHECK(std::none_of(row.begin(), row.end(),
+                                      [&](const auto& other) { return other.first == setting.first; }),
+                         p.name, ": expected ", setting.first, " in --table or in --grid, got it in both; remove one");
+            all.push_back(row);
+            all.back().insert(all.back().end(), point.begin(), point.end());
+            if (p.adjust) p.adjust(s, all.back());
+        }
+    return all;
+}
+
+void check_trials(par::Group& group, const std::string& name, Trials& trials, const std::string& stored_in) {
+    std::vector<std::vector<std::string>> arguments;
+    std::vector<Json> options;
+    for (const TrialSettings& settings : trials.table) {
+        arguments.push_back(arguments_of(trials, settings));
+        check_arguments(name, trials, arguments.back(), arguments.size());
+        options.push_back(trials.program->check(arguments.back()));
+        RG_CHECK(options.back().at("validation").as_double() > 0, name,
+                 ": expected a --validation above 0, got 0 (trial ", options.size(),
+                 "); trials are ranked on their validation sets; to train on all images, use ", trials.program->name);
+        // Check the parsed values, since the text of an argument can spell the same command in many ways.
+        for (const char* const source : {"data", "test-data"})
+            if (!stored_in.empty())
+                check_stored_command(stored_in, options.back().at(source).as_string(),
+                                     "type the options of this run again before --resume");
+    }
+    std::set<std::string> checked;
+    for (size_t i = 0; i < options.size(); ++i) {
+        const auto is_new = [&](std::initializer_list<const char*> names) {
+            std::string key;
+            for (const char* option : names) key += cat(option, " ", options[i].at(option).dump(), "\n");
+            return checked.insert(key).second;
+        };
+        if (is_new({"device", "gpus", "precision"})) check_machine(group, options[i]);
+        const std::string& init = options[i].at("init").as_string();
+        if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // most resumed trials need none
+        if (!is_new({"data", "test-data", "size", "validation", "skip-other-images", "label-from"})) continue;
+        const Program::DataCheck found = trials.program->check_data(group, arguments[i]);
+        trials.ranking = ranking_by(trials.rank_by, found.metrics);
+        for (const std::string& warning : found.warnings)
+            if (group.rank() == 0) std::cerr << printable(warning) << "\n";
+    }
+}
+
+TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
+                                    const std::vector<std::string>& typed) {
+    RG_CHECK(!s.run_name.empty(), program, ": expected --run-name with --resume, got none; name the run to continue");
+    const RunFolder folder = RunFolder::open(s.runs, program, s.run_name);
+    const std::string path = folder.config_path();
+    const Json config = Json::parse(read_file(path), path);
+    RG_CHECK(config.at("program").as_string() == program, path, ": expected a run of ", program, ", got one of ",
+             config.at("program").as_string());
+    std::vector<std::string> arguments = texts_of(config.at("arguments"));
+    // If the user repeats the command of the run, drop the repeated part: list options would get their values twice.
+    std::vector<std::string> added = typed;
+    std::erase(added, "--resume");
+    const bool repeated =
+        std::mismatch(arguments.begin(), arguments.end(), added.begin(), added.end()).first == arguments.end();
+    if (repeated) added.erase(added.begin(), added.begin() + ptrdiff_t(arguments.size()));
+    RG_CHECK(without_init(added) == added, program,
+             ": expected --init (starts a new run) or --resume (continues a run), got both; omit one");
+    arguments.insert(arguments.end(), added.begin(), added.end());
+    arguments.push_back("--resume");
+    return {arguments, true, repeated ? "" : folder.path()};
+}
+
+} // namespace rg
