@@ -105,4 +105,13 @@ Tensor Dense::operator()(const Tensor& x) const {
     return linear(cast(x, w_->dtype()).reshape({x.extent(0), w_->extent(1)}), *w_, value_or_none(b_));
 }
 
+Tensor Network::forward(const Tensor&, Mode) const {
+    fail("network: expected one that overrides forward(x, mode) or outputs(x, mode), got another one; give it the ",
+         "numbers that it takes, too");
+}
+
+std::vector<Tensor> Network::outputs(const Tensor&, const Tensor&, Mode) const {
+    fail("network: expected one that overrides outputs(x, numbers, mode), got another one; give it no numbers");
+}
+
 } // namespace rg

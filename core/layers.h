@@ -143,17 +143,21 @@ private:
     const Tensor *w_ = nullptr, *b_ = nullptr; // b_ is null without a bias
 };
 
-/// A network that maps inputs to the scores of classes. A derived class has layers as members, and may pass
-/// `parameters` to their constructors. Its constructor must call parameters.allocate() after all layers are made. It
-/// must not set other values, because it also runs without memory (DryRun). ImageTraining::initialise() is for that.
+/// A network that maps inputs to the scores of classes. A derived class overrides one of the functions below, has
+/// layers as members, and may pass `parameters` to their constructors. Its constructor must call parameters.allocate()
+/// after all layers are made. It must not set other values, because it also runs without memory (DryRun).
+/// ImageTraining::initialise() is for that.
 class Network {
 public:
     virtual ~Network() = default;
     /// Returns the scores [samples classes], in the type of the parameters. Norm and Dropout describe the meaning of
     /// `mode`.
-    virtual Tensor forward(const Tensor& x, Mode mode) const = 0;
+    virtual Tensor forward(const Tensor& x, Mode mode) const;
     /// Returns the scores. A network with further heads also returns the values of each, [samples values].
     virtual std::vector<Tensor> outputs(const Tensor& x, Mode mode) const { return {forward(x, mode)}; }
+    /// Returns the same for a network that takes numbers beside x, f32 [samples k]. This version throws Error, and so
+    /// does that of forward(), for a network that takes other inputs.
+    virtual std::vector<Tensor> outputs(const Tensor& x, const Tensor& numbers, Mode mode) const;
 
     Parameters parameters;
 };

@@ -155,8 +155,8 @@ Json extents(const Tensor& t) {
 /// Writes the files of one network, and adds it to the list. `images` are not normalised.
 void write(const std::string& folder, const std::string& name, const Network& network, const Tensor& images,
            const OnnxOptions& options, Json& list) {
-    save_onnx(folder + "/" + name + ".onnx", network, {images.extent(1), images.extent(2), images.extent(3)}, options);
-    write_file_atomic(folder + "/" + name + ".in", raw(images));
+    save_onnx(folder + "/" + name + ".onnx", network, {{images.extent(1), images.extent(2), images.extent(3)}}, options);
+    write_file_atomic(folder + "/" + name + ".in.0", raw(images));
     const Tensor normalised = images.clone();
     for (int64_t i = 0; i < images.numel(); ++i) {
         const auto c = size_t(i % images.extent(3));
@@ -169,7 +169,7 @@ void write(const std::string& folder, const std::string& name, const Network& ne
         write_file_atomic(cat(folder, "/", name, ".", count++), raw(result));
         results.push(extents(result));
     }
-    list.push(Json::object().set("name", name).set("input", extents(images)).set("outputs", results));
+    list.push(Json::object().set("name", name).set("inputs", Json::array().push(extents(images))).set("outputs", results));
 }
 
 Tensor draw_images(const Shape& shape, uint64_t seed) {

@@ -18,7 +18,8 @@ namespace rg {
 namespace {
 
 /// Returns the bytes of the file of an untrained network.
-std::string model_bytes(const std::string& net, int64_t side, int64_t channels, int classes) {
+std::string model_bytes(const std::string& net, int64_t side, int64_t channels, int classes,
+                        const std::vector<std::string>& numbers = {}) {
     NetworkChoice choice({net});
     Options options("test", "");
     choice.declare(options);
@@ -27,6 +28,7 @@ std::string model_bytes(const std::string& net, int64_t side, int64_t channels, 
     for (int i = 0; i < classes; ++i) images.classes.push_back(cat("class ", i));
     ModelOutputs outputs;
     if (net == "digits-angles") outputs = {{"classes", "numbers"}, {{"angle", "degrees"}}};
+    outputs.input_numbers = numbers;
     return encode_tensors(state_dict(choice.make(task_of(images, 7))->parameters),
                           describe_model(choice.describe(), images, {}, outputs));
 }
@@ -148,6 +150,10 @@ TEST_SUITE("models") {
             CHECK(error_after(number(nullptr)) == "model: expected a pointer to it, got NULL");
         for (const auto text : {rg_class_name, rg_target_name, rg_target_unit})
             CHECK(error_after(text(nullptr, 0)) == "model: expected a pointer to it, got NULL");
+        const std::string with_numbers = model_bytes("cifar", 8, 3, 2, {"angle"});
+        CHECK(error_after(rg_open_memory(with_numbers.data(), with_numbers.size(), 1)) ==
+              "model in memory: expected a network of images alone, got one that also takes numbers; predict with "
+              "PROGRAM predict, or export it as an ONNX file");
         const Model open(bytes);
         rg_model* const model = open.handle;
         CHECK(error_after(rg_class_name(model, 2)) == "class: expected an index below 2, got 2");

@@ -15,7 +15,7 @@ namespace {
 
 /// Returns the file of a prediction of one result, for images [8 8 4].
 std::string encode(const Parameters& parameters, const std::function<Tensor(const Tensor&)>& predict) {
-    return encode_onnx([&](const Tensor& x) { return std::vector{predict(x)}; }, parameters, {8, 8, 4});
+    return encode_onnx([&](auto in) { return std::vector{predict(in[0])}; }, parameters, {{8, 8, 4}});
 }
 
 /// Returns the error of encode() without parameters.
@@ -111,33 +111,51 @@ TEST_SUITE("models") {
     TEST_CASE("onnx: a file is the same on each call, and vectors are a possible input") {
         const DigitsNet net(DigitsNet::Options{});
         const TempDir folder;
-        save_onnx(folder / "a.onnx", net, {28, 28, 1}, {.metadata = {{"classes", "[]"}}});
-        save_onnx(folder / "b.onnx", net, {28, 28, 1}, {.metadata = {{"classes", "[]"}}});
+        save_onnx(folder / "a.onnx", net, {{28, 28, 1}}, {.metadata = {{"classes", "[]"}}});
+        save_onnx(folder / "b.onnx", net, {{28, 28, 1}}, {.metadata = {{"classes", "[]"}}});
         CHECK(read_file(folder / "a.onnx") == read_file(folder / "b.onnx"));
 
         Parameters parameters;
         const Dense dense(parameters, "dense", 3, 2);
         parameters.allocate(0, Init::he);
-        const PredictFunction predict = [&](const Tensor& x) { return std::vector{softmax(dense(x)), dense(x)}; };
-        CHECK(contains(encode_onnx(predict, parameters, {2}, {.outputs = {"p", "scores"}}), "Softmax_1"));
-        CHECK(error_of([&] { encode_onnx(predict, parameters, {2}); }) ==
+        const PredictFunction predict = [&](auto in) { return std::vector{softmax(dense(in[0])), dense(in[0])}; };
+        CHECK(contains(encode_onnx(predict, parameters, {{2}}, {.outputs = {"p", "scores"}}), "Softmax_1"));
+        CHECK(error_of([&] { encode_onnx(predict, parameters, {{2}}); }) ==
               "onnx: expected as many names of outputs as results, got 1 names and 2 results");
         CHECK(error_of([&] {
-                  encode_onnx(predict, parameters, {2}, {.outputs = {"p", "p"}});
+                  encode_onnx(predict, parameters, {{2}}, {.outputs = {"p", "p"}});
               }) ==
               "onnx: expected names of outputs that nothing else has, got 'p'; give each result a name of its own");
         CHECK(error_of([&] {
-                  encode_onnx(predict, parameters, {2}, {.outputs = {"p", "dense.bias"}});
+                  encode_onnx(predict, parameters, {{2}}, {.outputs = {"p", "dense.bias"}});
               }) ==
               "onnx: expected names of outputs that nothing else has, got 'dense.bias'; give each result a name of its "
               "own");
         CHECK(error_of([&] {
-                  encode_onnx(predict, parameters, {5, 2});
+                  encode_onnx(predict, parameters, {{5, 2}});
               }) == "onnx: expected the shape of one image [h w c] or vector [k], got [5 2]; leave out the batch");
-        CHECK(error_of([&] { save_onnx(folder / "c.onnx", net, {28, 28, 1}, {.normalise = {{0.5f}, {0}}}); }) ==
+        CHECK(error_of([&] { save_onnx(folder / "c.onnx", net, {{28, 28, 1}}, {.normalise = {{0.5f}, {0}}}); }) ==
               "onnx: expected deviations above 0, got 0 for channel 0; give one per channel");
-        CHECK(error_of([&] { encode_onnx(predict, parameters, {28, 28, 17}); }) ==
+        CHECK(error_of([&] { encode_onnx(predict, parameters, {{28, 28, 17}}); }) ==
               "onnx: expected at most 16 channels, got 17");
+    }
+
+    TEST_CASE("onnx: numbers beside an image are a second input") {
+        Parameters parameters;
+        const Dense dense(parameters, "dense", 3, 4 + 2);
+        parameters.allocate(0, Init::he);
+        const PredictFunction predict = [&](auto in) {
+            return std::vector{dense(concat({global_avg_pool(in[0]), in[1]}))};
+        };
+        const std::string file = encode_onnx(predict, parameters, {{8, 8, 4}, {2}});
+        CHECK(contains(file, "image"));
+        CHECK(contains(file, "numbers"));
+        CHECK(error_of([&] { encode_onnx(predict, parameters, {{8, 8, 4}, {2}}, {.outputs = {"numbers"}}); }) ==
+              "onnx: expected names of outputs that nothing else has, got 'numbers'; give each result a name of its "
+              "own");
+        const std::string wrong = "onnx: expected the shape of one image or vector, and perhaps of its numbers [k], got ";
+        CHECK(error_of([&] { encode_onnx(predict, parameters, {}); }) == wrong + "0 shapes");
+        CHECK(error_of([&] { encode_onnx(predict, parameters, {{8, 8, 4}, {8, 8, 4}}); }) == wrong + "2 shapes, the last one [8 8 4]");
     }
 
     TEST_CASE("onnx: networks that it cannot write are errors") {

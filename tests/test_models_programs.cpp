@@ -4,8 +4,8 @@
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/models/programs.h"
+#include "ringgrad/models/run/predictor.h"
 #include "ringgrad/models/run/training.h"
-#include "ringgrad/models/run/model_file.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
 
@@ -60,6 +60,23 @@ struct DropoutTraining final : ImageTraining {
     DropoutTraining() : ImageTraining({"dropout"}) {}
 };
 constexpr Program kDropout{"dropout", "trains with dropout", make_training<DropoutTraining>};
+
+/// A network that takes images and numbers, and its training.
+struct NumbersNetwork final : Network {
+    Dense fc;
+    explicit NumbersNetwork(const ImageTask& task)
+        : fc(parameters, "fc", task.classes, task.height * task.width * task.channels + task.targets) {
+        parameters.allocate(task.seed, Init::he);
+    }
+    std::vector<Tensor> outputs(const Tensor& x, const Tensor& numbers, Mode) const override {
+        return {fc(concat({x.reshape({x.extent(0), x.numel() / x.extent(0)}), numbers}))};
+    }
+};
+const RegisterNetwork<NumbersNetwork> numbers_network("takes-numbers");
+struct NumbersTraining final : ImageTraining {
+    NumbersTraining() : ImageTraining({"takes-numbers"}) { takes_numbers = true; }
+};
+constexpr Program kNumbers{"numbers", "trains with numbers", make_training<NumbersTraining>};
 
 /// Returns the losses of the steps of a run.
 std::vector<double> losses(const std::string& run) {
@@ -136,6 +153,44 @@ TEST_SUITE("models") {
         for (size_t i = 0; i < test.targets.size(); ++i)
             squares += std::pow(double(degrees.span<float>()[i]) - double(test.targets[i]), 2);
         CHECK(std::sqrt(squares / double(test.count)) == doctest::Approx(rmse).epsilon(1e-3));
+    }
+
+    TEST_CASE("numbers: a network that takes them beside images predicts as its training tests") {
+        const TempDir dir;
+        data::write_digits(dir / "set", data::draw_digits(20, 1));
+        CHECK(train(kNumbers, dir, "a", {"--data=" + dir / "set", "--steps=20", "--batch-size=16", "--seed=3"}) == 0);
+        const TensorFile file = load_model(dir / "a");
+        CHECK(file.text("input_numbers") == R"(["angle"])");
+
+        Predictor model(file);
+        const int64_t channels = model.task.channels;
+        const data::ImageSet test = data::load(dir / "set", {.channels = int(channels), .seed = 3}).test;
+        CHECK(model.outputs.input_numbers == std::vector<std::string>{"angle"});
+        const std::vector<uint8_t> pixels = data::copy_pixels(test, 0, test.count);
+        const Tensor scores = model.predict(pixels, test.targets).scores;
+        const std::vector<float> zeros(test.targets.size());
+        CHECK(!std::ranges::equal(scores.span<float>(), model.predict(pixels, zeros).scores.span<float>()));
+        const data::Augmenter view(28, 28, channels, {}, stored_normalise(file, {}));
+        const Tensor x = Tensor::on_host({test.count, 28, 28, channels});
+        for (int64_t i = 0; i < test.count; ++i) view.apply(test.image(i), 0, 0, i, x.data<float>() + i * 784 * channels);
+        const std::unique_ptr<Network> network = make_network(file);
+        const Tensor numbers = Tensor::of<float>({test.count, 1}, test.targets);
+        const Tensor expected = softmax(network->outputs(x, numbers, Mode::evaluate)[0]);
+        for (int64_t i = 0; i < scores.numel(); ++i)
+            CHECK(scores.data<float>()[i] == doctest::Approx(expected.data<float>()[i]).epsilon(1e-4));
+
+        CHECK(error_of([&] { model.predict(pixels); }) ==
+              "predict: expected 1 numbers for each of 40 images, got 0; give those of outputs.input_numbers");
+        CHECK(contains(error_of([&] { network->outputs(x, Mode::evaluate); }), "give it the numbers that it takes, too"));
+        CHECK(contains(error_of([&] { train(kNumbers, dir, "b", {"--steps=1"}); }),
+                       "--data: expected a folder with angles.csv, got "));
+        const ImageTask task{.height = 28, .width = 28, .channels = channels, .classes = 10};
+        CHECK(contains(error_of([&] { DropoutNetwork(task, 0.5f).outputs(x, numbers, Mode::evaluate); }),
+                       "give it no numbers"));
+        TensorFile wrong = file;
+        for (auto& [key, text] : wrong.metadata)
+            if (key == "input_numbers") text = "[";
+        CHECK(contains(error_of([&] { stored_outputs(wrong); }), "input_numbers"));
     }
 
     TEST_CASE("dropout: a training drops other values in each step, the same ones again after a resume") {

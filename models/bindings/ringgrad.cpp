@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <mutex>
 
 struct rg_model {
@@ -54,7 +55,10 @@ void check(const void* pointer, const char* what) { RG_CHECK(pointer, what, ": e
 
 rg_model* opened(const TensorFile& file, int threads) {
     RG_CHECK(threads >= 0 && threads <= kMostThreads, "threads: expected 0 to ", kMostThreads, ", got ", threads);
-    return new rg_model(file, threads);
+    auto model = std::make_unique<rg_model>(file, threads);
+    RG_CHECK(model->predictor.outputs.input_numbers.empty(), file.source, ": expected a network of images alone, got ",
+             "one that also takes numbers; predict with PROGRAM predict, or export it as an ONNX file");
+    return model.release();
 }
 
 /// Returns get(predictor), or -1 if there is no model.

@@ -24,7 +24,8 @@ extern "C" {
 typedef struct rg_model rg_model;
 
 /// Loads a model: model.safetensors in a run's folder, or any safetensors file or checkpoint of a network that ringgrad
-/// knows. Its predictions use `threads` threads, the caller's included, or one per available core if that is 0.
+/// knows, unless it takes numbers beside images. Its predictions use `threads` threads, the caller's included, or one
+/// per available core if that is 0.
 rg_model* rg_open(const char* path, int threads);
 /// Loads a model from the `size` bytes of its file. They are no longer needed after the call.
 rg_model* rg_open_memory(const void* file, size_t size, int threads);

@@ -1,6 +1,7 @@
 // two_inputs: classifies images with the help of a number for each, such as the angle by which a digit is rotated.
 //
 //     build/make_digits digits && build/two_inputs --data digits        digits/angles.csv: lines 0/1.png,-12.5
+//     build/two_inputs predict runs/NAME digits
 #include "ringgrad/models/run/training.h"
 #include "ringgrad/models/training_main.h"
 
@@ -20,29 +21,20 @@ struct TwoInputs final : Network {
           fc(parameters, "fc", task.classes, 64 + 8) {
         parameters.allocate(task.seed, Init::he);
     }
-    Tensor forward(const Tensor& images, const Tensor& numbers, Mode mode) const {
-        const Tensor features = global_avg_pool(c(b(a(images, mode), mode), mode));
-        return fc(concat({features, relu(number(scale(numbers, 1.0f / 45)))})); // angles are -45 to 45
-    }
-    Tensor forward(const Tensor& images, Mode) const override {
-        fail("two_inputs: expected images and numbers, got images of ", images.shape().str(), " alone");
+    std::vector<Tensor> outputs(const Tensor& images, const Tensor& numbers, Mode mode) const override {
+        // With --precision bf16, the features are bf16, and a dense layer gives f32.
+        const Tensor features = cast(global_avg_pool(c(b(a(images, mode), mode), mode)), DType::f32);
+        return {fc(concat({features, relu(number(scale(numbers, 1.0f / 45)))}))}; // angles are -45 to 45
     }
 };
 const RegisterNetwork<TwoInputs> two_inputs_network("two-inputs");
 
 struct TwoInputsTraining final : ImageTraining {
     TwoInputsTraining() : ImageTraining({"two-inputs"}) {
+        takes_numbers = true; // outputs() gets them; the model's file has their names, for predictions
         data_options.batch_size = 32, augment = "translate", translate = 2, augmentations = {"translate"};
         optimizer.kind = OptimizerOptions::Kind::adam, default_rate = {0.004, 32};
         data_texts = {"class folders of images with angles.csv", "none"};
-    }
-    data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override {
-        data::TrainTest sets = ImageTraining::load(group, pulse);
-        RG_CHECK(!sets.train.target_names.empty(), "two_inputs: expected images with angles.csv, got ", sets.source);
-        return sets;
-    }
-    std::vector<Tensor> forward(const Network& network, const data::Batch& batch, Mode mode) const override {
-        return {static_cast<const TwoInputs&>(network).forward(batch.x, batch.targets, mode)};
     }
 };
 constinit const Program two_inputs{"two_inputs", "classifies images and numbers", make_training<TwoInputsTraining>};

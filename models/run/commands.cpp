@@ -43,7 +43,8 @@ struct Item {
 /// Images of the size Predictor::resize, with what is known of each.
 struct Images {
     data::ImageSet set;
-    std::vector<Item> items; // [count]
+    std::vector<Item> items;         // [count]
+    std::vector<float> numbers = {}; // [count k]: the inputs of a network that takes numbers, too
 };
 
 /// Reads the images that a command line names.
@@ -63,10 +64,27 @@ public:
         RG_CHECK(!only_.empty(), "--only: expected names of images, got none (", only, ")");
     }
 
-    /// Returns the images of a path; "" stands for the test images of the embedded sample. Of a folder, takes the test
-    /// images, or all images if it has no test set.
+    /// Returns the images of a path; "" stands for the test images of the embedded sample. Throws Error if the network
+    /// takes numbers, and an image has none.
     Images read(const std::string& path) {
-        if (!path.empty() && !data::is_remote(path) && !fs::is_directory(path)) return read_file_of_images(path);
+        const bool is_file = !path.empty() && !data::is_remote(path) && !fs::is_directory(path);
+        Images images = is_file ? read_file_of_images(path) : read_set(path);
+        for (int64_t i = 0; i < images.set.count; ++i)
+            for (const std::string& name : model_.outputs.input_numbers) {
+                images.numbers.push_back(number_of(images.set, i, name, model_.outputs.input_numbers.size() == 1));
+                RG_CHECK(!std::isnan(images.numbers.back()), images.items[size_t(i)].name, ": expected its ", name,
+                         ", which the network takes beside the image, got none; give a folder whose ",
+                         model_.outputs.labels == data::Labels::one_class ? data::kAnglesFile : data::kLabelsFile,
+                         " has it");
+            }
+        return images;
+    }
+    /// For users: images that are damaged or left out.
+    const std::vector<std::string>& warnings() const { return warnings_; }
+
+private:
+    /// Reads a set of images. Takes its test images, or all images if it has no test set.
+    Images read_set(const std::string& path) {
         data::TrainTest sets = data::load(path, options_);
         warnings_.insert(warnings_.end(), sets.warnings.begin(), sets.warnings.end());
         Images images{sets.test.count > 0 ? sets.test : sets.train, {}};
@@ -86,10 +104,6 @@ public:
         }
         return images;
     }
-    /// For users: images that are damaged or left out.
-    const std::vector<std::string>& warnings() const { return warnings_; }
-
-private:
     /// Reads CIFAR records (.bin) or one image, whose class is the name of its folder.
     Images read_file_of_images(const std::string& path) {
         data::Conversion conversion(options_);
@@ -128,21 +142,21 @@ private:
         return of_test.empty() ? data::subset(sets.train, of_train) : data::subset(sets.test, of_test);
     }
 
-    /// Returns the true values of the model's targets, which are found by name; a single one may have another name. A
-    /// label that the table does not have does not apply.
+    /// Returns the number of image i that the table has by this name, or NAN. If the model has a `single` one and the
+    /// table too, their names may differ.
+    static float number_of(const data::ImageSet& set, int64_t i, const std::string& name, bool single) {
+        const std::vector<std::string>& names = set.target_names;
+        const auto match = std::ranges::find(names, name);
+        if (match != names.end()) return set.targets_of(i)[size_t(match - names.begin())];
+        return single && names.size() == 1 ? set.targets_of(i)[0] : NAN;
+    }
+    /// Returns the true values of the model's targets. A label that the table does not have does not apply.
     std::vector<float> targets_of(const data::ImageSet& set, int64_t i) const {
-        const std::span<const float> known = set.targets_of(i);
         const bool labels = model_.outputs.labels == data::Labels::several_classes;
         std::vector<float> targets;
         for (const Target& target : model_.targets) {
-            const auto name = std::find(set.target_names.begin(), set.target_names.end(), target.name);
-            const size_t at = size_t(name - set.target_names.begin());
-            if (at < known.size())
-                targets.push_back(known[at]);
-            else if (labels)
-                targets.push_back(std::isnan(known[0]) ? NAN : 0.0f);
-            else
-                targets.push_back(known.size() == 1 && model_.targets.size() == 1 ? known[0] : NAN);
+            const float value = number_of(set, i, target.name, !labels && model_.targets.size() == 1);
+            targets.push_back(labels && std::isnan(value) && !std::isnan(set.targets_of(i)[0]) ? 0.0f : value);
         }
         return targets;
     }
@@ -318,11 +332,13 @@ int predict(const Options& options, Settings& s, par::Group& group) {
     for (const std::string& warning : reader.warnings()) std::cerr << printable(warning) << "\n";
     Printer printer(model, s.json ? Format::json : s.csv ? Format::csv : Format::text, s.top, s.quiet);
     double seconds = 0;
-    for (const auto& [set, items] : parts)
+    for (const auto& [set, items, numbers] : parts)
         for (int64_t begin = 0; begin < set.count; begin += s.batch_size) {
             const int64_t n = std::min(s.batch_size, set.count - begin);
             Predictor::Outputs outputs;
-            seconds += seconds_of([&] { outputs = model.predict(data::copy_pixels(set, begin, n)); });
+            const auto k = std::ssize(model.outputs.input_numbers);
+            const auto inputs = std::span(numbers).subspan(size_t(begin * k), size_t(n * k));
+            seconds += seconds_of([&] { outputs = model.predict(data::copy_pixels(set, begin, n), inputs); });
             for (int64_t i = 0; i < n; ++i) printer.add(items[size_t(begin + i)], outputs, size_t(i));
         }
     printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), "\n"));

@@ -37,6 +37,9 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
     if (!images.target_names.empty()) metadata.emplace_back("image_targets", cat(images.target_names.size()));
     metadata.emplace_back("outputs", Json(Json::Array(outputs.kinds.begin(), outputs.kinds.end())).dump());
     metadata.emplace_back("labels", std::string(kLabelKinds[size_t(outputs.labels)]));
+    const std::vector<std::string>& numbers = outputs.input_numbers;
+    if (!numbers.empty())
+        metadata.emplace_back("input_numbers", Json(Json::Array(numbers.begin(), numbers.end())).dump());
     if (outputs.targets.empty()) return metadata;
     Json list = Json::array();
     for (const Target& target : outputs.targets)
@@ -91,6 +94,10 @@ ModelOutputs stored_outputs(const TensorFile& file) {
         RG_CHECK(kind != std::end(kLabelKinds), file.source, ": labels: expected class, numbers, several or none, got ",
                  *text);
         outputs.labels = data::Labels(kind - std::begin(kLabelKinds));
+    }
+    if (const std::string* const text = file.find_text("input_numbers")) {
+        const Json list = Json::parse(*text, file.source + ": input_numbers");
+        for (const Json& name : list.as_array()) outputs.input_numbers.push_back(name.as_string());
     }
     return outputs;
 }

@@ -16,7 +16,7 @@ struct Target {
 /// the `seed`.
 ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 
-/// Says what the outputs of a network mean. The file of a model holds this.
+/// Says what the outputs of a network mean, and its further inputs. The file of a model holds this.
 struct ModelOutputs {
     /// Each output has a kind. "classes": scores [n classes] before softmax; "numbers": [n k]; "labels": scores [n k]
     /// before the sigmoid, of labels that each may apply or not; "pixels": scores of each pixel [n h w classes];
@@ -24,11 +24,13 @@ struct ModelOutputs {
     std::vector<std::string> kinds = {"classes"};
     std::vector<Target> targets = {};              // the names of all numbers and labels
     data::Labels labels = data::Labels::one_class; // of the images
+    /// The names of the numbers of each image, columns of its table, that the network takes as [n k]; often none.
+    std::vector<std::string> input_numbers = {};
 };
 
 /// Returns the metadata of the model's file: NetworkChoice::describe() of its network, the size of its inputs, the
 /// names of the classes, and the normalisation of the images; if inputs are windows of the images, the size of the
-/// images; and what the outputs mean.
+/// images; what the outputs mean; and the names of the numbers that the network takes.
 Metadata describe_model(const Json& network, const data::ImageSet& images, const data::Normalise& normalise,
                         const ModelOutputs& outputs = {});
 

@@ -224,10 +224,14 @@ const Mapping* find_mapping(Op op) {
 
 // ---- file ----
 
-const char* input_name(const Shape& sample) { return sample.rank() == 3 ? "image" : "x"; }
+/// Returns the name of input `i`.
+const char* input_name(const std::vector<Shape>& samples, size_t i) {
+    return i > 0 ? "numbers" : samples[0].rank() == 3 ? "image" : "x";
+}
 
-/// Adds nodes that normalise the input, and defines their result as the value of x.
+/// Declares an input. Adds nodes that normalise it if it is an image, and defines their result as the value of x.
 void write_input(Graph& g, const Tensor& x, const std::string& input, const data::Normalise& normalise) {
+    g.input(input, x);
     std::string value = input;
     if (x.shape().rank() == 4) {
         const auto channels = size_t(x.extent(3));
@@ -246,25 +250,24 @@ void write_input(Graph& g, const Tensor& x, const std::string& input, const data
 
 /// Returns the GraphProto (ONNX message of a graph) of the prediction, traced with a batch of this size; see Graph in
 /// onnx_graph.h.
-std::string encode_graph(const PredictFunction& predict, const Parameters& parameters, const Shape& sample,
-                         const OnnxOptions& options, int64_t batch) {
-    Ints extents{batch};
-    extents.insert(extents.end(), sample.extents().begin(), sample.extents().end());
-    Tensor x;
-    std::vector<Tensor> results;
+std::string encode_graph(const PredictFunction& predict, const Parameters& parameters,
+                         const std::vector<Shape>& samples, const OnnxOptions& options, int64_t batch) {
+    std::vector<Tensor> inputs, results;
     std::vector<Step> steps;
     {
         Trace trace;
-        x = Tensor::empty(Shape(extents));
-        results = predict(x);
+        for (const Shape& sample : samples) {
+            Ints extents{batch};
+            extents.insert(extents.end(), sample.extents().begin(), sample.extents().end());
+            inputs.push_back(Tensor::empty(Shape(extents)));
+        }
+        results = predict(inputs);
         steps = std::move(trace.steps);
     }
     RG_CHECK(results.size() == options.outputs.size(), "onnx: expected as many names of outputs as results, got ",
              options.outputs.size(), " names and ", results.size(), " results");
-    const char* const input = input_name(sample);
     Graph graph(parameters, batch);
-    graph.input(input, x);
-    write_input(graph, x, input, options.normalise);
+    for (size_t i = 0; i < inputs.size(); ++i) write_input(graph, inputs[i], input_name(samples, i), options.normalise);
     for (const Step& step : steps) {
         const Mapping* const mapping = find_mapping(step.op);
         RG_CHECK(mapping, "onnx: expected ops that have a counterpart in ONNX, got ", step.op->name,
@@ -275,7 +278,11 @@ std::string encode_graph(const PredictFunction& predict, const Parameters& param
     return graph.message();
 }
 
-void expect_valid(const Shape& sample, const Parameters& parameters, const OnnxOptions& options) {
+void expect_valid(const std::vector<Shape>& samples, const Parameters& parameters, const OnnxOptions& options) {
+    RG_CHECK(samples.size() == 1 || (samples.size() == 2 && samples[1].rank() == 1), "onnx: expected the shape of one ",
+             "image or vector, and perhaps of its numbers [k], got ", samples.size(), " shapes",
+             samples.empty() ? "" : cat(", the last one ", samples.back().str()));
+    const Shape& sample = samples[0];
     RG_CHECK(sample.rank() == 1 || sample.rank() == 3, "onnx: expected the shape of one image [h w c] or vector [k], ",
              "got ", sample.str(), "; leave out the batch");
     RG_CHECK(sample.rank() == 1 || sample[2] <= kMaxImageChannels, "onnx: expected at most ", kMaxImageChannels,
@@ -283,7 +290,8 @@ void expect_valid(const Shape& sample, const Parameters& parameters, const OnnxO
     for (size_t c = 0; sample.rank() == 3 && c < size_t(sample[2]); ++c)
         RG_CHECK(options.normalise.deviation[c] > 0, "onnx: expected deviations above 0, got ",
                  options.normalise.deviation[c], " for channel ", c, "; give one per channel");
-    std::set<std::string> names{"", input_name(sample)};
+    std::set<std::string> names{""};
+    for (size_t i = 0; i < samples.size(); ++i) names.insert(input_name(samples, i));
     for (const auto& e : parameters.entries()) names.insert(e.name);
     for (const std::string& name : options.outputs)
         RG_CHECK(names.insert(name).second, "onnx: expected names of outputs that nothing else has, got '", name,
@@ -294,13 +302,13 @@ void expect_valid(const Shape& sample, const Parameters& parameters, const OnnxO
 
 bool has_onnx_node(Op op) { return find_mapping(op); }
 
-std::string encode_onnx(const PredictFunction& predict, const Parameters& parameters, const Shape& sample,
+std::string encode_onnx(const PredictFunction& predict, const Parameters& parameters, const std::vector<Shape>& samples,
                         const OnnxOptions& options) {
-    expect_valid(sample, parameters, options);
-    const std::string graph = encode_graph(predict, parameters, sample, options, 10007);
+    expect_valid(samples, parameters, options);
+    const std::string graph = encode_graph(predict, parameters, samples, options, 10007);
     // The size of the batch is written as -1 or "n". If the graph depends on it otherwise, two sizes give two graphs.
     RG_CHECK(
-        graph == encode_graph(predict, parameters, sample, options, 10009),
+        graph == encode_graph(predict, parameters, samples, options, 10009),
         "onnx: expected a prediction that computes the same for any size of the batch, got one that depends on it");
     std::string file = int_field(1, 8) + bytes_field(2, "ringgrad") + bytes_field(3, kVersion) +
                        bytes_field(6, options.description) + bytes_field(7, graph) +
@@ -312,9 +320,12 @@ std::string encode_onnx(const PredictFunction& predict, const Parameters& parame
     return file;
 }
 
-void save_onnx(const std::string& path, const Network& network, const Shape& sample, const OnnxOptions& options) {
-    const auto predict = [&](const Tensor& x) { return network.outputs(x, Mode::evaluate); };
-    write_output(path, encode_onnx(predict, network.parameters, sample, options));
+void save_onnx(const std::string& path, const Network& network, const std::vector<Shape>& samples,
+               const OnnxOptions& options) {
+    const auto predict = [&](std::span<const Tensor> in) {
+        return in.size() > 1 ? network.outputs(in[0], in[1], Mode::evaluate) : network.outputs(in[0], Mode::evaluate);
+    };
+    write_output(path, encode_onnx(predict, network.parameters, samples, options));
 }
 
 void save_onnx(const std::string& path, const TensorFile& model) {
@@ -324,21 +335,27 @@ void save_onnx(const std::string& path, const TensorFile& model) {
     const std::unique_ptr<Network> network = make_network(model);
     const ImageTask task = stored_task(model);
     const auto [height, width] = stored_resize(model);
-    OnnxOptions options{.normalise = stored_normalise(model, {})};
-    options.description = cat("image: f32 [n ", task.channels, " ", task.height, " ", task.width, "], bytes / 255",
-                              task.channels == 3 ? ", in the order R G B" : "",
-                              model.find_text("resize") ? cat(", the centre of images of ", height, " x ", width) : "",
-                              "; the file normalises them. scores: f32 [n ", task.classes,
-                              "], before softmax; the metadata has the names of the classes.");
-    for (const char* const key : {"network", "image", "classes", "normalise", "resize", "outputs", "targets"})
-        if (const std::string* text = model.find_text(key)) options.metadata.emplace_back(key, *text);
     const ModelOutputs outputs = stored_outputs(model);
+    const size_t numbers = outputs.input_numbers.size();
+    OnnxOptions options{.normalise = stored_normalise(model, {})};
+    options.description =
+        cat("image: f32 [n ", task.channels, " ", task.height, " ", task.width, "], bytes / 255",
+            task.channels == 3 ? ", in the order R G B" : "",
+            model.find_text("resize") ? cat(", the centre of images of ", height, " x ", width) : "",
+            "; the file normalises them.",
+            numbers > 0 ? cat(" numbers: f32 [n ", numbers, "], as in the table of the images.") : "",
+            " scores: f32 [n ", task.classes, "], before softmax; the metadata has the names of the classes.");
+    for (const char* const key :
+         {"network", "image", "classes", "normalise", "resize", "outputs", "targets", "input_numbers"})
+        if (const std::string* text = model.find_text(key)) options.metadata.emplace_back(key, *text);
     options.outputs.clear();
     for (const std::string& kind : outputs.kinds)
         options.outputs.push_back(kind == "classes"                                  ? "scores"
                                   : kind == "numbers" && outputs.targets.size() == 1 ? outputs.targets[0].name
                                                                                      : kind);
-    save_onnx(path, *network, {task.height, task.width, task.channels}, options);
+    std::vector<Shape> samples{{task.height, task.width, task.channels}};
+    if (numbers > 0) samples.push_back({int64_t(numbers)});
+    save_onnx(path, *network, samples, options);
 }
 
 } // namespace rg

@@ -33,7 +33,9 @@ Predictor::Predictor(const TensorFile& file, DType activations)
       normaliser_(resize.height, resize.width, task.channels, {.fill = data::Fill::reflect}, stored_normalise(file, {}),
                   {task.height, task.width}),
       forward_([this, activations](std::span<const Tensor> in, bool) {
-          std::vector<Tensor> results = network_->outputs(cast(in[0], activations), Mode::evaluate);
+          const Tensor x = cast(in[0], activations);
+          std::vector<Tensor> results =
+              in.size() > 1 ? network_->outputs(x, in[1], Mode::evaluate) : network_->outputs(x, Mode::evaluate);
           RG_CHECK(results.size() == outputs.kinds.size(), source_, ": expected a network with ", outputs.kinds.size(),
                    " outputs, got ", results.size());
           return results;
@@ -45,7 +47,7 @@ Predictor::Predictor(const TensorFile& file, DType activations)
     forward_.keep_prepared = true;
 }
 
-Predictor::Outputs Predictor::predict(int64_t n, const data::ReadImage& read) {
+Predictor::Outputs Predictor::predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers) {
     data::LoadOptions options;
     options.channels = int(task.channels), options.height = resize.height, options.width = resize.width;
     data::Conversion conversion(options);
@@ -53,27 +55,33 @@ Predictor::Outputs Predictor::predict(int64_t n, const data::ReadImage& read) {
                                    .read(
                                        n, [](int64_t i) { return cat("image ", i); }, read)
                                    .set;
-    return predict({set.pixels.data(), size_t(set.pixels.size())});
+    return predict({set.pixels.data(), size_t(set.pixels.size())}, numbers);
 }
 
-Predictor::Outputs Predictor::predict(std::span<const data::Image> images) {
-    return predict(std::ssize(images), [&](int64_t i) { return images[size_t(i)]; });
+Predictor::Outputs Predictor::predict(std::span<const data::Image> images, std::span<const float> numbers) {
+    return predict(
+        std::ssize(images), [&](int64_t i) { return images[size_t(i)]; }, numbers);
 }
 
-Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels) {
+Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span<const float> numbers) {
     const int64_t bytes = resize.height * resize.width * task.channels, n = std::ssize(pixels) / bytes,
                   values = task.height * task.width * task.channels;
     RG_CHECK(n * bytes == std::ssize(pixels) && n > 0, "predict: expected images of ", bytes, " bytes, got ",
              pixels.size(), " bytes");
+    const int64_t k = std::ssize(outputs.input_numbers);
+    RG_CHECK(std::ssize(numbers) == n * k, "predict: expected ", k, " numbers for each of ", n, " images, got ",
+             numbers.size(), "; give those of outputs.input_numbers");
+    std::vector<Tensor> inputs(1);
+    if (k > 0) inputs.push_back(Tensor::on_host({n, k})), std::ranges::copy(numbers, inputs[1].data<float>());
     const View central = normaliser_.view(0, 0, 0); // no random changes
     std::vector<Tensor> sums;
     for (auto [view, weight] : views) {
         view.y0 += central.y0, view.x0 += central.x0;
-        const Tensor x = Tensor::on_host({n, task.height, task.width, task.channels});
+        const Tensor& x = inputs[0] = Tensor::on_host({n, task.height, task.width, task.channels});
         parallel(n, [&](int64_t i) {
             normaliser_.apply(pixels.subspan(size_t(i * bytes), size_t(bytes)), view, x.data<float>() + i * values);
         });
-        const std::span<const Tensor> results = forward_({x});
+        const std::span<const Tensor> results = forward_(inputs);
         for (size_t o = 0; o < results.size(); ++o) {
             const Tensor values_of_view = results[o].to_host().to(DType::f32);
             if (sums.size() <= o) sums.push_back(Tensor::on_host(values_of_view.shape())), sums[o].fill(0);
@@ -95,10 +103,10 @@ Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels) {
             predictions.scores = output;
             continue;
         }
-        const int64_t k = output.extent(1);
-        for (int64_t t = 0; t < k; ++t) {
+        const int64_t count = output.extent(1);
+        for (int64_t t = 0; t < count; ++t) {
             const Tensor& target = predictions.targets.emplace_back(Tensor::on_host({n, 1}));
-            for (int64_t i = 0; i < n; ++i) target.data<float>()[i] = output.data<float>()[i * k + t];
+            for (int64_t i = 0; i < n; ++i) target.data<float>()[i] = output.data<float>()[i * count + t];
         }
     }
     RG_CHECK(predictions.targets.size() == targets.size(), source_, ": expected outputs of ", targets.size(),

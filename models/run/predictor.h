@@ -42,12 +42,14 @@ public:
     /// Predict for n images of any size and number of channels as one batch. read(i) returns image i, for example by
     /// data::read_image(); several threads call it at the same time. For many images, call it with up to some 256 at a
     /// time: each n has its own plan. Convert them to the size `resize` and the network's channels, as the training
-    /// did. The results are in host memory. Throw Error like read() and the function below.
-    Outputs predict(int64_t n, const data::ReadImage& read);
-    Outputs predict(std::span<const data::Image> images);
+    /// did. `numbers` are [n k] for the k names in outputs.input_numbers. The results are in host memory. Throw Error
+    /// like read() and the function below.
+    Outputs predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers = {});
+    Outputs predict(std::span<const data::Image> images, std::span<const float> numbers = {});
     /// Predicts for images [n height width channels] of the size `resize`, of 8 bits; n follows from the number of
-    /// bytes. Throws Error if n is 0, if `pixels` is not a whole number of images, or if a result is not finite.
-    Outputs predict(std::span<const uint8_t> pixels);
+    /// bytes. Throws Error if n is 0, if `pixels` is not a whole number of images, if there are not k numbers for each
+    /// image, or if a result is not finite.
+    Outputs predict(std::span<const uint8_t> pixels, std::span<const float> numbers = {});
 
 private:
     const std::string source_; // the file, for error texts

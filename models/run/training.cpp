@@ -6,6 +6,7 @@
 #include "ringgrad/core/profile.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/core/text.h"
+#include "ringgrad/data/image_folder.h"
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/models/run/evaluation.h"
 #include "ringgrad/models/run/gradient_sum.h"
@@ -98,9 +99,10 @@ data::TrainTest ImageTraining::load(par::Group& group, const std::function<void(
     data::LoadOptions options = data_options.load_options();
     options.labels = labels();
     data::TrainTest sets = load_data(group, data_options, options, pulse);
-    const bool needs_table = options.labels == data::Labels::numbers || options.labels == data::Labels::several_classes;
-    RG_CHECK(!needs_table || !sets.train.target_names.empty(), "--data: expected a folder with labels.csv, got ",
-             sets.source);
+    const bool needs_labels =
+        options.labels == data::Labels::numbers || options.labels == data::Labels::several_classes;
+    RG_CHECK(!(needs_labels || takes_numbers) || !sets.train.target_names.empty(), "--data: expected a folder with ",
+             needs_labels ? data::kLabelsFile : data::kAnglesFile, ", got ", sets.source);
     data_options.hold_out_validation(sets);
     return sets;
 }
@@ -175,6 +177,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
 
     ModelOutputs outputs = task.outputs;
     outputs.labels = labels();
+    if (takes_numbers) outputs.input_numbers = data.train.target_names;
     Metadata model = describe_model(network_.describe(), data.train, normalise, outputs);
     model.emplace_back("trained_by", options.program());
     run.begin(feed.length(steps, epochs), model,

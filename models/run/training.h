@@ -58,10 +58,11 @@ protected:
     virtual data::Labels labels() const { return data::Labels::one_class; }
     /// Returns further values of each image, for the task or the network. `images` outlives them.
     virtual std::vector<data::Column> columns(const data::ImageSet& /*images*/) const { return {}; }
-    /// Returns the outputs of the network. It may be traced, so it may only use ops. A network of several inputs takes
-    /// some of them from Batch::columns. This base version returns network.outputs(batch.x, mode).
+    /// Returns the outputs of the network. It may be traced, so it may only use ops. This base version returns those
+    /// for batch.x and, with takes_numbers, batch.targets. A network may also take inputs from Batch::columns, but then
+    /// no program can predict with its file.
     virtual std::vector<Tensor> forward(const Network& network, const data::Batch& batch, Mode mode) const {
-        return network.outputs(batch.x, mode);
+        return takes_numbers ? network.outputs(batch.x, batch.targets, mode) : network.outputs(batch.x, mode);
     }
     /// Sets the defaults of a new training that depend on other options, when the mini-batch size is known. This base
     /// version does nothing.

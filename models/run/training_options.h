@@ -54,6 +54,8 @@ struct TrainingOptions {
     double smoothing = 0;
     // False: without --label-smoothing, --class-weights and --sampler, for a task() that does not use classes.
     bool has_smoothing = true;
+    // True: the network takes the images and their numbers, which the table of the images has: Batch::targets.
+    bool takes_numbers = false;
 
     MachineOptions machine_options;
     RunOptions run_options;

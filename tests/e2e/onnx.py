@@ -8,6 +8,7 @@ import array
 import json
 import math
 import pathlib
+import random
 import shutil
 import struct
 import subprocess
@@ -92,9 +93,9 @@ class Onnx(job.JobTest):
         self.assertEqual((used | outputs) - {""}, known - {""})  # nothing is unused
         return model, graph
 
-    def export(self, model):
+    def export(self, model, *program):
         out = self.folder / "model.onnx"
-        self.succeed([str(job.BUILD / "export_onnx"), str(model), str(out)])
+        self.succeed([*(program or [str(job.BUILD / "export_onnx")]), str(model), str(out)])
         return out
 
     def run_all(self, networks):
@@ -108,6 +109,17 @@ class Onnx(job.JobTest):
         result = self.run_command([node, str(RUNTIME), str(self.folder)])
         self.assertEqual(result.code, 0, result.err)  # it may print warnings
         return json.loads(result.out)
+
+    def check_scores(self, predict, classes):
+        """Checks that a command for predictions prints the probabilities that ONNX Runtime has computed."""
+        scores, n = self.floats("model.got.0"), len(classes)
+        lines = self.succeed([*predict, "--json", "--top", str(n)]).splitlines()
+        self.assertEqual(n * len(lines), len(scores))
+        for i, line in enumerate(lines):
+            exponentials = [math.exp(score) for score in scores[n * i:n * i + n]]
+            for best in json.loads(line)["best"]:
+                expected = exponentials[classes.index(best["class"])] / sum(exponentials)
+                self.assertAlmostEqual(best["score"], expected, delta=1e-5, msg=line)
 
     def floats(self, name):
         values = array.array("f")
@@ -154,6 +166,20 @@ class Onnx(job.JobTest):
             self.assertEqual(kinds.count("Gemm"), len(outputs))
             self.assertEqual(kinds.count("Transpose"), 1)  # the dense layers read the channels last
 
+    def export_two_inputs(self):
+        program = str(job.BUILD / "two_inputs")
+        self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "10"])
+        self.succeed([program, "--data", "digits", "--steps", "20", "--run-name", "run", "--device", "cpu", "--threads", "1"])
+        return self.export(self.runs / "run", program, "export")
+
+    def test_numbers_are_a_second_input(self):
+        model, graph = self.read(self.export_two_inputs())
+        self.assertEqual(values_of(graph[11]), {"image": ["n", 3, 28, 28], "numbers": ["n", 1]})
+        self.assertEqual(values_of(graph[12]), {"scores": ["n", 10]})
+        metadata = {text(entry, 1): text(entry, 2) for entry in model[14]}
+        self.assertEqual(json.loads(metadata["input_numbers"]), ["angle"])
+        self.assertIn("numbers: f32 [n 1]", model[6][0].decode())
+
     def test_refuses_other_files(self):
         program = str(job.BUILD / "export_onnx")
         self.refuse([program, "model.safetensors"], "MODEL OUT")
@@ -178,19 +204,28 @@ class Onnx(job.JobTest):
         images = self.folder / "images"
         images.mkdir()
         records = job.sample_records("test")
-        with (self.folder / "model.in").open("wb") as file:
+        with (self.folder / "model.in.0").open("wb") as file:
             for i, (_, planes) in enumerate(records):
                 array.array("f", (byte / 255 for byte in planes)).tofile(file)
                 (images / f"{i:03}.png").write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(planes)))
-        self.run_all([{"name": "model", "input": [len(records), 3, 32, 32]}])
-        scores = self.floats("model.got.0")
-        lines = self.succeed([str(job.BUILD / "predict"), str(run), str(images), "--json", "--top", "10"]).splitlines()
-        for i, line in enumerate(lines):
-            exponentials = [math.exp(score) for score in scores[10 * i:10 * i + 10]]
-            for best in json.loads(line)["best"]:
-                expected = exponentials[job.CLASSES.index(best["class"])] / sum(exponentials)
-                self.assertAlmostEqual(best["score"], expected, delta=1e-5, msg=line)
-        self.assertEqual(len(lines), len(records))
+        self.run_all([{"name": "model", "inputs": [[len(records), 3, 32, 32]]}])
+        self.check_scores([str(job.BUILD / "predict"), str(run), str(images)], job.CLASSES)
+
+    def test_runtime_takes_numbers_as_we_do(self):
+        self.export_two_inputs()
+        chance = random.Random(1)
+        angles = [chance.uniform(-45, 45) for _ in range(20)]
+        (self.folder / "noise").mkdir()
+        with (self.folder / "model.in.0").open("wb") as images, (self.folder / "noise" / "angles.csv").open("w") as table:
+            table.write("file,angle\n")
+            for i, angle in enumerate(angles):
+                pixels = chance.randbytes(28 * 28 * 3)
+                (self.folder / "noise" / f"{i:02}.png").write_bytes(job.png(28, 28, pixels))
+                array.array("f", (pixels[k] / 255 for c in range(3) for k in range(c, len(pixels), 3))).tofile(images)
+                table.write(f"{i:02}.png,{angle!r}\n")
+        (self.folder / "model.in.1").write_bytes(array.array("f", angles).tobytes())
+        self.run_all([{"name": "model", "inputs": [[20, 3, 28, 28], [20, 1]]}])
+        self.check_scores([str(job.BUILD / "two_inputs"), "predict", "runs/run", "noise"], list("0123456789"))
 
     def test_runtime_computes_the_same(self):
         self.succeed([str(job.BUILD / "tests" / "onnx_networks"), str(self.folder), "60", "1"])

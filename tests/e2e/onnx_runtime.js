@@ -8,10 +8,13 @@ async function main(folder) {
   for (const network of JSON.parse(fs.readFileSync(`${folder}/networks.json`))) {
     const path = `${folder}/${network.name}`;
     const session = await onnx.InferenceSession.create(`${path}.onnx`);
-    const bytes = fs.readFileSync(`${path}.in`);
-    const values = new Float32Array(new Uint8Array(bytes).buffer); // a copy, which is aligned
-    const input = new onnx.Tensor('float32', values, network.input);
-    const results = await session.run({[session.inputNames[0]]: input});
+    const feeds = {};
+    for (const [i, name] of session.inputNames.entries()) {
+      const bytes = fs.readFileSync(`${path}.in.${i}`);
+      const values = new Float32Array(new Uint8Array(bytes).buffer); // a copy, which is aligned
+      feeds[name] = new onnx.Tensor('float32', values, network.inputs[i]);
+    }
+    const results = await session.run(feeds);
     const outputs = session.outputNames.map(name => results[name]);
     for (const [i, y] of outputs.entries()) {
       fs.writeFileSync(`${path}.got.${i}`, new Uint8Array(y.data.buffer, y.data.byteOffset, y.data.byteLength));

@@ -153,8 +153,16 @@ class Tasks(job.JobTest):
 
     def test_two_inputs(self):
         self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "10"])
-        self.check("two_inputs", ["--data", "digits"], ["accuracy"], True)
+        run = self.check("two_inputs", ["--data", "digits"], ["accuracy"], True)
         self.refuse(program(1, "two_inputs", "--epochs", "1"), "angles.csv")
+        # The accuracy for the test images is that of the training, so the network gets the same numbers.
+        accuracy = job.epoch_lines(run)[-1]["test_accuracy"]
+        told = self.succeed(program(1, "two_inputs", "predict", run, "digits", "--only", run / "held-out.txt", "--quiet"))
+        self.assertIn(f"accuracy {100 * accuracy:.1f}%", told)
+        self.refuse(program(1, "two_inputs", "predict", run, "digits/0/00.png"),
+                    "digits/0/00.png: expected its angle, which the network takes beside the image", "angles.csv")
+        (self.folder / "digits" / "angles.csv").unlink()
+        self.refuse(program(1, "two_inputs", "predict", run, "digits"), "expected its angle", "angles.csv")
 
     def test_metric_of_patience(self):
         self.write_images()
