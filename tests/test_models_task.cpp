@@ -3,6 +3,7 @@
 #include "ringgrad/models/run/task.h"
 
 #include "ringgrad/models/run/training.h"
+#include "ringgrad/tests/thread_link.h"
 #include "temp_dir.h"
 
 #include <cmath>
@@ -20,6 +21,22 @@ std::pair<double, std::vector<double>> evaluated(const Task& task, std::vector<T
     task.add(outputs, batch, sums);
     const double loss = double(task.loss(outputs, batch, Mode::evaluate).data<float>()[0]);
     return {loss, task.values(sums, double(batch.size))};
+}
+
+/// Returns the samples with the largest errors, of a test of a single batch.
+Json::Array worst_of(const Samples& samples, const TestBatch& test) {
+    par::SingleLink link;
+    par::Group group(link);
+    WorstSamples worst(samples);
+    worst.add(test);
+    return worst.gather(group, test.set).at("samples").as_array();
+}
+
+std::string caption_of(const Json& sample) { return sample.at("caption").as_string(); }
+
+/// Returns the text of a picture in the report.
+Json png(int64_t width, int64_t height, int channels, std::vector<uint8_t> pixels) {
+    return base64(data::encode_png(width, height, channels, pixels));
 }
 
 Tensor floats(const Shape& shape, std::vector<float> values) { return Tensor::of<float>(shape, values); }
@@ -43,11 +60,20 @@ TEST_SUITE("models") {
         CHECK(task.metrics[0].is_better(0.5, 0.25));
         CHECK_FALSE(task.metrics[0].is_better(std::nan(""), 0.25));
 
-        std::vector<double> kept(6);
+        std::vector<double> kept(3);
         task.details[0].keep(outputs, batch, kept);
-        const data::ImageSet set{3, 1, 1, 1, std::vector<uint8_t>{1, 2, 3}, {0, 1, 0}, {"a", "b"}};
+        data::ImageSet set{3, 1, 1, 1, std::vector<uint8_t>{1, 2, 3}, {0, 1, 0}, {"a", "b"}};
         CHECK(task.details[0].report(set, kept).at("counts").dump() == "[[2, 0], [1, 0]]");
         CHECK(contains(task.details[0].table(set, kept).text, "66.7"));
+
+        batch.size = 3;
+        set.names = {"0.png", "1.png", "2.png"};
+        const Json::Array mistakes = worst_of(task.samples[0], {set, {}, batch, outputs});
+        REQUIRE(mistakes.size() == 1);
+        CHECK(mistakes[0] == Json::object()
+                                 .set("name", "1.png")
+                                 .set("caption", "b, predicted a, 73.1\u00a0%")
+                                 .set("pictures", Json::array().push(png(1, 1, 1, {2}))));
     }
 
     TEST_CASE("task: classification of mixed images has the weighted loss and accuracy of both labels") {
@@ -103,6 +129,13 @@ TEST_SUITE("models") {
         CHECK(metrics[1] == Approx(std::sqrt(0.5)));
         CHECK(task.text(metrics) == "width rmse 3.536 cm height rmse 0.707");
         CHECK(task.metrics[0].is_better(1, 2));
+        batch.size = 2;
+        const data::ImageSet set{2, 1, 1, 1, std::vector<uint8_t>{1, 2}};
+        const Tensor outputs = floats({2, 2}, {3, 1, 5, 1});
+        const Json::Array worst = worst_of(task.samples[0], {set, {}, batch, {&outputs, 1}});
+        REQUIRE(worst.size() == 2);
+        CHECK(caption_of(worst[0]) == "width 1, predicted 5\nheight 1, predicted 1");
+        CHECK(worst[1].at("name").as_string() == "image 0");
         CHECK(contains(error_of([&] { evaluated(task, {floats({2, 1}, {3, 1})}, batch); }), "expected outputs"));
         CHECK(contains(error_of([&] { evaluated(task, {floats({2, 2}, {3, 1, 5, 1})}, {}); }), "expected images with"));
     }
@@ -111,10 +144,16 @@ TEST_SUITE("models") {
         const Task task = multi_label({"a", "b", "c"});
         data::Batch batch;
         batch.targets = floats({2, 3}, {1, 0, 1, 0, 0, 1});
-        const auto [loss, metrics] = evaluated(task, {floats({2, 3}, {1, 1, -1, -1, -1, 1})}, batch);
+        const Tensor outputs = floats({2, 3}, {1, 1, -1, -1, -1, 1});
+        const auto [loss, metrics] = evaluated(task, {outputs}, batch);
         CHECK(metrics == std::vector<double>{4.0 / 6}); // two right, one too many, one missed
         const double right = std::log1p(std::exp(-1.0));
         CHECK(loss == Approx((6 * right + 2) / 6));
+        batch.size = 2;
+        const data::ImageSet set{2, 1, 1, 1, std::vector<uint8_t>{1, 2}};
+        const Json::Array worst = worst_of(task.samples[0], {set, {}, batch, {&outputs, 1}});
+        REQUIRE(worst.size() == 1); // all labels of the other image are right
+        CHECK(caption_of(worst[0]) == "true: a | c\npredicted: a | b");
         CHECK(evaluated(task, {floats({2, 3}, {-1, -1, -1, -1, -1, -1})}, batch).second == std::vector<double>{0});
         CHECK(contains(error_of([&] { evaluated(task, {floats({2, 3}, {1, 1, 1, 1, 1, 1})}, {}); }), "targets"));
     }
@@ -132,6 +171,15 @@ TEST_SUITE("models") {
         CHECK(metrics[1] == Approx(0.5));
         const double right = std::log1p(3 * std::exp(-9.0));
         CHECK(loss == Approx((4 * right + 2 * 9) / 4));
+        batch.size = 1;
+        const data::ImageSet set{1, 2, 2, 1, std::vector<uint8_t>{1, 2, 3, 4}};
+        const Json::Array worst = worst_of(task.samples[0], {set, {}, batch, {&scores, 1}});
+        REQUIRE(worst.size() == 1);
+        CHECK(caption_of(worst[0]) == "mean IoU 27.8\u00a0%");
+        // Black, red, red and green of PASCAL VOC
+        CHECK(worst[0].at("pictures").as_array() ==
+              Json::Array{png(2, 2, 1, {1, 2, 3, 4}), png(2, 2, 3, {0, 0, 0, 0, 0, 0, 128, 0, 0, 128, 0, 0}),
+                          png(2, 2, 3, {0, 0, 0, 128, 0, 0, 128, 0, 0, 0, 128, 0})});
         CHECK(contains(error_of([&] { evaluated(task, {floats({1, 2, 2, 1}, {0, 0, 0, 0})}, batch); }),
                        "pixels and 4 classes"));
     }
@@ -140,9 +188,82 @@ TEST_SUITE("models") {
         const Task task = reconstruction();
         data::Batch batch;
         batch.x = floats({1, 1, 2, 1}, {1, 2});
-        const auto [loss, metrics] = evaluated(task, {floats({1, 1, 2, 1}, {1, 4})}, batch);
+        const Tensor output = floats({1, 1, 2, 1}, {1, 4});
+        const auto [loss, metrics] = evaluated(task, {output}, batch);
         CHECK(loss == Approx(2));
         CHECK(metrics[0] == Approx(std::sqrt(2.0)));
+        // A pixel of 1 has the byte 255 * (1 * 0.2 + 0.1), and one of 4 would be above 255 * 0.9.
+        batch.size = 1;
+        const data::ImageSet set{1, 1, 2, 1, std::vector<uint8_t>{77, 128}};
+        const data::Normalise normalise{{0.1f}, {0.2f}};
+        const Json::Array worst = worst_of(task.samples[0], {set, normalise, batch, {&output, 1}});
+        CHECK(caption_of(worst[0]) == "rmse 1.414");
+        CHECK(worst[0].at("pictures").as_array() == Json::Array{png(2, 1, 1, {77, 128}), png(2, 1, 1, {77, 230})});
+    }
+
+    TEST_CASE("samples: shows those with the largest errors of all ranks") {
+        constexpr int64_t kCount = 90;
+        const data::ImageSet set{kCount, 1, 1, 1, std::vector<uint8_t>(kCount)};
+        const auto error = [&](int64_t i) {
+            if (i == 50) return std::nan("");
+            if (i == 40) return double(INFINITY);
+            return double(i / 8); // several are equal
+        };
+        const Samples samples{"errors", [&](const TestBatch& test, int64_t i, WorstSamples& worst) {
+                                  const int64_t index = test.batch.first + i;
+                                  if (index % 3 != 0)
+                                      worst.offer(test, i, error(index), [&]() -> WorstSamples::Shown {
+                                          return {cat(index), {test.image(i)}};
+                                      });
+                              }};
+        std::vector<int64_t> order;
+        for (int64_t i = 0; i < kCount; ++i)
+            if (i % 3 != 0 && i != 50) order.push_back(i);
+        std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+            return error(a) > error(b);
+        });
+        order.insert(order.begin() + 1, 50); // NaN and infinity count alike
+        for (const int ranks : {1, 2, 7})
+            par::run_threads(ranks, [&](par::Link& link) {
+                par::Group group(link);
+                WorstSamples worst(samples);
+                for (int64_t first = 0; first < kCount; first += 45) {
+                    const data::Range part = data::part_range(45, ranks, link.rank());
+                    data::Batch batch;
+                    batch.first = first + part.begin, batch.size = part.size();
+                    worst.add({set, {}, batch, {}});
+                }
+                const Json shown = worst.gather(group, set);
+                const Json::Array& all = shown.at("samples").as_array();
+                REQUIRE(all.size() == WorstSamples::kMost);
+                for (size_t i = 0; i < all.size(); ++i) CHECK(caption_of(all[i]) == cat(order[i]));
+            });
+    }
+
+    TEST_CASE("samples: pictures show the window of an image, its first channels, and are scaled down") {
+        data::ImageSet set{1, 4, 4, 5, std::vector<uint8_t>(80)};
+        std::vector<uint8_t> pixels(80);
+        for (size_t i = 0; i < 80; ++i) pixels[i] = uint8_t(i);
+        set.pixels = pixels, set.window = {2, 1};
+        const TestBatch test{set, {}, data::Batch(), {}};
+        const data::Image image = test.image(0);
+        CHECK((image.width == 1 && image.height == 2 && image.channels == 3));
+        CHECK(image.pixels == std::vector<uint8_t>{30, 31, 32, 50, 51, 52}); // pixels (1, 2) and (2, 2)
+
+        const data::ImageSet large{1, 3, 300, 1, std::vector<uint8_t>(900, 7)};
+        data::Batch batch;
+        batch.size = 1;
+        const Samples samples{"", [](const TestBatch& t, int64_t i, WorstSamples& worst) {
+                                  worst.offer(t, i, 1, [&]() -> WorstSamples::Shown { return {"", {t.image(i)}}; });
+                              }};
+        CHECK(worst_of(samples, {large, {}, batch, {}})[0].at("pictures").as_array()[0] ==
+              png(128, 1, 1, std::vector<uint8_t>(128, 7)));
+    }
+
+    TEST_CASE("samples: encodes bytes as base64 (RFC 4648)") {
+        for (const auto& [text, coded] :
+             {std::pair("f", "Zg=="), {"fo", "Zm8="}, {"foo", "Zm9v"}, {"foob", "Zm9vYg=="}, {"", ""}})
+            CHECK(base64(std::vector<uint8_t>(text, text + std::string_view(text).size())) == coded);
     }
 
     TEST_CASE("task: two tasks together have a weighted loss, and the metrics of both") {

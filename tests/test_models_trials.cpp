@@ -328,7 +328,8 @@ TEST_SUITE("models") {
         RunFolder run = RunFolder::create(folder / "trials", "train", "1");
         Report own(run, Json::object().set("options", Json::object().set("lr", 1.5)));
         own.set("tested", "validation");
-        own.set("confusion", report_confusion(set, std::vector<Prediction>{{1, 1}, {1, 1}}));
+        own.set("confusion", report_confusion(set, std::vector<double>{1, 1}));
+        own.set("samples", Json::array());
         own.write("running");
         const Json step =
             Json::object().set("step", 1).set("epoch", 1).set("loss", 2.5).set("accuracy", 0.5).set("lr", 0.1);
@@ -351,7 +352,7 @@ TEST_SUITE("models") {
         CHECK(runs[0].at("config").at("options").at("lr").as_double() == 1.5); // the value that the program read
         CHECK(runs[0].at("metrics").as_array() == Json::Array{step});
         CHECK(runs[0].at("confusion").at("counts").dump() == "[[0, 1], [0, 1]]");
-        CHECK(runs[0].at("confusion").at("mistakes").as_array().empty());
+        CHECK(runs[0].find("samples") == nullptr); // pictures would make the page large
         CHECK(runs[1].at("state").as_string() == "queued");
         CHECK(runs[1].find("note") == nullptr);
         CHECK(runs[1].at("config").at("options").at("lr").as_int() == 2);

@@ -18,13 +18,13 @@ std::string right_aligned(const std::string& text, size_t width) {
 
 } // namespace
 
-Confusion::Confusion(const data::ImageSet& set, std::span<const Prediction> predictions) : Confusion(set.classes) {
-    RG_CHECK(int64_t(predictions.size()) == set.count, "confusion: expected a prediction for each of ", set.count,
-             " images, got ", predictions.size());
-    for (size_t i = 0; i < predictions.size(); ++i) {
-        RG_CHECK(size_t(predictions[i].label) < classes_.size(), "confusion: expected a label below ", classes_.size(),
-                 ", got ", predictions[i].label, " (image ", i, ")");
-        add(set.labels[i], size_t(predictions[i].label));
+Confusion::Confusion(const data::ImageSet& set, std::span<const double> predicted) : Confusion(set.classes) {
+    RG_CHECK(int64_t(predicted.size()) == set.count, "confusion: expected a prediction for each of ", set.count,
+             " images, got ", predicted.size());
+    for (size_t i = 0; i < predicted.size(); ++i) {
+        RG_CHECK(predicted[i] >= 0 && predicted[i] < double(classes_.size()), "confusion: expected a label below ",
+                 classes_.size(), ", got ", predicted[i], " (image ", i, ")");
+        add(set.labels[i], size_t(predicted[i]));
     }
 }
 

@@ -10,20 +10,13 @@
 
 namespace rg {
 
-/// The class that a classifier assigns to an image.
-struct Prediction {
-    int32_t label; // class with the highest score
-    float score;   // its probability, by the softmax of the scores
-};
-
 /// The rows of the matrix are true classes, its columns are predicted classes. Keeps a reference to the class names,
 /// which must outlive this.
 class Confusion {
 public:
     explicit Confusion(const std::vector<std::string>& classes) : classes_(classes), sums_(classes.size()) {}
-    /// Counts the predictions for all images of a set. Throws Error unless there is one for each image, with the label
-    /// of a class.
-    Confusion(const data::ImageSet& set, std::span<const Prediction> predictions);
+    /// Counts the predicted classes of all images of a set. Throws Error unless there is one for each image.
+    Confusion(const data::ImageSet& set, std::span<const double> predicted);
     void add(int32_t truth, size_t predicted);
     bool empty() const { return total_ == 0; }
     double accuracy() const { return double(correct_) / double(total_); }

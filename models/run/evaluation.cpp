@@ -26,6 +26,7 @@ Evaluation::Evaluation(par::Group& group, const Machine& machine, const data::Im
               machine.options().accelerate),
       group_(group),
       set_(set),
+      normalise_(normalise),
       task_(task),
       feed_(set,
             {.batch_size = kBatch * machine.workers().count,
@@ -41,6 +42,7 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
     host.device = nullptr;
     Score score;
     for (const Detail& detail : task_.details) score.details.emplace_back(size_t(set_.count * detail.numbers));
+    std::vector<WorstSamples> worst(task_.samples.begin(), task_.samples.end());
     std::vector<double> sums(1 + size_t(task_.sums())); // loss, and the sums of the metrics
     for (feed_.loader.start(1); feed_.loader.has_next();) {
         if (pulse) pulse();
@@ -69,10 +71,12 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
                 outputs, batch,
                 std::span(score.details[d]).subspan(size_t(batch.first) * numbers, size_t(batch.size) * numbers));
         }
+        for (WorstSamples& samples : worst) samples.add({set_, normalise_, batch, outputs});
     }
     group_.allreduce_sum(std::span<double>(sums), "evaluation");
     // Each rank has set the numbers of its own images, and left those of the others at 0.
     for (std::vector<double>& detail : score.details) group_.allreduce_sum(std::span<double>(detail), "evaluation");
+    for (const WorstSamples& samples : worst) score.samples.push(samples.gather(group_, set_));
     score.loss = sums[0] / double(set_.count);
     score.metrics = task_.values(std::span(sums).subspan(1), double(set_.count));
     return score;
@@ -82,7 +86,7 @@ Json Evaluation::report(const Score& score) const {
     Json members = Json::object();
     for (size_t d = 0; d < task_.details.size(); ++d)
         members.set(task_.details[d].member, task_.details[d].report(set_, score.details[d]));
-    return members;
+    return members.set("samples", score.samples);
 }
 
 void Evaluation::plan() {

@@ -39,6 +39,7 @@ public:
 private:
     par::Group& group_;
     const data::ImageSet& set_;
+    const data::Normalise normalise_;
     const Task& task_;
     ImageFeed feed_;
 };

@@ -45,18 +45,6 @@ std::string command_line() {
     return printable(line);
 }
 
-std::string base64(std::span<const uint8_t> bytes) {
-    constexpr std::string_view digits = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-    std::string out;
-    for (size_t i = 0; i < bytes.size(); i += 3) {
-        const size_t n = std::min<size_t>(3, bytes.size() - i);
-        uint32_t group = 0;
-        for (size_t k = 0; k < 3; ++k) group = group << 8 | (k < n ? bytes[i + k] : 0u);
-        for (size_t k = 0; k < 4; ++k) out += k <= n ? digits[group >> (18 - 6 * k) & 63] : '=';
-    }
-    return out;
-}
-
 } // namespace
 
 std::string report_page(std::string_view data) {
@@ -189,49 +177,27 @@ Json report_network(const Parameters& parameters, const Plan* plan) {
     return network;
 }
 
-Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t max_mistakes) {
-    const Confusion confusion(set, predictions);
-    std::vector<size_t> wrong;
-    for (size_t i = 0; i < predictions.size(); ++i)
-        if (set.labels[i] != predictions[i].label) wrong.push_back(i);
-    // A NaN would break the sort, since it cannot be compared. It counts as -1, so it comes last.
-    const auto score = [&](size_t i) { return std::isnan(predictions[i].score) ? -1.0f : predictions[i].score; };
-    std::stable_sort(wrong.begin(), wrong.end(), [&](size_t a, size_t b) { return score(a) > score(b); });
-    wrong.resize(std::min(wrong.size(), max_mistakes));
-
+Json report_confusion(const data::ImageSet& set, std::span<const double> predicted) {
+    const Confusion confusion(set, predicted);
     const std::vector<size_t> shown = confusion.shown();
     Json classes = Json::array(), counts = Json::array();
-    Json images = Json::array(), predicted = Json::array();
+    Json images = Json::array(), seen = Json::array();
     for (const size_t i : shown) {
         Json row = Json::array();
         for (const size_t j : shown) row.push(confusion.count(i, j));
         classes.push(set.classes[i]);
         counts.push(std::move(row));
         images.push(confusion.images_of(i));
-        predicted.push(confusion.predicted_as(i));
-    }
-    Json mistakes = Json::array();
-    for (const size_t i : wrong) {
-        Json mistake = Json::object()
-                           .set("image", int64_t(i))
-                           .set("truth", set.classes[size_t(set.labels[i])])
-                           .set("seen", set.classes[size_t(predictions[i].label)])
-                           .set("score", rounded(double(predictions[i].score)))
-                           .set("pixels", base64(set.image(int64_t(i))));
-        if (!set.names.empty()) mistake.set("file", set.names[i]);
-        mistakes.push(std::move(mistake));
+        seen.push(confusion.predicted_as(i));
     }
     Json json = Json::object().set("classes", std::move(classes)).set("counts", std::move(counts));
     if (!confusion.shows_all())
         json.set("images", std::move(images))
-            .set("seen", std::move(predicted))
+            .set("seen", std::move(seen))
             .set("right", confusion.correct())
             .set("total", confusion.total())
             .set("left_out", int64_t(set.classes.size() - shown.size()));
-    return json.set("height", set.height)
-        .set("width", set.width)
-        .set("channels", set.channels)
-        .set("mistakes", std::move(mistakes));
+    return json;
 }
 
 } // namespace rg

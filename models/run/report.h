@@ -17,13 +17,16 @@
 //     bars              {"title", "unit", "groups": [{"name", "bars": [[label, value], ...], "note"}, ...]}
 //     network, ranks, confusion   see report_network(), PhaseClock::gather(), report_confusion()
 //     predicted         of a regression: [{"name", "unit", "points": [[true value, predicted value], ...]}, ...]
-//     best_on_test      {"confusion", "predicted"}, of the best model on the test set, if "tested" is a validation set
+//     samples           the test samples with the largest errors: [{"title", "legend": [[class, red, green, blue],
+//                       ...], "samples": [{"name", "caption", "pictures": [base64 of a PNG, ...]}, ...]}, ...]
+//     best_on_test      {"confusion", "predicted", "samples"}, of the best model on the test set, if "tested" is a
+//                       validation set
 //
 // If there are several runs, the page overlays their curves and compares them in a sortable table. It has a column for
 // every option in "config" that differs, except the names of the runs and their folder. For the trials of a sweep, a
 // member "sweep" stands beside "runs". It has "name", "state", "summary", "begun", "written", "build", "command", and
 // "rank_by" (MetricName::json() of the metric that ranks the trials), and if known "best" (the name of a trial) and
-// "confusion" (of the best trial on the test set).
+// "confusion", "predicted" and "samples" (of the best trial on the test set).
 #pragma once
 
 #include "ringgrad/core/parameters.h"
@@ -104,12 +107,9 @@ Json read_report(const std::string& path);
 /// reuse of memory.
 Json report_network(const Parameters& parameters, const Plan* plan = nullptr);
 
-/// Returns {"classes", "counts": a row per true class, "height", "width", "channels", "mistakes": [{"image", "truth",
-/// "seen" (the predicted class), "score", "pixels": base64, "file" (if the set has names)}, ...]}. The pixels are
-/// those of the whole image, beyond the window too. The mistakes are those with the highest scores, at most
-/// `max_mistakes`, in descending order. If not all classes are shown (see Confusion), it also has "images" and "seen"
-/// (the number of images of each shown class, and of predictions as this class), "right" (all correct predictions),
-/// "total" (all images), and "left_out" (the number of classes that are not shown).
-Json report_confusion(const data::ImageSet& set, std::span<const Prediction> predictions, size_t max_mistakes = 24);
+/// Returns {"classes", "counts": a row per true class}. If not all classes are shown (see Confusion), it also has
+/// "images" and "seen" (the number of images of each shown class, and of predictions as this class), "right" (all
+/// correct predictions), "total" (all images), and "left_out" (the number of classes that are not shown).
+Json report_confusion(const data::ImageSet& set, std::span<const double> predicted);
 
 } // namespace rg

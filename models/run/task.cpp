@@ -32,31 +32,53 @@ const Tensor& targets_of(const data::Batch& batch) {
 /// Returns the index of the greatest of `n` values; of equal ones, the first.
 int64_t best_of(const float* values, int64_t n) { return std::max_element(values, values + n) - values; }
 
-/// Returns the sum of the squared differences of two f32 tensors.
-double squared_errors(const Tensor& a, const Tensor& b) {
-    RG_CHECK(a.numel() == b.numel(), "task: expected outputs of ", b.shape().str(), ", got ", a.shape().str());
+struct Prediction {
+    size_t label; // the class with the highest score
+    double score; // its probability, by the softmax
+};
+Prediction prediction(std::span<const float> scores) {
+    const size_t best = size_t(best_of(scores.data(), std::ssize(scores)));
     double sum = 0;
-    for (int64_t i = 0; i < a.numel(); ++i) {
-        const double error = double(a.data<float>()[i]) - double(b.data<float>()[i]);
+    for (const float score : scores) sum += std::exp(double(score - scores[best]));
+    return {best, 1 / sum};
+}
+
+double squared_errors(std::span<const float> a, std::span<const float> b) {
+    double sum = 0;
+    for (size_t i = 0; i < a.size(); ++i) {
+        const double error = double(a[i]) - double(b[i]);
         sum += error * error;
     }
     return sum;
 }
 
-void keep_class_and_score(const Tensor& scores, std::span<double> numbers) {
-    const Tensor probabilities = softmax(scores);
-    const int64_t classes = probabilities.extent(1);
-    for (int64_t i = 0; i < probabilities.extent(0); ++i) {
-        const float* row = probabilities.data<float>() + i * classes;
-        const int64_t best = best_of(row, classes);
-        numbers[size_t(2 * i)] = double(best), numbers[size_t(2 * i + 1)] = double(row[best]);
+/// Returns the values of sample i.
+template <class T = float>
+std::span<const T> sample_of(const Tensor& values, int64_t i) {
+    const int64_t n = values.numel() / values.extent(0);
+    return {values.data<T>() + i * n, size_t(n)};
+}
+std::span<const float> output_of(const TestBatch& test, size_t head, int64_t i) {
+    return sample_of(head_of(test.outputs, head), i);
+}
+std::span<const float> targets_of(const TestBatch& test, int64_t i) { return sample_of(targets_of(test.batch), i); }
+
+/// Adds the numbers of pixels of each class to `sums`: those that are right, predicted ones and true ones.
+void count_pixels(std::span<const float> scores, std::span<const int32_t> labels, std::span<double> sums) {
+    const int64_t classes = std::ssize(sums) / 3;
+    for (size_t i = 0; i < labels.size(); ++i) {
+        const int64_t seen = best_of(scores.data() + int64_t(i) * classes, classes), is = labels[i];
+        RG_CHECK(is >= 0 && is < classes, "segmentation: expected labels of 0 to ", classes - 1, ", got ", is);
+        sums[size_t(3 * seen)] += seen == is, ++sums[size_t(3 * seen + 1)], ++sums[size_t(3 * is + 2)];
     }
 }
 
-std::vector<Prediction> predictions_of(std::span<const double> numbers) {
-    std::vector<Prediction> predictions;
-    for (size_t i = 0; i < numbers.size(); i += 2) predictions.push_back({int32_t(numbers[i]), float(numbers[i + 1])});
-    return predictions;
+/// Returns the mean intersection / union of the classes that occur.
+double mean_iou(std::span<const double> sums) {
+    double total = 0, occurring = 0;
+    for (size_t i = 0; i < sums.size(); i += 3)
+        if (const double all = sums[i + 1] + sums[i + 2] - sums[i]; all > 0) total += sums[i] / all, ++occurring;
+    return total / occurring;
 }
 
 } // namespace
@@ -80,11 +102,11 @@ Task Task::with(const Task& other, double weight) const {
     both.loss = [one = loss, two = other.loss, weight](Outputs outputs, const data::Batch& batch, Mode mode) {
         return rg::add(one(outputs, batch, mode), scale(two(outputs, batch, mode), float(weight)));
     };
-    both.metrics.insert(both.metrics.end(), other.metrics.begin(), other.metrics.end());
     for (const Detail& detail : other.details)
         if (std::none_of(details.begin(), details.end(), [&](const Detail& d) { return d.member == detail.member; }))
             both.details.push_back(detail);
     const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    append(both.metrics, other.metrics), append(both.samples, other.samples);
     append(both.outputs.kinds, other.outputs.kinds), append(both.outputs.targets, other.outputs.targets);
     both.needs_images |= other.needs_images;
     both.mixes &= other.mixes, both.weighs |= other.weighs;
@@ -145,16 +167,28 @@ Task classification(double smoothing, size_t head) {
                     return rg::add(loss, cross_entropy(scores, batch.second_labels, spread, {}, batch.second_weights));
                 },
             .metrics = {accuracy},
-            .details = {{"confusion", 2,
+            .details = {{"confusion", 1,
                          [head](Outputs outputs, const data::Batch&, std::span<double> numbers) {
-                             keep_class_and_score(head_of(outputs, head), numbers);
+                             const Tensor& scores = head_of(outputs, head);
+                             for (size_t i = 0; i < numbers.size(); ++i)
+                                 numbers[i] = double(prediction(sample_of(scores, int64_t(i))).label);
                          },
+                         report_confusion,
                          [](const data::ImageSet& set, std::span<const double> numbers) {
-                             return report_confusion(set, predictions_of(numbers));
-                         },
-                         [](const data::ImageSet& set, std::span<const double> numbers) {
-                             const Confusion confusion(set, predictions_of(numbers));
+                             const Confusion confusion(set, numbers);
                              return Detail::Table{confusion.text(size_t(set.count)), confusion.csv()};
+                         }}},
+            .samples = {{"mistakes with the highest scores",
+                         [head](const TestBatch& test, int64_t i, WorstSamples& worst) {
+                             const std::vector<std::string>& classes = test.set.classes;
+                             const size_t truth = size_t(test.batch.labels.data<int32_t>()[i]);
+                             const Prediction found = prediction(output_of(test, head, i));
+                             if (found.label != truth)
+                                 worst.offer(test, i, found.score, [&]() -> WorstSamples::Shown {
+                                     return {cat(classes[truth], ", predicted ", classes[found.label],
+                                                 formatted(", %.1f\u00a0%%", 100 * found.score)),
+                                             {test.image(i)}};
+                                 });
                          }}},
             .outputs = {.kinds = {"classes"}},
             .mixes = true,
@@ -202,6 +236,17 @@ Task regression(const std::vector<Target>& targets, size_t head) {
         return report_predicted(targets, set, predicted);
     };
     task.details.push_back({"predicted", std::ssize(targets), keep, report});
+    const auto offer = [head, targets](const TestBatch& test, int64_t i, WorstSamples& worst) {
+        const std::span<const float> values = output_of(test, head, i), truth = targets_of(test, i);
+        worst.offer(test, i, squared_errors(values, truth), [&] {
+            WorstSamples::Shown shown{"", {test.image(i)}};
+            for (size_t t = 0; t < targets.size(); ++t)
+                shown.caption += formatted("%s%s %.4g, predicted %.4g", t > 0 ? "\n" : "", targets[t].name.c_str(),
+                                           double(truth[t]), double(values[t]));
+            return shown;
+        });
+    };
+    task.samples.push_back({"largest errors", offer});
     return task;
 }
 
@@ -225,36 +270,59 @@ Task multi_label(const std::vector<std::string>& labels, size_t head) {
               .outputs = {.kinds = {"labels"}},
               .mixes = true};
     for (const std::string& label : labels) task.outputs.targets.push_back({label, ""});
+    const auto offer = [head, labels](const TestBatch& test, int64_t i, WorstSamples& worst) {
+        std::string seen, is;
+        double wrong = 0;
+        for (size_t k = 0; k < labels.size(); ++k) {
+            const bool predicted = output_of(test, head, i)[k] > 0, truth = targets_of(test, i)[k] > 0.5f;
+            if (predicted) seen += (seen.empty() ? "" : " | ") + labels[k];
+            if (truth) is += (is.empty() ? "" : " | ") + labels[k];
+            wrong += predicted != truth;
+        }
+        if (wrong > 0)
+            worst.offer(test, i, wrong, [&]() -> WorstSamples::Shown {
+                return {cat("true: ", is, "\npredicted: ", seen), {test.image(i)}};
+            });
+    };
+    task.samples.push_back({"most wrong labels", offer});
     return task;
 }
 
 Task segmentation(int64_t classes, size_t column, size_t head) {
-    Metric iou{{"mean_iou", "mIoU", "%", true}, 3 * classes}; // of each class: intersection, predicted, true pixels
-    iou.add = [=](Outputs outputs, const data::Batch& batch, std::span<double> sums) {
+    Metric iou{{"mean_iou", "mIoU", "%", true}, 3 * classes},
+        pixels{{"pixel_accuracy", "pixel acc", "%", true}, 3 * classes};
+    iou.add = pixels.add = [=](Outputs outputs, const data::Batch& batch, std::span<double> sums) {
         const Tensor &scores = head_of(outputs, head), &labels = column_of(batch, column);
-        RG_CHECK(scores.numel() == labels.numel() * classes, "segmentation: expected scores of ", labels.shape().str(),
-                 " pixels and ", classes, " classes, got ", scores.shape().str());
-        for (int64_t i = 0; i < labels.numel(); ++i) {
-            const int64_t seen = best_of(scores.data<float>() + i * classes, classes);
-            const int64_t is = labels.data<int32_t>()[i];
-            RG_CHECK(is >= 0 && is < classes, "segmentation: expected labels of 0 to ", classes - 1, ", got ", is);
-            sums[size_t(3 * seen)] += seen == is, ++sums[size_t(3 * seen + 1)], ++sums[size_t(3 * is + 2)];
-        }
+        RG_CHECK(scores.numel() == labels.numel() * classes && scores.extent(0) == labels.extent(0),
+                 "segmentation: expected scores of ", labels.shape().str(), " pixels and ", classes, " classes, got ",
+                 scores.shape().str());
+        for (int64_t i = 0; i < labels.extent(0); ++i)
+            count_pixels(sample_of(scores, i), sample_of<int32_t>(labels, i), sums);
     };
-    iou.finish = [](std::span<const double> sums, double) {
-        double total = 0, occurring = 0;
-        for (size_t i = 0; i < sums.size(); i += 3)
-            if (const double all = sums[i + 1] + sums[i + 2] - sums[i]; all > 0) total += sums[i] / all, ++occurring;
-        return total / occurring;
+    iou.finish = [](std::span<const double> sums, double) { return mean_iou(sums); };
+    pixels.finish = [](std::span<const double> sums, double) {
+        double right = 0, all = 0;
+        for (size_t i = 0; i < sums.size(); i += 3) right += sums[i], all += sums[i + 1];
+        return right / all;
     };
-    Metric pixels{{"pixel_accuracy", "pixel acc", "%", true}, 2};
-    pixels.add = [=](Outputs outputs, const data::Batch& batch, std::span<double> sums) {
-        const Tensor &scores = head_of(outputs, head), &labels = column_of(batch, column);
-        for (int64_t i = 0; i < labels.numel(); ++i)
-            sums[0] += best_of(scores.data<float>() + i * classes, classes) == labels.data<int32_t>()[i];
-        sums[1] += double(labels.numel());
+    const auto offer = [=](const TestBatch& test, int64_t i, WorstSamples& worst) {
+        const Tensor& column_values = column_of(test.batch, column);
+        const std::span<const int32_t> labels = sample_of<int32_t>(column_values, i);
+        const std::span<const float> scores = output_of(test, head, i);
+        std::vector<double> sums(size_t(3 * classes));
+        count_pixels(scores, labels, sums);
+        const double mean = mean_iou(sums);
+        worst.offer(test, i, 1 - mean, [&]() -> WorstSamples::Shown {
+            std::vector<int32_t> seen;
+            for (size_t k = 0; k < labels.size(); ++k)
+                seen.push_back(int32_t(best_of(scores.data() + k * size_t(classes), classes)));
+            const data::ImageSize size{column_values.extent(1), column_values.extent(2)};
+            return {formatted("mean IoU %.1f\u00a0%%", 100 * mean),
+                    {test.image(i), picture_of_classes(labels, size), picture_of_classes(seen, size)}};
+        });
     };
-    pixels.finish = [](std::span<const double> sums, double) { return sums[0] / sums[1]; };
+    Samples samples{"lowest mean IoU (image, true classes, predicted classes)", offer};
+    for (int64_t i = 0; i < classes; ++i) samples.classes.push_back(cat("class ", i));
     return {.loss =
                 [=](Outputs outputs, const data::Batch& batch, Mode) {
                     const Tensor& labels = column_of(batch, column);
@@ -262,18 +330,32 @@ Task segmentation(int64_t classes, size_t column, size_t head) {
                                          labels.reshape({labels.numel()}));
                 },
             .metrics = {iou, pixels},
+            .samples = {samples},
             .outputs = {.kinds = {"pixels"}}};
 }
 
 Task reconstruction(size_t head) {
     Metric rmse{{"rmse", "rmse", "", false}, 2};
     rmse.add = [head](Outputs outputs, const data::Batch& batch, std::span<double> sums) {
-        sums[0] += squared_errors(head_of(outputs, head), batch.x), sums[1] += double(batch.x.numel());
+        const Tensor& images = head_of(outputs, head);
+        RG_CHECK(images.numel() == batch.x.numel(), "task: expected outputs of ", batch.x.shape().str(), ", got ",
+                 images.shape().str());
+        for (int64_t i = 0; i < images.extent(0); ++i)
+            sums[0] += squared_errors(sample_of(images, i), sample_of(batch.x, i));
+        sums[1] += double(batch.x.numel());
     };
     rmse.finish = [](std::span<const double> sums, double) { return std::sqrt(sums[0] / sums[1]); };
+    const auto offer = [head](const TestBatch& test, int64_t i, WorstSamples& worst) {
+        const std::span<const float> image = sample_of(test.batch.x, i), output = output_of(test, head, i);
+        const double error = std::sqrt(squared_errors(output, image) / double(image.size()));
+        worst.offer(test, i, error, [&]() -> WorstSamples::Shown {
+            return {formatted("rmse %.3f", error), {test.image(i), test.image(output)}};
+        });
+    };
     return {.loss = [head](Outputs outputs, const data::Batch& batch,
                            Mode) { return mse_loss(head_of(outputs, head), cast(batch.x, DType::f32)); },
             .metrics = {rmse},
+            .samples = {{"largest errors (image, reconstruction)", offer}},
             .outputs = {.kinds = {"reconstruction"}},
             .needs_images = true,
             .mixes = true};

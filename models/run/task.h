@@ -7,19 +7,11 @@
 // batch. Run folder, progress, report, checkpoints, sweeps and --patience work for every task.
 #pragma once
 
-#include "ringgrad/core/json.h"
 #include "ringgrad/core/layers.h"
-#include "ringgrad/data/loader.h"
 #include "ringgrad/models/run/model_file.h"
-
-#include <functional>
-#include <span>
-#include <vector>
+#include "ringgrad/models/run/samples.h"
 
 namespace rg {
-
-/// A network gives one or more tensors [n ...] for a batch of n samples, such as scores [n classes].
-using Outputs = std::span<const Tensor>;
 
 /// How to name and show a metric.
 struct MetricName {
@@ -56,9 +48,10 @@ struct Score {
     double loss = 0;
     std::vector<double> metrics = {};              // of Task::metrics
     std::vector<std::vector<double>> details = {}; // of Task::details, [samples numbers] each
+    Json samples = Json::array();                  // of Task::samples; see report.h
 };
 
-/// A part of the report that shows single samples of the test set.
+/// A part of the report that needs numbers of all samples of the test set.
 struct Detail {
     std::string member; // of the run in report.html; see report.h
     int64_t numbers;    // kept for each sample
@@ -80,13 +73,14 @@ struct Task {
     /// The first metric is the main one: it chooses the best model, and sweeps rank by it.
     std::vector<Metric> metrics = {};
     std::vector<Detail> details = {};
+    std::vector<Samples> samples = {};
     ModelOutputs outputs = {.kinds = {}}; // of the network, for the model's file
     bool needs_images = false;            // metrics read Batch::x, the normalised images
     bool mixes = false;  // takes mixed images: loss and metrics read Batch::second_labels, or no labels
     bool weighs = false; // the loss reads Batch::label_weights
 
     /// Returns this task and another one: the loss is the sum of both, the other one times `weight`. The other's
-    /// metrics and details follow. If both have a detail of the same member, only the first is kept.
+    /// metrics, details and samples follow. If both have a detail of the same member, only the first is kept.
     Task with(const Task& other, double weight = 1) const;
 
     /// Returns the number of sums of all metrics, adds up those of a batch, and returns the values that they give.
@@ -97,7 +91,8 @@ struct Task {
     std::string text(std::span<const double> values) const;
 };
 
-// The functions below make the tasks of the library. `head` is the number of the network's output, from 0.
+// The functions below make the tasks of the library. `head` is the number of the network's output, from 0. The report
+// shows the images with the largest errors.
 
 /// One class per image. The output is scores [n classes]. Cross-entropy with label smoothing in training (Szegedy et
 /// al., 2016); the metric is the accuracy. The report has the confusion matrix and the mistakes. Each sample's loss has
@@ -106,8 +101,8 @@ struct Task {
 Task classification(double smoothing = 0, size_t head = 0);
 
 /// Numbers of each image. The output is [n k], as Batch::targets, for k names. The loss is the mean squared error, the
-/// metrics are the root mean squared errors NAME_rmse. The report shows predicted over true values. The targets of mixed
-/// images are mixed, too.
+/// metrics are the root mean squared errors NAME_rmse. The report shows predicted over true values. The targets of
+/// mixed images are mixed, too.
 Task regression(const std::vector<Target>& targets, size_t head = 0);
 
 /// Several labels of each image, or none. The output is scores [n k], and Batch::targets has 0 or 1 for each label [n
@@ -118,11 +113,12 @@ Task multi_label(const std::vector<std::string>& labels, size_t head = 0);
 /// A class for each pixel. The output is scores [n h w classes], and column `column` of the batch has labels i32
 /// [n h w]. The loss is the cross-entropy over all pixels. The metrics are the mean over the classes of intersection /
 /// union (Everingham et al., "The PASCAL VOC challenge", 2010) over the whole set, without classes that occur neither
-/// in labels nor in predictions, and the accuracy of the pixels.
+/// in labels nor in predictions, and the accuracy of the pixels. The report shows the images with the lowest mean of
+/// their own, with the true and the predicted classes of their pixels.
 Task segmentation(int64_t classes, size_t column = 0, size_t head = 0);
 
 /// The image itself, normalised: the output has its shape, [n h w c]. The loss is the mean squared error, the metric is
-/// its root.
+/// its root. The report shows images beside their reconstructions.
 Task reconstruction(size_t head = 0);
 
 } // namespace rg

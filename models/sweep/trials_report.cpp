@@ -1,5 +1,5 @@
-// See trials_report.h. In the sweep's report, a trial has at most 400 points, and no images of mistakes. So the page of
-// 100 trials has only some megabytes. Trials are kept in memory as text, since Json values would need many times more.
+// See trials_report.h. In the sweep's report, a trial has at most 400 points, and no samples. So the page of 100 trials
+// has only some megabytes. Trials are kept in memory as text, since Json values would need many times more.
 #include "ringgrad/models/sweep/trials_report.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -37,10 +37,8 @@ void TrialsReport::read(const TrialRow& row) {
         const Json page = read_report(cat(folder_, "/", row.folder, "/report.html"));
         const Json& run = page.at("runs").as_array().at(0);
         for (const char* name : {"config", "summary", "tested", "begun", "written", "epochs", "steps_per_epoch", "bars",
-                                 "network", "ranks"})
+                                 "network", "ranks", "confusion"})
             if (const Json* value = run.find(name)) trial.set(name, *value);
-        if (const Json* confusion = run.find("confusion"))
-            trial.set("confusion", Json(*confusion).set("mistakes", Json::array()));
         metrics.add_file(cat(folder_, "/", row.folder, "/metrics.jsonl"));
     } catch (const std::exception&) {
         // The trial has not started, or its files are on a disk that this machine cannot read. This must not end a

@@ -367,8 +367,8 @@ class Folder(job.JobTest):
         (self.folder / "void.safetensors").write_bytes(content)
         return ["--init", "void.safetensors", "--lr", "1e-9"]
 
-    def images_of(self, confusion):
-        return sorted(mistake["pixels"] for mistake in confusion["mistakes"])
+    def images_of(self, result):
+        return sorted(mistake["pictures"][0] for mistake in result["samples"][0]["samples"])
 
     def test_seed_selects_test_images(self):
         options = ["--data", "images", *job.TINY, "--batch-size", "4", "--epochs", "1", *self.void_model()]
@@ -377,7 +377,7 @@ class Folder(job.JobTest):
             for seed in range(2):
                 for ranks in job.rank_counts(1, 2):
                     run = self.train(ranks, f"{name}-{seed}-{ranks}", *options, *part, "--seed", str(seed))
-                    images = self.images_of(job.report(run)["runs"][0]["confusion"])
+                    images = self.images_of(job.report(run)["runs"][0])
                     self.assertEqual(len(images), 4)
                     self.assertEqual(parts.setdefault(seed, images), images)
             self.assertGreater(len(set(map(tuple, parts.values()))), 1, name)
@@ -387,7 +387,7 @@ class Folder(job.JobTest):
         for seed in range(2):
             run = self.runs / f"sweep-{seed}"
             self.succeed(program("sweep_cifar", "--run-name", run.name, *options, "--grid", f"seed={seed}"))
-            self.assertEqual(self.images_of(job.report(run)["sweep"]["confusion"]), of_seed[seed])
+            self.assertEqual(self.images_of(job.report(run)["sweep"]), of_seed[seed])
 
     def test_test_data_and_size(self):
         options = [*job.TINY, "--batch-size", "4", "--steps", "6", "--seed", "3"]

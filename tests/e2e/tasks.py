@@ -74,6 +74,11 @@ class Tasks(job.JobTest):
         self.assertIn(f"test_{metrics[0]}", best)
         return run
 
+    def shown(self, run):
+        """Returns the classes in the legend of the samples in a report, and the number of pictures of each sample."""
+        samples = job.report(run)["runs"][0]["samples"][0]
+        return [key[0] for key in samples["legend"]], [len(sample["pictures"]) for sample in samples["samples"]]
+
     def test_best_on_test_set(self):
         options = [*job.TINY, "--epochs", "3", "--validation", "0.2", "--seed", "1"]
         run = self.runs / "whole"
@@ -85,7 +90,7 @@ class Tasks(job.JobTest):
         self.assertIn(f"test set, with the best model: loss {line['test_loss']:.4f}", out)
         predicted = self.succeed([str(job.BUILD / "predict"), "runs/whole/model-best.safetensors", "--quiet"])
         self.assertRegex(predicted, rf"accuracy:? .*{100 * line['test_accuracy']:.1f}")
-        self.assertIn("confusion", job.report(run)["runs"][0]["best_on_test"])
+        self.assertEqual(set(job.report(run)["runs"][0]["best_on_test"]), {"confusion", "samples"})
         # A resumed training tests again at its end, and replaces the line.
         self.succeed(job.train(1, *options, "--run-name", "parts", "--steps", "20"))
         self.succeed(job.train(1, "--run-name", "parts", "--resume", "--steps", "48"))
@@ -108,6 +113,7 @@ class Tasks(job.JobTest):
         self.write_images()
         run = self.check("unet", ["--data", "photos", "--masks", "masks"], ["mean_iou", "pixel_accuracy"], True)
         self.assertGreater(job.epoch_lines(run)[-1]["test_mean_iou"], 0.3)
+        self.assertEqual(self.shown(run), (["class 0", "class 1", "class 2"], 12 * [3]))  # image, true and predicted classes
         self.succeed(program(1, "unet", "export", run, "net.onnx"))
         self.assertGreater((self.folder / "net.onnx").stat().st_size, 10_000)
         self.refuse(program(1, "unet", "predict", run, "photos"), "pixels", "export")
@@ -121,6 +127,7 @@ class Tasks(job.JobTest):
     def test_autoencoder(self):
         self.write_images()
         run = self.check("autoencoder", ["--data", "photos"], ["rmse"], False)
+        self.assertEqual(self.shown(run), ([], 12 * [2]))
         self.succeed(program(1, "autoencoder", "export", run, "net.onnx"))
 
     def test_numbers(self):
@@ -129,6 +136,7 @@ class Tasks(job.JobTest):
         run = self.check("from_csv", ["--data", "photos"], ["x_rmse", "y_rmse"], False)
         plots = job.report(run)["runs"][0]["predicted"]  # of the 12 test images
         self.assertEqual([(plot["name"], len(plot["points"])) for plot in plots], [("x", 12), ("y", 12)])
+        self.assertEqual(self.shown(run), ([], 12 * [1]))
         self.succeed(program(1, "from_csv", "export", run, "net.onnx"))
         result = self.run_command(program(1, "from_csv", "predict", run, "photos", "--json"))
         image = json.loads(result.out.splitlines()[0])

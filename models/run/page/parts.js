@@ -41,9 +41,9 @@ function tiles(run) {
   ].map(([name, value]) => make('div', {class: 'tile'}, make('b', {}, value), make('span', {}, name)));
 }
 
-function confusionPart(title, {classes, counts, mistakes,
+function confusionPart(title, {classes, counts,
   images = counts.map(sum), seen = classes.map((_, j) => sum(counts.map(row => row[j]))), total = sum(seen),
-  right = sum(counts.map((row, i) => row[i])), left_out, ...image}) {
+  right = sum(counts.map((row, i) => row[i])), left_out}) {
   // Right predictions are blue, wrong ones orange. Wrong ones are few, so their shade grows with the square root of
   // their share.
   const heat = (share, correct) => share > 0 ? `background: rgb(var(--${correct ? 'right' : 'wrong'}) / ` +
@@ -67,25 +67,20 @@ function confusionPart(title, {classes, counts, mistakes,
     summary('false', seen.map((n, j) => shareCell(1 - counts[j][j] / n, false)), make('td', {class: 'sum'}))];
   const pairs = counts.flatMap((row, i) => row.map((n, j) => [n, i, j])).filter(([n, i, j]) => n && i !== j)
     .sort((a, b) => b[0] - a[0]).slice(0, 8).map(([n, i, j]) => `${classes[i]} as ${classes[j]} ${n}`);
-  return [part(`${title}: ${count(right)} of ${count(total)} correct`, scroll('confusion matrix',
+  return part(`${title}: ${count(right)} of ${count(total)} correct`, scroll('confusion matrix',
     make('table', {class: 'confusion'}, make('thead', {}, head), make('tbody', {}, rows), make('tfoot', {}, foot))),
     left_out ? make('p', {class: 'dim'}, `The ${classes.length} classes with the most mistakes and the most images; ` +
       `the table omits the ${count(left_out)} others.`) : null,
-    pairs.length ? make('p', {class: 'dim'}, 'Most confused: ' + pairs.join(', ')) : null),
-  mistakes.length ? part('Mistakes with the highest scores', make('div', {class: 'images'},
-    mistakes.map(m => mistakeFigure(m, image)))) : null];
+    pairs.length ? make('p', {class: 'dim'}, 'Most confused: ' + pairs.join(', ')) : null);
 }
-function mistakeFigure(mistake, {height, width, channels}) {
-  const caption = `${mistake.truth}, predicted ${mistake.seen}, ${percent(mistake.score)}`;
-  const canvas = make('canvas', {width, height, role: 'img', 'aria-label': caption});
-  const bytes = Uint8Array.from(atob(mistake.pixels), c => c.charCodeAt(0)), context = canvas.getContext('2d');
-  const image = context.createImageData(width, height);
-  for (let i = 0; i < width * height; i++)
-    for (let c = 0; c < 4; c++)
-      image.data[4 * i + c] = c === 3 ? 255 : bytes[i * channels + Math.min(c, channels - 1)];
-  context.putImageData(image, 0, 0);
-  return make('figure', {title: mistake.file ?? `image ${mistake.image}`}, canvas, make('figcaption', {}, caption),
-    make('figcaption', {class: 'file'}, mistake.file ?? ''));
+
+function samplesPart(title, {legend, samples}) {
+  const keys = legend.map(([name, ...rgb]) =>
+    make('span', {class: 'key'}, make('span', {class: 'swatch', style: `--color: rgb(${rgb.map(Number)})`}), name));
+  return samples.length ? part(title, make('p', {}, keys), make('div', {class: 'images'},
+    samples.map(({name, caption, pictures}) => make('figure', {style: `--n: ${pictures.length}`},
+      make('div', {}, pictures.map(png => make('img', {src: 'data:image/png;base64,' + png, alt: caption}))),
+      make('figcaption', {}, `${caption}\n${name}`))))) : null;
 }
 
 function predictedPart(title, list) {
@@ -164,6 +159,12 @@ function settingsPart({options = {}, ...rest}) {
     [name, typeof value === 'string' ? value : JSON.stringify(value)]), 'text')));
 }
 
+/** Returns functions that make the parts of a test. */
+const results = (title, of) => [
+  () => of?.confusion && confusionPart(title, of.confusion),
+  () => of?.predicted && predictedPart(title + ': predicted and true values', of.predicted),
+  () => of?.samples?.map(one => samplesPart(`${title}: ${one.title}`, one))];
+
 /** Returns all parts of a run. For trials, the result of the whole sweep comes first. */
 function partsOf(run, sweep) {
   const makeSafely = makePart => {
@@ -174,14 +175,10 @@ function partsOf(run, sweep) {
     }
   };
   return [
-    () => sweep?.confusion && confusionPart(`Best: trial ${sweep.best}, on the test set`, sweep.confusion),
+    ...results(`Best: trial ${sweep?.best}, on the test set`, sweep),
     () => run?.bars && barsPart(run.bars),
-    () => run?.best_on_test?.confusion && confusionPart('Best model, on the test set', run.best_on_test.confusion),
-    () => run?.confusion && confusionPart(`${sweep ? label(run) + ', c' : 'C'}onfusion on the ${testSetName(run)} set`,
-      run.confusion),
-    () => run?.best_on_test?.predicted && predictedPart('Best model, on the test set: predicted and true values',
-      run.best_on_test.predicted),
-    () => run?.predicted && predictedPart(`Predicted and true values on the ${testSetName(run)} set`, run.predicted),
+    ...results('Best model, on the test set', run?.best_on_test),
+    ...results(`${sweep && run ? label(run) + ', on the ' : 'On the '}${testSetName(run ?? {})} set`, run),
     () => run?.ranks && ranksPart(run.ranks),
     () => run?.network && networkPart(run.network),
     () => run?.epochs.length && epochsPart(run, testSetName(run), label(run)),

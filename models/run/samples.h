@@ -1,0 +1,71 @@
+// The samples of the test set with the largest errors, which the report shows as pictures.
+#pragma once
+
+#include "ringgrad/core/json.h"
+#include "ringgrad/data/loader.h"
+#include "ringgrad/data/png.h"
+#include "ringgrad/par/group.h"
+
+#include <functional>
+#include <map>
+
+namespace rg {
+
+/// A network gives one or more tensors [n ...] for a batch of n samples, such as scores [n classes].
+using Outputs = std::span<const Tensor>;
+
+/// A batch of a test, in host memory.
+struct TestBatch {
+    const data::ImageSet& set;
+    const data::Normalise& normalise;
+    const data::Batch& batch; // sample i is image batch.first + i of the set
+    Outputs outputs;
+
+    /// Return a picture of sample i, and of normalised values of the same size, such as a reconstruction of it. A
+    /// picture has the first three channels, or the first one if there are fewer.
+    data::Image image(int64_t i) const;
+    data::Image image(std::span<const float> values) const;
+};
+/// Returns a picture of the class of each pixel, in the colours of PASCAL VOC.
+data::Image picture_of_classes(std::span<const int32_t> classes, data::ImageSize size);
+
+class WorstSamples;
+
+/// Says which samples the report shows, and how.
+struct Samples {
+    std::string title; // such as "largest errors"
+    /// Calls WorstSamples::offer() for sample i, unless it shall not be shown.
+    std::function<void(const TestBatch& test, int64_t i, WorstSamples& worst)> offer;
+    std::vector<std::string> classes = {}; // names, for a legend of the colours in picture_of_classes()
+};
+
+/// The samples of a test with the largest errors.
+class WorstSamples {
+public:
+    static constexpr size_t kMost = 24;      // samples
+    static constexpr int64_t kMaxSide = 128; // of a picture; larger ones are scaled down
+
+    /// `samples` must outlive this.
+    explicit WorstSamples(const Samples& samples) : samples_(samples) {}
+    void add(const TestBatch& test) {
+        for (int64_t i = 0; i < test.batch.size; ++i) samples_.offer(test, i, *this);
+    }
+    struct Shown {
+        std::string caption;
+        std::vector<data::Image> pictures; // grey or RGB, shown side by side
+    };
+    /// Keeps sample i of the batch if its error is among the largest so far. Only then calls `show`.
+    void offer(const TestBatch& test, int64_t i, double error, const std::function<Shown()>& show);
+    /// Collective. Returns the worst samples of all ranks, on all ranks: a member of "samples" of a RUN (report.h).
+    Json gather(par::Group& group, const data::ImageSet& set) const;
+
+private:
+    using Key = std::pair<double, int64_t>; // the negative error, and the index of the image
+    const Samples& samples_;
+    std::map<Key, Shown> worst_;
+};
+
+/// Returns the bytes as base64 (RFC 4648).
+std::string base64(std::span<const uint8_t> bytes);
+
+} // namespace rg
