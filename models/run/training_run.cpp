@@ -12,99 +12,18 @@
 #include "ringgrad/data/source.h"
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/models/run/model_file.h"
+#include "ringgrad/models/run/training_state.h"
 #include "ringgrad/par/session.h"
 #include "ringgrad/par/verify.h"
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
-#include <set>
 
 namespace fs = std::filesystem;
 
 namespace rg {
 namespace {
-
-/// Returns the contents of a checkpoint: the tensors of state_dict() and the optimizer's flat buffers, and as metadata
-/// the program, the options and the position. The caller adds the metadata of the model.
-TensorFile training_state(const std::string& program, const Parameters& parameters, const OptimizerState& optimizer,
-                          const Position& position, const Options& options) {
-    TensorFile file{state_dict(parameters), {}, {}};
-    for (const auto& [name, value] : optimizer) file.tensors.push_back({name, value.to_host()});
-    Json values = Json::object();
-    for (const auto& [name, value] : options.values())
-        if (name != "new-data") values.set(name, value); // each resume must ask for it
-    Json epoch_sums = Json::array().push(position.loss_sum);
-    for (const double sum : position.sums) epoch_sums.push(sum);
-    epoch_sums.push(position.samples);
-    file.metadata = {{"program", program},
-                     {"options", values.dump()},
-                     {"epoch", cat(position.epoch)},
-                     {"batch", cat(position.batch)},
-                     {"steps_done", cat(position.step)},
-                     {"epoch_sums", epoch_sums.dump()},
-                     {"best", Json(Json::Array{position.best, position.best_epoch}).dump()}};
-    return file;
-}
-
-/// Restores parameters and optimizer from a checkpoint, and returns its position. Throws Error if the file is from
-/// another program or network, or is malformed.
-Position restore_training(const std::string& program, TensorFile file, Parameters& parameters,
-                          const OptimizerState& optimizer, const Task& task) {
-    RG_CHECK(file.text("program") == program, file.source, ": expected a checkpoint of ", program, ", got one of ",
-             file.text("program"));
-    OptimizerState saved;
-    for (const auto& [name, value] : optimizer)
-        saved.push_back({name, file.tensor(name, value.dtype(), value.shape())});
-    std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });
-    const Json sums = Json::parse(file.text("epoch_sums"), file.source);
-    const size_t count = size_t(task.sums()) + 2; // loss, metrics, samples
-    RG_CHECK(sums.is_array() && sums.as_array().size() == count, file.source, ": epoch_sums: expected ", count,
-             " numbers, got others");
-    const Json best = Json::parse(file.text("best"), file.source);
-    RG_CHECK(best.is_array() && best.as_array().size() == 2, file.source, ": best: expected 2 numbers, got others");
-    Position position{file.number("epoch"), file.number("batch"), file.number("steps_done"),
-                      sums.as_array().front().as_double(), sums.as_array().back().as_double()};
-    for (size_t i = 1; i + 1 < count; ++i) position.sums.push_back(sums.as_array()[i].as_double());
-    position.best = best.as_array()[0].as_double(), position.best_epoch = best.as_array()[1].as_int();
-    RG_CHECK(position.epoch >= 1 && position.batch >= 0 && position.step >= 0, file.source,
-             ": expected epoch >= 1, batch >= 0 and steps_done >= 0, got ", position.epoch, ", ", position.batch,
-             " and ", position.step);
-    load_state_dict(parameters, file);
-    for (size_t i = 0; i < saved.size(); ++i) optimizer[i].value.copy_from(saved[i].value);
-    return position;
-}
-
-/// Sets the options that the command line does not give to their values in the checkpoint. Throws Error if the command
-/// line changes an option of the network, or one after which the checkpoint would not fit the images, their order or
-/// the optimizer. Also throws Error if check_stored_command() refuses a stored value.
-void restore_options(const TensorFile& file, Options& options) {
-    std::set<std::string> fixed = {
-        "batch-size",   "validation", "partial-batch", "shuffle",     "seed",        "size",         "store-size",
-        "augment",      "translate",  "fill",          "translate-x", "translate-y", "rotate",       "scale",
-        "resized-crop", "net",        "init",          "init-skip",   "initializer", "optimizer",    "patience-on",
-        "jitter",       "erase",      "mixup",         "cutmix",      "sampler",     "class-weights"};
-    if (const std::string* text = file.find_text("network")) { // its name, and its options
-        const Json network = Json::parse(*text, file.source + ": network");
-        for (const auto& [name, value] : network.as_object())
-            if (name != "name") fixed.insert(name);
-    }
-    const Json saved = Json::parse(file.text("options"), file.source);
-    const auto run = std::filesystem::path(file.source).parent_path().parent_path(); // file.source: RUN/checkpoint/FILE
-    for (const auto& [name, value] : options.values()) {
-        const Json* saved_value = saved.find(name);
-        if (!saved_value) continue;
-        const std::string& old = saved_value->as_string();
-        if (!options.was_given(name)) {
-            check_stored_command(run.string(), old, cat("give --", name, " again"));
-            options.set(name, old);
-        } else {
-            RG_CHECK(value == old || !fixed.contains(name), "--resume: expected --", name, " ",
-                     old.empty() ? "none" : old, ", as in ", file.source, ", got ", value,
-                     "; omit the option, or start a new run with --init");
-        }
-    }
-}
 
 /// A resumed run may start in another folder, so its checkpoint must hold whole paths.
 void make_paths_absolute(Options& options) {

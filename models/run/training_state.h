@@ -1,0 +1,26 @@
+// What a checkpoint of a training holds: all that a resumed run needs to end with the same bits.
+#pragma once
+
+#include "ringgrad/core/options.h"
+#include "ringgrad/core/safetensors.h"
+#include "ringgrad/models/run/nan_guard.h"
+#include "ringgrad/models/run/task.h"
+
+namespace rg {
+
+/// Returns the contents of a checkpoint: the tensors of state_dict() and the optimizer's flat buffers, and as metadata
+/// the program, the options and the position. The caller adds the metadata of the model.
+TensorFile training_state(const std::string& program, const Parameters& parameters, const OptimizerState& optimizer,
+                          const Position& position, const Options& options);
+
+/// Restores parameters and optimizer from a checkpoint, and returns its position. Throws Error if the file is from
+/// another program or network, or is malformed.
+Position restore_training(const std::string& program, TensorFile file, Parameters& parameters,
+                          const OptimizerState& optimizer, const Task& task);
+
+/// Sets the options that the command line does not give to their values in the checkpoint. Throws Error if the command
+/// line changes an option of the network, or one after which the checkpoint would not fit the images, their order or
+/// the optimizer. Also throws Error if check_stored_command() refuses a stored value.
+void restore_options(const TensorFile& file, Options& options);
+
+} // namespace rg
