@@ -5,6 +5,7 @@
 #include "ringgrad/data/png.h"
 #include "ringgrad/tests/temp_dir.h"
 
+#include <cmath>
 #include <doctest/doctest.h>
 #include <filesystem>
 

@@ -1,6 +1,7 @@
 // Tests the collective calls of a training loop whose ranks have different work.
 #include "ringgrad/models/run/collective.h"
 
+#include "ringgrad/core/context.h"
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/tests/thread_link.h"

@@ -332,14 +332,14 @@ int predict(const Options& options, Settings& s, par::Group& group) {
     for (const std::string& warning : reader.warnings()) std::cerr << printable(warning) << "\n";
     Printer printer(model, s.json ? Format::json : s.csv ? Format::csv : Format::text, s.top, s.quiet);
     double seconds = 0;
-    for (const auto& [set, items, numbers] : parts)
-        for (int64_t begin = 0; begin < set.count; begin += s.batch_size) {
-            const int64_t n = std::min(s.batch_size, set.count - begin);
+    for (const Images& part : parts)
+        for (int64_t begin = 0; begin < part.set.count; begin += s.batch_size) {
+            const int64_t n = std::min(s.batch_size, part.set.count - begin);
             Predictor::Outputs outputs;
             const auto k = std::ssize(model.outputs.input_numbers);
-            const auto inputs = std::span(numbers).subspan(size_t(begin * k), size_t(n * k));
-            seconds += seconds_of([&] { outputs = model.predict(data::copy_pixels(set, begin, n), inputs); });
-            for (int64_t i = 0; i < n; ++i) printer.add(items[size_t(begin + i)], outputs, size_t(i));
+            const auto inputs = std::span(part.numbers).subspan(size_t(begin * k), size_t(n * k));
+            seconds += seconds_of([&] { outputs = model.predict(data::copy_pixels(part.set, begin, n), inputs); });
+            for (int64_t i = 0; i < n; ++i) printer.add(part.items[size_t(begin + i)], outputs, size_t(i));
         }
     printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), "\n"));
     return 0;

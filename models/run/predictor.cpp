@@ -75,7 +75,8 @@ Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span
     if (k > 0) inputs.push_back(Tensor::on_host({n, k})), std::ranges::copy(numbers, inputs[1].data<float>());
     const View central = normaliser_.view(0, 0, 0); // no random changes
     std::vector<Tensor> sums;
-    for (auto [view, weight] : views) {
+    for (const auto& [seen, weight] : views) {
+        View view = seen;
         view.y0 += central.y0, view.x0 += central.x0;
         const Tensor& x = inputs[0] = Tensor::on_host({n, task.height, task.width, task.channels});
         parallel(n, [&](int64_t i) {
