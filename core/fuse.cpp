@@ -48,8 +48,8 @@ bool same(const Tensor& a, const Tensor& b) { return a.key() == b.key() && a.sha
 
 /// Returns true if a and b share bytes.
 bool overlap(const Tensor& a, const Tensor& b) {
-    const auto &[id, begin] = a.key();
-    const auto &[other_id, other_begin] = b.key();
+    const auto& [id, begin] = a.key();
+    const auto& [other_id, other_begin] = b.key();
     return id == other_id && begin < other_begin + b.bytes() && other_begin < begin + a.bytes();
 }
 
@@ -122,9 +122,9 @@ private:
                });
     }
 
-    /// Returns true if step `to` can do the work of step `from` with the same results. This holds if no step from one to
-    /// the other writes an input of `from`, or reads or writes an output of it. Does not check `links`, the values that
-    /// pass between the two: the rule does. Every rule that moves work asks this function.
+    /// Returns true if step `to` can do the work of step `from` with the same results. This holds if no step from one
+    /// to the other writes an input of `from`, or reads or writes an output of it. Does not check `links`, the values
+    /// that pass between the two: the rule does. Every rule that moves work asks this function.
     bool can_move(size_t from, size_t to, std::initializer_list<Tensor> links) const {
         const auto [first, last] = std::minmax(from, to);
         const auto moves = [&](const Tensor& t) {
@@ -309,8 +309,8 @@ private:
         if (options.frozen || readers.size() != 1) return;
         const auto [grad, argument] = readers[0];
         Step fused = steps_[grad];
-        if (fused.op != op::conv2d_grad || !fusible(fused) || argument != Grad::dy ||
-            !fused.attrs.as<Grad>().filters || fused.in[Grad::y].defined() || !can_move(norm, grad, {n.out[0]}))
+        if (fused.op != op::conv2d_grad || !fusible(fused) || argument != Grad::dy || !fused.attrs.as<Grad>().filters ||
+            fused.in[Grad::y].defined() || !can_move(norm, grad, {n.out[0]}))
             return;
         fused.attrs.as<Grad>().y_norm = options;
         fused.in[Grad::dy] = n.in[Norm::dy];
@@ -464,11 +464,10 @@ private:
         if (!loss || !has_one_reader(probabilities)) return;
         Step fused = steps_[*loss];
         const Tensor& dloss = g.in[Grad::dloss];
-        if (!same(fused.in[Loss::labels], g.in[Grad::labels]) ||
-            !same(fused.in[Loss::weights], g.in[Grad::weights]) ||
+        if (!same(fused.in[Loss::labels], g.in[Grad::labels]) || !same(fused.in[Loss::weights], g.in[Grad::weights]) ||
             !same(fused.in[Loss::sample_weights], g.in[Grad::sample_weights]) ||
-            fused.attrs.as<Loss>().smoothing != g.attrs.as<Grad>().smoothing ||
-            fused.in[Loss::dloss].defined() || !can_move(grad, *loss, {probabilities}))
+            fused.attrs.as<Loss>().smoothing != g.attrs.as<Grad>().smoothing || fused.in[Loss::dloss].defined() ||
+            !can_move(grad, *loss, {probabilities}))
             return;
         fused.in[Loss::dloss] = dloss;
         fused.out[Loss::probabilities] = {};

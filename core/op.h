@@ -3,8 +3,8 @@
 //
 // core/ops/ has one header and one source file per family of ops. They hold everything about an op except its fast
 // kernels: attributes, arguments, shape rule, backward rule, cost, and the reference implementation. A new op in a
-// family needs a row in core/ops/, a kernel in core/cpu/, a kernel in gpu/, and cases in tests/op_cases.h. No other
-// code needs to change. A backward rule is itself written with ops.
+// family needs a row in core/ops/, a kernel in core/cpu/, a kernel in gpu/, cases in tests/op_cases.h, and a node
+// in the export to ONNX if predictions use it. A backward rule is itself written with ops.
 #pragma once
 
 #include "ringgrad/core/tensor.h"
@@ -26,8 +26,8 @@ public:
     /// Makes the default attributes of any op.
     Attrs() = default;
     template <class T>
-        requires std::is_trivially_copyable_v<T>
-    Attrs(const T& values) : type_(&typeid(T)) { // implicit: callers write run(op::scale, {x}, ScaleOp{2})
+    requires std::is_trivially_copyable_v<T> Attrs(const T& values)
+        : type_(&typeid(T)) { // implicit: callers write run(op::scale, {x}, ScaleOp{2})
         static_assert(sizeof(T) <= sizeof bytes_ && alignof(T) <= 8);
         std::memcpy(bytes_, &values, sizeof values);
     }

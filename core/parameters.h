@@ -54,11 +54,11 @@ public:
     Parameters(const Parameters&) = delete; // add() returns references into this object
     Parameters& operator=(const Parameters&) = delete;
 
-    /// Declares a parameter and returns its tensor, which is undefined until allocate(). The reference stays valid. Throws
-    /// Error if the name is taken, or an extent is 0.
+    /// Declares a parameter and returns its tensor, which is undefined until allocate(). The reference stays valid.
+    /// Throws Error if the name is taken, or an extent is 0.
     const Tensor& add(std::string name, const Shape& shape, Entry::Start start);
-    /// Declares the running statistics of a batch-norm layer, and returns them like add(). allocate() sets the means to 0
-    /// and the variances to 1. `momentum` is the weight of the newest mini-batch in them.
+    /// Declares the running statistics of a batch-norm layer, and returns them like add(). allocate() sets the means to
+    /// 0 and the variances to 1. `momentum` is the weight of the newest mini-batch in them.
     const State& add_state(std::string name, int64_t channels, float momentum = 0.1f);
 
     /// Declares a layer that draws random numbers in training, and returns its stream; see dropout() (ops/elements.h).
@@ -79,8 +79,8 @@ public:
     /// Returns the entry of that name, to change how the optimizer treats it. Throws Error if there is none.
     Entry& entry(const std::string& name);
     const std::deque<State>& states() const { return states_; }
-    /// Returns the parameters of a layer, or of all layers whose names begin with `layer` and a dot. Throws Error, which
-    /// lists the layers, if there are none.
+    /// Returns the parameters of a layer, or of all layers whose names begin with `layer` and a dot. Throws Error,
+    /// which lists the layers, if there are none.
     std::vector<Entry*> entries_of(const std::string& layer);
     /// Freezes these layers: their parameters keep their values, and their batch norm is that of evaluation. Call it
     /// before the optimizer is made and the network is traced. Throws Error as entries_of().

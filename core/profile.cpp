@@ -29,8 +29,8 @@ std::string Profile::table(double total_seconds, Rates peak) const {
     text += peak.bytes > 0 ? "   of peak    of peak\n" : "\n";
     for (const auto& [op, e] : order) {
         const double flops = e.flops / e.seconds, bytes = e.bytes / e.seconds;
-        print("%-20s %8lld %12.3f %6.1f%% %10.1f %10.1f", op->name, static_cast<long long>(e.calls),
-              e.seconds * 1e3, 100 * e.seconds / total, flops * 1e-9, bytes * 1e-9);
+        print("%-20s %8lld %12.3f %6.1f%% %10.1f %10.1f", op->name, static_cast<long long>(e.calls), e.seconds * 1e3,
+              100 * e.seconds / total, flops * 1e-9, bytes * 1e-9);
         if (peak.bytes > 0) print(" %7.1f %% %8.1f %%", 100 * flops / peak.flops, 100 * bytes / peak.bytes);
         text += "\n";
     }

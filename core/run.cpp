@@ -68,8 +68,8 @@ void check_types(const OpRow& row, std::span<const Tensor> in) {
             RG_CHECK(presence != Presence::required, row.name, ": ", name, " is undefined");
             continue;
         }
-        RG_CHECK(presence != Presence::fused || !Scope::current().tape || !row.backward, row.name,
-                 ": expected no ", name, " where gradients are recorded, got one; only a plan passes it");
+        RG_CHECK(presence != Presence::fused || !Scope::current().tape || !row.backward, row.name, ": expected no ",
+                 name, " where gradients are recorded, got one; only a plan passes it");
         if (!known && (type == Type::activation || type == Type::precise)) {
             known = true;
             activation = t.dtype() == DType::bf16 || t.dtype() == DType::f64 ? t.dtype() : DType::f32;

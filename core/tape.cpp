@@ -46,7 +46,7 @@ constexpr Barrier kView{"a view of a part (Tensor::slice())",
 /// on a requested tensor only in part, as a view of a part does.
 struct Dependents {
     uint32_t needed = 0, blocked = 0;
-    Barrier barrier = {}; // the call that blocks the last blocked input
+    Barrier barrier = {};                                           // the call that blocks the last blocked input
     std::array<std::optional<Tensor::Key>, kMaxInputs> origin = {}; // Value::origin of the blocked inputs
 };
 

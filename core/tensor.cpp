@@ -195,8 +195,8 @@ Tensor Tensor::zeros(const Shape& shape, DType type) {
 
 Tensor Tensor::borrow(std::byte* memory, const Shape& shape, DType type) {
     RG_CHECK(memory && reinterpret_cast<uintptr_t>(memory) % kAlign == 0,
-             "Tensor::borrow: expected memory aligned to 64 bytes, got ", formatted("%p", static_cast<const void*>(memory)),
-             "; allocate it with that alignment");
+             "Tensor::borrow: expected memory aligned to 64 bytes, got ",
+             formatted("%p", static_cast<const void*>(memory)), "; allocate it with that alignment");
     Tensor t;
     t.shape_ = shape;
     t.dtype_ = type;
@@ -321,8 +321,8 @@ Tensor Tensor::to_device() const {
 void Tensor::copy_from(const Tensor& source) const {
     RG_CHECK(source.shape() == shape_ && source.dtype() == dtype_, "copy_from: expected ", name_of(dtype_), " ",
              shape_.str(), ", got ", name_of(source.dtype()), " ", source.shape().str(), "; use reshape() or cast()");
-    RG_CHECK(!Scope::current().trace, "copy_from: expected only ops in a traced function, got a copy of ",
-             shape_.str(), ", which replays would not repeat; copy before or after the function");
+    RG_CHECK(!Scope::current().trace, "copy_from: expected only ops in a traced function, got a copy of ", shape_.str(),
+             ", which replays would not repeat; copy before or after the function");
     copy_bytes_from(source);
     record_copy("Tensor::copy_from()", kItself, source, *this);
 }

@@ -1,10 +1,11 @@
 // Converts stored bytes to network inputs: normalisation, and random views of the training images.
 //
-// One pass over an image does both. A view (core/ops/augment.h) says where each pixel of the result lies in the image;
-// a table with the 256 normalised values of each channel converts the bytes. A view that only flips, translates or
-// crops moves whole pixels. Rotation, scale and resized crops interpolate between four pixels, without antialiasing:
-// store images at about the size of the network's inputs, or a little larger (data/resize.h). A view may also change
-// the colours, mix in the view of a second image, and erase a box.
+// One pass over an image does both, unless a view changes colours or mixes images; then a second one normalises. A view
+// (core/ops/augment.h) says where each pixel of the result lies in the image; a table with the 256 normalised values of
+// each channel converts the bytes. A view that only flips, translates or crops moves whole pixels. Rotation, scale and
+// resized crops interpolate between four pixels, without antialiasing: store images at about the size of the network's
+// inputs, or a little larger (data/resize.h). A view may also change the colours, mix in the view of a second image,
+// and erase a box.
 //
 // The view of an image depends on the settings, the seed, the epoch, and the index of the image in its set. It does not
 // depend on the mini-batch, the rank or the thread.

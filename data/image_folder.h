@@ -15,9 +15,9 @@
 
 namespace rg::data {
 
-/// Tables beside images: CSV with a line per image, its path below the folder of the table, and its values. An image has
-/// the line of the nearest table above it. kLabelsFile has what LoadOptions::labels says: a class, which replaces the
-/// class folder; one or more numbers, which become its targets; or any number of classes, separated by spaces or |,
+/// Tables beside images: CSV with a line per image, its path below the folder of the table, and its values. An image
+/// has the line of the nearest table above it. kLabelsFile has what LoadOptions::labels says: a class, which replaces
+/// the class folder; one or more numbers, which become its targets; or any number of classes, separated by spaces or |,
 /// which become targets of 0 or 1. It may have a heading, which names the numbers. kAnglesFile has a heading and one
 /// number, the angle.
 inline constexpr const char *kAnglesFile = "angles.csv", *kLabelsFile = "labels.csv";
@@ -29,8 +29,8 @@ inline constexpr const char *kAnglesFile = "angles.csv", *kLabelsFile = "labels.
 /// Throws Error if there is no such folder, for a broken link, or for a wrong table: one with wrong lines or a second
 /// line for an image, or with labels for images that are missing. Throws Error if there are no class folders, a class
 /// folder has no images, test images have another class than the training images, an image is damaged, images differ in
-/// size, or an image has no line in an existing table, or in one that LoadOptions::labels needs. Unless such images are skipped, throws Error for images of other
-/// formats, and for images beside the class folders.
+/// size, or an image has no line in an existing table, or in one that LoadOptions::labels needs. Unless such images are
+/// skipped, throws Error for images of other formats, and for images beside the class folders.
 TrainTest read_images(const std::string& folder, const LoadOptions& options, Conversion& conversion);
 
 /// Returns true for names of files and folders that systems put beside the user's: hidden ones, and previews.
@@ -43,7 +43,8 @@ Image decode_image(Bytes bytes, const std::string& name);
 Image read_image(const std::string& path);
 
 /// Reads a mask for each image of a folder: that of NAME.jpg is FOLDER/NAME.png, a grey PNG of the input's size, whose
-/// bytes are labels below `labels`. Returns i32 [n h w]. Throws Error for another mask, or if one is missing or damaged.
+/// bytes are labels below `labels`. Returns i32 [n h w]. Throws Error for another mask, or if one is missing or
+/// damaged.
 Tensor read_masks(const ImageSet& images, const std::string& folder, int64_t labels);
 
 } // namespace rg::data

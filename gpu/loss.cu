@@ -43,8 +43,8 @@ struct Weights {
         if (label < 0 || label >= k) return NAN;
         return of_class ? of_class[label] * (1 - smoothing) + smoothing / float(k) * sums[1] : 1;
     }
-    /// Returns a pointer to the divisor of the mean loss, or null if it is the number of samples: without class weights,
-    /// or with sample weights.
+    /// Returns a pointer to the divisor of the mean loss, or null if it is the number of samples: without class
+    /// weights, or with sample weights.
     __host__ __device__ const float* total() const { return of_samples ? nullptr : sums; }
     __device__ float total(int64_t rows) const { return total() ? *total() : float(rows); }
 };

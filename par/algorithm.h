@@ -38,7 +38,7 @@ struct CostModel {
     }
     double halving(double bytes, int peers) const {
         int rest = int(std::bit_floor(unsigned(peers)));
-        double seconds = rest == peers ? 0 : 2 * (alpha + bytes * beta) + bytes * gamma; // folding (halving.cpp)
+        double seconds = rest == peers ? 0 : 2 * (alpha + bytes * beta) + bytes * gamma; // folding (algorithm.cpp)
         for (; rest > 1; rest /= 2) {
             const bool halves = bytes > double(kMessageBytes);
             if (halves) bytes /= 2;

@@ -101,8 +101,8 @@ TEST_SUITE("core") {
     }
 
     TEST_CASE("ops: in a plan of a random program, the kernels compute what they compute alone") {
-        // A plan rounds in other places, so bf16 gives a ReLU other signs here and there. In 2000 programs, this changed
-        // a gradient by 0.23 at most.
+        // A plan rounds in other places, so bf16 gives a ReLU other signs here and there. In 2000 programs, this
+        // changed a gradient by 0.23 at most.
         for (uint64_t seed = 1; seed <= programs_to_test(100); ++seed) {
             CAPTURE(seed);
             CHECK(plan_differs(seed, DType::f32, 1e-3) == "");

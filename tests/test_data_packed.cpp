@@ -1,4 +1,5 @@
-// Tests packed sets: that they have the images of their source, are made anew if it changes, and never give wrong pixels.
+// Tests packed sets: that they have the images of their source, are made anew if it changes, and never give wrong
+// pixels.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/loader.h"

@@ -22,8 +22,8 @@ struct OnRanks {
     std::vector<std::string> texts, devices; // the description that it prints at its start; the name of the device
     std::vector<int> firsts;                 // Workers::first
 };
-/// Runs a program on some ranks. Each `per_node` consecutive ones form a node; 0: all do. Sets `on_node` to the index of
-/// the node on each rank's thread.
+/// Runs a program on some ranks. Each `per_node` consecutive ones form a node; 0: all do. Sets `on_node` to the index
+/// of the node on each rank's thread.
 thread_local int on_node = 0;
 OnRanks machines(int ranks, const std::vector<const char*>& arguments, int per_node = 0) {
     OnRanks found{std::vector<std::string>(size_t(ranks)), std::vector<std::string>(size_t(ranks)),

@@ -162,7 +162,8 @@ TEST_SUITE("models") {
         const Task task = segmentation(4);
         data::Batch batch;
         batch.columns = {labels({1, 2, 2}, {0, 0, 1, 1})};
-        // The predictions are 0, 1, 1, 2: class 0 has 1 of 2, class 1 has 1 of 3, class 2 has 0 of 1, class 3 is absent.
+        // The predictions are 0, 1, 1, 2: class 0 has 1 of 2, class 1 has 1 of 3, class 2 has 0 of 1, class 3 is
+        // absent.
         const Tensor scores =
             floats({1, 2, 2, 4}, {9, 0, 0, 0, 0, 9, 0, 0, 0, 9, 0, 0, 0, 0, 9, 0});
         const auto [loss, metrics] = evaluated(task, {scores}, batch);

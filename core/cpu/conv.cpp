@@ -109,7 +109,8 @@ void run(const Engine& engine, const Images<T>& x, const float* bias, const Epil
                 engine.run(x, first, count, to, share, collects ? stats : nullptr);
             else
                 engine.run(x, first, count, to, share);
-            for (int64_t i = 0; stats && !collects && i < count; ++i) stats->add(first + i, result + i * epilogue.values());
+            for (int64_t i = 0; stats && !collects && i < count; ++i)
+                stats->add(first + i, result + i * epilogue.values());
         },
         [&](int64_t n, const R* result) { epilogue.finish<T>(n, result); });
 }

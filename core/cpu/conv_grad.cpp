@@ -252,18 +252,16 @@ void data_gradient(const Tensor& dy, const Tensor& w, const Tensor& addend, cons
     const int64_t images = dx.extent(0), values = image_values(dx);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        with_gradient_engine<T>(
-            w, !std::is_same_v<T, float>, conv, dy.shape(), dx.shape(), [&](const auto& engine) {
-                const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, no_bias.data(), values};
-                const int64_t group = engine.images_at_once();
-                parallel((images + group - 1) / group, [&](int64_t task) {
-                    const int64_t first = task * group, count = std::min(group, images - first);
-                    T* const out = stored<T>(dx) + first * values;
-                    gradient(images_of<T>(dy), first, count, out);
-                    if (addend.defined())
-                        kernels<T>().add(out, stored<T>(addend) + first * values, out, count * values);
-                });
+        with_gradient_engine<T>(w, !std::is_same_v<T, float>, conv, dy.shape(), dx.shape(), [&](const auto& engine) {
+            const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, no_bias.data(), values};
+            const int64_t group = engine.images_at_once();
+            parallel((images + group - 1) / group, [&](int64_t task) {
+                const int64_t first = task * group, count = std::min(group, images - first);
+                T* const out = stored<T>(dx) + first * values;
+                gradient(images_of<T>(dy), first, count, out);
+                if (addend.defined()) kernels<T>().add(out, stored<T>(addend) + first * values, out, count * values);
             });
+        });
     });
 }
 

@@ -1,7 +1,7 @@
 // Element-wise ops: distributes the loops of elements_isa.cpp, and simpler loops that are here, over threads.
+#include "ringgrad/core/ops/elements.h"
 #include "ringgrad/core/cpu/norm.h"
 #include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/ops/elements.h"
 #include "ringgrad/core/rng.h"
 
 namespace rg::cpu {
@@ -15,9 +15,8 @@ void map(const Call& call, Pick pick) {
         using T = decltype(t);
         const T *const a = stored<T>(call.in[0]), *const b = stored<T>(call.in[1]);
         T* const y = stored<T>(call.out[0]);
-        each_chunk(call.out[0].numel(), [&](int64_t begin, int64_t count) {
-            pick(kernels<T>())(a + begin, b + begin, y + begin, count);
-        });
+        each_chunk(call.out[0].numel(),
+                   [&](int64_t begin, int64_t count) { pick(kernels<T>())(a + begin, b + begin, y + begin, count); });
     });
 }
 
@@ -93,9 +92,8 @@ void add(const Call& call) {
     if (!a_norm && !b_norm && !attrs.relu) return map(call, [](const auto& k) { return k.add; });
     const int64_t c = a.extent(3), values = image_values(a);
     const PerChannel a_scale(c, [&](int64_t k) { return a_norm ? a_norm->scale[k] : 1.0f; }),
-        b_scale(c, [&](int64_t k) { return b_norm ? b_norm->scale[k] : 1.0f; }), shift(c, [&](int64_t k) {
-            return (a_norm ? a_norm->shift[k] : 0.0f) + (b_norm ? b_norm->shift[k] : 0.0f);
-        });
+        b_scale(c, [&](int64_t k) { return b_norm ? b_norm->scale[k] : 1.0f; }),
+        shift(c, [&](int64_t k) { return (a_norm ? a_norm->shift[k] : 0.0f) + (b_norm ? b_norm->shift[k] : 0.0f); });
     with_stored(a, [&](auto t) {
         using T = decltype(t);
         each_image(a.extent(0), [&](int64_t n) {
@@ -140,9 +138,8 @@ void sum(const Call& call) {
     const Scratch<double> sums(chunks);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        each_chunk(x.numel(), [&](int64_t begin, int64_t count) {
-            sums[begin / kChunk] = sum_of(stored<T>(x) + begin, count);
-        });
+        each_chunk(x.numel(),
+                   [&](int64_t begin, int64_t count) { sums[begin / kChunk] = sum_of(stored<T>(x) + begin, count); });
     });
     const double total = std::accumulate(sums.data(), sums.data() + chunks, 0.0);
     const bool divide = call.attrs.as<SumOp>().mean && x.numel() > 0;
@@ -191,8 +188,7 @@ void slice(const Call& call) {
     const Tensor &x = call.in[SliceOp::x], &y = call.out[0];
     const int64_t size = size_of(x.dtype()), slice_begin = call.attrs.as<SliceOp>().begin;
     each_chunk(y.numel(), [&](int64_t begin, int64_t count) {
-        std::memcpy(y.bytes_data() + begin * size, x.bytes_data() + (slice_begin + begin) * size,
-                    size_t(count * size));
+        std::memcpy(y.bytes_data() + begin * size, x.bytes_data() + (slice_begin + begin) * size, size_t(count * size));
     });
 }
 

@@ -271,8 +271,8 @@ void sgdm(float* p, float* v, const float* g, int64_t count, const SgdmStep& ste
 
 void adam(float* p, float* m, float* v, const float* g, int64_t count, const AdamStep& step, const UpdateFactors& all) {
     const Vec decay = splat(step.decay), m_keep = splat(step.m_keep), m_part = splat(step.m_part),
-              v_keep = splat(step.v_keep), v_part = splat(step.v_part), lr = splat(step.rate), unbias = splat(step.unbias),
-              epsilon = splat(step.epsilon);
+              v_keep = splat(step.v_keep), v_part = splat(step.v_part), lr = splat(step.rate),
+              unbias = splat(step.unbias), epsilon = splat(step.epsilon);
     const VectorFactors factors{all};
     const bool decoupled = step.decoupled;
     each_vector(count, kWidth, [=](int64_t i, int64_t, int lanes) {
@@ -478,8 +478,9 @@ extern const ElementKernels kElements;
         channel_sums<T>, affine<T>, affine_sum<T>, norm_sums<T>, norm_grad<T>, activation<T>, activation_grad<T>,      \
             add<T>, sub<T>, mul<T>, max_pool<T>, max_pool_grad<T>, avg_pool<T>, avg_pool_grad<T>                       \
     }
-const ElementKernels kElements{RG_STORED(float), RG_STORED(uint16_t), sgdm, adam, first_non_finite, sum_of_squares,
-                               convert<uint16_t, float>, convert<float, uint16_t>};
+const ElementKernels kElements{
+    RG_STORED(float),         RG_STORED(uint16_t),     sgdm, adam, first_non_finite, sum_of_squares,
+    convert<uint16_t, float>, convert<float, uint16_t>};
 #undef RG_STORED
 
 } // namespace rg::cpu::RG_ISA

@@ -8,8 +8,8 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-// A forward tile has up to kPixels result pixels. A weight-gradient tile has up to kLaneTaps taps. A full tile has enough
-// independent sums to hide the latency of the multiply-adds.
+// A forward tile has up to kPixels result pixels. A weight-gradient tile has up to kLaneTaps taps. A full tile has
+// enough independent sums to hide the latency of the multiply-adds.
 constexpr int kPixels = kRegisters == 32 ? 14 : 8, kLaneTaps = kRegisters == 32 ? 12 : 9;
 
 /// Calls f(first channel, number of lanes) for the vectors of a pixel with `lanes` channels. For all but an incomplete

@@ -12,8 +12,8 @@ template <class T>
 void StatsCollector::add(int64_t image, const T* values) {
     const int64_t period = period_of(channels_);
     const Scratch<float> first(channels_), sums(2 * period);
-    // Sum the deviations from the first pixel of each part. These are usually of the order of the standard deviation, so
-    // the subtraction of squares in add_part() loses few digits.
+    // Sum the deviations from the first pixel of each part. These are usually of the order of the standard deviation,
+    // so the subtraction of squares in add_part() loses few digits.
     for (int64_t before = 0; before < pixels_; before += kPart) {
         const int64_t pixels = std::min(kPart, pixels_ - before);
         const T* const part = values + before * channels_;
@@ -133,9 +133,8 @@ int64_t row_tasks(int64_t rows) { return (rows + kTaskRows - 1) / kTaskRows; }
 /// Calls f(task, index of its first value, its number of rows) for all tasks, in parallel.
 template <class F>
 void each_rows(int64_t rows, int64_t c, F f) {
-    parallel(row_tasks(rows), [&](int64_t task) {
-        f(task, task * kTaskRows * c, std::min(kTaskRows, rows - task * kTaskRows));
-    });
+    parallel(row_tasks(rows),
+             [&](int64_t task) { f(task, task * kTaskRows * c, std::min(kTaskRows, rows - task * kTaskRows)); });
 }
 
 template <class T>

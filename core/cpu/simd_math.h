@@ -68,7 +68,7 @@ struct Normal {
         // approximates this ratio, divided by sqrt(2 pi), with a relative error below 8e-8 for |x| <= 15.
         const Vec one = splat(1), e = exponential(x * x * splat(-0.5f)),
                   t = reciprocal(smaller(splat(1e20f), one + splat(0.35f) * absolute(x)));
-        constexpr float kTerms[] = {0.13962126f,  0.13986433f, 0.11981557f,  0.10557452f,  -0.023263147f,
+        constexpr float kTerms[] = {0.13962126f, 0.13986433f,  0.11981557f, 0.10557452f,  -0.023263147f,
                                     0.15939191f, -0.25590098f, 0.14406039f, -0.029163841f};
         const Vec tail = e * t * polynomial(t, kTerms);
         cdf = x > Vec{} ? one - tail : tail;

@@ -180,9 +180,9 @@ private:
 
     Padding padding_;
     int64_t p_, q_, k_, r_, stride_, images_;
-    int64_t c_, batch_, columns_; // channels in a copy of x; images per add(); q, rounded up to an even number
-    int64_t remainders_;          // number of remainders of filter rows modulo stride
-    TileGradient g_;              // initialised after the members above, since geometry() sets some of them
+    int64_t c_, batch_, columns_;   // channels in a copy of x; images per add(); q, rounded up to an even number
+    int64_t remainders_;            // number of remainders of filter rows modulo stride
+    TileGradient g_;                // initialised after the members above, since geometry() sets some of them
     Scratch<uint16_t> pairs_, dyt_; // if all_at_end(): packed x and dy of all images
 };
 

@@ -1,5 +1,5 @@
-// A residual network of one's own, and its training on a folder of images, on one rank or many, on a GPU if there is one.
-// It can be stopped and resumed.
+// A residual network of one's own, and its training on a folder of images, on one rank or many, on a GPU if there is
+// one. It can be stopped and resumed.
 #pragma once
 
 #include "ringgrad/models/run/training.h"

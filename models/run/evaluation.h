@@ -20,7 +20,8 @@ class Evaluation {
 public:
     static constexpr int64_t kBatch = 250; // most images per call of the network
 
-    /// `columns` are those of the task. Keeps copies of these and of `forward`; all other arguments must outlive this.
+    /// `columns` are those of the task. Keeps copies of these, of `normalise` and of `forward`; all other arguments
+    /// must outlive this.
     Evaluation(par::Group& group, const Machine& machine, const data::ImageSet& set, std::vector<data::Column> columns,
                const data::Normalise& normalise, const Task& task, const Forward& forward);
 

@@ -39,7 +39,8 @@ public:
 
     /// Returns the size of the mini-batches, and the number of images that an epoch leaves out, for people.
     std::string text() const;
-    /// Returns the sizes of the parts that this rank's workers compute in an epoch, the largest first.
+    /// Returns the sizes of the parts that this rank's workers can get, the largest first. The last one is that of a
+    /// partial mini-batch, even if these are left out.
     std::vector<int64_t> sizes() const;
     /// Returns inputs for n images, with arbitrary values. Use them to make plans before the first step.
     std::vector<Tensor> inputs(int64_t n) const;

@@ -7,7 +7,7 @@
 
 namespace rg {
 
-/// A number that a network predicts in addition to the class, such as an angle in degrees.
+/// A number or a label that a network predicts, such as an angle in degrees.
 struct Target {
     std::string name, unit;
 };
@@ -20,7 +20,7 @@ ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 struct ModelOutputs {
     /// Each output has a kind. "classes": scores [n classes] before softmax; "numbers": [n k]; "labels": scores [n k]
     /// before the sigmoid, of labels that each may apply or not; "pixels": scores of each pixel [n h w classes];
-    /// "image": [n h w c].
+    /// "reconstruction": images [n h w c].
     std::vector<std::string> kinds = {"classes"};
     std::vector<Target> targets = {};              // the names of all numbers and labels
     data::Labels labels = data::Labels::one_class; // of the images

@@ -50,9 +50,9 @@ std::string encode_onnx(const PredictFunction& predict, const Parameters& parame
 void save_onnx(const std::string& path, const Network& network, const std::vector<Shape>& samples,
                const OnnxOptions& options = {});
 /// Writes the network in a trained model's file as an ONNX file. Takes the normalisation from the model, and its
-/// metadata network, image, classes, normalise, outputs, targets and input_numbers. An output of classes is named
-/// `scores`, a single number has its own name, and the others have those of their kind (ModelOutputs). Throws Error
-/// like encode_onnx(), if the program has not registered the network, and if `path` leads to the model's file.
+/// metadata network, image, classes, normalise, resize, outputs, targets and input_numbers. An output of classes is
+/// named `scores`, a single number has its own name, and the others have those of their kind (ModelOutputs). Throws
+/// Error like encode_onnx(), if the program has not registered the network, and if `path` leads to the model's file.
 void save_onnx(const std::string& path, const TensorFile& model);
 
 /// Returns true if encode_onnx() can write this op, at least with some attributes.

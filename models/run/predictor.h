@@ -22,8 +22,8 @@ class Predictor {
 public:
     /// Load the model of `path` (see load_model()), or one whose file decode_model() has decoded, into the memory of
     /// the context's device, or host memory if it has none. Activations have the type `activations`, f32 or bf16. Throw
-    /// Error if the file is missing or malformed, if it does not describe a network that this program knows, or if the
-    /// outputs are images: export such a network.
+    /// Error if the file is missing or malformed, if it does not describe a network that this program knows, or if an
+    /// output is neither classes, nor numbers, nor labels: export such a network.
     explicit Predictor(const std::string& path, DType activations = DType::f32);
     explicit Predictor(const TensorFile& file, DType activations = DType::f32);
 

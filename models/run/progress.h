@@ -35,7 +35,7 @@ struct EpochStatus {
 };
 
 /// Selects the output between the lines of the epochs: plain lines or a live line (`bar`). `automatic` is `bar` on a
-/// terminal, else `line`. With `none`, a program makes no Progress, and prints nothing on standard output.
+/// terminal, else `line`. With `none`, a program makes no Progress.
 enum class ProgressKind { automatic, line, bar, none };
 /// Declares --progress. Trainings and programs of trials share it.
 void declare_progress(Options& options, ProgressKind* kind);

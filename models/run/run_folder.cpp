@@ -81,7 +81,8 @@ std::string newest_run(const std::string& root, const std::string& program) {
 }
 
 /// Returns true if cut_metrics(step, epochs) keeps this line: of a step up to `step`, or of an epoch up to `epochs`.
-/// Other lines are those of the end of a training, which writes them again. Throws Error if the line is not an object, or if its step or epoch is no integer.
+/// Other lines are those of the end of a training, which writes them again. Throws Error if the line is not an object,
+/// or if its step or epoch is no integer.
 bool is_before(const Json& line, int64_t step, int64_t epochs) {
     const Json *at = line.find("step"), *epoch = line.find("epoch");
     const bool early = epoch && epoch->as_int() <= epochs;

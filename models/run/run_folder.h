@@ -59,8 +59,8 @@ public:
     /// could create a file where the user has removed the run.
     void check_in_place() const;
 
-    /// Writes config.json, indented. A training passes an object with "program", "version", "ranks", "seed" and
-    /// "options".
+    /// Writes config.json, indented. A training passes an object with "program", "version", "ranks", "seed", "metrics"
+    /// and "options", a sweep one with "arguments" and "trials" in place of "seed" and "metrics".
     void write_config(const Json& config);
     std::string held_out_path() const { return path() + "/held-out.txt"; }
 
@@ -70,8 +70,9 @@ public:
     /// Blocks until all logged lines are on the disk. Call it before a checkpoint is saved: a run that is resumed from
     /// the checkpoint needs all lines up to it.
     void sync();
-    /// Removes from metrics.jsonl the lines of steps after `step` and of epochs after `epochs`. Also removes damaged
-    /// lines, with a warning on standard error, and a last line that a kill has cut off.
+    /// Removes from metrics.jsonl the lines of steps after `step`, of epochs after `epochs`, and of the end of a
+    /// training ("best_epoch"), which writes them again. Also removes damaged lines, with a warning on standard error,
+    /// and a last line that a kill has cut off.
     void cut_metrics(int64_t step, int64_t epochs);
 
     /// Returns true if the folder has a file "stop", and removes the file, so each request is returned once.

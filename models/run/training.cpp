@@ -31,9 +31,9 @@ int64_t parameter_bytes(const std::function<std::unique_ptr<Network>()>& make) {
     return network->parameters.values().bytes();
 }
 
-/// Returns true if the gradients should be summed during backward: with several nodes, and without --sync-bn. Within a
-/// node the sum is too fast to be worth a thread. Between nodes, overlap hides the sum behind backward. With --sync-bn,
-/// backward itself exchanges batch statistics, so another thread must not use the group.
+/// Returns true if a thread should sum gradients on CPUs during backward: with several nodes, and without --sync-bn.
+/// Within a node the sum is too fast to be worth a thread. Between nodes, overlap hides the sum behind backward. With
+/// --sync-bn, backward itself exchanges batch statistics, so another thread must not use the group.
 bool can_overlap(const par::Group& group) { return group.local_size() < group.size() && !context().sync; }
 
 /// The epochs and steps of a training.
@@ -141,7 +141,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
         complete(options);
     }
     schedule.base = highest_rate(); // for config.json
-    const Schedule schedule = full_schedule();
+    const Schedule rates = full_schedule();
     const auto make = [&] { return network_.make(task_of(data.train, uint64_t(data_options.seed))); };
     const int64_t bytes = parameter_bytes(make);
     RG_CHECK(
@@ -188,7 +188,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     run.report("network", report_network(parameters, &plan));
     int code = 0;
     const double seconds = seconds_of([&] {
-        const Trainer::Seconds times = trainer.train(schedule, [&] { return score(); });
+        const Trainer::Seconds times = trainer.train(rates, [&] { return score(); });
         if (test_views_ && !run.stopped())
             optimizer.with_average([&] { // as in the model's file
                 const Score with_views = score(data::mirrored_and_shifted(data.test.input_size().width));
@@ -301,7 +301,7 @@ StepResult Trainer::step(double lr) {
     StepSums step_sums(group, parameters_);
     // First of one worker, after step_sums.finish() of all workers: loss (times the worker's share), number of stop
     // requests, number of workers without further data, and the sums of the metrics.
-    constexpr size_t kMetrics = 3;
+    enum : size_t { kLoss, kStops, kEnds, kMetrics };
     std::vector<double> sums(kMetrics + size_t(task_.sums()));
     int64_t global_size = 0, images = 0; // number of images in the mini-batch, and of those that this rank computes
     Tensor non_finite_at;
@@ -320,7 +320,10 @@ StepResult Trainer::step(double lr) {
         run_.phases.lap(PhaseClock::compute);
         // Finish the sums before to_host(). It blocks until the device has finished the step, and no bucket would be
         // summed during this time.
-        last ? gradient_sum.finish() : gradient_sum.keep(share);
+        if (last)
+            gradient_sum.finish();
+        else
+            gradient_sum.keep(share);
         std::vector<Tensor> outputs(results.begin(), results.end());
         outputs.push_back(optimizer_.non_finite_at());
         to_host(outputs);
@@ -330,8 +333,8 @@ StepResult Trainer::step(double lr) {
         run_.phases.lap(parameters_.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
 
         std::fill(sums.begin(), sums.end(), 0.0);
-        sums[0] = share > 0 ? share * double(loss.data<float>()[0]) : 0.0;
-        sums[1] = double(run_.has_stop_request()), sums[2] = double(!feed_.loader.has_next());
+        sums[kLoss] = share > 0 ? share * double(loss.data<float>()[0]) : 0.0;
+        sums[kStops] = double(run_.has_stop_request()), sums[kEnds] = double(!feed_.loader.has_next());
         take_images(outputs, batch, task_);
         if (batch.size > 0) task_.add(outputs, batch, std::span(sums).subspan(kMetrics));
         step_sums.add(share, sums);
@@ -342,13 +345,19 @@ StepResult Trainer::step(double lr) {
     run_.phases.lap(PhaseClock::sum);
 
     if (!alone_) {
-        loss_of_all_.fill(sums[0]), optimizer_.update(loss_of_all_);
+        loss_of_all_.fill(sums[kLoss]), optimizer_.update(loss_of_all_);
         non_finite_at = optimizer_.non_finite_at();
     }
-    const Verdict verdict = run_.handle_non_finite(sums[0], non_finite_at);
+    const Verdict verdict = run_.handle_non_finite(sums[kLoss], non_finite_at);
     if (verdict == Verdict::applied) optimizer_.end_step(number, run_.length().steps);
     run_.phases.lap(PhaseClock::update);
-    return {global_size, sums[0], lr, {sums.begin() + kMetrics, sums.end()}, sums[1] > 0, sums[2] > 0, verdict};
+    return {.images = global_size,
+            .loss = sums[kLoss],
+            .lr = lr,
+            .sums = {sums.begin() + kMetrics, sums.end()},
+            .stop = sums[kStops] > 0,
+            .last = sums[kEnds] > 0,
+            .verdict = verdict};
 }
 
 /// The part of a step that is traced once and then replayed.

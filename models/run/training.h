@@ -11,8 +11,8 @@
 // gradient and the loss of the mini-batch are sums over the workers of f times the worker's value. Batch norm's running
 // mean is such a sum too. Its running variance also contains the differences between the workers' means
 // (par/aggregate.h). All ranks then apply the same update. A rank is one worker, or with --workers several, one after
-// another, or none, if it is idle for want of a GPU. The order of the images in an epoch does not depend on the number
-// of ranks.
+// another; the part of a rank that is idle for want of a GPU is empty. The order of the images in an epoch does not
+// depend on the number of ranks.
 //
 // training.cpp reads from top to bottom: the run, its epochs, the step, and the part of the step that is replayed. For
 // other data, write the loop yourself, with Loader (data/loader.h), GradientSum (gradient_sum.h) and Optimizer
@@ -67,7 +67,8 @@ protected:
     /// Sets the defaults of a new training that depend on other options, when the mini-batch size is known. This base
     /// version does nothing.
     virtual void complete(const Options& /*options*/) {}
-    /// Returns the normalisation, which the model's file stores. This base version returns normalisation_of(images).
+    /// Returns the normalisation of a new run with `--normalise auto`. This base version returns
+    /// normalisation_of(images).
     virtual data::Normalise normalise(const data::ImageSet& images) const { return data::normalisation_of(images); }
     /// Changes the initial values of the network. After this, a resumed run or --init replaces the values by those of a
     /// file. This base version does nothing.
@@ -78,7 +79,7 @@ protected:
         double test = 0;  // after the epochs
         double train_hits = 0, test_hits = 0;
     };
-    /// Called after the last step.
+    /// Called at the end of a training, also of a stopped one, after all tests.
     virtual void trained(TrainingRun&, const Times&) {}
     /// Collective. Trains once. Keeps the data in `data`, or takes them from there if it holds some.
     int train(TrainingRun& run, const Options& options, data::TrainTest& data);

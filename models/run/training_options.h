@@ -66,8 +66,8 @@ struct TrainingOptions {
     /// Throws Error if the options of the optimizer, the schedule or the augmentation are invalid or do not fit
     /// together.
     void check(const Options& options) const;
-    /// Sets the default of --batch-size for so many training images: that of the program, times the number of GPUs, but
-    /// at most a sixteenth of the images, as a power of two of at least 8.
+    /// Sets the default of --batch-size for so many training images: that of the program, times the number of GPUs if
+    /// scales_batch_size, but at most a sixteenth of the images, as a power of two of at least 8.
     void fit_batch_size(int64_t images, const Workers& workers);
     /// Returns the highest learning rate: --lr, or without it the default of the optimizer and the mini-batch size.
     double highest_rate() const;

@@ -2,8 +2,8 @@
 //
 //     TrainingRun run(settings.run, options, group, trial); // opens the run to resume
 //     return run.supervise([&] {
-//         run.restore_parameters(parameters, optimizer); // also restores the position
-//         run.begin(length, model, summary);             // creates the folder
+//         run.restore_parameters(parameters, optimizer, task); // also restores the position
+//         run.begin(length, model, summary);                   // creates the folder
 //         while (run.goes_on()) {
 //             run.begin_epoch(has_data);
 //             while (run.epoch_goes_on()) run.end_step(compute_step()); // compute_step() returns a StepResult
@@ -14,7 +14,8 @@
 //     });
 //
 // Every rank makes the same calls; only rank 0 writes files and prints. training.cpp computes the steps.
-// TrainingRun changes parameters only in restore_parameters() and handle_non_finite().
+// TrainingRun changes parameters only in restore_parameters(), in handle_non_finite(), and before each save on idle
+// ranks without a GPU, which get those of a rank with one.
 #pragma once
 
 #include "ringgrad/models/run/collective.h"
@@ -34,7 +35,7 @@ namespace rg {
 struct LoadedCheckpoint;
 
 /// Receives the reports of a training, and may stop it. Every rank has one. This base class serves a training that is a
-/// program by itself; a sweep derives from it (sweep/trials.cpp).
+/// program by itself; a sweep derives from it (sweep/trial.cpp).
 class Trial {
 public:
     virtual ~Trial() = default;
@@ -210,7 +211,7 @@ private:
     /// Returns the metric of --patience-on, and its value in a score.
     MetricName best_by() const;
     double value_of(const Score& score) const;
-    /// Returns a copy of `line` with the metrics of a score, as PREFIX_loss, PREFIX_accuracy and so on.
+    /// Returns a copy of `line` with the values of a score: `prefix` + "loss", `prefix` + "accuracy" and so on.
     Json with_score(Json line, const std::string& prefix, double loss, std::span<const double> metrics) const;
     std::vector<std::string> texts_of(std::span<const double> metrics) const;
 

@@ -19,8 +19,8 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
                           const OptimizerState& optimizer, const Task& task);
 
 /// Sets the options that the command line does not give to their values in the checkpoint. Throws Error if the command
-/// line changes an option of the network, or one after which the checkpoint would not fit the images, their order or
-/// the optimizer. Also throws Error if check_stored_command() refuses a stored value.
+/// line changes an option of the network, or one after which the checkpoint would not fit the images, their order,
+/// the optimizer or the best model so far. Also throws Error if check_stored_command() refuses a stored value.
 void restore_options(const TensorFile& file, Options& options);
 
 } // namespace rg

@@ -62,23 +62,6 @@ Json last_epoch(const std::string& run) {
     return last;
 }
 
-std::vector<std::string> texts_of(const Json& list) {
-    std::vector<std::string> texts;
-    for (const Json& text : list.as_array()) texts.push_back(text.as_string());
-    return texts;
-}
-
-std::vector<std::string> without_init(const std::vector<std::string>& arguments) {
-    std::vector<std::string> kept;
-    for (size_t i = 0; i < arguments.size(); ++i) {
-        if (arguments[i] == "--init")
-            ++i; // also omit its value
-        else if (!arguments[i].starts_with("--init="))
-            kept.push_back(arguments[i]);
-    }
-    return kept;
-}
-
 Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs, const Trials& trials) {
     par::Group& group = task.group();
     const std::string& name = args.at("name").as_string();

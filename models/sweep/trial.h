@@ -1,7 +1,8 @@
 // One trial of a sweep: a training on some ranks of the task pool, and what its folder holds.
 #pragma once
 
-#include "ringgrad/models/sweep/trials.h"
+#include "ringgrad/models/sweep/trials_options.h"
+#include "ringgrad/par/task_pool.h"
 
 namespace rg {
 
@@ -20,11 +21,5 @@ void for_each_epoch(const std::string& run, const std::function<void(const Json&
 /// Returns the line of the last epoch in the metrics of a run, or null if there is none or the file cannot be read. The
 /// reports of this process are not enough: a resumed trial may end before it finishes another epoch.
 Json last_epoch(const std::string& run);
-
-/// Returns the elements of a list of texts.
-std::vector<std::string> texts_of(const Json& list);
-
-/// Returns the arguments without --init, which programs refuse with --resume.
-std::vector<std::string> without_init(const std::vector<std::string>& arguments);
 
 } // namespace rg

@@ -59,12 +59,6 @@ std::vector<TrialRow> rows_of(const Trials& trials, const std::string& folder) {
 
 } // namespace
 
-std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings) {
-    std::vector<std::string> args = trials.base;
-    for (const std::string& arg : arguments_of(settings)) args.push_back(arg);
-    return args;
-}
-
 TrialsRun::TrialsRun(RunFolder& folder, const Trials& trials)
     : folder(folder),
       trials(trials),

@@ -2,10 +2,9 @@
 #include "ringgrad/models/sweep/trials_options.h"
 
 #include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/safetensors.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/models/run/machine.h"
-#include "ringgrad/models/sweep/trial.h"
+#include "ringgrad/models/run/model_file.h"
 
 #include <algorithm>
 #include <iostream>
@@ -157,8 +156,9 @@ void check_trials(par::Group& group, const std::string& name, Trials& trials, co
         };
         if (is_new({"device", "gpus", "precision"})) check_machine(group, options[i]);
         const std::string& init = options[i].at("init").as_string();
-        if (!init.empty() && !trials.resume && is_new({"init"})) load_tensors(init); // most resumed trials need none
-        if (!is_new({"data", "test-data", "size", "validation", "skip-other-images", "label-from"})) continue;
+        if (!init.empty() && !trials.resume && is_new({"init"})) load_model(init); // most resumed trials need none
+        if (!is_new({"data", "test-data", "size", "store-size", "validation", "skip-other-images", "label-from"}))
+            continue;
         const Program::DataCheck found = trials.program->check_data(group, arguments[i]);
         trials.ranking = ranking_by(trials.rank_by, found.metrics);
         for (const std::string& warning : found.warnings)
@@ -186,6 +186,29 @@ TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
     arguments.insert(arguments.end(), added.begin(), added.end());
     arguments.push_back("--resume");
     return {arguments, true, repeated ? "" : folder.path()};
+}
+
+std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings) {
+    std::vector<std::string> args = trials.base;
+    for (const std::string& arg : arguments_of(settings)) args.push_back(arg);
+    return args;
+}
+
+std::vector<std::string> texts_of(const Json& list) {
+    std::vector<std::string> texts;
+    for (const Json& text : list.as_array()) texts.push_back(text.as_string());
+    return texts;
+}
+
+std::vector<std::string> without_init(const std::vector<std::string>& arguments) {
+    std::vector<std::string> kept;
+    for (size_t i = 0; i < arguments.size(); ++i) {
+        if (arguments[i] == "--init")
+            ++i; // also omit its value
+        else if (!arguments[i].starts_with("--init="))
+            kept.push_back(arguments[i]);
+    }
+    return kept;
 }
 
 } // namespace rg

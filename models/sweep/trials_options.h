@@ -2,9 +2,44 @@
 // trial begins.
 #pragma once
 
-#include "ringgrad/models/sweep/trials.h"
+#include "ringgrad/models/run/progress.h"
+#include "ringgrad/models/run/training.h"
+#include "ringgrad/models/sweep/stop_rules.h"
+#include "ringgrad/models/sweep/trial_table.h"
 
 namespace rg {
+
+/// The options of a program that runs trials, and the trials that these options define.
+struct Trials {
+    const Program* program = nullptr; // the training program
+    Ranking ranking;
+    std::string rank_by, table_file, runs = default_runs_folder(), run_name;
+    std::vector<std::string> grid;
+    int64_t random = 0; // number of trials drawn from the grid; 0: all combinations
+    int64_t ranks_per_trial = 1;
+    bool parallel = true, resume = false;
+    ProgressKind progress = ProgressKind::automatic;
+    std::string stop_below = "0";
+    StopRules rules;
+    std::vector<std::string> base; // arguments of every trial: the defaults, then those of the command line
+    std::vector<TrialSettings> table;
+    int ranks_each = 1; // number of ranks of each trial: ranks_per_trial, or all ranks with --no-at-once
+};
+
+/// Returns the arguments of the training program for a trial with these settings.
+std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings);
+
+/// The description of a program that runs trials, for run_trials_main().
+struct TrialsProgram {
+    std::string name, description;
+    std::vector<const Program*> programs; // training programs; --program chooses one if there are several
+    /// Arguments of all trials, after --validation=0.1. Those of the command line follow and override them.
+    std::vector<std::string> defaults = {};
+    /// The grid if neither --grid nor --table is given. If it is empty, the user must give --grid or --table.
+    std::vector<std::string> default_grid = {};
+    /// Changes the settings of a trial, for example to derive one option from another.
+    void (*adjust)(const Trials& trials, TrialSettings& settings) = nullptr;
+};
 
 /// The command line of a program of trials.
 struct TrialsArguments {
@@ -30,5 +65,11 @@ void check_trials(par::Group& group, const std::string& name, Trials& trials, co
 /// arguments of the run, does not add these twice. Throws Error if there is no --run-name or no such run, or if `typed`
 /// adds --init.
 TrialsArguments arguments_to_resume(const std::string& program, const Trials& s, const std::vector<std::string>& typed);
+
+/// Returns the elements of a list of texts.
+std::vector<std::string> texts_of(const Json& list);
+
+/// Returns the arguments without --init, which programs refuse with --resume.
+std::vector<std::string> without_init(const std::vector<std::string>& arguments);
 
 } // namespace rg
