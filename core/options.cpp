@@ -196,25 +196,28 @@ Options::Entry* Options::find(const std::string& name) {
 
 void Options::fail_unknown(const std::string& argument) const {
     const std::string typed = argument.substr(0, argument.find('='));
-    std::string nearest = "--help";
-    size_t nearest_distance = distance(typed, nearest);
+    const auto plain = [](std::string name) { // "MiniBatchSize" and "--mini_batch_size" are the same
+        std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
+        return lower(name);
+    };
+    std::string nearest;
+    size_t nearest_distance = std::max<size_t>(2, plain(typed).size() / 4) + 1;
     const auto consider = [&](const std::string& name, const std::string& suggestion) {
-        const size_t d = distance(typed, name);
-        if (d < nearest_distance) {
+        const std::string a = plain(typed), b = plain(name);
+        const size_t d = distance(a, b);
+        if (d < nearest_distance && 2 * d <= std::min(a.size(), b.size())) {
             nearest_distance = d;
             nearest = suggestion;
         }
     };
-    consider("--version", "--version");
-    consider("--help-all", "--help-all");
+    for (const char* const name : {"--help", "--help-all", "--version"}) consider(name, name);
     for (const Entry& e : entries_) {
         const std::string name = "--" + e.name_;
         consider(name, name);
         if (e.is_bool()) consider("--no-" + e.name_, "--no-" + e.name_);
         for (const std::string& foreign : e.foreign_names_) consider("--" + foreign, name);
     }
-    if (nearest_distance <= std::max<size_t>(2, typed.size() / 3))
-        fail("unknown option ", typed, "; did you mean ", nearest, "?");
+    if (!nearest.empty()) fail("unknown option ", typed, "; did you mean ", nearest, "?");
     fail("unknown option ", typed, "; ", program_, " --help-all lists all");
 }
 

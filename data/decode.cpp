@@ -145,13 +145,17 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
         if (differ == bad.count()) throw SizesDiffer(text);
         throw Error(text);
     }
-    if (left_out_ == 0 && bad.count() > 0) first_left_out_ = bad.first().begin()->second;
-    left_out_ += bad.count();
+    if (bad.count() > 0) leave_out(bad.count(), bad.first().begin()->second);
     set.pixels = sink.pixels();
     std::vector<int64_t> kept;
     for (int64_t i = 0; i < count; ++i)
         if (!is_bad[size_t(i)]) kept.push_back(i);
     return {std::move(set), std::move(kept)};
+}
+
+void Conversion::leave_out(int64_t count, const std::string& first) {
+    if (left_out_ == 0 && count > 0) first_left_out_ = first;
+    left_out_ += count;
 }
 
 void Conversion::convert(TrainTest& sets) {

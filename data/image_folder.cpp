@@ -89,6 +89,12 @@ struct OtherImages {
     }
 };
 
+/// Counts other images as left out with --skip-other-images. Without it, throws Error if there are any.
+void leave_out(const OtherImages& others, const LoadOptions& options, Conversion& conversion) {
+    if (!options.skip_other_images) return others.check();
+    conversion.leave_out(others.count, cat(others.first, " (", others.format, ")"));
+}
+
 /// The files of a folder, as paths below it.
 struct Listing {
     std::vector<std::string> images, angles, labels, folders; // angles, labels: tables
@@ -180,7 +186,8 @@ Table parse_table(const std::string& text, Labels labels, const std::string& nam
         const bool good = labels != Labels::numbers || number == 1 || std::ranges::all_of(values, is_number);
         RG_CHECK(!file.empty() && good, "image folder: expected a file and ",
                  labels == Labels::numbers ? cat(std::max<size_t>(1, table.heading.size()), " numbers") : "a label",
-                 ", got ", line, " (", where, ")");
+                 ", got ", line, " (", where, ")",
+                 line.find(';') == std::string::npos ? "" : "; separate them by a comma, not by ;");
         if (table.first.empty()) table.first = file, table.heading = values;
         RG_CHECK(table.values.emplace(file, values).second, "image folder: expected one line for ", file,
                  ", got a second one (", where, ")");
@@ -301,7 +308,7 @@ Image read_image(const std::string& path) { return decode_image(as_bytes(read_fi
 
 TrainTest read_images(const std::string& folder, const LoadOptions& options, Conversion& conversion) try {
     const Listing listing = list(folder, options.skip_other_images);
-    if (!options.skip_other_images) listing.others.check();
+    leave_out(listing.others, options, conversion);
     const auto read_tables = [&](const std::vector<std::string>& files, Labels labels) {
         Tables tables;
         for (const std::string& file : files) {
@@ -326,7 +333,10 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
                 names.emplace(image.length > 0 ? image.label() : std::string_view(own_name));
         classes.assign(names.begin(), names.end());
     }
-    RG_CHECK(!classes.empty(), "image folder: expected class folders of images, got none (", folder, ")");
+    RG_CHECK(!classes.empty(), "image folder: expected class folders of images, got ",
+             listing.images.empty() ? "none" : cat(listing.images.size(), " images without a folder"), " (", folder,
+             "); put the images of each class into a folder of its name, or add ", kLabelsFile,
+             " with lines file,label");
     ImageSet all{.classes = classes, .target_names = targets.names};
     int64_t train = 0; // number of images for training; they come first
     OtherImages beside;
@@ -354,7 +364,7 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
                      "image folder: expected a line for ", image.path, " in ", kAnglesFile, ", got none (", folder,
                      ")");
         }
-    if (!options.skip_other_images) beside.check();
+    leave_out(beside, options, conversion);
     const auto file = [&](int64_t i) { return folder + "/" + all.names[size_t(i)]; };
     const auto [pixels, kept] =
         conversion.read(std::ssize(all.labels), file, [&](int64_t i) { return read_image(file(i)); });

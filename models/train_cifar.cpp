@@ -26,8 +26,9 @@ struct TrainCifar final : ImageTraining {
 
 } // namespace
 
-constinit const Program rg::train_cifar{"train_cifar",
-                                        "trains a convolutional network on CIFAR-10, on one process or under mpiexec",
-                                        make_training<TrainCifar>,
-                                        {"--epochs 3", "--data ~/photos --size 32 --net resnet18"},
-                                        " --batch-size=256 --lr=0.1 --epochs=50 --drops=45 --initializer=glorot"};
+constinit const Program rg::train_cifar{
+    "train_cifar",
+    "trains a convolutional network on CIFAR-10 or class folders of images, on one process or under mpiexec",
+    make_training<TrainCifar>,
+    {"--epochs 3", "--data ~/photos --size 32 --net resnet18"},
+    " --batch-size=256 --lr=0.1 --epochs=50 --drops=45 --initializer=glorot"};

@@ -78,6 +78,8 @@ TEST_SUITE("core") {
         CHECK(error_with({"--epoch", "3"}) == "unknown option --epoch; did you mean --epochs?");
         CHECK(error_with({"--epcohs=3"}) == "unknown option --epcohs; did you mean --epochs?");
         CHECK(error_with({"--no-shufle"}) == "unknown option --no-shufle; did you mean --no-shuffle?");
+        CHECK(error_with({"--WeightDecay", "1"}) == "unknown option --WeightDecay; did you mean --weight-decay?");
+        CHECK(error_with({"--eta", "1"}) == "unknown option --eta; train --help-all lists all");
         CHECK(error_with({"--hepl"}) == "unknown option --hepl; did you mean --help?");
         CHECK(error_with({"--help=1"}) == "option --help: expected --help alone, got --help=1");
         CHECK(error_with({"--versoin"}) == "unknown option --versoin; did you mean --version?");

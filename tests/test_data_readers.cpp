@@ -349,8 +349,8 @@ TEST_SUITE("data") {
         CHECK(sets.train.labels == std::vector<int32_t>{0, 0, 0, 1, 1, 1});
         CHECK(pixels_of(sets.train) == Vec(6 * 2 * 2 * 3, 1));
         REQUIRE(sets.warnings.size() == 1);
-        CHECK(contains(sets.warnings[0], "1 file is left out: "));
-        CHECK(contains(sets.warnings[0], dir / "dog/8.png"));
+        CHECK(contains(sets.warnings[0], "3 files are left out; the first: "));
+        CHECK(contains(sets.warnings[0], dir / "cat/6.png (GIF)"));
     }
 
     TEST_CASE("image folder: refuses images for which there is no memory") {

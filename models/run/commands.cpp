@@ -69,6 +69,8 @@ public:
     Images read(const std::string& path) {
         const bool is_file = !path.empty() && !data::is_remote(path) && !fs::is_directory(path);
         Images images = is_file ? read_file_of_images(path) : read_set(path);
+        RG_CHECK(!path.empty() || images.set.classes == model_.classes, "predict: expected images, got none; ",
+                 "name files or a folder (the built-in sample is for models of its own classes alone)");
         for (int64_t i = 0; i < images.set.count; ++i)
             for (const std::string& name : model_.outputs.input_numbers) {
                 images.numbers.push_back(number_of(images.set, i, name, model_.outputs.input_numbers.size() == 1));

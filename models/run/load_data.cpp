@@ -50,7 +50,7 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           cat("folder of ", folder, "; or s3://BUCKET/PREFIX, or pipe:COMMAND, which prints a tar (default: ", none,
               ")"))
         .metavar("DIR")
-        .also({"data-dir", "data-path", "dataset"})
+        .also({"data-dir", "data-path", "dataset", "root", "train", "train-dir"})
         .basic();
     o.add("test-data", &test_path,
           "test set, of the same kinds as --data: its own test set if it has one, else all of it (default: the test "
@@ -78,13 +78,13 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "fraction of each class of the training images held out for validation, chosen by --seed; in the end, the "
           "best model is tested once on the test set")
         .range(0, 0.9)
-        .also({"validation-split", "val-split"})
+        .also({"validation-split", "val-split", "valid-pct"})
         .basic();
     o.add("batch-size", &batch_size,
           "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs, except in quick94, "
-          "but it is at most a sixteenth of the training images")
+          "but it is at most a sixteenth of the training images, a power of two of at least 8")
         .range(1, 1e6)
-        .also({"batch", "bs"})
+        .also({"batch", "bs", "mini-batch-size"})
         .basic();
     o.add("shuffle", &shuffle,
           {{"epoch", data::Shuffle::epoch}, {"once", data::Shuffle::once}, {"never", data::Shuffle::never}},
@@ -115,7 +115,7 @@ void DataOptions::hold_out_validation(data::TrainTest& sets) const {
     sets.reserved = std::move(sets.test);
     sets.test = data::subset(sets.train, parts.selected);
     sets.train = data::subset(sets.train, parts.others);
-    sets.held_out = true;
+    if (sets.reserved.count == 0) sets.held_out = true;
     sets.source += cat(", ", sets.test.count, " of the training images for validation");
 }
 

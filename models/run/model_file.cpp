@@ -60,8 +60,9 @@ TensorFile load_model(std::string path) {
              "); a training saves its model as RUN/model.safetensors");
     if (std::filesystem::is_directory(path)) {
         RG_CHECK(std::filesystem::exists(path + "/model.safetensors"),
-                 "expected a run's folder with model.safetensors, got one without it (", path,
-                 "); give a file of its checkpoint folder instead");
+                 "expected a run's folder with model.safetensors, got one without it (", path, "); give ",
+                 std::filesystem::exists(path + "/config.json") ? "a file of its checkpoint folder instead"
+                                                                : "a run first, then the images");
         path += "/model.safetensors";
     }
     return decode_model(read_file(path, kMaxTensorFile), path);

@@ -140,10 +140,10 @@ void TrainingOptions::declare_training(Options& o) {
               optimizer.kind == Kind::sgd ? cat("; with adam or adamw ", kAdamRate)
                                           : cat("; with sgd ", DefaultRate().text())))
         .at_least(0)
-        .also({"learning-rate"})
+        .also({"learning-rate", "initial-learn-rate"})
         .basic();
     o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate")
-        .also({"scheduler", "lr-schedule", "lr-scheduler"});
+        .also({"scheduler", "lr-schedule", "lr-scheduler", "learn-rate-schedule"});
     o.add("drops", &drops,
           "piecewise: when the rate drops: fractions of --epochs below 1, and numbers of epochs from 1 on")
         .metavar("LIST");
@@ -168,17 +168,17 @@ void TrainingOptions::declare_training(Options& o) {
     default_optimizer_ = optimizer.kind;
     o.add("optimizer", &optimizer.kind, {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}},
           "update rule; sgd: SGD with momentum")
-        .also({"optim", "opt"});
+        .also({"optim", "opt", "solver"});
     o.add("momentum", &optimizer.momentum, "sgd: momentum").range(0, 1);
     o.add("nesterov", &optimizer.nesterov, "sgd: use Nesterov momentum");
     o.add("l2", &optimizer.weight_decay,
           "weight decay: factor of a parameter that is added to its gradient; adamw: decoupled")
         .at_least(0)
-        .also({"weight-decay", "wd"});
+        .also({"weight-decay", "wd", "l2-regularization"});
     o.add("decay-biases", &optimizer.decay_biases, "apply weight decay to biases and batch norm, too");
     o.add("clip", &optimizer.max_norm, "largest norm of all gradients together; larger ones are scaled down; 0: none")
         .at_least(0)
-        .also({"clip-grad", "grad-clip", "max-norm", "max-grad-norm"});
+        .also({"clip-grad", "grad-clip", "max-norm", "max-grad-norm", "gradient-threshold"});
     o.add(
          "average", &optimizer.average,
          "decay of a moving average of the weights and of batch norm's running statistics, such as 0.999 for about the "

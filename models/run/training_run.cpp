@@ -37,14 +37,16 @@ void make_paths_absolute(Options& options) {
 void RunOptions::declare(Options& o) {
     o.group(cat("Run (exit status 0: done, or stopped by Ctrl-C; 1: error; ", kExitInterrupted,
                 ": ended by SIGTERM, SIGUSR1 or SIGHUP, for --resume; ", par::kExitRanksDiffer, ": ranks differ)"));
-    o.add("runs", &runs, "folder of all runs").metavar("DIR").also({"out", "output-dir", "save-dir", "log-dir"});
+    o.add("runs", &runs, "folder of all runs")
+        .metavar("DIR")
+        .also({"out", "output", "output-dir", "save-dir", "log-dir", "checkpoint-path"});
     o.add("run-name", &name, "name of this run's folder (default: program name and start time)")
         .metavar("NAME")
         .also({"name"})
         .basic();
     o.add("init", &init, "initial values of the network: a run's folder, one of its files, or another safetensors file")
         .metavar("RUN|FILE")
-        .also({"weights", "pretrained"});
+        .also({"weights", "pretrained", "checkpoint", "ckpt"});
     o.add("init-skip", &init_skip,
           "layers, separated by commas, whose tensors in --init are not used, such as fc if the file has other classes")
         .metavar("NAMES");
@@ -69,7 +71,7 @@ void RunOptions::declare(Options& o) {
           "end after this many epochs without a better value of --patience-on on the validation set, or without "
           "--validation on the test set; 0: off")
         .at_least(0)
-        .also({"early-stopping"});
+        .also({"early-stopping", "validation-patience"});
     o.add("patience-on", &patience_on,
           "metric that says which model is the best, and that --patience watches: loss, or one of the epochs' metrics, "
           "such as accuracy (default: the program's main metric)")
@@ -116,7 +118,9 @@ void TrainingRun::check_data(const data::TrainTest& data) {
     class_counts_ = data::class_counts(data, test_set_name);
     for (const auto& [set, text] : sets) data_.emplace_back("data_" + set, text);
     if (data.held_out)
-        for (const std::string& name : data.test.names) held_out_ += name + "\n";
+        for (const std::string& name : (data.reserved.count > 0 ? data.reserved : data.test).names)
+            held_out_ += name + "\n";
+    tests_best_ = data.reserved.count > 0;
     if (!checkpoint_) return;
     const TensorFile& file = checkpoint_->state;
     const std::vector<std::string> saved = stored_classes(file), &classes = data.train.classes;
@@ -474,13 +478,15 @@ void TrainingRun::print_end(bool stopped) {
             const Json* const value = options.find(name);
             return value ? value->as_string() : "";
         };
-        // The images that the run tested its networks on.
+        // The images that the run tested its last network on, or in the end its best one.
         const std::string data = text_of(text_of("test-data").empty() || !held_out_.empty() ? "data" : "test-data");
         std::error_code none;
         std::string images = fs::is_directory(data, none) ? data::shell_word(data) : settings_.predictor_images;
         if (!held_out_.empty()) images += " --only " + data::shell_word(folder_->held_out_path());
-        note(printable(cat("next: ", data::shell_word((program.parent_path() / settings_.predictor).string()), " ",
-                           data::shell_word(folder.string()), images.empty() ? "" : " ", images)));
+        note(printable(cat(
+            "next: ", data::shell_word((program.parent_path() / settings_.predictor).string()), " ",
+            data::shell_word(tests_best_ && position_.best_epoch > 0 ? folder_->best_model_path() : folder.string()),
+            images.empty() ? "" : " ", images)));
     }
 }
 

@@ -115,7 +115,8 @@ public:
     /// Collective. Throws par::RanksDiffer unless all ranks have the same images, labels and targets. With --resume,
     /// throws Error unless they are those of the checkpoint. With --new-data, they may differ if the classes are the
     /// same and the checkpoint is from the end of an epoch. begin() prints the number of images per class, and writes
-    /// the names of the test images to held-out.txt if they are a part of the images for training.
+    /// the names of the test images to held-out.txt if they are a part of the images for training; with a validation
+    /// set, those for the test in the end.
     void check_data(const data::TrainTest& data);
 
     /// Collective. With --resume, restores the network's tensors, the state of the optimizer and the position from the
@@ -236,7 +237,8 @@ private:
     bool stop_request_ = false; // from the trial or from a file in the folder
     Length length_;
     Metadata model_, data_;                  // data_: the fingerprints of both sets
-    std::string held_out_;                   // names of the held-out images, one per line
+    std::string held_out_;                   // names of the held-out test images, one per line
+    bool tests_best_ = false;                // true if the best model is tested in the end, on a set of its own
     std::string class_counts_;               // images per class, for people
     double epoch_begin_ = 0, last_step_ = 0; // their difference is the epoch's training time
     std::optional<double> last_value_;       // of best_by(), after the last complete epoch in this process

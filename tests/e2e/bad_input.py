@@ -45,6 +45,11 @@ class BadInput(job.JobTest):
         self.refuse_training(["--data", "void"], "void", "got none")
         (self.folder / "classes" / "cat").mkdir(parents=True)
         self.refuse_training(["--data", "classes"], "class folders of images", "got none", "classes")
+        (self.folder / "flat").mkdir()
+        (self.folder / "flat" / "a.png").write_bytes(job.png(8, 8, bytes(192)))
+        self.refuse_training(["--data", "flat"], "got 1 images without a folder", "labels.csv")
+        (self.folder / "flat" / "labels.csv").write_text("a.png;cat\n")
+        self.refuse_training(["--data", "flat"], "expected a file and a label, got a.png;cat", "by a comma, not by ;")
         self.refuse_training(["--batch-size", "1001", "--partial-batch", "discard"], "1001", "1000", "--batch-size")
 
     def test_wrong_options(self):

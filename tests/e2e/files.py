@@ -284,7 +284,7 @@ class Predict(job.JobTest):
                                  ([self.run_folder, self.run_folder / "config.json"], ["config.json", "PNG"]),
                                  ([], ["MODEL"]),
                                  (["--json", "--csv", self.run_folder], ["--json or --csv"]),
-                                 (["void", small], ["void", "model.safetensors"]),
+                                 (["void", small], ["void", "model.safetensors", "give a run first"]),
                                  ([small, small], ["small.png", "safetensors"]),
                                  (["--tpo", "3", self.run_folder, small], ["--tpo", "--top"])):
             self.refuse(program("predict", *arguments), *words)
@@ -459,7 +459,11 @@ class Folder(job.JobTest):
             self.refuse(program(name, "--data", "images"), *words)
             self.refuse(program(name, "--data", "images", "--skip-other-images"), "[28 28 1]")
         self.refuse(program("predict", run, "images"), *words)
-        self.assertIn("of 21)", self.succeed(program("predict", run, "images", "--skip-other-images")))
+        for name in (["predict", run], ["inspect"]):
+            result = self.run_command(program(*name, "images", "--skip-other-images"))
+            self.assertEqual(result.code, 0)
+            self.assertRegex(result.out + result.err, r"warning: 3 files are left out; the first: \S*images/dog/0.gif \(GIF\)")
+            self.assertIn("of 21)" if name[0] == "predict" else "21", result.out)
         self.refuse(program("predict", run, "images/dog/0.gif"), "got GIF (images/dog/0.gif)", "mogrify")
 
 

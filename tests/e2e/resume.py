@@ -169,6 +169,10 @@ class Resume(job.JobTest):
         accuracy = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["test_accuracy"]
         self.assertIn(f"8 images; accuracy {100 * accuracy:.1f}%", self.succeed([*predict, "--only", run / "held-out.txt"]))
         self.assertIn("40 images;", self.succeed(predict))
+        # With a validation set, these are the images of the test in the end, which the best model takes.
+        out = self.succeed(job.train(1, *options, "--data", "set", "--epochs", "1", "--validation", "0.25", "--run-name", "best"))
+        self.assertEqual((self.runs / "best" / "held-out.txt").read_text().splitlines(), held_out)
+        self.assertRegex(out, r"next: \S+predict \S*best/model-best.safetensors \S*set --only \S*best/held-out.txt")
         (self.folder / "list").write_text("cat/1.png\nnone.png\n")
         self.refuse([*predict, "--only", "list"], "--only: expected 2 images in set, got 1 of them")
 
