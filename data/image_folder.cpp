@@ -334,8 +334,8 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
         classes.assign(names.begin(), names.end());
     }
     RG_CHECK(!classes.empty(), "image folder: expected class folders of images, got ",
-             listing.images.empty() ? "none" : cat(listing.images.size(), " images without a folder"), " (", folder,
-             "); put the images of each class into a folder of its name, or add ", kLabelsFile,
+             listing.images.empty() ? "none" : cat("only images without a folder, such as ", listing.images.front()),
+             " (", folder, "); put the images of each class into a folder of its name, or add ", kLabelsFile,
              " with lines file,label");
     ImageSet all{.classes = classes, .target_names = targets.names};
     int64_t train = 0; // number of images for training; they come first

@@ -47,7 +47,7 @@ class BadInput(job.JobTest):
         self.refuse_training(["--data", "classes"], "class folders of images", "got none", "classes")
         (self.folder / "flat").mkdir()
         (self.folder / "flat" / "a.png").write_bytes(job.png(8, 8, bytes(192)))
-        self.refuse_training(["--data", "flat"], "got 1 images without a folder", "labels.csv")
+        self.refuse_training(["--data", "flat"], "got only images without a folder, such as a.png", "labels.csv")
         (self.folder / "flat" / "labels.csv").write_text("a.png;cat\n")
         self.refuse_training(["--data", "flat"], "expected a file and a label, got a.png;cat", "by a comma, not by ;")
         self.refuse_training(["--batch-size", "1001", "--partial-batch", "discard"], "1001", "1000", "--batch-size")
