@@ -1,4 +1,4 @@
-// What a checkpoint of a training holds: all that a resumed run needs to end with the same bits.
+// A checkpoint of a training holds all that a resumed run needs to end with the same bits.
 #pragma once
 
 #include "ringgrad/core/options.h"
