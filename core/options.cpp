@@ -90,6 +90,16 @@ Options::Entry& Options::Entry::also(std::vector<std::string> names) {
     return *this;
 }
 
+Options::Entry& Options::Entry::fixed() {
+    fixed_ = true;
+    return *this;
+}
+
+Options::Entry& Options::Entry::by_rank() {
+    by_rank_ = true;
+    return *this;
+}
+
 std::string Options::Entry::get() const {
     if (get_choice_) return get_choice_();
     if (const auto* v = std::get_if<int64_t*>(&target_)) return std::to_string(**v);
@@ -268,13 +278,16 @@ bool Options::parse(const std::vector<std::string>& args) {
         all_asked_ = argument == "--help-all";
         if (version_asked_ || all_asked_ || argument == "--help" || argument == "-h") return false;
     }
+    std::string after; // the option before an argument
     for (size_t i = 0; i < args.size();) {
         if (args[i].starts_with("--")) {
-            i += parse_option(std::span(args).subspan(i));
+            const size_t used = parse_option(std::span(args).subspan(i));
+            after = cat(" after ", args[i], used == 2 ? ", which takes one value" : "");
+            i += used;
             continue;
         }
         if (args[i].size() > 1 && args[i][0] == '-') fail_unknown(args[i]);
-        RG_CHECK(positional_, "unexpected argument \"", args[i], "\"; options begin with --, ", program_,
+        RG_CHECK(positional_, "unexpected argument \"", args[i], "\"", after, "; options begin with --, ", program_,
                  " --help-all lists them");
         positional_->push_back(args[i++]);
     }
@@ -336,11 +349,15 @@ std::string Options::help(bool all) const {
 
 std::string Options::version() const { return cat(program_, " ", kBuild, "\n"); }
 
-bool Options::was_given(const std::string& name) const {
+const Options::Entry& Options::declared(const std::string& name) const {
     const Entry* entry = find(name);
     RG_CHECK(entry, "options: --", name, " is not declared");
-    return entry->given_;
+    return *entry;
 }
+
+bool Options::was_given(const std::string& name) const { return declared(name).given_; }
+bool Options::is_fixed(const std::string& name) const { return declared(name).fixed_; }
+bool Options::is_by_rank(const std::string& name) const { return declared(name).by_rank_; }
 
 void Options::set(const std::string& name, const std::string& value) {
     Entry* entry = find(name);

@@ -35,6 +35,10 @@ public:
         Entry& basic();
         /// Names that other programs have for this option. They are unknown here, but their error suggests the option.
         Entry& also(std::vector<std::string> names);
+        /// Marks an option that a resumed run must leave as it was, such as one of the network or of the mini-batches.
+        Entry& fixed();
+        /// Marks an option whose value may differ between ranks, since their machines may differ.
+        Entry& by_rank();
 
     private:
         friend class Options;
@@ -46,7 +50,7 @@ public:
         std::function<void(size_t)> set_choice_;
         std::vector<std::string> choices_, foreign_names_;
         double lowest_ = -std::numeric_limits<double>::infinity(), highest_ = std::numeric_limits<double>::infinity();
-        bool given_ = false, basic_ = false;
+        bool given_ = false, basic_ = false, fixed_ = false, by_rank_ = false;
 
         bool is_list() const { return std::holds_alternative<std::vector<std::string>*>(target_); }
         bool is_bool() const { return !set_choice_ && std::holds_alternative<bool*>(target_); }
@@ -105,6 +109,9 @@ public:
 
     /// Returns true if the command line set the option. Use it for defaults that depend on other options.
     bool was_given(const std::string& name) const;
+    /// Return whether the option, which must exist, is marked as Entry::fixed() or Entry::by_rank().
+    bool is_fixed(const std::string& name) const;
+    bool is_by_rank(const std::string& name) const;
     /// Sets an option from text. Does not change was_given(). For example, a resumed run sets its options to the
     /// values() in the checkpoint. Throws Error for an unknown name or a bad value.
     void set(const std::string& name, const std::string& value);
@@ -118,6 +125,7 @@ private:
     Entry& declare(const std::string& name, const std::string& text);
     Entry* find(const std::string& name);
     const Entry* find(const std::string& name) const { return const_cast<Options*>(this)->find(name); }
+    const Entry& declared(const std::string& name) const; // throws Error if it is not
     [[noreturn]] void fail_unknown(const std::string& argument) const;
     /// Parses the option at args[0] and its value. Returns the number of elements of `args` that it has parsed.
     size_t parse_option(std::span<const std::string> args);

@@ -28,10 +28,10 @@ struct Program {
         o.add("weight-decay", &decay,
               "factor of the L2 penalty on all parameters, batch norm's included, as in the "
               "update rule of SGD with momentum");
-        o.add("seed", &seed, "of everything random");
+        o.add("seed", &seed, "of everything random").fixed();
         o.add("shuffle", &shuffle, "a new order of the samples in every epoch");
         o.group("Files");
-        o.add("data", &data, "folder of the data set").metavar("DIR");
+        o.add("data", &data, "folder of the data set").metavar("DIR").by_rank();
         o.add("device", &device, "where to compute").one_of({"auto", "cpu"}).also({"gpu", "accelerator"});
         o.add("fill", &fill, {{"zero", Fill::zero}, {"reflect", Fill::reflect}}, "what shows at the border");
         o.add("resume", &resume, "go on from the newest checkpoint");
@@ -69,6 +69,9 @@ TEST_SUITE("core") {
         CHECK(p.seed == std::numeric_limits<int64_t>::min());
         CHECK(p.o.was_given("epochs"));
         CHECK(p.o.was_given("shuffle"));
+        CHECK((p.o.is_fixed("seed") && !p.o.is_fixed("data")));
+        CHECK((p.o.is_by_rank("data") && !p.o.is_by_rank("seed")));
+        CHECK(contains(error_of([&] { (void)p.o.is_fixed("eta"); }), "--eta is not declared"));
         CHECK(p.parse({"--epochs", "3", "--epochs=4", "--data="}));
         CHECK(p.epochs == 4);
         CHECK(p.data.empty());
@@ -112,7 +115,8 @@ TEST_SUITE("core") {
               "option --shuffle: expected --shuffle or --no-shuffle alone, got --shuffle=no");
         CHECK(contains(error_with({"--data"}), "option --data: expected a text after it, got the end"));
         CHECK(contains(error_with({"--data", "--epochs", "3"}), "got --epochs"));
-        CHECK(contains(error_with({"stray"}), "unexpected argument \"stray\""));
+        CHECK(contains(error_with({"stray"}), "unexpected argument \"stray\";"));
+        CHECK(contains(error_with({"--epochs", "2", "3"}), "unexpected argument \"3\" after --epochs, which takes one value;"));
     }
 
     TEST_CASE("options: take positional arguments if declared") {

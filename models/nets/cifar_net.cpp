@@ -36,7 +36,7 @@ void CifarNets::declare(rg::Options& o) {
     o.add(
         "initializer", &options_.init,
         {{"he", Init::he}, {"glorot", Init::glorot}, {"narrow-normal", Init::narrow_normal}},
-        "cifar: variance of the initial weights; he: 2 / fan_in; glorot: 2 / (fan_in + fan_out); narrow-normal: 1e-4");
+        "cifar: variance of the initial weights; he: 2 / fan_in; glorot: 2 / (fan_in + fan_out); narrow-normal: 1e-4").fixed();
 }
 
 std::unique_ptr<Network> CifarNets::make(const std::string&, const ImageTask& task) const {

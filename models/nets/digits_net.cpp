@@ -46,7 +46,8 @@ std::vector<Tensor> DigitsAnglesNet::outputs(const Tensor& x, Mode mode) const {
 
 void DigitsNets::declare(rg::Options& o) {
     o.add("initializer", &init_, {{"he", Init::he}, {"glorot", Init::glorot}},
-          "variance of the initial weights; he: 2 / fan_in; glorot: 2 / (fan_in + fan_out)");
+          "variance of the initial weights; he: 2 / fan_in; glorot: 2 / (fan_in + fan_out)")
+        .fixed();
 }
 
 std::unique_ptr<Network> DigitsNets::make(const std::string& name, const ImageTask& task) const {

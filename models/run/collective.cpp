@@ -26,8 +26,7 @@ void run_while_polling(par::Group& group, std::string_view what, const std::func
 void verify_same_options(par::Group& group, const Options& options) {
     std::vector<std::string> parts;
     for (const auto& [name, value] : options.values())
-        if (name != "data" && name != "test-data" && name != "cache" && name != "threads")
-            parts.push_back(cat("--", name, " ", value));
+        if (!options.is_by_rank(name)) parts.push_back(cat("--", name, " ", value));
     par::verify_same(group, "options", parts, "start all ranks with the same options");
 }
 

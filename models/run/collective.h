@@ -17,8 +17,8 @@ namespace rg {
 void run_while_polling(par::Group& group, std::string_view what, const std::function<void()>& work,
                        const std::function<void()>& pulse = {});
 
-/// Collective. Throws par::RanksDiffer on all ranks unless all have the same values of the options. Only --data and
-/// --test-data (see TrainingRun::check_data()), --cache and --threads may differ, since the machines may differ.
+/// Collective. Throws par::RanksDiffer on all ranks unless all have the same values of the options, except those
+/// declared by_rank(). (TrainingRun::check_data() compares the data themselves.)
 void verify_same_options(par::Group& group, const Options& options);
 
 } // namespace rg

@@ -51,47 +51,56 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
               ")"))
         .metavar("DIR")
         .also({"data-dir", "data-path", "dataset", "root", "train", "train-dir"})
-        .basic();
+        .basic()
+        .by_rank();
     o.add("test-data", &test_path,
           "test set, of the same kinds as --data: its own test set if it has one, else all of it (default: the test "
           "set of --data; of a folder without one, a fifth of each class, of digits a tenth)")
-        .metavar("DIR");
+        .metavar("DIR")
+        .by_rank();
     o.add("size", &size,
           "height and width to which images are resized and cropped when they are loaded, with their aspect ratio "
           "kept; one number stands for both (default: as they are)")
         .metavar("H[xW]")
         .also({"image-size", "img-size"})
-        .basic();
+        .basic()
+        .fixed();
     o.add("store-size", &store_size,
           "larger height and width to which images are resized and cropped when they are loaded; the network then "
           "takes a window of --size: the central one, but a random one in training with --augment crop or "
           "--resized-crop (default: that of --size)")
-        .metavar("H[xW]");
+        .metavar("H[xW]")
+        .fixed();
     o.add(
          "cache", &reading.cache,
          "folder for decoded images, which later runs use again, and for copies of s3: and pipe:; a tar is then copied "
          "once for all runs, until you delete it; none: keep all images in the memory of each rank (default: "
          "~/.cache/ringgrad, with a new copy of pipe: in each run)")
-        .metavar("DIR");
+        .metavar("DIR")
+        .by_rank();
     data::declare_reading(o, reading);
     o.add("validation", &validation,
           "fraction of each class of the training images held out for validation, chosen by --seed; in the end, the "
           "best model is tested once on the test set")
         .range(0, 0.9)
         .also({"validation-split", "val-split", "valid-pct"})
-        .basic();
+        .basic()
+        .fixed();
     o.add("batch-size", &batch_size,
           "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs, except in quick94, "
           "but it is at most a sixteenth of the training images, a power of two of at least 8")
         .range(1, 1e6)
         .also({"batch", "bs", "mini-batch-size"})
-        .basic();
+        .basic()
+        .fixed();
     o.add("shuffle", &shuffle,
           {{"epoch", data::Shuffle::epoch}, {"once", data::Shuffle::once}, {"never", data::Shuffle::never}},
           "order of the images; epoch: a new random one in every epoch; once: one random order for all; never: that of "
-          "the files");
+          "the files")
+        .fixed();
     o.add("seed", &seed, "seed of all random numbers: initial values, held-out images, order, augmentation, dropout")
-        .at_least(0);
+        .at_least(0)
+        .fixed();
 }
 
 data::LoadOptions DataOptions::load_options() const {

@@ -61,7 +61,8 @@ void MachineOptions::declare_compute(Options& o) {
         .basic();
     o.add("threads", &threads, "threads per rank; 0: cores that it may use / ranks that share them")
         .range(0, 1024)
-        .also({"num-workers", "num-threads"});
+        .also({"num-workers", "num-threads"})
+        .by_rank();
 }
 
 void MachineOptions::declare(Options& o) {

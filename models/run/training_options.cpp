@@ -63,7 +63,8 @@ void TrainingOptions::declare_data(Options& o) {
     o.add("partial-batch", &partial,
           {{"auto", Partial::automatic}, {"keep", Partial::keep}, {"discard", Partial::discard}},
           "use of the last, smaller mini-batch of an epoch; auto: keep it if it is at least half as large as the "
-          "others, or the only one");
+          "others, or the only one")
+        .fixed();
     o.add("normalise", &normalisation,
           {{"auto", Normalisation::automatic}, {"imagenet", Normalisation::imagenet}, {"none", Normalisation::none}},
           "mean and deviation by channel that normalise the images; auto: those of the data; imagenet: those of "
@@ -72,50 +73,66 @@ void TrainingOptions::declare_data(Options& o) {
     o.add("augment", &augment,
           cat("random changes of the training images: none, or a list of ", joined(augment_names()),
               allows("crop") ? "; crop: with --store-size, a window at a random place" : ""))
-        .metavar("LIST");
+        .metavar("LIST")
+        .fixed();
     o.add("translate", &translate,
           "largest translation, in pixels, if --augment has translate; with --fill zero the same as a random crop with "
           "that padding")
-        .range(0, 1024);
+        .range(0, 1024)
+        .fixed();
     o.add("translate-x", &translate_x, "largest translation to the left and right; -1: that of --translate")
-        .range(-1, 1024);
-    o.add("translate-y", &translate_y, "largest translation up and down; -1: that of --translate").range(-1, 1024);
+        .range(-1, 1024)
+        .fixed();
+    o.add("translate-y", &translate_y, "largest translation up and down; -1: that of --translate")
+        .range(-1, 1024)
+        .fixed();
     if (allows("rotate"))
         o.add("rotate", &rotate, "largest random rotation of the training images, in degrees, in both directions")
-            .range(0, 180);
+            .range(0, 180)
+            .fixed();
     if (allows("scale"))
         o.add("scale", &scale, "range of a random zoom factor for the training images, such as 0.8:1.2")
-            .metavar("MIN:MAX");
+            .metavar("MIN:MAX")
+            .fixed();
     if (allows("resized-crop"))
         o.add("resized-crop", &resized_crop,
               "range of the area, as a fraction of the image's, of a random box with an aspect ratio of 3:4 to 4:3, "
               "which is resized to --size, such as 0.25:1; 1:1: off")
-            .metavar("MIN:MAX");
+            .metavar("MIN:MAX")
+            .fixed();
     o.add("fill", &fill, {{"zero", data::Fill::zero}, {"reflect", data::Fill::reflect}},
-          "how to fill the pixels beyond the edge of a moved image; zero: black; reflect: the mirrored image");
+          "how to fill the pixels beyond the edge of a moved image; zero: black; reflect: the mirrored image")
+        .fixed();
     o.add(
          "jitter", &jitter,
          "largest changes of brightness, contrast and saturation of the training images: each factor is drawn from 1 - "
          "X to 1 + X; 0,0,0: off")
-        .metavar("B,C,S");
-    o.add("erase", &erase, "probability of erasing a random box of a training image (random erasing)").range(0, 1);
+        .metavar("B,C,S")
+        .fixed();
+    o.add("erase", &erase, "probability of erasing a random box of a training image (random erasing)")
+        .range(0, 1)
+        .fixed();
     o.add("mixup", &mixup,
           "parameter A of the distribution Beta(A, A) of the weights with which pairs of training images and their "
           "labels are mixed, such as 0.2; 0: off")
-        .range(0, 100);
+        .range(0, 100)
+        .fixed();
     o.add("cutmix", &cutmix,
           "the same for the area of a box that is replaced by a part of another training image, such as 1; with "
           "--mixup, "
           "one of both is drawn for each image; 0: off")
-        .range(0, 100);
+        .range(0, 100)
+        .fixed();
     if (!has_smoothing) return;
     o.add("class-weights", &class_weights,
           "weights of the classes in the loss: none, balanced (inversely proportional to their numbers of training "
           "images), or a list with a number for each class")
-        .metavar("LIST");
+        .metavar("LIST")
+        .fixed();
     o.add("sampler", &sampler,
           "uniform: each training image once per epoch; balanced: equally many of each class, as many in all")
-        .one_of({"uniform", "balanced"});
+        .one_of({"uniform", "balanced"})
+        .fixed();
 }
 
 bool TrainingOptions::allows(const std::string& augmentation) const {
@@ -168,7 +185,8 @@ void TrainingOptions::declare_training(Options& o) {
     default_optimizer_ = optimizer.kind;
     o.add("optimizer", &optimizer.kind, {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}},
           "update rule; sgd: SGD with momentum")
-        .also({"optim", "opt", "solver"});
+        .also({"optim", "opt", "solver"})
+        .fixed();
     o.add("momentum", &optimizer.momentum, "sgd: momentum").range(0, 1);
     o.add("nesterov", &optimizer.nesterov, "sgd: use Nesterov momentum");
     o.add("l2", &optimizer.weight_decay,

@@ -46,10 +46,12 @@ void RunOptions::declare(Options& o) {
         .basic();
     o.add("init", &init, "initial values of the network: a run's folder, one of its files, or another safetensors file")
         .metavar("RUN|FILE")
-        .also({"weights", "pretrained", "checkpoint", "ckpt"});
+        .also({"weights", "pretrained", "checkpoint", "ckpt"})
+        .fixed();
     o.add("init-skip", &init_skip,
           "layers, separated by commas, whose tensors in --init are not used, such as fc if the file has other classes")
-        .metavar("NAMES");
+        .metavar("NAMES")
+        .fixed();
     o.add(
          "resume", &resume,
          "continue --run-name, or the newest run, from its last checkpoint, with its options, except --threads, unless "
@@ -75,7 +77,8 @@ void RunOptions::declare(Options& o) {
     o.add("patience-on", &patience_on,
           "metric that says which model is the best, and that --patience watches: loss, or one of the epochs' metrics, "
           "such as accuracy (default: the program's main metric)")
-        .metavar("METRIC");
+        .metavar("METRIC")
+        .fixed();
     o.add("keep", &keep, "number of checkpoints to keep").range(1, 1e6);
     o.add(
         "on-nan", &on_nan, {{"stop", OnNan::stop}, {"skip", OnNan::skip}, {"rollback", OnNan::rollback}},

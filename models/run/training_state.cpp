@@ -58,15 +58,11 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
 }
 
 void restore_options(const TensorFile& file, Options& options) {
-    std::set<std::string> fixed = {
-        "batch-size",   "validation", "partial-batch", "shuffle",     "seed",        "size",         "store-size",
-        "augment",      "translate",  "fill",          "translate-x", "translate-y", "rotate",       "scale",
-        "resized-crop", "net",        "init",          "init-skip",   "initializer", "optimizer",    "patience-on",
-        "jitter",       "erase",      "mixup",         "cutmix",      "sampler",     "class-weights"};
+    std::set<std::string> of_network;
     if (const std::string* text = file.find_text("network")) { // its name, and its options
         const Json network = Json::parse(*text, file.source + ": network");
         for (const auto& [name, value] : network.as_object())
-            if (name != "name") fixed.insert(name);
+            if (name != "name") of_network.insert(name);
     }
     const Json saved = Json::parse(file.text("options"), file.source);
     const auto run = std::filesystem::path(file.source).parent_path().parent_path(); // file.source: RUN/checkpoint/FILE
@@ -78,8 +74,8 @@ void restore_options(const TensorFile& file, Options& options) {
             check_stored_command(run.string(), old, cat("give --", name, " again"));
             options.set(name, old);
         } else {
-            RG_CHECK(value == old || !fixed.contains(name), "--resume: expected --", name, " ",
-                     old.empty() ? "none" : old, ", as in ", file.source, ", got ", value,
+            RG_CHECK(value == old || !(options.is_fixed(name) || of_network.contains(name)), "--resume: expected --",
+                     name, " ", old.empty() ? "none" : old, ", as in ", file.source, ", got ", value,
                      "; omit the option, or start a new run with --init");
         }
     }
