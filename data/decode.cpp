@@ -138,12 +138,12 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
     damaged_ += damaged.count();
     if (bad.count() > 0 && (!skip_bad_ || bad.count() == count)) {
         std::string text = bad.first().begin()->second, names;
+        if (differ == bad.count()) throw SizesDiffer(text);
         for (const auto& [i, error] : bad.first()) names += cat(names.empty() ? "" : ", ", name(i));
         if (bad.count() > 1)
             text = cat("images: expected ", count, " good images, got ", bad.count(), " bad ones: ", names,
                        bad.count() > std::ssize(bad.first()) ? ", ..." : "", "; the first: ", text);
-        if (differ == bad.count()) throw SizesDiffer(text);
-        throw Error(text);
+        throw Error(bad.count() == count ? text : cat(text, "; remove them, or give --skip-other-images"));
     }
     if (bad.count() > 0) leave_out(bad.count(), bad.first().begin()->second);
     set.pixels = sink.pixels();

@@ -188,6 +188,8 @@ Table parse_table(const std::string& text, Labels labels, const std::string& nam
                  labels == Labels::numbers ? cat(std::max<size_t>(1, table.heading.size()), " numbers") : "a label",
                  ", got ", line, " (", where, ")",
                  line.find(';') == std::string::npos ? "" : "; separate them by a comma, not by ;");
+        RG_CHECK(std::ranges::all_of(values, is_utf8), "image folder: expected UTF-8, got other bytes in ", line, " (",
+                 where, "); save the table as UTF-8");
         if (table.first.empty()) table.first = file, table.heading = values;
         RG_CHECK(table.values.emplace(file, values).second, "image folder: expected one line for ", file,
                  ", got a second one (", where, ")");

@@ -212,6 +212,7 @@ TEST_SUITE("data") {
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,a\n2.png,b\n3.png,b\n4.png,b\n"}}, {}), "an image 4.png, got none"));
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,a\n1.png,b\n"}}, {}), "second one"));
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png\n"}}, {}), "expected a file and a label, got 1.png"));
+        CHECK(contains(load_with(flat, {{"labels.csv", "1.png,caf\xe9\n"}}, {}), "labels.csv, line 1); save the table as UTF-8"));
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,\"a\n"}}, {}), "labels.csv, line 1: expected a closing quote"));
         for (const std::string bad : {"", "a/b", ".."})
             CHECK(contains(load_with(flat, {{"labels.csv", cat("1.png,a\n2.png,", bad, "\n3.png,b\n")}}, {}),

@@ -407,7 +407,8 @@ TEST_SUITE("data") {
         // The error has the number of bad files, damaged or of another size, and names the first ones.
         write_file_atomic(dir / "b/158.png", "damaged");
         CHECK(error_of([&] { with_threads(1); }) ==
-              "png: expected the PNG signature, got something else (" + dir / "b/158.png, offset 0)");
+              "png: expected the PNG signature, got something else (" + dir / "b/158.png, offset 0)" +
+                  "; remove them, or give --skip-other-images");
         std::vector<std::string> bad{"b/158.png"};
         const auto add = [&](const char* name) {
             bad.insert(bad.begin(), name);
@@ -461,7 +462,8 @@ TEST_SUITE("data") {
             CHECK(error_of([&] {
                       conversion.read(
                           3, [](int64_t i) { return cat(i); }, read);
-                  }) == "images: expected 3 good images, got 2 bad ones: 1, 2; the first: image 1");
+                  }) == "images: expected 3 good images, got 2 bad ones: 1, 2; the first: image 1; "
+                        "remove them, or give --skip-other-images");
         }
     }
 

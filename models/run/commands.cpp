@@ -64,22 +64,30 @@ public:
         RG_CHECK(!only_.empty(), "--only: expected names of images, got none (", only, ")");
     }
 
-    /// Returns the images of a path; "" stands for the test images of the embedded sample. Throws Error if the network
-    /// takes numbers, and an image has none.
-    Images read(const std::string& path) {
-        const bool is_file = !path.empty() && !data::is_remote(path) && !fs::is_directory(path);
-        Images images = is_file ? read_file_of_images(path) : read_set(path);
-        RG_CHECK(!path.empty() || images.set.classes == model_.classes, "predict: expected images, got none; ",
-                 "name files or a folder (the built-in sample is for models of its own classes alone)");
-        for (int64_t i = 0; i < images.set.count; ++i)
-            for (const std::string& name : model_.outputs.input_numbers) {
-                images.numbers.push_back(number_of(images.set, i, name, model_.outputs.input_numbers.size() == 1));
-                RG_CHECK(!std::isnan(images.numbers.back()), images.items[size_t(i)].name, ": expected its ", name,
-                         ", which the network takes beside the image, got none; give a folder whose ",
-                         model_.outputs.labels == data::Labels::one_class ? data::kAnglesFile : data::kLabelsFile,
-                         " has it");
-            }
-        return images;
+    /// Returns the images of the paths, in their order. Without a path returns the test images of the embedded sample.
+    /// Throws Error if the network takes numbers, and an image has none.
+    std::vector<Images> read(const std::vector<std::string>& paths) {
+        std::vector<Images> parts;
+        if (paths.empty()) {
+            parts.push_back(read_set(""));
+            RG_CHECK(parts[0].set.classes == model_.classes, "predict: expected images, got none; ",
+                     "name files or a folder (the built-in sample is for models of its own classes alone)");
+        }
+        const auto is_image = [](const std::string& path) {
+            return !data::is_remote(path) && !fs::is_directory(path) && !path.ends_with(".bin");
+        };
+        for (auto path = paths.begin(); path != paths.end();) {
+            const auto end = std::find_if_not(path, paths.end(), is_image);
+            if (end != path)
+                parts.push_back(read_images({path, end}));
+            else
+                parts.push_back(path->ends_with(".bin") && !data::is_remote(*path) && !fs::is_directory(*path)
+                                    ? read_records(*path)
+                                    : read_set(*path));
+            path = std::max(end, path + 1);
+        }
+        for (Images& images : parts) add_numbers(images);
+        return parts;
     }
     /// For users: images that are damaged or left out.
     const std::vector<std::string>& warnings() const { return warnings_; }
@@ -106,29 +114,42 @@ private:
         }
         return images;
     }
-    /// Reads CIFAR records (.bin) or one image, whose class is the name of its folder.
-    Images read_file_of_images(const std::string& path) {
+    /// Reads CIFAR records.
+    Images read_records(const std::string& path) {
         data::Conversion conversion(options_);
-        Images images;
-        if (path.ends_with(".bin")) {
-            const std::string file = read_file(path);
-            const data::Bytes bytes = data::as_bytes(file);
-            data::TrainTest sets{data::parse_cifar({{bytes, path}}, data::cifar_kind(bytes, path)), {}, ""};
-            conversion.convert(sets);
-            images.set = std::move(sets.train);
-            for (int64_t i = 0; i < images.set.count; ++i)
-                images.items.push_back({cat(path, "#", i), images.set.classes.size() == model_.classes.size()
-                                                               ? images.set.labels[size_t(i)]
-                                                               : kUnknown});
-        } else {
-            images.set = conversion
-                             .read(
-                                 1, [&](int64_t) { return path; }, [&](int64_t) { return data::read_image(path); })
-                             .set;
-            images.items.push_back({path, label_of(fs::absolute(path).parent_path().filename().string())});
-        }
+        const std::string file = read_file(path);
+        const data::Bytes bytes = data::as_bytes(file);
+        data::TrainTest sets{data::parse_cifar({{bytes, path}}, data::cifar_kind(bytes, path)), {}, ""};
+        conversion.convert(sets);
+        Images images{std::move(sets.train), {}};
+        const bool known = images.set.classes.size() == model_.classes.size();
+        for (int64_t i = 0; i < images.set.count; ++i)
+            images.items.push_back({cat(path, "#", i), known ? images.set.labels[size_t(i)] : kUnknown});
+        return images;
+    }
+    /// Reads PNGs and JPEGs. The class of each is the name of its folder.
+    Images read_images(const std::vector<std::string>& paths) {
+        data::Conversion conversion(options_);
+        const auto path_of = [&](int64_t i) { return paths[size_t(i)]; };
+        data::Converted all =
+            conversion.read(std::ssize(paths), path_of, [&](int64_t i) { return data::read_image(paths[size_t(i)]); });
+        all.set.labels.assign(paths.size(), kUnknown);
+        Images images{data::subset(all.set, all.kept), {}};
+        for (const int64_t i : all.kept)
+            images.items.push_back({path_of(i), label_of(fs::absolute(path_of(i)).parent_path().filename().string())});
         for (std::string& warning : conversion.warnings()) warnings_.push_back(std::move(warning));
         return images;
+    }
+    /// Adds the numbers that the network takes.
+    void add_numbers(Images& images) const {
+        for (int64_t i = 0; i < images.set.count; ++i)
+            for (const std::string& name : model_.outputs.input_numbers) {
+                images.numbers.push_back(number_of(images.set, i, name, model_.outputs.input_numbers.size() == 1));
+                RG_CHECK(!std::isnan(images.numbers.back()), images.items[size_t(i)].name, ": expected its ", name,
+                         ", which the network takes beside the image, got none; give a folder whose ",
+                         model_.outputs.labels == data::Labels::one_class ? data::kAnglesFile : data::kLabelsFile,
+                         " has it");
+            }
     }
 
     /// Returns the images that --only names.
@@ -326,11 +347,9 @@ int predict(const Options& options, Settings& s, par::Group& group) {
     Predictor model(s.arguments[0], machine.activations());
     if (s.test_views) model.views = data::mirrored_and_shifted(model.task.width);
     Reader reader(model, s.reading, s.only);
-    std::vector<std::string> paths(s.arguments.begin() + 1, s.arguments.end());
-    if (paths.empty()) paths = {""};
-    std::vector<Images> parts;
+    const std::vector<Images> parts = reader.read({s.arguments.begin() + 1, s.arguments.end()});
     size_t count = 0;
-    for (const std::string& path : paths) count += parts.emplace_back(reader.read(path)).items.size();
+    for (const Images& part : parts) count += part.items.size();
     for (const std::string& warning : reader.warnings()) std::cerr << printable(warning) << "\n";
     Printer printer(model, s.json ? Format::json : s.csv ? Format::csv : Format::text, s.top, s.quiet);
     double seconds = 0;

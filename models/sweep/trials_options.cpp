@@ -109,7 +109,7 @@ void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program
 std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
     const std::vector<std::string>& grid = s.grid.empty() && s.table_file.empty() ? p.default_grid : s.grid;
     RG_CHECK(!s.table_file.empty() || !grid.empty(), p.name,
-             ": expected --table or --grid, got neither; give at least one");
+             ": expected --table or --grid, got neither; give at least one, such as --grid lr=0.01,0.1");
     std::vector<TrialSettings> rows = s.table_file.empty() ? std::vector<TrialSettings>(1) : read_trials(s.table_file);
     RG_CHECK(s.random == 0 || !grid.empty(), p.name, ": expected --grid with --random, got none; omit --random");
     const std::vector<TrialSettings> points =

@@ -465,7 +465,10 @@ class Folder(job.JobTest):
             self.assertRegex(result.out + result.err, r"warning: 3 files are left out; the first: \S*images/dog/0.gif \(GIF\)")
             self.assertIn("of 21)" if name[0] == "predict" else "21", result.out)
         self.refuse(program("predict", run, "images/dog/0.gif"), "got GIF (images/dog/0.gif)", "mogrify")
-
+        files = ["images/cat/2.png", "images/dog/0.gif", "images/cat/0.png"]
+        self.refuse(program("predict", run, *files), "got GIF (images/dog/0.gif)", "or give --skip-other-images")
+        result = self.run_command(program("predict", run, *files, "--skip-other-images"))
+        self.assertEqual(re.findall(r"(?m)^(\S*png)\t", result.out), [files[0], files[2]])
 
     def test_damaged_images(self):
         # One line of one rank counts the files that other programs read too, and one error names all unreadable files.
