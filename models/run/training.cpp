@@ -22,15 +22,6 @@ namespace {
 
 constexpr const char* kMemoryAdvice = "make the network or --batch-size smaller, or start fewer ranks";
 
-/// Returns the number of bytes that the values of all parameters need, without allocating them.
-int64_t parameter_bytes(const std::function<std::unique_ptr<Network>()>& make) {
-    const DryRun without_memory;
-    const std::unique_ptr<Network> network = make();
-    RG_CHECK(network->parameters.values().defined(),
-             "network: expected allocated parameters, got none; call parameters.allocate() in its constructor");
-    return network->parameters.values().bytes();
-}
-
 /// Returns true if a thread should sum gradients on CPUs during backward: with several nodes, and without --sync-bn.
 /// Within a node the sum is too fast to be worth a thread. Between nodes, overlap hides the sum behind backward. With
 /// --sync-bn, backward itself exchanges batch statistics, so another thread must not use the group.
@@ -118,6 +109,37 @@ int ImageTraining::train(Options& options, par::Group& group, Trial& trial) {
     return run.supervise([&] { return train(run, options, data); });
 }
 
+std::unique_ptr<Network> ImageTraining::new_network(par::Group& group, const Machine& machine,
+                                                    const data::ImageSet& images) const {
+    const ImageTask task = task_of(images, uint64_t(data_options.seed));
+    const auto make = [&] {
+        std::unique_ptr<Network> network = network_.make(task);
+        RG_CHECK(network->parameters.values().defined(),
+                 "network: expected allocated parameters, got none; call parameters.allocate() in its constructor");
+        return network;
+    };
+    if (machine.workers().gpus == 0) {
+        const auto bytes_of_parameters = [&] {
+            const DryRun without_memory;
+            return make()->parameters.values().bytes();
+        };
+        check_parameter_memory(group, bytes_of_parameters(), optimizer.buffers(), kMemoryAdvice);
+    }
+    std::unique_ptr<Network> network = make();
+    set_rates(network->parameters);
+    return network;
+}
+
+data::Normalise ImageTraining::chosen_normalise(const TrainingRun& run, const data::ImageSet& images) const {
+    const bool imagenet = normalisation == Normalisation::imagenet;
+    RG_CHECK(!imagenet || images.channels == 3, "--normalise imagenet: expected images of 3 channels, got ",
+             images.channels, "; omit the option");
+    const data::Normalise chosen = imagenet                               ? data::kImageNet
+                                   : normalisation == Normalisation::none ? data::Normalise()
+                                                                          : normalise(images);
+    return run.resumed() ? stored_normalise(*run.checkpoint(), chosen) : chosen;
+}
+
 int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTest& data) {
     par::Group& group = run.group();
     Machine machine(machine_options, options, group);
@@ -125,6 +147,9 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     check(options);
     RG_CHECK(run_options.progress != ProgressKind::none || !(plan_dump_ || profile_),
              "--progress none: expected neither --profile nor --plan-dump, which print tables, got one; omit it");
+    RG_CHECK(
+        !sync_bn_ || machine.device() || machine.workers().gpus == 0,
+        "--sync-bn: expected a GPU on every node, got a node without one; start no ranks on it, or omit --sync-bn");
 
     Profile op_times;
     GroupSync sync(group);
@@ -142,39 +167,40 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     }
     schedule.base = highest_rate(); // for config.json
     const Schedule rates = full_schedule();
-    const auto make = [&] { return network_.make(task_of(data.train, uint64_t(data_options.seed))); };
-    const int64_t bytes = parameter_bytes(make);
-    RG_CHECK(
-        !sync_bn_ || machine.device() || machine.workers().gpus == 0,
-        "--sync-bn: expected a GPU on every node, got a node without one; start no ranks on it, or omit --sync-bn");
-    if (machine.workers().gpus == 0) check_parameter_memory(group, bytes, optimizer.buffers(), kMemoryAdvice);
-    const std::unique_ptr<Network> network = make();
-    Parameters& parameters = network->parameters;
-    set_rates(parameters);
-    const bool imagenet = normalisation == Normalisation::imagenet;
-    RG_CHECK(!imagenet || data.train.channels == 3, "--normalise imagenet: expected images of 3 channels, got ",
-             data.train.channels, "; omit the option");
-    const data::Normalise own = imagenet                               ? data::kImageNet
-                                : normalisation == Normalisation::none ? data::Normalise()
-                                                                       : this->normalise(data.train),
-                          normalise = run.resumed() ? stored_normalise(*run.checkpoint(), own) : own;
-    initialise(*network, data.train, normalise);
 
+    const std::unique_ptr<Network> network = new_network(group, machine, data.train);
+    Parameters& parameters = network->parameters;
+    const data::Normalise normalise = chosen_normalise(run, data.train);
+    initialise(*network, data.train, normalise);
     const Task task = this->task(data.train);
     const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
-    const data::LoaderOptions loading = loader_options(data.train, normalise, task);
-    ImageFeed feed(data.train, loading, machine, columns(data.train));
+    ImageFeed feed(data.train, loader_options(data.train, normalise, task), machine, columns(data.train));
     const Optimizer optimizer(parameters, this->optimizer);
     Trainer trainer(run, machine, parameters, optimizer, feed, task, forward);
-    Evaluation evaluation(group, machine, data.test, columns(data.test), normalise, task, forward);
+
+    const auto evaluation_of = [&](const data::ImageSet& set) {
+        return Evaluation(group, machine, set, columns(set), normalise, task, forward);
+    };
+    Evaluation evaluation = evaluation_of(data.test);
     const auto score = [&](const std::vector<data::WeightedView>& views = {{}}) {
         const Score result = evaluation.score(views, [&] { run.pulse(); });
         const Json members = group.rank() == 0 ? evaluation.report(result) : Json::object();
         for (const auto& [member, value] : members.as_object()) run.report(member, value);
         return result;
     };
-    const Plan& plan = trainer.plan_ahead(evaluation);
+    const auto score_with_views = [&] {
+        const Score result = score(data::mirrored_and_shifted(data.test.input_size().width));
+        run.note(cat(run.test_set_name, " ", task.text(result.metrics), " with six views"));
+    };
+    const auto test_model = [&](const TensorFile& model) { // on the images that no test has used before
+        load_state_dict(parameters, model);
+        Evaluation last = evaluation_of(data.reserved);
+        const Score result = last.score();
+        run.end_test(result);
+        run.report("best_on_test", group.rank() == 0 ? last.report(result) : Json());
+    };
 
+    const Plan& plan = trainer.plan_ahead(evaluation);
     ModelOutputs outputs = task.outputs;
     outputs.labels = labels();
     if (takes_numbers) outputs.input_numbers = data.train.target_names;
@@ -189,18 +215,9 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     int code = 0;
     const double seconds = seconds_of([&] {
         const Trainer::Seconds times = trainer.train(rates, [&] { return score(); });
-        if (test_views_ && !run.stopped())
-            optimizer.with_average([&] { // as in the model's file
-                const Score with_views = score(data::mirrored_and_shifted(data.test.input_size().width));
-                run.note(cat(run.test_set_name, " ", task.text(with_views.metrics), " with six views"));
-            });
-        if (const std::optional<TensorFile> best = data.reserved.count > 0 ? run.model_to_test() : std::nullopt) {
-            load_state_dict(parameters, *best);
-            Evaluation test(group, machine, data.reserved, columns(data.reserved), normalise, task, forward);
-            const Score result = test.score();
-            run.end_test(result);
-            run.report("best_on_test", group.rank() == 0 ? test.report(result) : Json());
-        }
+        if (test_views_ && !run.stopped()) optimizer.with_average(score_with_views); // as in the model's file
+        if (data.reserved.count > 0)
+            if (const std::optional<TensorFile> best = run.model_to_test()) test_model(*best);
         trained(run, {times.train, times.test, trainer.replayed_step.hit_rate(), evaluation.predict.hit_rate()});
         code = run.end();
     });

@@ -85,6 +85,12 @@ protected:
     int train(TrainingRun& run, const Options& options, data::TrainTest& data);
 
 private:
+    /// Collective. Returns a network for these images, with the learning rates of its layers. On CPUs, throws Error on
+    /// all ranks if there is not enough memory.
+    std::unique_ptr<Network> new_network(par::Group& group, const Machine& machine, const data::ImageSet& images) const;
+    /// Returns the normalisation by --normalise, or that of a resumed run.
+    data::Normalise chosen_normalise(const TrainingRun& run, const data::ImageSet& images) const;
+
     NetworkChoice network_;
     bool test_views_ = false, sync_bn_ = false, profile_ = false, plan_dump_ = false;
 };
