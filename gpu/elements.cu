@@ -1,32 +1,16 @@
-// Elementwise ops: activations, arithmetic, copies, conversions, dropout, image augmentation, parameter updates, and
-// the search for values that are not finite. Most ops are functors, whose names profiles show as the template argument
-// of elementwise_kernel. Only sums and this search have kernels of their own.
+// Elementwise ops: activations, arithmetic, copies, conversions and dropout. Only sums have a kernel of their own.
 #include "ringgrad/core/rng.h"
+#include "ringgrad/gpu/elementwise.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
 #include "ringgrad/gpu/octets.cuh"
 #include "ringgrad/gpu/reduce.cuh"
-#include "ringgrad/gpu/scratch.cuh"
 
 #include <algorithm>
 
 namespace rg::RG_GPU {
 
 namespace {
-
-constexpr int kThreads = 256;
-
-/// Calls f(i) for every i < count.
-template <class F>
-__global__ void __launch_bounds__(kThreads) elementwise_kernel(int64_t count, F f) {
-    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i < count) f(i);
-}
-
-template <class F>
-void elementwise(int64_t count, const F& f) {
-    if (count > 0) RG_LAUNCH(elementwise_kernel<F>, blocks_for(count, kThreads), kThreads, 0, stream(), count, f);
-}
 
 /// Calls f.at<kWidth>(i) for each group of kWidth values from value i on.
 template <int kWidth, class F>
@@ -245,179 +229,6 @@ struct Dropout {
     }
 };
 
-/// Returns true if first_non_finite() found a NaN or infinity. `non_finite_at` is its result; null if it did not run.
-__device__ bool found_non_finite(const int* non_finite_at) { return non_finite_at && *non_finite_at >= 0; }
-
-/// The inputs that the SGDM and Adam updates share (UpdateInputs in core/ops/optimizer.h), as device pointers.
-struct UpdateFactors {
-    const int* non_finite_at;
-    const float *norm, *rates, *decays;
-    float max_norm;
-    UpdateFactors(std::span<const Tensor> in, float max_norm)
-        : non_finite_at(pointer<int>(in[0])),
-          norm(pointer<float>(in[1])),
-          rates(pointer<float>(in[2])),
-          decays(pointer<float>(in[3])),
-          max_norm(max_norm) {}
-    __device__ float clip() const { return max_norm > 0 ? clip_factor(*norm, max_norm) : 1; }
-    __device__ float rate(float lr, int64_t i) const { return rates ? lr * rates[i] : lr; }
-    __device__ float decay(float by, int64_t i) const { return decays ? by * decays[i] : by; }
-};
-
-struct SgdmUpdate {
-    float *p, *v;
-    const float *gradient, *lr;
-    float momentum, weight_decay;
-    bool nesterov;
-    UpdateFactors factors;
-    __device__ void operator()(int64_t i) const {
-        if (found_non_finite(factors.non_finite_at)) return;
-        const float g = factors.clip() * gradient[i] + factors.decay(weight_decay, i) * p[i];
-        v[i] = momentum * v[i] + g;
-        p[i] -= factors.rate(*lr, i) * (nesterov ? g + momentum * v[i] : v[i]);
-    }
-};
-
-/// Computes 1 - beta^t as -expm1(t log(beta)), which loses no precision if beta is close to 1.
-struct AdamUpdate {
-    float *p, *m, *v;
-    const float *gradient, *lr_and_step;
-    float weight_decay, beta1, one_minus_beta1, beta2, one_minus_beta2, log_beta1, log_beta2, epsilon;
-    bool decoupled;
-    UpdateFactors factors;
-    __device__ void operator()(int64_t i) const {
-        if (found_non_finite(factors.non_finite_at)) return;
-        const float lr = factors.rate(lr_and_step[0], i), decay = factors.decay(weight_decay, i), t = lr_and_step[1];
-        float parameter = p[i], g = factors.clip() * gradient[i];
-        if (decoupled)
-            parameter -= lr * decay * parameter;
-        else
-            g += decay * parameter;
-        const float mean = beta1 * m[i] + one_minus_beta1 * g;
-        const float square = beta2 * v[i] + one_minus_beta2 * g * g;
-        const float m_bias = -expm1f(t * log_beta1), v_bias = -expm1f(t * log_beta2);
-        p[i] = parameter - lr / m_bias * mean / (sqrtf(square / v_bias) + epsilon);
-        m[i] = mean, v[i] = square;
-    }
-};
-
-struct AverageUpdate {
-    float* average;
-    const float* p;
-    float part;
-    __device__ void operator()(int64_t i) const { average[i] += part * (p[i] - average[i]); }
-};
-
-/// The images of a set, and the window that a view shows of each.
-struct Images {
-    const uint8_t* bytes;
-    int64_t count;
-    int height, width, channels, window_height, window_width;
-    bool reflect;
-
-    __device__ int pixels() const { return window_height * window_width; }
-    /// Returns the byte of a channel that a view of image `index` shows in a pixel of the window.
-    __device__ uint8_t byte(int index, const View& view, int row, int column, int c) const {
-        const Neighbours at_y = neighbours(view.y(row, column), height, reflect),
-                         at_x = neighbours(view.x(row, column), width, reflect);
-        const auto byte_at = [&](int64_t y, int64_t x) {
-            return bytes[((int64_t(index) * height + y) * width + x) * channels + c];
-        };
-        if (at_y.outside || at_x.outside) return 0;
-        return bilinear(at_y, at_x, byte_at(at_y.first, at_x.first), byte_at(at_y.first, at_x.second),
-                        byte_at(at_y.second, at_x.first), byte_at(at_y.second, at_x.second));
-    }
-};
-
-/// Stores the mean grey of each view that changes colours. Block i works on view i.
-__global__ void __launch_bounds__(kThreads)
-    augment_mean_grey_kernel(Images images, const int* indices, const int* views, int* means) {
-    const int64_t n = blockIdx.x;
-    const View view = view_at(views, n, false);
-    const int index = indices[n];
-    double sum = 0; // of integers, so it is exact in any order
-    if (view.contrast != kFactor && index >= 0 && index < images.count)
-        for (int i = int(threadIdx.x); i < images.pixels(); i += kThreads) {
-            const int row = i / images.window_width, column = i % images.window_width;
-            sum += double(grey_of(images.channels, [&](int64_t c) {
-                return brightened(view, images.byte(index, view, row, column, int(c)));
-            }));
-        }
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) means[n] = int(rounded_mean(int64_t(sum), images.pixels()));
-}
-
-/// Writes the views. Stores NaN for an image whose index is outside of the data set. With kPositionsOnly, views have
-/// no other numbers, and `means` and `images_each` are not used.
-template <class T, bool kPositionsOnly>
-struct Augment {
-    Images images;
-    const int *indices, *views, *means;
-    const float* statistics;
-    T* y;
-    int images_each; // 1, or 2 if they are mixed
-
-    __device__ bool exists(int64_t k) const { return indices[k] >= 0 && indices[k] < images.count; }
-    /// Returns the byte of a channel in view k.
-    __device__ int shown(int64_t k, const View& view, int row, int column, int channel) const {
-        const auto byte = [&](int64_t c) { return images.byte(indices[k], view, row, column, int(c)); };
-        if (kPositionsOnly || !view.recolours()) return byte(channel);
-        const auto changed = [&](int64_t c) { return contrasted(view, means[k], byte(c)); };
-        return blended(grey_of(images.channels, changed), changed(channel), view.saturation);
-    }
-    __device__ float normalised(int64_t i) const {
-        const int64_t n = i / (images.pixels() * images.channels);
-        const int within = int(i - n * (images.pixels() * images.channels)), c = within % images.channels,
-                  pixel = within / images.channels, row = pixel / images.window_width,
-                  column = pixel % images.window_width;
-        const bool mixes = !kPositionsOnly && images_each == 2;
-        const int64_t k = mixes ? 2 * n : n;
-        if (!exists(k) || (mixes && !exists(k + 1))) return NAN;
-        const View view = view_at(views, k, kPositionsOnly);
-        if (!kPositionsOnly && view.erased.has(row, column)) return 0;
-        int byte = shown(k, view, row, column, c);
-        if (mixes && view.mixed.has(row, column))
-            byte = blended(byte, shown(k + 1, view_at(views, k + 1, false), row, column, c), view.mixed_share);
-        return (float(byte) / 255.0f - statistics[c]) / statistics[images.channels + c];
-    }
-    __device__ void operator()(int64_t i) const { store(y + i, normalised(i)); }
-};
-
-constexpr int kSearchBlocks = 1024;
-
-/// Stores the index of the first value of x that is not finite to *first, or -1 if there is none. If `loss` is not
-/// null, it counts as value `count`. If `norm` is not null, stores the Euclidean norm of x there; then `sums` has room
-/// for a value per block. Uses two counters, which are 0 before and after: one for is_last_block(), one for the search.
-__global__ void __launch_bounds__(kThreads)
-    first_non_finite_kernel(int64_t count, const float* x, const float* loss, int* first, double* sums, float* norm,
-                            unsigned* counters) {
-    double sum = 0;
-    const auto check = [&](float value, int64_t i) { // the largest complement is that of the first index
-        if (value - value != 0) atomicMax(counters + 1, ~unsigned(i)); // true for NaN, and infinity - infinity is NaN
-    };
-    const int64_t thread = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    for (int64_t i = thread; i < count; i += int64_t(gridDim.x) * kThreads) {
-        const float value = x[i];
-        check(value, i);
-        sum += double(value) * double(value);
-    }
-    if (loss && thread == 0) check(*loss, count);
-    if (norm) {
-        sum = block_sum(sum);
-        if (threadIdx.x == 0) sums[blockIdx.x] = sum;
-    }
-    if (!is_last_block(counters, gridDim.x)) return;
-    if (norm) {
-        sum = 0;
-        for (int i = int(threadIdx.x); i < int(gridDim.x); i += kThreads) sum += sums[i];
-        sum = block_sum(sum);
-    }
-    if (threadIdx.x > 0) return;
-    if (norm) *norm = float(sqrt(sum));
-    *first = int(~counters[1]);
-    counters[1] = 0;
-}
-
 } // namespace
 
 void activation(const Call& call) {
@@ -606,66 +417,6 @@ void dropout(const Call& call) {
         elementwise(y.numel(), Dropout<T>{pointer<T>(x), pointer<T>(y), a.probability,
                                           pointer<int32_t>(call.in[DropoutOp::seed]), a.stream});
     });
-}
-
-void sgdm_update(const Call& call) {
-    using O = SgdmUpdateOp;
-    const auto& a = call.attrs.as<O>();
-    elementwise(call.in[O::parameters].numel(),
-                SgdmUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::velocity]),
-                           pointer<float>(call.in[O::gradients]), pointer<float>(call.in[O::lr]), a.momentum,
-                           a.weight_decay, a.nesterov, {call.in.subspan(O::non_finite_at), a.max_norm}});
-}
-
-void adam_update(const Call& call) {
-    using O = AdamUpdateOp;
-    const auto& a = call.attrs.as<O>();
-    elementwise(call.in[O::parameters].numel(),
-                AdamUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::m]),
-                           pointer<float>(call.in[O::v]), pointer<float>(call.in[O::gradients]),
-                           pointer<float>(call.in[O::lr_and_step]), a.weight_decay, float(a.beta1),
-                           float(1 - a.beta1), float(a.beta2), float(1 - a.beta2), float(log(a.beta1)),
-                           float(log(a.beta2)), a.epsilon, a.decoupled, {call.in.subspan(O::non_finite_at), a.max_norm}});
-}
-
-void average_update(const Call& call) {
-    using O = AverageUpdateOp;
-    elementwise(call.in[O::average].numel(),
-                AverageUpdate{pointer<float>(call.in[O::average]), pointer<float>(call.in[O::parameters]),
-                              float(1 - call.attrs.as<O>().keep)});
-}
-
-void augment(const Call& call) {
-    using O = AugmentOp;
-    const Tensor &set = call.in[O::images], &y = call.out[0];
-    const Images images{pointer<uint8_t>(set),  set.extent(0),    int(set.extent(1)), int(set.extent(2)),
-                        int(set.extent(3)),     int(y.extent(1)), int(y.extent(2)),   call.attrs.as<O>().window.reflect};
-    const int *const indices = pointer<int>(call.in[O::indices]), *const views = pointer<int>(call.in[O::views]);
-    const float* const statistics = pointer<float>(call.in[O::statistics]);
-    const bool positions_only = call.in[O::views].extent(1) == kPositionNumbers;
-    const int64_t count = call.in[O::indices].numel();
-    const Scratch<int> means(positions_only ? 0 : size_t(count));
-    if (!positions_only && count > 0)
-        RG_LAUNCH(augment_mean_grey_kernel, unsigned(count), kThreads, 0, stream(), images, indices, views, means);
-    with_stored(y, [&](auto t) {
-        using T = decltype(t);
-        const int images_each = call.in[O::indices].shape().rank();
-        if (positions_only)
-            elementwise(y.numel(), Augment<T, true>{images, indices, views, nullptr, statistics, pointer<T>(y), 1});
-        else
-            elementwise(y.numel(),
-                        Augment<T, false>{images, indices, views, means, statistics, pointer<T>(y), images_each});
-    });
-}
-
-void first_non_finite(const Call& call) {
-    using O = FirstNonFiniteOp;
-    const int64_t count = call.in[O::values].numel();
-    const int blocks = int(std::clamp<int64_t>(blocks_for(count, kThreads), 1, kSearchBlocks));
-    const Scratch<double> sums(kSearchBlocks);
-    RG_LAUNCH(first_non_finite_kernel, blocks, kThreads, 0, stream(), count, pointer<float>(call.in[O::values]),
-              pointer<float>(call.in[O::loss]), pointer<int>(call.out[0]), sums,
-              call.attrs.as<O>().with_norm ? pointer<float>(call.out[O::norm]) : nullptr, arrival_counters());
 }
 
 } // namespace rg::RG_GPU
