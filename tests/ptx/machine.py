@@ -79,6 +79,7 @@ ARITHMETIC = {
     "MIN": lambda a, b: b if a != a or b < a else a, "MAX": lambda a, b: b if a != a or b > a else a,
     "SATURATE": lambda x: min(max(x, 0.0), 1.0) if x == x else 0.0,
     "TRUNCATE": lambda x: float(math.trunc(x)) if x - x == 0 else x,
+    "INTEGER": lambda x, low, high: int(min(max(x, low), high)) if x == x else 0,
     "NEAREST": lambda x: float(round(x)) if x - x == 0 else x,
     "ROUND_rm": lambda x: rounded(x, False), "ROUND_rp": lambda x: rounded(x, True),
     "ROUND_rz": lambda x: rounded(x, x < 0)}

@@ -305,8 +305,12 @@ class Kernel:
             return f"F[0] = {a}; {target} = F[0]"
         if to == "f64":
             return f"{target} = float({a})"
-        if kind[0] == "f":
-            raise Fault("a conversion that is not implemented")
+        if kind[0] == "f":  # the operand is an integer by now, and the result the nearest one of its type
+            if modifiers not in (["rzi"], ["rni"]):
+                raise Fault("a conversion that is not implemented")
+            bits = width_of(to)
+            low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if to[0] == "s" else (0, (1 << bits) - 1)
+            a = f"INTEGER({a}, {low}, {high})"
         return f"{target} = {a} & {(1 << width_of(to)) - 1}"
 
     def op_bfi(self, i):
