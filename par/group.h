@@ -53,6 +53,8 @@ public:
     int workers(int rank) const { return workers_.empty() ? 1 : workers_[size_t(rank)]; }
     /// Returns the largest number of workers that any rank has.
     int most_workers() const { return workers_.empty() ? 1 : std::ranges::max(workers_); }
+    /// Returns true if there is a single worker in all, so that it has all sums already.
+    bool is_single_worker() const { return size() == 1 && most_workers() == 1; }
     /// Sums the vectors of all workers one by one, rank by rank in the order of order(). So the bits depend only on the
     /// order of the workers, not on which rank has which of them. `values` is the vector of the rank's last worker, and
     /// gets the sum. Those of its other workers lie in the same memory() at `values.data() + i * stride`, in the order

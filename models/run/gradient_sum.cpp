@@ -25,9 +25,8 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
       parameters_(parameters),
       algorithm_(algorithm),
       wire_(wire),
-      alone_(group.size() == 1 && group.most_workers() == 1),
       overlap_(overlap && group.size() > 1) {
-    if (alone_) return;
+    if (group.is_single_worker()) return;
     const Tensor& gradients = parameters.gradients();
     const bool on_device = gradients.device();
     some_on_device_ = !group.all(!on_device, "gradients on devices");
@@ -98,7 +97,7 @@ bool GradientSum::after_step(const Plan& plan, size_t step) {
 void GradientSum::finish() {
     active_ = false;
     kept_ = 0;
-    if (alone_) return;
+    if (group_.is_single_worker()) return;
     if (round_trip_) {
         for (; ready_ < buckets_.size(); ++ready_) round_trip_->download(ready_);
         for (size_t i = 0; i < buckets_.size(); ++i) {
@@ -161,7 +160,7 @@ void GradientSum::find_last_steps(const Plan& plan, std::vector<Bucket>& buckets
 }
 
 std::string GradientSum::table(const Plan& plan) const {
-    if (alone_) return "";
+    if (group_.is_single_worker()) return "";
     if (buckets_.empty()) return "gradients are summed over the ranks at once, after the last step\n";
     std::string text = "gradients are summed over the ranks in buckets, each after a step of the plan:\n";
     std::vector<Bucket> buckets = buckets_;
@@ -190,8 +189,7 @@ std::vector<par::StateBlock> StepSums::blocks() const {
 }
 
 void StepSums::add(double share, std::span<const double> sums) {
-    const bool alone = group_.size() == 1 && group_.most_workers() == 1;
-    if (!alone && !context().sync) state_ = parameters_.state().to_host();
+    if (!group_.is_single_worker() && !context().sync) state_ = parameters_.state().to_host();
     sum_.add(blocks(), share, sums);
     if (--workers_left_ > 0) parameters_.state().copy_from(before_);
 }

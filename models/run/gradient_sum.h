@@ -83,7 +83,7 @@ private:
     const Parameters& parameters_;
     par::Algorithm algorithm_;
     par::Wire wire_;
-    bool alone_, overlap_;        // alone_: there is a single worker in all; overlap_: thread_ sums the buckets
+    bool overlap_;                // thread_ sums the buckets
     bool some_on_device_ = false; // true if the gradients of any rank are on a device
     // memory_: the gradients of this rank's last worker. Copy i of keep() (i = 1, 2, ...) begins i * stride_ values
     // after memory_.data(). kept_: number of copies in this training step.

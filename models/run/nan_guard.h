@@ -15,26 +15,9 @@
 // check_values() runs before a model or a checkpoint is written.
 #pragma once
 
-#include "ringgrad/core/parameters.h"
-#include "ringgrad/core/safetensors.h"
+#include "ringgrad/models/run/training_state.h"
 
 namespace rg {
-
-/// The position of a training. It has no random state, since random numbers depend only on the seed, these counters,
-/// and indices such as that of an image. When all batches of an epoch are done, `batch` is their number until the next
-/// epoch begins.
-struct Position {
-    int64_t epoch = 1, batch = 0;     // of the next step; epochs count from 1, batches from 0
-    int64_t step = 0;                 // number of finished steps, also skipped ones, since the start
-    double loss_sum = 0, samples = 0; // sums over the samples of this epoch's applied steps, on all ranks
-    std::vector<double> sums = {};    // the same for the metrics; see Task::sums()
-    double best = 0;                  // best value of the metric that chooses the best model
-    int64_t best_epoch = 0;           // epoch of that test; 0 before the first test
-};
-
-/// The flat buffers of the optimizer, such as "optimizer.velocity": one value for each of Parameters::values(), or for
-/// each of Parameters::all().
-using OptimizerState = std::vector<NamedTensor>;
 
 enum class OnNan : uint8_t { stop, skip, rollback };
 

@@ -4,9 +4,13 @@
 
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/parameters.h"
-#include "ringgrad/models/run/nan_guard.h"
+#include "ringgrad/core/safetensors.h"
 
 namespace rg {
+
+/// The flat buffers of the optimizer, such as "optimizer.velocity": one value for each of Parameters::values(), or for
+/// each of Parameters::all().
+using OptimizerState = std::vector<NamedTensor>;
 
 /// The formulas are in core/ops/optimizer.h. The learning rate is not an option: see Optimizer::set().
 struct OptimizerOptions {

@@ -64,7 +64,6 @@ private:
     ImageFeed& feed_;
     const Task& task_;
     const Forward& forward_;
-    const bool alone_; // a single worker in all
     const Tensor loss_of_all_ = Tensor::zeros({});
 };
 
@@ -243,8 +242,7 @@ Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameter
       optimizer_(optimizer),
       feed_(feed),
       task_(task),
-      forward_(forward),
-      alone_(run.group().size() == 1 && run.group().most_workers() == 1) {
+      forward_(forward) {
     RG_CHECK(!context().sync || run.group().most_workers() == 1, "--sync-bn: expected one worker per rank, got ",
              run.group().most_workers(), "; the workers of a rank compute one after another, so they cannot exchange ",
              "batch statistics");
@@ -361,7 +359,7 @@ StepResult Trainer::step(double lr) {
     ++parameters_.batches_tracked;
     run_.phases.lap(PhaseClock::sum);
 
-    if (!alone_) {
+    if (!group.is_single_worker()) {
         loss_of_all_.fill(sums[kLoss]), optimizer_.update(loss_of_all_);
         non_finite_at = optimizer_.non_finite_at();
     }
@@ -384,7 +382,7 @@ std::vector<Tensor> Trainer::forward_backward(std::span<const Tensor> inputs) {
     std::vector<Tensor> results = outputs_of(forward_, task_, batch, Mode::train);
     const Tensor loss = task_.loss(results, batch, Mode::train);
     tape.gradients(loss, parameters_);
-    if (alone_) optimizer_.update(loss); // else step() updates, after the sums
+    if (run_.group().is_single_worker()) optimizer_.update(loss); // else step() updates, after the sums
     results.push_back(loss);
     return results;
 }
