@@ -105,20 +105,14 @@ struct ConvCase {
 inline void add_conv(std::vector<OpCase>& cases, const ConvCase& g) {
     const Conv conv = g.conv();
     const Shape x = g.x(), w = g.w_shape(), y = g.y();
-    cases.push_back({op::conv2d,
-                     {{x, g.values}, {w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}},
-                     Conv2dOp{.conv = conv, .with_stats = g.stats},
-                     kConvolved});
-    cases.push_back({op::conv2d_grad,
-                     {{y, g.values}, {x}, {w}},
-                     Conv2dGradOp{.conv = conv, .filters = false},
+    cases.push_back({op::conv2d, {{x, g.values}, {w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}},
+                     Conv2dOp{.conv = conv, .with_stats = g.stats}, kConvolved});
+    cases.push_back({op::conv2d_grad, {{y, g.values}, {x}, {w}}, Conv2dGradOp{.conv = conv, .filters = false},
                      kConvolved});
     const Input addend{x, g.groups == 1 ? Draw::normal : Draw::absent}; // a fused step, which groups exclude
     cases.push_back(
         {op::conv2d_grad, {{y, g.values}, {x}, {w}, addend}, Conv2dGradOp{.conv = conv, .filters = false}, kConvolved});
-    cases.push_back({op::conv2d_grad,
-                     {{y}, {x, g.values}, {w}},
-                     Conv2dGradOp{.conv = conv, .data = false},
+    cases.push_back({op::conv2d_grad, {{y}, {x, g.values}, {w}}, Conv2dGradOp{.conv = conv, .data = false},
                      kConvolved});
     if (g.values == Draw::normal)
         cases.push_back({op::conv2d_grad, {{y}, {x}, {w}, addend}, Conv2dGradOp{.conv = conv}, kConvolved});
@@ -256,6 +250,17 @@ inline std::vector<Input> norm_inputs(const Shape& x, Draw values, Draw stats) {
     return {{x, values}, {{2, x[3]}, stats}, {{x[3]}, Draw::away}, {{x[3]}, Draw::away}};
 }
 
+/// Returns the inputs stats, gamma and beta of a fused batch norm.
+inline std::vector<Input> norm_of(const Shape& x) {
+    const std::vector<Input> all = norm_inputs(x, Draw::normal, Draw::statistics);
+    return {all.begin() + 1, all.end()};
+}
+
+inline std::vector<Input> operator+(std::vector<Input> a, const std::vector<Input>& b) {
+    a.insert(a.end(), b.begin(), b.end());
+    return a;
+}
+
 inline void add_norms(std::vector<OpCase>& cases) {
     const auto add = [&](const Shape& x, bool relu, Draw values, Tolerance tolerance, Tolerance sums) {
         const BatchNorm norm{.epsilon = 1e-3f, .relu = relu};
@@ -269,18 +274,9 @@ inline void add_norms(std::vector<OpCase>& cases) {
         grad.push_back({{2, x[3]}});
         cases.push_back({op::batch_norm_grad, grad, BatchNormGradOp{norm}, tolerance});
     };
-    for (const Shape& x : std::initializer_list<Shape>{{2, 1, 1, 1},
-                                                       {2, 3, 5, 1},
-                                                       {1, 4, 4, 3},
-                                                       {3, 3, 3, 5},
-                                                       {2, 5, 3, 7},
-                                                       {2, 1, 9, 8},
-                                                       {2, 4, 3, 11},
-                                                       {5, 3, 2, 16},
-                                                       {2, 3, 3, 17},
-                                                       {3, 5, 5, 20},
-                                                       {70, 2, 3, 31},
-                                                       {2, 7, 5, 64}})
+    for (const Shape& x : std::initializer_list<Shape>{
+             {2, 1, 1, 1}, {2, 3, 5, 1}, {1, 4, 4, 3}, {3, 3, 3, 5}, {2, 5, 3, 7}, {2, 1, 9, 8}, {2, 4, 3, 11},
+             {5, 3, 2, 16}, {2, 3, 3, 17}, {3, 5, 5, 20}, {70, 2, 3, 31}, {2, 7, 5, 64}})
         for (bool relu : {false, true}) add(x, relu, Draw::normal, kRounded, kSummed);
     add({0, 4, 4, 6}, true, Draw::normal, kRounded, kSummed);
     add({16, 64, 65, 16}, true, Draw::normal, kRounded, kSummed); // results so large that stores bypass the caches
@@ -288,60 +284,40 @@ inline void add_norms(std::vector<OpCase>& cases) {
     // Has so many pixels that a GPU adds their sums in two levels.
     cases.push_back({op::channel_stats, {{{131, 32, 32, 2}, Draw::normal}}, {}, kCancelled});
     const Shape x{2, 4, 5, 3};
-    cases.push_back({op::batch_norm, norm_inputs(x, Draw::special, Draw::statistics), BatchNormOp{{.epsilon = 0, .relu = true}}, kRounded});
+    cases.push_back({op::batch_norm, norm_inputs(x, Draw::special, Draw::statistics),
+                     BatchNormOp{{.epsilon = 0, .relu = true}}, kRounded});
     for (int64_t count : {0, 1, 2, 1000})
-        cases.push_back({op::running_update,
-                         {{{2, 5}, Draw::statistics}, {{2, 5}, Draw::statistics}},
-                         RunningUpdateOp{count, 1, 0.1f},
-                         kRounded,
-                         1});
+        cases.push_back({op::running_update, {{{2, 5}, Draw::statistics}, {{2, 5}, Draw::statistics}},
+                         RunningUpdateOp{count, 1, 0.1f}, kRounded, 1});
 }
 
 inline void add_layer_norms(std::vector<OpCase>& cases) {
     const auto add = [&](const Shape& x, Draw values, Tolerance tolerance, float epsilon = 1e-3f) {
         const Shape channels{x[x.rank() - 1]};
-        cases.push_back({op::layer_norm,
-                         {{x, values}, {channels, Draw::away}, {channels, Draw::away}},
-                         LayerNormOp{epsilon},
-                         tolerance});
-        cases.push_back({op::layer_norm_grad,
-                         {{x}, {x, values}, {channels, Draw::away}},
-                         LayerNormGradOp{epsilon},
+        cases.push_back({op::layer_norm, {{x, values}, {channels, Draw::away}, {channels, Draw::away}},
+                         LayerNormOp{epsilon}, tolerance});
+        cases.push_back({op::layer_norm_grad, {{x}, {x, values}, {channels, Draw::away}}, LayerNormGradOp{epsilon},
                          tolerance == kRounded ? kSummed : tolerance});
     };
     // With one or two channels, dx is a rounding error.
-    for (const Shape& x : std::initializer_list<Shape>{{4, 3},
-                                                       {1, 5},
-                                                       {7, 8},
-                                                       {33, 17},
-                                                       {130, 20}, // more rows than a task has
-                                                       {300, 31},
-                                                       {2, 3, 5, 64},
-                                                       {2, 1000},
-                                                       {600, 40}, // several slabs of rows on a GPU
-                                                       {0, 6}})
+    for (const Shape& x : std::initializer_list<Shape>{
+             {4, 3}, {1, 5}, {7, 8}, {33, 17},
+             {130, 20}, {300, 31}, // more rows than a task has
+             {2, 3, 5, 64}, {2, 1000},
+             {600, 40}, // several slabs of rows on a GPU
+             {0, 6}})
         add(x, Draw::normal, kRounded);
     add({40, 33}, Draw::offset, kCancelled);
     add({20, 11}, Draw::special, kRounded, 0); // a NaN reaches its whole row, and nothing else but dgamma
 }
 
 inline void add_elementwise(std::vector<OpCase>& cases) {
-    for (const Shape& x : std::initializer_list<Shape>{{1},
-                                                       {3},
-                                                       {4},
-                                                       {15, 1},
-                                                       {16},
-                                                       {17},
-                                                       {0, 5},
-                                                       {33, 5},
-                                                       {2, 7, 9, 11},
-                                                       {1 << 15},
-                                                       {5, 20011},
-                                                       {3, 3, 5, 64}}) {
+    for (const Shape& x : std::initializer_list<Shape>{
+             {1}, {3}, {4}, {15, 1}, {16}, {17}, {0, 5}, {33, 5}, {2, 7, 9, 11}, {1 << 15}, {5, 20011},
+             {3, 3, 5, 64}}) {
         for (Draw values : {Draw::away, Draw::ties, Draw::special}) {
             cases.push_back({op::activation, {{x, values}}});
-            cases.push_back(
-                {op::activation_grad, {{x, values == Draw::special ? Draw::normal : values}, {x, values}}});
+            cases.push_back({op::activation_grad, {{x, values == Draw::special ? Draw::normal : values}, {x, values}}});
             cases.push_back({op::add, {{x, values}, {x}}, {}, kRounded});
         }
         cases.push_back({op::scale, {{x}}, ScaleOp{-0.7f}, kRounded});
@@ -351,33 +327,27 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
                 cases.push_back({op::sum, {{x, values}}, SumOp{mean}, kRounded});
         for (float rate : {0.0f, 0.5f, 0.3f})
             for (uint32_t stream : {0u, 0xABCDEFu})
-                cases.push_back(
-                    {op::dropout, {{x, Draw::away}, {{2}, Draw::seed}}, DropoutOp{rate, stream}, kRounded});
+                cases.push_back({op::dropout, {{x, Draw::away}, {{2}, Draw::seed}}, DropoutOp{rate, stream}, kRounded});
         for (Draw found : {Draw::absent, Draw::none_found, Draw::found})
             for (float decay : {0.0f, 0.03f}) {
                 for (bool nesterov : {false, true})
-                    cases.push_back({op::sgdm_update,
-                                     {{x}, {x}, {x}, {{1}, Draw::lr}, {{}, found}},
-                                     SgdmUpdateOp{0.8f, decay, nesterov},
-                                     kRounded,
-                                     2});
+                    cases.push_back({op::sgdm_update, {{x}, {x}, {x}, {{1}, Draw::lr}, {{}, found}},
+                                     SgdmUpdateOp{0.8f, decay, nesterov}, kRounded, 2});
                 for (double beta2 : {0.999, 0.5})
                     cases.push_back({op::adam_update,
                                      {{x}, {x}, {x, Draw::squares}, {x}, {{2}, Draw::lr_and_step}, {{}, found}},
-                                     AdamUpdateOp{0.9, beta2, 0.1f, decay},
-                                     kRounded,
-                                     3});
+                                     AdamUpdateOp{0.9, beta2, 0.1f, decay}, kRounded, 3});
             }
         // The factors of single parameters, and a limit for the norm of the gradients that is exceeded, or not.
-        const std::vector<Input> factors{{{}, Draw::absent}, {{}, Draw::squares}, {x, Draw::squares}, {x, Draw::squares}};
+        const Input squares{x, Draw::squares};
+        const std::vector<Input> factors{{{}, Draw::absent}, {{}, Draw::squares}, squares, squares};
+        const std::vector<Input> sgdm{{x}, {x}, {x}, {{1}, Draw::lr}};
+        const std::vector<Input> adam{{x}, {x}, squares, {x}, {{2}, Draw::lr_and_step}};
         for (float max_norm : {0.02f, 1e9f}) {
-            std::vector<Input> sgdm{{x}, {x}, {x}, {{1}, Draw::lr}}, adam{{x}, {x}, {x, Draw::squares}, {x}, {{2}, Draw::lr_and_step}};
-            sgdm.insert(sgdm.end(), factors.begin(), factors.end());
-            adam.insert(adam.end(), factors.begin(), factors.end());
-            cases.push_back({op::sgdm_update, sgdm, SgdmUpdateOp{0.8f, 0.03f, false, max_norm}, kRounded, 2});
+            cases.push_back({op::sgdm_update, sgdm + factors, SgdmUpdateOp{0.8f, 0.03f, false, max_norm}, kRounded, 2});
             for (bool decoupled : {false, true})
-                cases.push_back(
-                    {op::adam_update, adam, AdamUpdateOp{0.9, 0.999, 0.1f, 0.03f, decoupled, max_norm}, kRounded, 3});
+                cases.push_back({op::adam_update, adam + factors,
+                                 AdamUpdateOp{0.9, 0.999, 0.1f, 0.03f, decoupled, max_norm}, kRounded, 3});
         }
         cases.push_back({op::average_update, {{x}, {x}}, AverageUpdateOp{0.9}, kRounded, 1});
         for (Draw values : {Draw::offset, Draw::special, Draw::damaged})
@@ -397,8 +367,7 @@ inline void add_other_elementwise(std::vector<OpCase>& cases) {
                 cases.push_back({op::activation, {{x, values}}, ActivationOp{kind, 0.3f}, kRounded});
                 cases.push_back({op::activation_grad,
                                  {{x, values == Draw::special ? Draw::normal : values}, {x, values}},
-                                 ActivationGradOp{kind, 0.3f},
-                                 kRounded});
+                                 ActivationGradOp{kind, 0.3f}, kRounded});
             }
     for (const Shape& x : std::initializer_list<Shape>{{}, {1}, {0, 5}, {17}, {2, 7, 9, 11}, {40001}}) {
         for (const Op op : {op::sub, op::mul}) cases.push_back({op, {{x, Draw::away}, {x}}, {}, kRounded});
@@ -411,13 +380,11 @@ inline void add_slices(std::vector<OpCase>& cases) {
     struct Slice {
         int64_t of, begin, count;
     };
-    for (const Slice& s : std::initializer_list<Slice>{{1, 0, 1},
-                                                       {17, 0, 5},
-                                                       {17, 3, 7},
-                                                       {33, 16, 17}, // up to the end
-                                                       {0, 0, 0},
-                                                       {5 * 20011, 32769, 40000}, // spans the chunks of several threads
-                                                       {5 * 20011, 1, 5 * 20011 - 1}})
+    for (const Slice& s : std::initializer_list<Slice>{
+             {1, 0, 1}, {17, 0, 5}, {17, 3, 7},
+             {33, 16, 17}, // up to the end
+             {0, 0, 0},
+             {5 * 20011, 32769, 40000}, {5 * 20011, 1, 5 * 20011 - 1}}) // spans the chunks of several threads
         for (Draw values : {Draw::normal, Draw::special}) {
             cases.push_back({op::slice, {{{s.of}, values}}, SliceOp{s.begin, s.count}});
             cases.push_back({op::slice_grad, {{{s.count}, values}}, SliceGradOp{s.begin, s.of}});
@@ -429,16 +396,13 @@ inline void add_concats(std::vector<OpCase>& cases) {
         Shape rows; // extents before the channels
         std::vector<int64_t> channels;
     };
-    for (const Concat& c : std::initializer_list<Concat>{{{1}, {1}},
-                                                         {{}, {3, 4}},
-                                                         {{2, 3, 5}, {7, 1, 9}},
-                                                         {{2, 3, 5}, {16, 8, 24}}, // rows of whole vectors
-                                                         {{5}, {0, 3, 0, 2}},
-                                                         {{0, 4, 4}, {3, 2}},
-                                                         {{4}, {2, 6, 10, 4}},
-                                                         {{3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}},
-                                                         {{2}, {33000, 100}},    // a row is longer than a CPU task
-                                                         {{31, 50}, {5, 17}}}) { // several CPU tasks
+    for (const Concat& c : std::initializer_list<Concat>{
+             {{1}, {1}}, {{}, {3, 4}}, {{2, 3, 5}, {7, 1, 9}},
+             {{2, 3, 5}, {16, 8, 24}}, // rows of whole vectors
+             {{5}, {0, 3, 0, 2}}, {{0, 4, 4}, {3, 2}}, {{4}, {2, 6, 10, 4}},
+             {{3}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}},
+             {{2}, {33000, 100}},    // a row is longer than a CPU task
+             {{31, 50}, {5, 17}}}) { // several CPU tasks
         const auto shape = [&](int64_t channels) {
             std::vector<int64_t> extents(c.rows.extents().begin(), c.rows.extents().end());
             extents.push_back(channels);
@@ -486,10 +450,8 @@ inline void add_pools(std::vector<OpCase>& cases) {
             cases.push_back({op::avg_pool2d, {{x, values}}, Pool2dOp{pool}, kSummed});
         }
         const Input absent{{0}, Draw::absent};
-        cases.push_back({op::max_pool2d_grad,
-                         {{y}, absent, absent, absent, absent, {y, Draw::positions}},
-                         Pool2dGradOp{pool, p.h, p.w},
-                         kRounded});
+        cases.push_back({op::max_pool2d_grad, {{y}, absent, absent, absent, absent, {y, Draw::positions}},
+                         Pool2dGradOp{pool, p.h, p.w}, kRounded});
         cases.push_back({op::avg_pool2d_grad, {{y}}, Pool2dGradOp{pool, p.h, p.w}, kSummed});
         if (p.pad == 0) continue;
         Pool uncounted = pool;
@@ -517,9 +479,7 @@ inline void add_losses(std::vector<OpCase>& cases) {
                                  CrossEntropyOp{smoothing},
                                  kRounded});
             cases.push_back({op::binary_cross_entropy, {{x, values}, {x, Draw::fractions}}, {}, kRounded});
-            cases.push_back({op::binary_cross_entropy_grad,
-                             {{x, values}, {x, Draw::fractions}, {{}, Draw::away}},
-                             {},
+            cases.push_back({op::binary_cross_entropy_grad, {{x, values}, {x, Draw::fractions}, {{}, Draw::away}}, {},
                              kRounded});
         }
         cases.push_back({op::softmax_grad, {{x}, {x, Draw::probabilities}}, {}, kRounded});
@@ -536,39 +496,21 @@ inline void add_losses(std::vector<OpCase>& cases) {
     }
 }
 
-inline std::vector<Input> operator+(std::vector<Input> a, const std::vector<Input>& b) {
-    a.insert(a.end(), b.begin(), b.end());
-    return a;
-}
-
 /// Adds ops with the optional steps that a plan fuses into them: a batch norm before or after, pooling, sums.
 inline void add_fused(std::vector<OpCase>& cases) {
     const Input absent{{0}, Draw::absent};
     const std::vector<Input> no_norm(3, absent);
-    const auto norm_of = [](const Shape& x) { // stats, gamma, beta
-        const std::vector<Input> all = norm_inputs(x, Draw::normal, Draw::statistics);
-        return std::vector<Input>(all.begin() + 1, all.end());
-    };
-    for (const ConvCase& g : std::initializer_list<ConvCase>{{1, 5, 5, 3, 8, 3, 3, 1, 1},
-                                                             {3, 8, 8, 16, 16, 3, 3, 1, 1, true, true},
-                                                             {2, 6, 10, 5, 7, 3, 3, 1, 1, false, true},
-                                                             {35, 4, 3, 9, 20, 3, 3, 1, 1, true, true},
-                                                             {2, 9, 8, 20, 33, 3, 3, 2, 1},
-                                                             {2, 7, 6, 11, 17, 1, 1, 2, 0, true, true},
-                                                             {2, 13, 10, 17, 4, 3, 3, 2, 1, true, true},
-                                                             {1, 10, 9, 3, 16, 5, 5, 1, 2, false},
-                                                             {18, 8, 8, 32, 48, 3, 3, 1, 1, true, true},
-                                                             {2, 8, 32, 32, 32, 3, 3, 1, 1, true, true},
-                                                             {18, 8, 16, 8, 8, 3, 3, 1, 1, true, true},
-                                                             {3, 16, 16, 4, 8, 5, 5, 1, 2, true, true},
-                                                             {1, 16, 16, 64, 32, 3, 3, 1, 1, true, true},
-                                                             {3, 8, 8, 64, 64, 3, 3, 1, 1, false, true},
-                                                             {5, 8, 8, 64, 128, 3, 3, 1, 1, true, true},
-                                                             {3, 8, 8, 128, 64, 3, 3, 1, 1, true, true},
-                                                             {2, 4, 4, 72, 16, 3, 3, 1, 1, true, true},
-                                                             {2, 4, 4, 16, 72, 3, 3, 1, 1, true, true},
-                                                             {5, 2, 3, 176, 176, 3, 3, 1, 1, true, true},
-                                                             {0, 4, 4, 8, 8, 3, 3, 1, 1}})
+    for (const ConvCase& g : std::initializer_list<ConvCase>{
+             {1, 5, 5, 3, 8, 3, 3, 1, 1}, {3, 8, 8, 16, 16, 3, 3, 1, 1, true, true},
+             {2, 6, 10, 5, 7, 3, 3, 1, 1, false, true}, {35, 4, 3, 9, 20, 3, 3, 1, 1, true, true},
+             {2, 9, 8, 20, 33, 3, 3, 2, 1}, {2, 7, 6, 11, 17, 1, 1, 2, 0, true, true},
+             {2, 13, 10, 17, 4, 3, 3, 2, 1, true, true}, {1, 10, 9, 3, 16, 5, 5, 1, 2, false},
+             {18, 8, 8, 32, 48, 3, 3, 1, 1, true, true}, {2, 8, 32, 32, 32, 3, 3, 1, 1, true, true},
+             {18, 8, 16, 8, 8, 3, 3, 1, 1, true, true}, {3, 16, 16, 4, 8, 5, 5, 1, 2, true, true},
+             {1, 16, 16, 64, 32, 3, 3, 1, 1, true, true}, {3, 8, 8, 64, 64, 3, 3, 1, 1, false, true},
+             {5, 8, 8, 64, 128, 3, 3, 1, 1, true, true}, {3, 8, 8, 128, 64, 3, 3, 1, 1, true, true},
+             {2, 4, 4, 72, 16, 3, 3, 1, 1, true, true}, {2, 4, 4, 16, 72, 3, 3, 1, 1, true, true},
+             {5, 2, 3, 176, 176, 3, 3, 1, 1, true, true}, {0, 4, 4, 8, 8, 3, 3, 1, 1}})
         for (bool relu : {false, true}) {
             const Shape x = g.x(), w = g.w_shape(), y = g.y();
             const BatchNorm norm{.epsilon = 1e-3f, .relu = relu}, other{.epsilon = 1e-2f, .relu = !relu};
@@ -612,10 +554,8 @@ inline void add_fused(std::vector<OpCase>& cases) {
                 cases.push_back({op::add, std::vector<Input>{{x}, {x}} + a + b, AddOp{relu, plain, other}, kSummed});
         for (const Activation kind : {Activation::relu, Activation::silu})
             for (const std::vector<Input>& b : {normed, {}})
-                cases.push_back({op::activation_grad,
-                                 std::vector<Input>{{x}, {x}} + normed + b,
-                                 ActivationGradOp{kind, 0, plain, other},
-                                 kSummed});
+                cases.push_back({op::activation_grad, std::vector<Input>{{x}, {x}} + normed + b,
+                                 ActivationGradOp{kind, 0, plain, other}, kSummed});
     }
 }
 
@@ -648,14 +588,9 @@ inline void add_views(std::vector<OpCase>& cases) {
     struct Case {
         int64_t of, h, w, c, n, height, width;
     };
-    for (const Case& v : std::initializer_list<Case>{{1, 3, 3, 1, 1, 3, 3},
-                                                     {5, 7, 9, 3, 11, 7, 9},
-                                                     {40, 32, 32, 3, 6, 32, 32},
-                                                     {3, 8, 6, 2, 5, 5, 4},
-                                                     {2, 4, 5, 4, 100, 4, 2},
-                                                     {3, 4, 5, 5, 9, 9, 7},
-                                                     {2, 1, 1, 3, 8, 3, 2},
-                                                     {2, 4, 5, 3, 0, 4, 5}})
+    for (const Case& v : std::initializer_list<Case>{
+             {1, 3, 3, 1, 1, 3, 3}, {5, 7, 9, 3, 11, 7, 9}, {40, 32, 32, 3, 6, 32, 32}, {3, 8, 6, 2, 5, 5, 4},
+             {2, 4, 5, 4, 100, 4, 2}, {3, 4, 5, 5, 9, 9, 7}, {2, 1, 1, 3, 8, 3, 2}, {2, 4, 5, 3, 0, 4, 5}})
         for (bool reflect : {false, true})
             for (DType to : {DType::f32, DType::bf16})
                 for (int64_t numbers : {kPositionNumbers, kViewNumbers, 2 * kViewNumbers})

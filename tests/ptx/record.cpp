@@ -121,10 +121,6 @@ void add_hopper(std::vector<Variant>& variants, bool wrap) {
                 const int64_t height = width == 16 ? 32 : 16; // two tiles
                 const int64_t images = !many ? 1 : std::max(c, k) == 128 ? 3 : 5; // 128 channels have fewer stages
                 const Shape x{images, height, width, c}, y{x[0], height, width, k}, w{k, 3, 3, c};
-                const auto norm_of = [](const Shape& of) { // stats, gamma, beta
-                    const std::vector<Input> all = norm_inputs(of, Draw::normal, Draw::statistics);
-                    return std::vector<Input>(all.begin() + 1, all.end());
-                };
                 const BatchNorm norm{.epsilon = 1e-3f, .relu = true};
                 const Conv conv{.pad = 1};
                 const std::vector<Input> no_norm(3, absent), forward{{x}, {w}, {{k}}};
