@@ -24,37 +24,23 @@ std::string refused(const std::function<Tensor(const Tensor&)>& predict) {
     return error_of([&] { encode(none, predict); });
 }
 
+/// Returns the error for a name of an output that the graph has already.
+std::string taken(const std::string& name) {
+    return cat("onnx: expected names of outputs that nothing else has, got '", name,
+               "'; give each result a name of its own");
+}
+
 } // namespace
 
 TEST_SUITE("models") {
     TEST_CASE("onnx: every op has a node, or is no part of predictions") {
-        const std::set<Op> training = {op::conv2d_grad,
-                                       op::channel_stats,
-                                       op::rank_stats,
-                                       op::batch_norm_sums,
-                                       op::rank_sums,
-                                       op::batch_norm_grad,
-                                       op::running_update,
-                                       op::layer_norm_grad,
-                                       op::max_pool2d_grad,
-                                       op::avg_pool2d_grad,
-                                       op::activation_grad,
-                                       op::sum_grad,
-                                       op::slice_grad,
-                                       op::concat_grad,
-                                       op::dropout,
-                                       op::softmax_grad,
-                                       op::cross_entropy,
-                                       op::cross_entropy_grad,
-                                       op::binary_cross_entropy,
-                                       op::binary_cross_entropy_grad,
-                                       op::mse_loss,
-                                       op::mse_loss_grad,
-                                       op::sgdm_update,
-                                       op::adam_update,
-                                       op::average_update,
-                                       op::first_non_finite,
-                                       op::augment};
+        const std::set<Op> training = {
+            op::conv2d_grad, op::channel_stats, op::rank_stats, op::batch_norm_sums, op::rank_sums,
+            op::batch_norm_grad, op::running_update, op::layer_norm_grad, op::max_pool2d_grad, op::avg_pool2d_grad,
+            op::activation_grad, op::sum_grad, op::slice_grad, op::concat_grad, op::dropout, op::softmax_grad,
+            op::cross_entropy, op::cross_entropy_grad, op::binary_cross_entropy, op::binary_cross_entropy_grad,
+            op::mse_loss, op::mse_loss_grad, op::sgdm_update, op::adam_update, op::average_update,
+            op::first_non_finite, op::augment};
         for (const Op op : kOps) {
             CAPTURE(op->name);
             CHECK(has_onnx_node(op) != training.contains(op)); // add a new op to kMappings of onnx.cpp, or to this list
@@ -120,24 +106,17 @@ TEST_SUITE("models") {
         parameters.allocate(0, Init::he);
         const PredictFunction predict = [&](auto in) { return std::vector{softmax(dense(in[0])), dense(in[0])}; };
         CHECK(contains(encode_onnx(predict, parameters, {{2}}, {.outputs = {"p", "scores"}}), "Softmax_1"));
-        CHECK(error_of([&] { encode_onnx(predict, parameters, {{2}}); }) ==
-              "onnx: expected as many names of outputs as results, got 1 names and 2 results");
-        CHECK(error_of([&] {
-                  encode_onnx(predict, parameters, {{2}}, {.outputs = {"p", "p"}});
-              }) ==
-              "onnx: expected names of outputs that nothing else has, got 'p'; give each result a name of its own");
-        CHECK(error_of([&] {
-                  encode_onnx(predict, parameters, {{2}}, {.outputs = {"p", "dense.bias"}});
-              }) ==
-              "onnx: expected names of outputs that nothing else has, got 'dense.bias'; give each result a name of its "
-              "own");
-        CHECK(error_of([&] {
-                  encode_onnx(predict, parameters, {{5, 2}});
-              }) == "onnx: expected the shape of one image [h w c] or vector [k], got [5 2]; leave out the batch");
+        const auto error = [&](const std::vector<Shape>& inputs, const OnnxOptions& options = {}) {
+            return error_of([&] { encode_onnx(predict, parameters, inputs, options); });
+        };
+        CHECK(error({{2}}) == "onnx: expected as many names of outputs as results, got 1 names and 2 results");
+        CHECK(error({{2}}, {.outputs = {"p", "p"}}) == taken("p"));
+        CHECK(error({{2}}, {.outputs = {"p", "dense.bias"}}) == taken("dense.bias"));
+        CHECK(error({{5, 2}}) ==
+              "onnx: expected the shape of one image [h w c] or vector [k], got [5 2]; leave out the batch");
+        CHECK(error({{28, 28, 17}}) == "onnx: expected at most 16 channels, got 17");
         CHECK(error_of([&] { save_onnx(folder / "c.onnx", net, {{28, 28, 1}}, {.normalise = {{0.5f}, {0}}}); }) ==
               "onnx: expected deviations above 0, got 0 for channel 0; give one per channel");
-        CHECK(error_of([&] { encode_onnx(predict, parameters, {{28, 28, 17}}); }) ==
-              "onnx: expected at most 16 channels, got 17");
     }
 
     TEST_CASE("onnx: numbers beside an image are a second input") {
@@ -151,11 +130,11 @@ TEST_SUITE("models") {
         CHECK(contains(file, "image"));
         CHECK(contains(file, "numbers"));
         CHECK(error_of([&] { encode_onnx(predict, parameters, {{8, 8, 4}, {2}}, {.outputs = {"numbers"}}); }) ==
-              "onnx: expected names of outputs that nothing else has, got 'numbers'; give each result a name of its "
-              "own");
+              taken("numbers"));
         const std::string wrong = "onnx: expected the shape of one image or vector, and perhaps of its numbers [k], got ";
         CHECK(error_of([&] { encode_onnx(predict, parameters, {}); }) == wrong + "0 shapes");
-        CHECK(error_of([&] { encode_onnx(predict, parameters, {{8, 8, 4}, {8, 8, 4}}); }) == wrong + "2 shapes, the last one [8 8 4]");
+        CHECK(error_of([&] { encode_onnx(predict, parameters, {{8, 8, 4}, {8, 8, 4}}); }) ==
+              wrong + "2 shapes, the last one [8 8 4]");
     }
 
     TEST_CASE("onnx: networks that it cannot write are errors") {
@@ -173,9 +152,7 @@ TEST_SUITE("models") {
         CHECK(refused([&](const Tensor& x) { return dropout(x, 0.5f, seed); }) ==
               "onnx: expected ops that have a counterpart in ONNX, got dropout; leave it out of the prediction");
         CHECK(contains(refused([](const Tensor& x) { return relu(x.slice(0, {3})); }), "that Tensor::slice() made"));
-        CHECK(contains(refused([](const Tensor& x) {
-                           return slice(x, 0, {x.extent(0), 4});
-                       }),
+        CHECK(contains(refused([](const Tensor& x) { return slice(x, 0, {x.extent(0), 4}); }),
                        "expected a part of fixed size"));
         const std::string depends = "onnx: expected a prediction that computes the same for any size of the batch, got "
                                     "one that depends on it";
