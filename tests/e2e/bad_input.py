@@ -158,8 +158,7 @@ class BadInput(job.JobTest):
                 stored = [*SHORT, "--batch-size", "30", option, spelling]
                 (other / "config.json").write_text(json.dumps({"program": name, "arguments": stored, "trials": []}))
                 for ranks in job.rank_counts(1, 2):
-                    command = [str(job.BUILD / name), "--run-name", "other", "--resume"]
-                    self.refuse(command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command], data[1],
+                    self.refuse(job.program(ranks, name, "--run-name", "other", "--resume"), data[1],
                                 "others can write into", "type the options")
                     self.assertFalse(proof.exists(), (spelling, name))
 

@@ -10,14 +10,10 @@ import signal
 import struct
 
 import job
+from job import program
 
 TINY = ["--epochs", "2", "--batch-size", "16"]
 ONCE = {"train_digits": [], "train_digits_angles": ["--no-compare"]}
-
-
-def program(name, ranks, *options):
-    command = [str(job.BUILD / name), *map(str, options)]
-    return command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command]
 
 
 def idx(path, kind, shape, values):
@@ -29,18 +25,18 @@ class Digits(job.JobTest):
     def setUp(self):
         super().setUp()
         self.set = self.folder / "set"
-        self.succeed(program("make_digits", 1, self.set, "--per-class", 20, "--seed", 1))
+        self.succeed(program(1, "make_digits", self.set, "--per-class", 20, "--seed", 1))
 
     def run_program(self, name, ranks, run, *options):
-        self.succeed(program(name, ranks, "--data", self.set, "--run-name", run, *TINY, *ONCE[name], *options))
+        self.succeed(program(ranks, name, "--data", self.set, "--run-name", run, *TINY, *ONCE[name], *options))
         return self.runs / run
 
     def test_preset(self):
-        self.succeed(program("train_digits", 1, "--preset", "matlab", "--epochs", "1", "--steps", "1", "--run-name", "preset"))
+        self.succeed(program(1, "train_digits", "--preset", "matlab", "--epochs", "1", "--steps", "1", "--run-name", "preset"))
         options = json.loads((self.runs / "preset" / "config.json").read_text())["options"]
         for name, value in {"lr": 0.01, "batch-size": 128, "schedule": "constant", "initializer": "glorot", "epochs": 1}.items():
             self.assertEqual(options[name], value)
-        self.refuse(program("train_digits", 1, "--preset", "keras"), "expected one of none or matlab")
+        self.refuse(program(1, "train_digits", "--preset", "keras"), "expected one of none or matlab")
 
     def test_make_digits(self):
         lines = (self.set / "angles.csv").read_text().splitlines()
@@ -50,10 +46,10 @@ class Digits(job.JobTest):
         self.assertEqual(len(lines), 201)
         self.assertTrue(all(-45 <= float(line.split(",")[1]) <= 45 for line in lines[1:]))
         again = self.folder / "again"
-        self.succeed(program("make_digits", 1, again, "--per-class", 20, "--seed", 1))
+        self.succeed(program(1, "make_digits", again, "--per-class", 20, "--seed", 1))
         for path in self.set.rglob("*.*"):
             self.assertEqual((again / path.relative_to(self.set)).read_bytes(), path.read_bytes(), path)
-        self.refuse(program("make_digits", 1, again), "new or empty", "again")
+        self.refuse(program(1, "make_digits", again), "new or empty", "again")
 
     def test_train_digits(self):
         for ranks in job.rank_counts(1, 2):
@@ -91,7 +87,7 @@ class Digits(job.JobTest):
             idx(self.set / f"{part}-images-idx3-ubyte.gz", 8, (count, 28, 28), os.urandom(count * 784))
             idx(self.set / f"{part}-labels-idx1-ubyte.gz", 8, (count,), bytes(i % 10 for i in range(count)))
         self.assertEqual(len(job.step_lines(self.run_program("train_digits", 1, "mnist"))), 4)
-        self.refuse(program("train_digits_angles", 1, "--data", self.set), "angles.csv")
+        self.refuse(program(1, "train_digits_angles", "--data", self.set), "angles.csv")
 
     def test_tar(self):
         # A tar equals the folder bit for bit. One process unpacks it for any number of ranks.
@@ -107,7 +103,7 @@ class Digits(job.JobTest):
                     self.assertEqual(job.step_lines(piped), job.step_lines(folder), (name, run))
                 self.assertEqual(log.read_text(), "x\n" * (1 if options else 2), (name, run))
             self.set = disk
-        self.refuse(program("train_digits", 1, "--data", "pipe:echo no host >&2; false"), "exit status 1: no host")
+        self.refuse(program(1, "train_digits", "--data", "pipe:echo no host >&2; false"), "exit status 1: no host")
 
     def test_predict(self):
         for name, targets in (("train_digits", []), ("train_digits_angles", ["angle"])):
@@ -143,7 +139,7 @@ class Digits(job.JobTest):
                     file.write(struct.pack(f">I{len(extents)}I", 0x800 + len(extents), *extents))
                     for _ in range(n):
                         file.write(bytes(28 * 28 if len(extents) == 3 else 1))
-        self.refuse(program("train_digits", 1, "--data", "idx", "--batch-size", count * 4 // 5),
+        self.refuse(program(1, "train_digits", "--data", "idx", "--batch-size", count * 4 // 5),
                     "expected at most", "GiB for planned steps", "--batch-size smaller, or start fewer ranks")
         self.assertFalse(self.runs.exists())
 
@@ -153,12 +149,12 @@ class Digits(job.JobTest):
                 endless = ["--epochs", "100000", "--checkpoint-every", "2"]
                 run = self.runs / f"stopped-{name}-{ranks}"
                 process = self.start(
-                    program(name, ranks, "--data", self.set, *TINY, *endless, *ONCE[name], "--run-name", run.name))
+                    program(ranks, name, "--data", self.set, *TINY, *endless, *ONCE[name], "--run-name", run.name))
                 self.wait_for(process, lambda: (run / "checkpoint").exists())
                 os.kill(process.pid, signal.SIGTERM)
                 self.assertIn(self.finish(process).code, job.interrupted(ranks))
                 end = ["--steps", len(job.step_lines(run)) + 15]
-                self.succeed(program(name, ranks, "--resume", "--run-name", run.name, *end))
+                self.succeed(program(ranks, name, "--resume", "--run-name", run.name, *end))
                 whole = self.run_program(name, ranks, f"whole-{name}-{ranks}", *endless, *end)
                 self.assertEqual(job.step_lines(run), job.step_lines(whole))
                 self.assertEqual((run / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes())
@@ -167,7 +163,7 @@ class Digits(job.JobTest):
         for ranks in job.rank_counts(1, 2):
             name = f"compare-{ranks}"
             out = self.succeed(
-                program("train_digits_angles", ranks, "--data", self.set, "--run-name", name, *TINY))
+                program(ranks, "train_digits_angles", "--data", self.set, "--run-name", name, *TINY))
             for what in ("training", "prediction"):
                 self.assertRegex(out, rf"{what} +op by op +[\d.]+ s  #+\n{what} +accelerated +[\d.]+ s  #+\n +[\d.]+ times")
             times = []
@@ -193,7 +189,7 @@ class Digits(job.JobTest):
             for a, b in zip(plain, fast):
                 self.assertLess(abs(a - b), 1e-3 * abs(a))
         # A training that ends within its first epoch has no test results.
-        out = self.succeed(program("train_digits_angles", 1, "--data", self.set, "--run-name", "short", "--steps", "1"))
+        out = self.succeed(program(1, "train_digits_angles", "--data", self.set, "--run-name", "short", "--steps", "1"))
         self.assertRegex(out, r"\nepoch 1/1  loss [\d.]+  acc [\d.]+ %  step 1/1.*\ndone after step 1; ")
         for line in out.splitlines():
             if not line.startswith("next: "):  # has paths, which may be of any length
@@ -202,15 +198,15 @@ class Digits(job.JobTest):
         self.assertRegex(out, r"prediction accelerated +0.00 s  \n +not measured\n")
         # Without --compare, one training runs.
         for name, options in (("once", ["--no-compare"]), ("plain", ["--no-accelerate"])):
-            out = self.succeed(program("train_digits_angles", 1, "--data", self.set, "--run-name", name, *TINY, *options))
+            out = self.succeed(program(1, "train_digits_angles", "--data", self.set, "--run-name", name, *TINY, *options))
             self.assertRegex(out, r"\ntraining [\d.]+ s, hit rate [\d.]+ %; prediction [\d.]+ s, hit rate [\d.]+ %\ndone")
             self.assertFalse((self.runs / f"{name}-plain").exists())
-        self.refuse(program("train_digits_angles", 1, "--compare", "--no-accelerate"), "--compare", "--no-accelerate")
+        self.refuse(program(1, "train_digits_angles", "--compare", "--no-accelerate"), "--compare", "--no-accelerate")
         # Missing and existing files are reported before any training.
-        out = self.succeed(program("train_digits_angles", 1, "--resume", "--run-name", "compare-1", "--compare"))
+        out = self.succeed(program(1, "train_digits_angles", "--resume", "--run-name", "compare-1", "--compare"))
         self.assertIn("not compared", out)
         (self.runs / "compare-1").rename(self.runs / "moved")
-        self.refuse(program("train_digits_angles", 1, "--data", self.set, "--run-name", "compare-1", *TINY),
+        self.refuse(program(1, "train_digits_angles", "--data", self.set, "--run-name", "compare-1", *TINY),
                     "compare-1-plain, which --compare creates, got one")
         self.assertFalse((self.runs / "compare-1").exists())
 

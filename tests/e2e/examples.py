@@ -7,13 +7,9 @@ import struct
 import unittest
 
 import job
+from job import program
 
 SIDE = 32
-
-
-def program(ranks, name, *options):
-    command = [str(job.BUILD / name), *map(str, options)]
-    return command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command]
 
 
 class Examples(job.JobTest):

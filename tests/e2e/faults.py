@@ -229,8 +229,8 @@ class Faults(job.JobTest):
         for missing in (0, 1):
             for before, said in (("0", rf"all {RANKS} ranks .*, got no word from rank {missing} in "),
                                  ("1", r"MPI_Init_thread: expected all ranks, got nothing in 2 s.* \(process \d+ on ")):
-                program = [str(job.BUILD / "tests" / "mpi_par"), "--stuck", str(missing), before]
-                result = self.run_command([job.MPIEXEC, "-n", str(RANKS), *program], RG_DEADLINE_S="2")
+                command = job.program(RANKS, "tests/mpi_par", "--stuck", missing, before)
+                result = self.run_command(command, RG_DEADLINE_S="2")
                 self.assertNotEqual(result.code, 0, before)
                 self.assertRegex(result.err, said)
 
@@ -242,8 +242,7 @@ class Faults(job.JobTest):
                                 ("--mismatch", "must make the same calls"),
                                 ("--late", rf"step {step}\); no word from rank {rank} on "),
                                 ("--alone", "open_shared: expected all ranks, got nothing in 2 s")]:
-                program = [str(job.BUILD / "tests" / "mpi_par"), fault, str(rank), str(step)]
-                result = self.run_command([job.MPIEXEC, "-n", str(RANKS), *program])
+                result = self.run_command(job.program(RANKS, "tests/mpi_par", fault, rank, step))
                 self.assertNotEqual(result.code, 0, fault)
                 self.assertRegex(result.err, said)
 

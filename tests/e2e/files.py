@@ -1,6 +1,7 @@
 # Tests the files of a training with inspect, predict and an independent reader, and images and tensors of other
 # programs.
 import csv
+import functools
 import gzip
 import io
 import itertools
@@ -20,6 +21,7 @@ import unittest.mock
 import job
 
 TOOLS = pathlib.Path(__file__).resolve().parents[2] / "tools"
+program = functools.partial(job.program, 1)
 
 
 def expected_tensors(width, depth, classes):
@@ -35,10 +37,6 @@ def expected_tensors(width, depth, classes):
             tensors[layer + "bn.num_batches_tracked"] = ("I64", [])
             channels = out
     return tensors
-
-
-def program(name, *arguments):
-    return [str(job.BUILD / name), *map(str, arguments)]
 
 
 class Model(job.JobTest):

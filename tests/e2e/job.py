@@ -32,12 +32,16 @@ TINY = ["--width", "4", "--depth", "1"]
 Result = collections.namedtuple("Result", "code out err")
 
 
+def program(ranks, name, *options):
+    """Returns the command line of a program. A single rank runs without mpiexec."""
+    command = [str(BUILD / name), *map(str, options)]
+    return command if ranks == 1 else [MPIEXEC, "-n", str(ranks), *command]
+
+
 def train(ranks, *options):
-    """Returns the command line of train_cifar. A single rank runs without mpiexec. By default, an epoch of the sample has
-    20 steps."""
+    """Returns the command line of train_cifar. By default, an epoch of the sample has 20 steps."""
     size = [] if any(option.startswith(("--batch-size", "--resume")) for option in options) else ["--batch-size=50"]
-    program = [str(BUILD / "train_cifar"), *size, *options]
-    return program if ranks == 1 else [MPIEXEC, "-n", str(ranks), *program]
+    return program(ranks, "train_cifar", *size, *options)
 
 
 def can_mount():

@@ -5,11 +5,7 @@ import math
 import struct
 
 import job
-
-
-def program(name, ranks, *options):
-    command = [str(job.BUILD / name), *map(str, options)]
-    return command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command]
+from job import program
 
 
 def floats(path):
@@ -67,11 +63,11 @@ class NotFinite(job.JobTest):
         """Trains on digits of which one has an angle so large that its squared error is not finite."""
         data = self.folder / "set"
         if not data.exists():
-            self.succeed(program("make_digits", 1, data, "--per-class", 20, "--seed", 1))
+            self.succeed(program(1, "make_digits", data, "--per-class", 20, "--seed", 1))
             table = (data / "angles.csv").read_text().splitlines()
             table[77] = table[77].split(",")[0] + ",1e25"
             (data / "angles.csv").write_text("\n".join(table) + "\n")
-        return program("train_digits_angles", ranks, "--no-compare", "--data", data, "--epochs", 3, "--batch-size", 20,
+        return program(ranks, "train_digits_angles", "--no-compare", "--data", data, "--epochs", 3, "--batch-size", 20,
                        "--run-name", name, *options)
 
     def test_skip(self):

@@ -206,8 +206,7 @@ class Resume(job.JobTest):
         for program in ("train_cifar", "sweep_cifar"):
             options = ["--grid", "lr=0.1,0.2", "--validation", "0.2"] if program == "sweep_cifar" else []
             for ranks, number, code in cases:
-                launcher = [job.MPIEXEC, "-n", str(ranks)] if ranks > 1 else []
-                process = self.start([*launcher, str(job.BUILD / program), *options, "--data", command])
+                process = self.start(job.program(ranks, program, *options, "--data", command))
                 self.assertTrue(self.wait_for(process, lambda: len(job.named(process, "sleep")) == 1))
                 pids = job.job_pids(process.pid)
                 os.kill(job.named(process, program)[-1], number)

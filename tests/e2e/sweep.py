@@ -7,14 +7,10 @@ import tarfile
 import unittest
 
 import job
+from job import program
 
 TINY = ["--width", "4", "--batch-size", "50"]
 ENDLESS = ["--epochs", "100000", "--checkpoint-every", "5"]
-
-
-def program(ranks, name, *options):
-    command = [str(job.BUILD / name), *options]
-    return command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command]
 
 
 def results(run):

@@ -4,16 +4,11 @@ network is exported or used for predictions."""
 import csv
 import json
 import random
-import unittest
 
 import job
+from job import program
 
 SIDE = 16
-
-
-def program(ranks, name, *options):
-    command = [str(job.BUILD / name), *map(str, options)]
-    return command if ranks == 1 else [job.MPIEXEC, "-n", str(ranks), *command]
 
 
 class Tasks(job.JobTest):
