@@ -45,8 +45,7 @@ class BadInput(job.JobTest):
         self.refuse_training(["--data", "void"], "void", "got none")
         (self.folder / "classes" / "cat").mkdir(parents=True)
         self.refuse_training(["--data", "classes"], "class folders of images", "got none", "classes")
-        (self.folder / "flat").mkdir()
-        (self.folder / "flat" / "a.png").write_bytes(job.png(8, 8, bytes(192)))
+        job.write_png(self.folder / "flat" / "a.png", 8, 8, bytes(192))
         self.refuse_training(["--data", "flat"], "got only images without a folder, such as a.png", "labels.csv")
         (self.folder / "flat" / "labels.csv").write_text("a.png;cat\n")
         self.refuse_training(["--data", "flat"], "expected a file and a label, got a.png;cat", "by a comma, not by ;")
@@ -175,11 +174,9 @@ class BadInput(job.JobTest):
             self.refuse_training([], "RG_DEADLINE_S", deadline, RG_DEADLINE_S=deadline)
 
     def test_few_images(self):
-        folder = self.folder / "few" / "cat"
-        folder.mkdir(parents=True)
-        (folder / "one.png").write_bytes(job.png(32, 32, bytes(3072)))
+        job.write_png(self.folder / "few" / "cat" / "one.png", 32, 32, bytes(3072))
         self.refuse_training(["--data", "few"], "few", "2 images", "got 1")
-        (folder / "two.png").write_bytes(job.png(32, 32, bytes(3072)))
+        job.write_png(self.folder / "few" / "cat" / "two.png", 32, 32, bytes(3072))
         self.succeed(job.train(1, *SHORT, "--data", "few", "--batch-size", "1"))
         self.refuse(job.train(1, *SHORT, "--data", "few", "--batch-size", "1", "--validation", "0.5"), "--validation",
                     "2 training images of some class", "few")

@@ -122,8 +122,7 @@ class Cloud(CloudTest):
         self.images = self.folder / "images"
         for i, (label, planes) in enumerate(job.sample_records("train")[:60]):
             path = self.images / ("test" if i % 3 == 2 else "train") / job.CLASSES[label] / f"{i:03}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(planes)))
+            job.write_png(path, job.SIDE, job.SIDE, job.interleaved(planes))
         self.files = {str(path.relative_to(self.images)): path.read_bytes() for path in self.images.rglob("*.png")}
 
     def trained(self, ranks, name, data, *options, **environment):

@@ -17,15 +17,13 @@ class Examples(job.JobTest):
         """Writes class folders of 32 x 32 PNGs, half of them grey: vertical stripes, horizontal stripes, and noise."""
         chance = random.Random(1)
         for label, name in enumerate(("columns", "rows", "noise")):
-            folder = self.folder / "images" / name
-            folder.mkdir(parents=True)
             for i in range(40):
                 period, start = chance.randint(4, 10), chance.randint(0, 10)
                 grey = [[(chance.random() if label == 2 else (start + (y if label else x)) // period % 2) * 200 + 20
                          for x in range(SIDE)] for y in range(SIDE)]
                 colour = i % 2 * 2
                 samples = bytes(int(v) for row in grey for v in row for _ in range(3 if colour else 1))
-                (folder / f"{i}.png").write_bytes(job.png(SIDE, SIDE, samples, colour))
+                job.write_png(self.folder / "images" / name / f"{i}.png", SIDE, SIDE, samples, colour)
         return self.folder / "images"
 
     def test_mlp_learns(self):

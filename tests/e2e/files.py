@@ -181,9 +181,8 @@ class Predict(job.JobTest):
         by_record, _ = self.lines(self.run_folder, self.test_set)
         images = self.folder / "images"
         for i, (truth, planes) in enumerate(self.records[:12]):
-            folder = images / job.CLASSES[truth] / "inner"
-            folder.mkdir(parents=True, exist_ok=True)
-            (folder / f"{i}.png").write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(planes)))
+            path = images / job.CLASSES[truth] / "inner" / f"{i}.png"
+            job.write_png(path, job.SIDE, job.SIDE, job.interleaved(planes))
         lines, summary = self.lines(self.run_folder, images)
         self.assertEqual(len(lines), 12)
         for name, *seen in lines:
@@ -225,8 +224,7 @@ class Predict(job.JobTest):
         for c, name in enumerate((evil, "=1+1", "a,b \"c\"")):
             for i in range(5):
                 path = data / name / f"{i}{evil}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(job.png(job.SIDE, job.SIDE, bytes([100 * c + i] * 3) * job.SIDE ** 2))
+                job.write_png(path, job.SIDE, job.SIDE, bytes([100 * c + i] * 3) * job.SIDE ** 2)
         run = ["--run-name", "run" + evil]
         out = self.succeed(job.train(1, *job.TINY, "--data", data.name, "--batch-size", "6", "--epochs", "2", *run))
         out += self.succeed(job.train(1, "--resume", "--epochs", "3", *run))
@@ -262,8 +260,7 @@ class Predict(job.JobTest):
             for i in range(5):
                 pixel = bytes(255 - i if channel == 2 - c else i for channel in range(3))
                 path = self.folder / "colours" / name / f"{i}.png"
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(job.png(job.SIDE, job.SIDE, pixel * job.SIDE ** 2))
+                job.write_png(path, job.SIDE, job.SIDE, pixel * job.SIDE ** 2)
         run = self.train(1, "colours", *job.TINY, "--data", "colours", "--batch-size", "6", "--epochs", "30")
         lines, summary = self.lines(run, self.folder / "colours")
         self.assertIn("accuracy 100.0% (15 of 15)", summary[0])
@@ -351,8 +348,7 @@ class Folder(job.JobTest):
 
     def write(self, folder, name, shade):
         path = self.folder / folder / name / f"{shade}.png"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(job.png(job.SIDE, job.SIDE, bytes([shade]) * 3 * job.SIDE ** 2))
+        job.write_png(path, job.SIDE, job.SIDE, bytes([shade]) * 3 * job.SIDE ** 2)
 
     def void_model(self):
         """Makes a network that predicts "void" for every image, so that its mistakes are the test images."""
@@ -497,8 +493,7 @@ class Networks(job.JobTest):
             for c in range(classes):
                 for i in range(5):
                     path = self.folder / folder / f"class{c}" / f"{i}.png"
-                    path.parent.mkdir(parents=True, exist_ok=True)
-                    path.write_bytes(job.png(12, 9, bytes([100 * c + 9 * i]) * (3 * 12 * 9)))
+                    job.write_png(path, 12, 9, bytes([100 * c + 9 * i]) * (3 * 12 * 9))
 
     def test_trains_resumes_and_starts_another(self):
         options = ["--net", "resnet20", "--zero-last-gamma", "--batch-size", "4", "--data"]

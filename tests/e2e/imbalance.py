@@ -19,12 +19,10 @@ class Imbalance(job.JobTest):
         for part, counts in (("train", {name: count for name, (_, count) in CLASSES.items()}),
                              ("test", dict.fromkeys(CLASSES, 60))):
             for name, count in counts.items():
-                folder = self.folder / "photos" / part / name
-                folder.mkdir(parents=True)
                 for i in range(count):
                     centre = chance.gauss(CLASSES[name][0], 18)
                     grey = [max(0, min(255, round(chance.gauss(centre, 20)))) for _ in range(SIDE * SIDE)]
-                    (folder / f"{i}.png").write_bytes(job.png(SIDE, SIDE, bytes(grey), 0))
+                    job.write_png(self.folder / "photos" / part / name / f"{i}.png", SIDE, SIDE, bytes(grey), 0)
 
     def recalls(self, name, *options):
         """Returns the recall of each class on the test set."""

@@ -206,6 +206,12 @@ def png(width, height, samples, colour=2, depth=8):
             chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
 
 
+def write_png(path, *image, **form):
+    """Writes the image of png() and the folders above it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(png(*image, **form))
+
+
 class JobTest(unittest.TestCase):
     """Runs each test in its own folder."""
 

@@ -201,13 +201,11 @@ class Onnx(job.JobTest):
     def test_runtime_classifies_as_we_do(self):
         run = self.train(1, "run", *job.TINY, "--steps", "10")
         self.export(run)
-        images = self.folder / "images"
-        images.mkdir()
-        records = job.sample_records("test")
+        images, records = self.folder / "images", job.sample_records("test")
         with (self.folder / "model.in.0").open("wb") as file:
             for i, (_, planes) in enumerate(records):
                 array.array("f", (byte / 255 for byte in planes)).tofile(file)
-                (images / f"{i:03}.png").write_bytes(job.png(job.SIDE, job.SIDE, job.interleaved(planes)))
+                job.write_png(images / f"{i:03}.png", job.SIDE, job.SIDE, job.interleaved(planes))
         self.run_all([{"name": "model", "inputs": [[len(records), 3, 32, 32]]}])
         self.check_scores([str(job.BUILD / "predict"), str(run), str(images)], job.CLASSES)
 

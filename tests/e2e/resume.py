@@ -153,9 +153,7 @@ class Resume(job.JobTest):
 
     def test_data_that_changed(self):
         def write(name, shade):
-            path = self.folder / "set" / name
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(job.png(8, 8, bytes([shade]) * 192))
+            job.write_png(self.folder / "set" / name, 8, 8, bytes([shade]) * 192)
 
         for i in range(20):
             write(f"cat/{i}.png", i), write(f"dog/{i}.png", 100 + i)

@@ -408,9 +408,8 @@ class Sweep(job.JobTest):
     def test_error_of_all_trials_is_printed_once(self):
         self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "4"])
         for name in ("cat", "dog"):
-            (self.folder / "images" / name).mkdir(parents=True)
             for i in range(4):
-                (self.folder / "images" / name / f"{i}.png").write_bytes(job.png(32, 32, bytes(3072)))
+                job.write_png(self.folder / "images" / name / f"{i}.png", 32, 32, bytes(3072))
         for ranks in job.rank_counts(1, 2):
             for options, *words in ((["--data", "nowhere"], "expected a folder, got nothing", "nowhere"),
                                     (["--grid", "data=images,nowhere"], "nowhere"),
@@ -428,8 +427,7 @@ class Sweep(job.JobTest):
     def test_images_in_other_formats(self):
         for i in range(40):
             path = self.folder / "set" / ("cat", "dog")[i % 2] / f"{i}.png"
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(job.png(32, 32, bytes([i]) * 3072))
+            job.write_png(path, 32, 32, bytes([i]) * 3072)
         path.with_suffix(".gif").write_bytes(b"GIF89a")
         command = program(1, "sweep_cifar", "--run-name", "set", *TINY, "--data", "set", "--batch-size", "4", "--epochs",
                           "1", "--grid", "seed=1,2")

@@ -16,8 +16,6 @@ class Tasks(job.JobTest):
         """Writes grey PNGs with a bright and a dark square, masks of both, and tables of their places and kinds."""
         chance = random.Random(1)
         numbers, tags = [["file", "x", "y"]], [["file", "tags"]]
-        for name in ("photos", "masks"):
-            (self.folder / name).mkdir(parents=True)
         for i in range(count):
             pixels, mask = [[chance.randint(100, 140) for _ in range(SIDE)] for _ in range(SIDE)], [[0] * SIDE for _ in range(SIDE)]
             kinds = [kind for kind in (1, 2) if chance.random() < 0.8]
@@ -27,8 +25,8 @@ class Tasks(job.JobTest):
                 for row in range(y, y + 6):
                     for column in range(x, x + 6):
                         pixels[row][column], mask[row][column] = (230 if kind == 1 else 10), kind
-            (self.folder / f"photos/{i}.png").write_bytes(job.png(SIDE, SIDE, bytes(v for row in pixels for v in row), 0))
-            (self.folder / f"masks/{i}.png").write_bytes(job.png(SIDE, SIDE, bytes(v for row in mask for v in row), 0))
+            for folder, rows in (("photos", pixels), ("masks", mask)):
+                job.write_png(self.folder / folder / f"{i}.png", SIDE, SIDE, bytes(v for row in rows for v in row), 0)
             numbers.append([f"{i}.png", x / SIDE, y / SIDE])
             tags.append([f"{i}.png", "|".join(("bright", "dark")[kind - 1] for kind in kinds)])
         return numbers, tags
