@@ -312,25 +312,20 @@ class Predict(job.JobTest):
                 compile(python[2], name, "exec")
 
     def test_values_that_overflow(self):
-        model = self.run_folder / "model.safetensors"
-        whole, (header, _) = job.without_checksums(model), job.tensor_header(model)
-        for name, value, words in (("fc.weight", float("nan"), ["expected finite values, got nan in fc.weight (value 0"]),
-                                   ("block1.0.bn.running_mean", float("-inf"), ["got -inf in block1.0.bn.running_mean"]),
-                                   ("block1.0.bn.running_var", -1, ["got -1 in block1.0.bn.running_var"]),
-                                   ("fc.bias", 3e38, [])):
-            begin, end = header[name]["data_offsets"]
-            at, count = 8 + struct.unpack("<Q", whole[:8])[0] + begin, (end - begin) // 4
-            bad = self.folder / "bad.safetensors"
-            bad.write_bytes(whole[:at] + struct.pack("<f", value) * count + whole[at + 4 * count:])
+        model, bad = self.run_folder / "model.safetensors", self.folder / "bad.safetensors"
+        for name, values, words in (
+                ("fc.weight", 160 * [float("nan")], ["expected finite values, got nan in fc.weight (value 0"]),
+                ("block1.0.bn.running_mean", 4 * [float("-inf")], ["got -inf in block1.0.bn.running_mean"]),
+                ("block1.0.bn.running_var", 4 * [-1], ["got -1 in block1.0.bn.running_var"]),
+                ("fc.bias", 10 * [3e38], [])):
+            bad.write_bytes(job.with_values(model, name, values))
             if words:
                 self.refuse(program("predict", bad, self.test_set), "bad.safetensors", *words)
                 self.refuse(job.train(1, *job.TINY, "--init", str(bad)), "bad.safetensors", *words)
             else:
                 self.succeed(program("predict", bad, self.test_set))  # large, but the scores are finite
         # The values are finite, but results computed with them are not.
-        begin, _ = header["fc.weight"]["data_offsets"]
-        at = 8 + struct.unpack("<Q", whole[:8])[0] + begin
-        bad.write_bytes(whole[:at] + struct.pack("<f", 3e38) * 160 + whole[at + 640:])
+        bad.write_bytes(job.with_values(model, "fc.weight", 160 * [3e38]))
         result = self.run_command(program("predict", bad, self.test_set))
         self.assertEqual(result.code, 1)
         self.assertIn("expected finite outputs", result.err)
@@ -354,11 +349,7 @@ class Folder(job.JobTest):
         """Makes a network that predicts "void" for every image, so that its mistakes are the test images."""
         path = self.train(1, "start", *job.TINY, "--data", "images", "--batch-size", "4", "--steps",
                           "0") / "model.safetensors"
-        header, _ = job.tensor_header(path)
-        content = bytearray(job.without_checksums(path))
-        at = 8 + struct.unpack("<Q", content[:8])[0] + header["fc.bias"]["data_offsets"][0]
-        content[at:at + 12] = struct.pack("<3f", 0, 0, 1e6)
-        (self.folder / "void.safetensors").write_bytes(content)
+        (self.folder / "void.safetensors").write_bytes(job.with_values(path, "fc.bias", [0, 0, 1e6]))
         return ["--init", "void.safetensors", "--lr", "1e-9"]
 
     def images_of(self, result):

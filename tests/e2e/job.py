@@ -173,6 +173,15 @@ def without_checksums(path):
     return struct.pack("<Q", len(text)) + text + content[-size:]
 
 
+def with_values(path, name, values, first=0):
+    """Returns the bytes of a safetensors file without our checksums, in which a tensor has these floats from value
+    `first` on."""
+    content, (header, size) = bytearray(without_checksums(path)), tensor_header(path)
+    at = len(content) - size + header[name]["data_offsets"][0] + 4 * first
+    content[at:at + 4 * len(values)] = struct.pack(f"<{len(values)}f", *values)
+    return content
+
+
 def sample_records(name):
     """Returns (label, pixels as R G B planes) for each image of the embedded sample; name: train or test."""
     with tempfile.TemporaryDirectory() as folder:
