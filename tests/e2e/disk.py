@@ -32,9 +32,7 @@ class Disk(job.JobTest):
         whole = self.train(1, "whole", *OPTIONS, "--steps", str(steps))
         out = self.succeed(job.train(1, "--run-name", "run", "--resume", "--steps", str(steps)))
         self.assertNotIn("warning", out)
-        self.assertEqual((self.run_folder / "model.safetensors").read_bytes(),
-                         (whole / "model.safetensors").read_bytes())
-        self.assertEqual(job.step_lines(self.run_folder), job.step_lines(whole))
+        self.assert_same_training(self.run_folder, whole)
         self.assertEqual(list(self.run_folder.rglob("*.tmp-*")), [])
 
     def test_closed_output(self):

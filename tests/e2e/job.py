@@ -113,13 +113,17 @@ def within_limit(condition):
     return condition()
 
 
-def kill_job(process):
-    """Sends SIGKILL to a job: mpiexec, its helpers and all ranks at once."""
-    for pid in job_pids(process.pid):
+def kill(pids):
+    for pid in pids:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:
-            pass
+            pass  # it has ended meanwhile
+
+
+def kill_job(process):
+    """Sends SIGKILL to a job: mpiexec, its helpers and all ranks at once."""
+    kill(job_pids(process.pid))
     process.wait()
 
 
@@ -236,6 +240,12 @@ class JobTest(unittest.TestCase):
         for name in ("train", "test"):
             (folder / f"{name}.bin").write_bytes(cifar_file(sample_records(name)[:images]))
         return folder
+
+    def assert_same_training(self, run, other):
+        """Compares the steps and the models of two runs bit by bit."""
+        names = f"{run.name} and {other.name}"
+        self.assertEqual(step_lines(run), step_lines(other), names)
+        self.assertEqual((run / "model.safetensors").read_bytes(), (other / "model.safetensors").read_bytes(), names)
 
     def start(self, command, **environment):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("RG_")}

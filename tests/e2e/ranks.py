@@ -29,9 +29,7 @@ class Ranks(job.JobTest):
             first = self.train(ranks, f"{ranks}-first", *options, "--threads", "1")
             for name, threads in (("again", "1"), ("threads", "3")):
                 other = self.train(ranks, f"{ranks}-{name}", *options, "--threads", threads)
-                self.assertEqual(job.step_lines(other), job.step_lines(first), name)
-                self.assertEqual((other / "model.safetensors").read_bytes(),
-                                 (first / "model.safetensors").read_bytes(), name)
+                self.assert_same_training(other, first)
 
     def test_ranks_with_different_commands(self):
         def command(first, second, environment=()):

@@ -40,14 +40,6 @@ def is_writing(run):
         return False
 
 
-def kill(pids):
-    for pid in pids:
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
-
-
 class Restart(job.JobTest):
     def kill_once(self, kind, name, chance):
         """Kills a training under run.sh once. Returns its folder, and True if the kill interrupted a write. Returns
@@ -66,7 +58,7 @@ class Restart(job.JobTest):
             return None
         if kind != "write":
             time.sleep(chance.random() * 0.03)
-        kill([chance.choice(ranks)] if kind == "rank" else children)
+        job.kill([chance.choice(ranks)] if kind == "rank" else children)
         cut = is_writing(run)
         result = self.finish(process)
         self.assertEqual(result.code, 0, result.err)
@@ -86,8 +78,7 @@ class Restart(job.JobTest):
                     break
             self.assertTrue(killed, "5 trainings ended before they could be killed")
             run, cut = killed
-            self.assertEqual((run / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes(), run)
-            self.assertEqual(job.step_lines(run), job.step_lines(whole), run)
+            self.assert_same_training(run, whole)
             self.assertEqual(job.epoch_lines(run), job.epoch_lines(whole), run)
             done[kind] += 1
             cuts += cut
@@ -121,7 +112,7 @@ class Restart(job.JobTest):
             if not ranks or ranks != job.trainings(process):
                 continue  # it restarts
             sizes.add(len(ranks))
-            kill([chance.choice(ranks)])
+            job.kill([chance.choice(ranks)])
             kills += self.wait_for(process, lambda: not set(ranks) & set(job.job_pids(process.pid)))
         steps = steps_done(run) + 5
         self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= steps))
@@ -151,7 +142,7 @@ class Restart(job.JobTest):
         for name, steps in (("early", 3), ("late", 103)):  # the second one begins with --init, and resumes without it
             process = self.start(run_sh(1, *job.train(1, *options, "--run-name", name)))
             self.assertTrue(self.wait_for(process, lambda: steps_done(self.runs / name) >= steps))
-            kill(job.job_pids(process.pid)[1:])
+            job.kill(job.job_pids(process.pid)[1:])
             result = self.finish(process)
             self.assertEqual(result.code, 0, result.err)
             self.assertIn("from its beginning" if steps == 3 else "from its last checkpoint", result.err)
@@ -169,7 +160,7 @@ class Restart(job.JobTest):
         self.assertTrue(self.wait_for(process, lambda: (run / "journal.jsonl").exists() and
                                       list(run.glob("trials/2/checkpoint/step-*.safetensors"))))
         first = (run / "trials" / "1").stat().st_ino
-        kill(job.job_pids(process.pid)[1:])
+        job.kill(job.job_pids(process.pid)[1:])
         result = self.finish(process)
         self.assertEqual(result.code, 0, result.err)
         self.assertIn("restart 1 of 1, with what had not ended", result.err)
@@ -178,9 +169,7 @@ class Restart(job.JobTest):
         with open(run / "results.csv", newline="") as file:
             self.assertEqual([row["state"] for row in csv.DictReader(file)], ["finished", "finished"])
         for trial in ("1", "2"):
-            self.assertEqual(job.step_lines(run / "trials" / trial), job.step_lines(whole / "trials" / trial))
-            self.assertEqual((run / "trials" / trial / "model.safetensors").read_bytes(),
-                             (whole / "trials" / trial / "model.safetensors").read_bytes())
+            self.assert_same_training(run / "trials" / trial, whole / "trials" / trial)
 
     def test_other_job_of_the_same_name(self):
         """Starts a job whose run another one makes meanwhile. It must fail, and leave this run as it is."""
@@ -217,7 +206,7 @@ class Restart(job.JobTest):
         for steps in (10, 20):
             self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= steps))
             ranks = job.trainings(process)
-            kill(ranks)
+            job.kill(ranks)
             self.assertTrue(self.wait_for(process, lambda: not set(ranks) & set(job.job_pids(process.pid))) or
                             steps == 20)
         result = self.finish(process)
