@@ -25,12 +25,54 @@ namespace {
 
 /// Returns the text of the error that ends the job, or "" if none does.
 std::string failure(int n, const std::function<void(Link&)>& body) {
-    try {
-        par::run_threads(n, body);
-    } catch (const std::exception& error) {
-        return error.what();
-    }
-    return {};
+    return error_of([&] { par::run_threads(n, body); });
+}
+
+/// A call that one rank makes while the others sum 1000 floats as "gradients" by an algorithm.
+struct OtherCall {
+    const char* what;
+    std::function<void(Group&, std::span<float>, Algorithm)> call;
+};
+const OtherCall kOtherCalls[] = {
+    {"count", [](Group& g, auto v, auto a) { g.allreduce_sum(v.first(999), "gradients", a); }},
+    {"name", [](Group& g, auto v, auto a) { g.allreduce_sum(v, "state", a); }},
+    {"algorithm", [](Group& g, auto v, auto) { g.allreduce_sum(v, "gradients", Algorithm::halving); }},
+    {"barrier", [](Group& g, auto, auto) { g.barrier("gradients"); }},
+    {"broadcast", [](Group& g, auto v, auto) { g.broadcast(std::as_writable_bytes(v), 0, "gradients"); }},
+    {"type",
+     [](Group& g, auto, auto a) {
+         std::vector<double> half(500);
+         g.allreduce_sum(half, "gradients", a);
+     }},
+};
+
+/// Checks that these calls and kOtherCalls are rejected, whichever rank makes them. With `in_memory`, the floats lie in
+/// the group's memory.
+void check_rejected(Algorithm algorithm, bool in_memory, std::vector<OtherCall> calls) {
+    calls.insert(calls.end(), std::begin(kOtherCalls), std::end(kOtherCalls));
+    for (const OtherCall& other : calls)
+        for (int n = 2; n <= 5; ++n)
+            for (int odd = 0; odd < n; ++odd) {
+                const std::string text = failure(n, [&](Link& link) {
+                    Group group(link);
+                    std::vector<float> ordinary(1000);
+                    std::span<float> values(ordinary);
+                    if (in_memory) {
+                        const std::span<std::byte> memory = group.memory(4000, "vectors");
+                        values = {reinterpret_cast<float*>(memory.data()), 1000};
+                    }
+                    if (link.rank() == odd)
+                        other.call(group, values, algorithm);
+                    else
+                        group.allreduce_sum(values, "gradients", algorithm);
+                });
+                CAPTURE(other.what);
+                CAPTURE(in_memory);
+                CAPTURE(n);
+                CAPTURE(odd);
+                CAPTURE(text);
+                CHECK(contains(text, "all ranks must make the same calls in the same order"));
+            }
 }
 
 } // namespace
@@ -255,100 +297,23 @@ TEST_SUITE("par") {
     }
 
     TEST_CASE("mismatch: rejects ranks in different operations, whichever rank differs and however") {
-        struct Case {
-            const char* what;
-            std::function<void(Group&, std::vector<float>&)> other; // the operation of one rank
+        const auto one_more = [](Group& g, auto v, auto a) {
+            g.barrier();
+            g.allreduce_sum(v, "gradients", a);
         };
-        const Case cases[] = {
-            {"count",
-             [](Group& g, auto& v) { g.allreduce_sum(std::span(v).first(999), "gradients", Algorithm::ring); }},
-            {"name", [](Group& g, auto& v) { g.allreduce_sum(v, "state", Algorithm::ring); }},
-            {"algorithm", [](Group& g, auto& v) { g.allreduce_sum(v, "gradients", Algorithm::halving); }},
-            {"barrier", [](Group& g, auto&) { g.barrier("gradients"); }},
-            {"broadcast", [](Group& g, auto& v) { g.broadcast(std::as_writable_bytes(std::span(v)), 0, "gradients"); }},
-            {"type",
-             [](Group& g, auto&) {
-                 std::vector<double> half(500);
-                 g.allreduce_sum(half, "gradients", Algorithm::ring);
-             }},
-            {"one more",
-             [](Group& g, auto& v) {
-                 g.barrier();
-                 g.allreduce_sum(v, "gradients", Algorithm::ring);
-             }},
-            {"segment",
-             [](Group& g, auto& v) {
-                 Group other(g.link(), 64);
-                 other.allreduce_sum(v, "gradients", Algorithm::ring);
-             }},
-        };
-        for (const Case& c : cases)
-            for (int n = 2; n <= 5; ++n)
-                for (int odd = 0; odd < n; ++odd) {
-                    const std::string text = failure(n, [&](Link& link) {
-                        Group group(link);
-                        std::vector<float> values(1000);
-                        if (link.rank() == odd)
-                            c.other(group, values);
-                        else
-                            group.allreduce_sum(values, "gradients", Algorithm::ring);
-                    });
-                    CAPTURE(c.what);
-                    CAPTURE(n);
-                    CAPTURE(odd);
-                    CAPTURE(text);
-                    CHECK(contains(text, "all ranks must make the same calls in the same order"));
-                }
+        const auto segment = [](Group& g, auto v, auto a) { Group(g.link(), 64).allreduce_sum(v, "gradients", a); };
+        check_rejected(Algorithm::ring, false, {{"one more", one_more}, {"segment", segment}});
     }
 
     TEST_CASE("mismatch: rejects different operations in shared memory, at the first sum and later") {
-        struct Case {
-            const char* what;
-            std::function<void(Group&, std::span<float>)> other; // the operation of one rank
+        const auto ring = [](Group& g, auto v, auto) { g.allreduce_sum(v, "gradients", Algorithm::ring); };
+        const auto memory = [](Group& g, auto, auto) { g.memory(4000, "gradients"); };
+        const auto place = [](Group& g, auto, auto a) {
+            std::vector<float> elsewhere(1000);
+            g.allreduce_sum(elsewhere, "gradients", a);
         };
-        const Case cases[] = {
-            {"count", [](Group& g, auto v) { g.allreduce_sum(v.first(999), "gradients", Algorithm::shared); }},
-            {"name", [](Group& g, auto v) { g.allreduce_sum(v, "state", Algorithm::shared); }},
-            {"ring", [](Group& g, auto v) { g.allreduce_sum(v, "gradients", Algorithm::ring); }},
-            {"halving", [](Group& g, auto v) { g.allreduce_sum(v, "gradients", Algorithm::halving); }},
-            {"barrier", [](Group& g, auto) { g.barrier("gradients"); }},
-            {"broadcast", [](Group& g, auto v) { g.broadcast(std::as_writable_bytes(v), 0, "gradients"); }},
-            {"memory", [](Group& g, auto) { g.memory(4000, "gradients"); }},
-            {"type",
-             [](Group& g, auto) {
-                 std::vector<double> half(500);
-                 g.allreduce_sum(half, "gradients", Algorithm::shared);
-             }},
-            {"place",
-             [](Group& g, auto) {
-                 std::vector<float> elsewhere(1000);
-                 g.allreduce_sum(elsewhere, "gradients", Algorithm::shared);
-             }},
-        };
-        for (const Case& c : cases)
-            for (const bool first : {true, false})
-                for (int n = 2; n <= 5; ++n)
-                    for (int odd = 0; odd < n; ++odd) {
-                        const std::string text = failure(n, [&](Link& link) {
-                            Group group(link);
-                            std::vector<float> ordinary(1000);
-                            std::span<float> values(ordinary);
-                            if (!first || c.what == std::string_view("place")) {
-                                const std::span<std::byte> memory = group.memory(4000, "vectors");
-                                values = {reinterpret_cast<float*>(memory.data()), 1000};
-                            }
-                            if (link.rank() == odd)
-                                c.other(group, values);
-                            else
-                                group.allreduce_sum(values, "gradients", Algorithm::shared);
-                        });
-                        CAPTURE(c.what);
-                        CAPTURE(first);
-                        CAPTURE(n);
-                        CAPTURE(odd);
-                        CAPTURE(text);
-                        CHECK(contains(text, "all ranks must make the same calls in the same order"));
-                    }
+        check_rejected(Algorithm::shared, false, {{"ring", ring}, {"memory", memory}});
+        check_rejected(Algorithm::shared, true, {{"ring", ring}, {"memory", memory}, {"place", place}});
     }
 
     TEST_CASE("verify_same: names the first part that differs and its ranks, also if a rank has fewer parts") {
