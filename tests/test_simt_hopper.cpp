@@ -14,31 +14,10 @@ constexpr int kTiles = 5, kStages = 2, kSteps = 2, kThreads = 256;      // a til
 constexpr int kRowBytes = kSteps * 2 * 128, kTileBytes = 8 * kRowBytes; // [row / 8][value / 8][row % 8][value % 8]
 
 enum class Fault {
-    none,
-    no_proxy_fence,
-    plain_store,
-    store_after_fence,
-    no_product_fence,
-    no_product_wait,
-    no_commit,
-    written_sums,
-    early_release,
-    full_parity,
-    empty_parity,
-    no_copy_wait,
-    no_waiter,
-    few_bytes,
-    unfenced_barrier,
-    uninitialised_barrier,
-    many_arrivals,
-    many_phases,
-    lazy_warp,
-    other_product,
-    lanes_apart,
-    strides_swapped,
-    next_values,
-    next_rows,
-    beyond
+    none, no_proxy_fence, plain_store, store_after_fence, no_product_fence, no_product_wait, no_commit, written_sums,
+    early_release, full_parity, empty_parity, no_copy_wait, no_waiter, few_bytes, unfenced_barrier,
+    uninitialised_barrier, many_arrivals, many_phases, lazy_warp, other_product, lanes_apart, strides_swapped,
+    next_values, next_rows, beyond
 };
 
 /// d [tile][64][N] = a [tile][64][32] b [N][32] + 1; b comes as it lies in shared memory: [value / 8][N][8].
@@ -115,6 +94,9 @@ __global__ void __launch_bounds__(kThreads) products_kernel(const uint4* a, cons
 }
 
 template <int N>
+using Columns = std::integral_constant<int, N>;
+
+template <int N>
 struct Products {
     std::vector<bf16> a = std::vector<bf16>(kTiles * 64 * 32), b = std::vector<bf16>(N * 32);
     alignas(16) bf16 b_packed[N * 32];
@@ -180,19 +162,16 @@ void check(Fault fault, std::initializer_list<std::string> parts) {
 } // namespace
 
 TEST_SUITE("simt") {
-    TEST_CASE_TEMPLATE("simt: a pipeline of a warpgroup's products against plain loops", Columns,
-                       std::integral_constant<int, 32>, std::integral_constant<int, 64>,
-                       std::integral_constant<int, 128>) {
-        Products<Columns::value> products;
+    TEST_CASE_TEMPLATE("simt: a pipeline of a warpgroup's products against plain loops", Width, Columns<32>,
+                       Columns<64>, Columns<128>) {
+        Products<Width::value> products;
         products.run(Fault::none);
         CHECK(products.d == products.expected);
     }
 
-    TEST_CASE_TEMPLATE("simt: products of transposed operands against plain loops", Columns,
-                       std::integral_constant<int, 8>, std::integral_constant<int, 32>, std::integral_constant<int, 64>,
-                       std::integral_constant<int, 96>, std::integral_constant<int, 128>,
-                       std::integral_constant<int, 192>) {
-        constexpr size_t N = Columns::value;
+    TEST_CASE_TEMPLATE("simt: products of transposed operands against plain loops", Width, Columns<8>, Columns<32>,
+                       Columns<64>, Columns<96>, Columns<128>, Columns<192>) {
+        constexpr size_t N = Width::value;
         alignas(16) bf16 a[16 * 64], b[16 * N];
         for (size_t i = 0; i < 16 * 64; ++i) a[i] = to_bf16(float(int(i * 37 % 251) - 125)); // exact in bf16
         for (size_t i = 0; i < 16 * N; ++i) b[i] = to_bf16(float(int(i * 11 % 67) - 30));

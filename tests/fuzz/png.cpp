@@ -57,21 +57,9 @@ void append_chunk(Vec& out, const char* type, Bytes body) {
 
 /// Returns a valid image with form and samples from the input.
 void fuzz_picture(Input& input) {
-    constexpr std::array<std::array<int, 2>, 15> kForms = {{{0, 1},
-                                                            {0, 2},
-                                                            {0, 4},
-                                                            {0, 8},
-                                                            {0, 16}, // colour, depth
-                                                            {2, 8},
-                                                            {2, 16},
-                                                            {3, 1},
-                                                            {3, 2},
-                                                            {3, 4},
-                                                            {3, 8},
-                                                            {4, 8},
-                                                            {4, 16},
-                                                            {6, 8},
-                                                            {6, 16}}};
+    constexpr std::array<std::array<int, 2>, 15> kForms = {{ // colour, depth
+        {0, 1}, {0, 2}, {0, 4}, {0, 8}, {0, 16}, {2, 8}, {2, 16}, {3, 1},
+        {3, 2}, {3, 4}, {3, 8}, {4, 8}, {4, 16}, {6, 8}, {6, 16}}};
     const auto [colour, depth] = kForms[input.byte() % kForms.size()];
     const uint32_t width = 1 + input.byte() % 12, height = 1 + input.byte() % 12;
     const uint8_t flags = input.byte();
