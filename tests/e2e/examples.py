@@ -88,14 +88,7 @@ class Examples(job.JobTest):
         options = ["--data", images, "--epochs", "8", "--threads", "1", "--device", "cpu"]
         self.succeed(program(ranks, "own_network", *options, "--run-name", "whole"))
         self.assertGreater(job.epoch_lines(self.runs / "whole")[-1]["test_accuracy"], 0.7)  # 0.33 is chance
-        run = self.runs / "parts"
-        process = self.start(program(ranks, "own_network", *options, "--run-name", "parts", "--checkpoint-every", "1"))
-        killed = self.wait_for(process, lambda: len(list(run.glob("checkpoint/*.safetensors"))) > 1)
-        job.kill_job(process)
-        self.assertTrue(killed)
-        self.succeed(program(ranks, "own_network", "--run-name", "parts", "--resume"))
-        self.assertEqual((run / "model.safetensors").read_bytes(),
-                         (self.runs / "whole" / "model.safetensors").read_bytes())
+        self.assert_resumes(ranks, "own_network", options, self.runs / "whole")
 
     @unittest.skipIf(job.SANITIZED, "a sanitizer makes the training take minutes")
     def test_quick94_learns_and_tests_with_six_views(self):

@@ -247,6 +247,16 @@ class JobTest(unittest.TestCase):
         self.assertEqual(step_lines(run), step_lines(other), names)
         self.assertEqual((run / "model.safetensors").read_bytes(), (other / "model.safetensors").read_bytes(), names)
 
+    def assert_resumes(self, ranks, name, options, whole):
+        """Kills a training after two checkpoints, resumes it, and compares its model with that of the run `whole`."""
+        run = self.runs / "parts"
+        process = self.start(program(ranks, name, *options, "--run-name", run.name, "--checkpoint-every", "1"))
+        killed = self.wait_for(process, lambda: len(list(run.glob("checkpoint/*.safetensors"))) > 1)
+        kill_job(process)
+        self.assertTrue(killed)
+        self.succeed(program(ranks, name, "--run-name", run.name, "--resume"))
+        self.assertEqual((run / "model.safetensors").read_bytes(), (whole / "model.safetensors").read_bytes())
+
     def start(self, command, **environment):
         kept = {k: v for k, v in os.environ.items() if not k.startswith("RG_")}
         kept["XDG_CACHE_HOME"] = str(self.folder / "cache-home")

@@ -50,13 +50,7 @@ class Tasks(job.JobTest):
             self.assertEqual([metric["name"] for metric in config["metrics"]], metrics)
             self.assertEqual(job.report(run)["runs"][0]["config"]["metrics"], config["metrics"])
             self.assertIn(config["metrics"][0]["label"], out)
-        process = self.start(program(ranks, name, *options, "--run-name", "parts", "--checkpoint-every", "1"))
-        parts = self.runs / "parts"
-        killed = self.wait_for(process, lambda: len(list(parts.glob("checkpoint/*.safetensors"))) > 1)
-        job.kill_job(process)
-        self.assertTrue(killed)
-        self.succeed(program(ranks, name, "--run-name", "parts", "--resume"))
-        self.assertEqual((parts / "model.safetensors").read_bytes(), (run / "model.safetensors").read_bytes())
+        self.assert_resumes(ranks, name, options, run)
         sweep = self.runs / "sweep"
         self.succeed(program(job.rank_counts(1, 2)[-1], name, "sweep", *options, "--epochs", "2", "--validation", "0.2",
                              "--run-name", "sweep", "--grid", "lr=1e-9,0.01"))
