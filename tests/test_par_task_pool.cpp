@@ -25,11 +25,11 @@ using par::TaskState;
 
 namespace {
 
-/// Runs a pool on n ranks, which are threads.
+/// Runs a pool on n ranks, which are threads. By default, a hang for 20 s fails the test.
 void pool_on(int n, const par::TaskTable& table, const std::function<void(TaskPool&)>& control,
-             const std::string& journal = {}) {
+             const std::string& journal = {}, double deadline = 20) {
     par::run_threads(n, [&](Link& link) {
-        link.set_deadline(20); // a hang fails the test
+        link.set_deadline(deadline);
         par::run_task_pool(link, table, control, journal);
     });
 }
@@ -174,6 +174,8 @@ TEST_SUITE("par") {
                                       {"fail", [](TaskContext&, const Json&) -> Json { fail("planted: 7 is odd"); }},
                                       {"memory", [](TaskContext&, const Json&) -> Json { throw std::bad_alloc(); }},
                                       {"number", [](TaskContext&, const Json&) -> Json { throw 7; }}};
+        const char* const expected[] = {"planted: 7 is odd", "", "out of memory",
+                                        "an exception that is no std::exception"};
         for (int n = 1; n <= 4; ++n) {
             std::vector<std::string> errors;
             std::vector<TaskState> states;
@@ -184,13 +186,10 @@ TEST_SUITE("par") {
                 states = states_of(all);
                 for (const TaskRecord* task : all) errors.push_back(task->error);
             });
-            for (size_t round = 0; round < 2; ++round) {
-                CHECK(errors[4 * round] == "planted: 7 is odd");
-                CHECK(errors[4 * round + 1].empty());
-                CHECK(errors[4 * round + 2] == "out of memory");
-                CHECK(errors[4 * round + 3] == "an exception that is no std::exception");
-                CHECK(states[4 * round] == TaskState::failed);
-                CHECK(states[4 * round + 1] == TaskState::finished);
+            REQUIRE(errors.size() == 8);
+            for (size_t i = 0; i < 8; ++i) {
+                CHECK(errors[i] == expected[i % 4]);
+                CHECK(states[i] == (errors[i].empty() ? TaskState::finished : TaskState::failed));
             }
         }
     }
@@ -248,13 +247,7 @@ TEST_SUITE("par") {
             CHECK(failure(n, [&](TaskPool& pool) {
                       pool.on_report([](const TaskRecord&, const Json&) { fail("callback failed"); });
                       for (int i = 0; i < n; ++i) pool.submit("until cancelled", {});
-                      for (int i = 0; i < 2; ++i) {
-                          try {
-                              pool.fetch_outputs();
-                          } catch (const Error&) {
-                              ++caught;
-                          }
-                      }
+                      for (int i = 0; i < 2; ++i) caught += error_of([&] { pool.fetch_outputs(); }) != "";
                   }) == "callback failed");
             CHECK(caught == 2);
         }
@@ -295,15 +288,12 @@ TEST_SUITE("par") {
                                            while (Clock::now() < end) (void)context.cancelled();
                                            return Json();
                                        }}};
-        par::run_threads(3, [&](Link& link) {
-            link.set_deadline(0.3);
-            par::run_task_pool(link, table, [&](TaskPool& pool) {
-                pool.submit("long", {}).wait(); // runs on rank 0
-                pool.submit("short", {});       // runs on rank 0
-                pool.submit("long", {});        // runs on rank 1
-                states = states_of(pool.fetch_outputs());
-            });
-        });
+        pool_on(3, table, [&](TaskPool& pool) {
+            pool.submit("long", {}).wait(); // runs on rank 0
+            pool.submit("short", {});       // runs on rank 0
+            pool.submit("long", {});        // runs on rank 1
+            states = states_of(pool.fetch_outputs());
+        }, "", 0.3);
         CHECK(states == std::vector<TaskState>(3, TaskState::finished));
     }
 
@@ -336,46 +326,33 @@ TEST_SUITE("par") {
                                                if (x.as_int() == 3 && !healthy) fail("planted");
                                                return Json(x.as_int() * 1.1);
                                            }}};
-            pool_on(
-                n, table,
-                [&](TaskPool& pool) {
-                    for (const int x : {1, 2, 2, 3, 4}) pool.submit("work", x);
-                    pool.fetch_outputs();
-                },
-                path);
+            std::vector<double> outputs;
+            std::vector<bool> kept;
+            const auto work = [&](std::initializer_list<int> numbers) {
+                done.clear(), outputs.clear(), kept.clear();
+                pool_on(n, table, [&](TaskPool& pool) {
+                    for (const int x : numbers) pool.submit("work", x);
+                    for (const TaskRecord* task : pool.fetch_outputs()) {
+                        kept.push_back(task->from_journal);
+                        if (task->state == TaskState::finished) outputs.push_back(task->output.as_double());
+                    }
+                }, path);
+                std::sort(done.begin(), done.end());
+            };
+            work({1, 2, 2, 3, 4});
             CHECK(std::count(done.begin(), done.end(), 2) == 2);
 
             // A kill interrupted the write of this line.
             const std::string whole = read_file(path);
             write_file_atomic(path, whole + "{\"function\":\"work\",\"ar");
-            done.clear();
             healthy = true;
-            std::vector<double> outputs;
-            std::vector<bool> kept;
-            pool_on(
-                n, table,
-                [&](TaskPool& pool) {
-                    for (const int x : {1, 2, 2, 2, 3, 4}) pool.submit("work", x);
-                    for (const TaskRecord* task : pool.fetch_outputs()) {
-                        outputs.push_back(task->output.as_double());
-                        kept.push_back(task->from_journal);
-                    }
-                },
-                path);
-            std::sort(done.begin(), done.end());
+            work({1, 2, 2, 2, 3, 4});
             CHECK(done == std::vector<int64_t>{2, 3}); // the third 2 is a new task, and 3 had failed
             CHECK(outputs == std::vector<double>{1 * 1.1, 2 * 1.1, 2 * 1.1, 2 * 1.1, 3 * 1.1, 4 * 1.1});
             CHECK(kept == std::vector<bool>{true, true, true, false, false, true});
             CHECK(read_file(path).starts_with(whole));
 
-            done.clear();
-            pool_on(
-                n, table,
-                [&](TaskPool& pool) {
-                    for (const int x : {1, 2, 2, 2, 3, 4}) pool.submit("work", x);
-                    pool.fetch_outputs();
-                },
-                path);
+            work({1, 2, 2, 2, 3, 4});
             CHECK(done.empty());
         }
     }
@@ -387,28 +364,21 @@ TEST_SUITE("par") {
             std::vector<bool> kept;
             std::string reasons;
             const par::TaskTable table = {{"until cancelled", until_cancelled}};
-            pool_on(
-                n, table,
-                [&](TaskPool& pool) {
-                    pool.submit("until cancelled", 1);
-                    for (int i = 2; i <= 5; ++i) pool.submit("until cancelled", i);
-                    pool.cancel(5, "too slow");
-                    pool.on_report([&](const TaskRecord&, const Json& times) {
-                        if (times.as_int() == 2) pool.interrupt();
-                    });
-                    pool.fetch_outputs();
-                },
-                path);
-            pool_on(
-                n, table,
-                [&](TaskPool& pool) {
-                    for (int i = 1; i <= 5; ++i) {
-                        const par::Future task = pool.submit("until cancelled", i);
-                        kept.push_back(task.record().from_journal);
-                        reasons += task.record().cancel_reason;
-                    }
-                },
-                path);
+            pool_on(n, table, [&](TaskPool& pool) {
+                for (int i = 1; i <= 5; ++i) pool.submit("until cancelled", i);
+                pool.cancel(5, "too slow");
+                pool.on_report([&](const TaskRecord&, const Json& times) {
+                    if (times.as_int() == 2) pool.interrupt();
+                });
+                pool.fetch_outputs();
+            }, path);
+            pool_on(n, table, [&](TaskPool& pool) {
+                for (int i = 1; i <= 5; ++i) {
+                    const par::Future task = pool.submit("until cancelled", i);
+                    kept.push_back(task.record().from_journal);
+                    reasons += task.record().cancel_reason;
+                }
+            }, path);
             CHECK(kept == std::vector<bool>{false, false, false, false, true});
             CHECK(reasons == "too slow");
         }
