@@ -8,22 +8,8 @@
 // convolution, and the sums for the batch norm of its input. The normalised activations of such a layer are never
 // written to memory. In an evaluation, the batch norm goes into the filters and the bias.
 //
-// kRules below is the table of the rules, in the order of their application. The order matters where a rule removes or
-// changes a step that another rule looks for:
-// - fold_norm before pool_result: conv2d can pool its result only if it also normalises the result.
-// - fold_norm before normalise_sum: both take a batch norm with constant statistics. fold_norm makes it part of the
-//   filters, where it costs next to nothing, while normalise_sum would compute it for each element of the sum.
-// - add_in_gradient before normalise_sum: add_in_gradient does not take an add that already normalises an operand.
-// - normalise_gradient before normalise_on_load: conv2d_grad can normalise x only if it also computes the gradient of a
-//   batch norm.
-// - add_in_gradient and normalise_on_load before sum_in_gradient: the sums must include a gradient that is added, and
-//   conv2d_grad needs the statistics of x for them.
-// - loss_gradient is independent of the others.
-// - prepare_norm and update_running first: they look for the steps that the layers record. prepare_sums last: it looks
-//   for steps with the sums of a batch norm. These three rules apply only on devices, where they save launches.
-// Convolutions in several groups are not fused with other steps. split_gradients and round_filters run at the end,
-// because they insert steps. round_filters must come after fold_norm: filters with a folded batch norm are scaled in
-// f32 and only then rounded, so round_filters skips them.
+// kRules at the end is the table of the rules, in the order of their application, with the reasons for the order.
+// Convolutions in several groups are not fused with other steps.
 #include "ringgrad/core/fuse.h"
 
 #include "ringgrad/core/context.h"
@@ -68,7 +54,7 @@ public:
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s]) std::swap(steps_[kept++], steps_[s]);
         steps_.resize(kept);
-        split_gradients();
+        split_gradients(); // it and round_filters insert steps, so they come after all rules
         if (context().device) round_filters();
     }
 
@@ -536,18 +522,28 @@ private:
     Uses writers_, readers_;
 };
 
+// A rule must come before another that removes or changes the steps which it looks for.
 const Fuser::Rule Fuser::kRules[] = {
+    // On devices, where they save launches. They look for the steps that the layers record.
     {op::batch_norm, &Fuser::prepare_norm},
     {op::running_update, &Fuser::update_running},
+    // Before pool_result, since conv2d can pool its result only if it also normalises it. Before normalise_sum, which
+    // would take the same batch norms: in the filters they cost next to nothing, in a sum something for each element.
     {op::batch_norm, &Fuser::fold_norm},
     {op::max_pool2d, &Fuser::pool_result},
+    // Before normalise_on_load: conv2d_grad can normalise x only if it also computes the gradient of a batch norm.
     {op::batch_norm_grad, &Fuser::normalise_gradient},
+    // Before normalise_sum, after which an add normalises an operand and cannot be taken.
     {op::add, &Fuser::add_in_gradient},
     {op::add, &Fuser::normalise_sum},
     {op::activation, &Fuser::relu_of_sum},
     {op::batch_norm, &Fuser::normalise_on_load},
+    // After add_in_gradient and normalise_on_load: the sums must include a gradient that is added, and conv2d_grad
+    // needs
+    // the statistics of x for them.
     {op::batch_norm_sums, &Fuser::sum_in_gradient},
     {op::cross_entropy_grad, &Fuser::loss_gradient},
+    // On devices. After the rules that make steps with the sums of a batch norm.
     {op::rank_sums, &Fuser::prepare_sums},
 };
 

@@ -54,7 +54,7 @@ double products(const OpCase& c) {
     return double(pixels[0] * pixels[1] * pixels[2]) * double(w.numel());
 }
 
-/// True for the test simt-ops-all, which runs every case.
+/// True if every case shall run; test.sh --all sets the variable.
 bool run_all() {
     static const bool kAll = std::getenv("RG_SIMT_ALL") != nullptr;
     return kAll;
@@ -245,7 +245,7 @@ TEST_SUITE("simt") {
             CAPTURE(describe(c));
             const std::vector<Tensor> in = draw_inputs(c, DType::f32);
             std::vector<Tensor> first;
-            // Cases take the second order in turn; the test simt-ops-all takes all three.
+            // Cases take the second order in turn; with RG_SIMT_ALL all three.
             std::vector<simt::Settings> orders{{}, {simt::Order::reverse, 1, true}, {simt::Order::shuffled}};
             if (!run_all()) orders.erase(orders.begin() + 1 + tried % 2);
             for (const simt::Settings& settings : orders) {

@@ -82,7 +82,9 @@ yesyes) cuda='-Dcuda=auto -Dgpu_arch=sm_80,sm_90a,compute_90' ;;
 esac
 if prepare build ${cuda:-}; then
     [ -z "$ci" ] || ninja -C build || add_failures 1 "build: cannot be built"
+    [ -z "$all" ] || export RG_SIMT_ALL=1 # all cases of the CUDA kernels
     run_tests build --no-suite more-seeds $left_out
+    unset RG_SIMT_ALL
 fi
 
 if [ "$ci" ]; then
