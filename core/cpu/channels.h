@@ -1,5 +1,5 @@
-// Helpers for the code that calls the kernels of isa.h: access to stored values, per-channel values in the form that
-// StoredKernels expects, and statistics over images that do not depend on the number of threads.
+// Helpers for the code that calls the kernels: access to stored values, per-channel values in the form that
+// StoredKernels (kernels.h) expects, and statistics over images that do not depend on the number of threads.
 #pragma once
 
 #include "ringgrad/core/cpu/isa.h"

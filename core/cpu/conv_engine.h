@@ -99,7 +99,7 @@ private:
     Scratch<float> values_;
 };
 
-/// The runs of filters in a padded image, as ConvImage (isa.h) describes them.
+/// The runs of filters in a padded image, as ConvImage (kernels.h) describes them.
 class Runs {
 public:
     Runs(const Padding& padding, const Filters& f)

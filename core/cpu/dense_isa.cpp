@@ -3,7 +3,7 @@
 // packed.
 #include "ringgrad/core/cpu/simd.h"
 
-#include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/core/cpu/kernels.h"
 
 namespace rg::cpu::RG_ISA {
 

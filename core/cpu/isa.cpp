@@ -1,5 +1,4 @@
-// Chooses the instruction set once per process: the one that the environment variable RG_ISA names, else the best that
-// the CPU, the operating system and the build support.
+// Lists the instruction sets that the CPU, the operating system and the build support, with their tables of kernels.
 #include "ringgrad/core/cpu/isa.h"
 
 #include "ringgrad/core/base.h"

@@ -2,7 +2,7 @@
 // conv_groups.cpp calls these kernels, and rearranges the image for them with spread() where necessary.
 #include "ringgrad/core/cpu/simd.h"
 
-#include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/core/cpu/kernels.h"
 
 namespace rg::cpu::RG_ISA {
 

@@ -15,8 +15,8 @@ namespace rg::cpu {
 /// Number of filters in a tile.
 constexpr int64_t kTileSide = 16;
 
-/// Largest number of columns of the weight gradient that a call of TileKernels::accumulate (isa.h) computes. A column
-/// is a tap of 16 channels.
+/// Largest number of columns of the weight gradient that a call of TileKernels::accumulate (kernels.h) computes. A
+/// column is a tap of 16 channels.
 constexpr int64_t kTileColumns = 6;
 
 /// Number of bf16 planes for values of type T.
@@ -40,7 +40,7 @@ inline bool winograd_beats_bf16(int64_t k, int64_t c) {
 template <class T>
 Method method_for(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters);
 
-/// Filters in the layout that TileKernels::forward (isa.h) expects.
+/// Filters in the layout that TileKernels::forward (kernels.h) expects.
 template <class T>
 class TilePack {
 public:
@@ -150,8 +150,8 @@ public:
               int64_t stride);
 
     int64_t images_at_once() const { return batch_; }
-    /// Returns the number of values in the sums of a group: [k_step][r s][c_step] of TileGradient (isa.h). Returns 0 if
-    /// combine() multiplies all images.
+    /// Returns the number of values in the sums of a group: [k_step][r s][c_step] of TileGradient (kernels.h). Returns
+    /// 0 if combine() multiplies all images.
     int64_t sums() const { return all_at_end() ? 0 : all_sums(); }
     /// Adds the products of images [first, first + count) of x with dy [count p q k] to `sums`, or only packs the
     /// images for combine(). The last parameter is that of F32Wgrad for transformed sums, and is not used.

@@ -9,7 +9,7 @@
 
 #include "ringgrad/core/cpu/simd.h"
 
-#include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/core/cpu/kernels.h"
 
 namespace rg::cpu::RG_ISA {
 

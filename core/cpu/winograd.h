@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ringgrad/core/cpu/filters.h"
-#include "ringgrad/core/cpu/isa.h"
+#include "ringgrad/core/cpu/kernels.h"
 #include "ringgrad/core/cpu/padding.h"
 #include "ringgrad/core/cpu/prepared.h"
 
