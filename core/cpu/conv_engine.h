@@ -54,9 +54,9 @@ private:
     Filters filters_;
 };
 
-/// Filters in the order in which the register tiles (tiles.h) read them: blocks of up to 2 vectors of output channels.
-/// For each filter row and each of its taps, a block contains the values of these channels. Zeros follow the last
-/// channel.
+/// Filters in the order in which the register tiles (register_tiles.h) read them: blocks of up to 2 vectors of output
+/// channels. For each filter row and each of its taps, a block contains the values of these channels. Zeros follow the
+/// last channel.
 class FilterPack {
 public:
     explicit FilterPack(const Filters& f) : packed_(round_up(f.k, isa().width) * f.r * f.s * f.c) {
