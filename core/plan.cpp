@@ -6,6 +6,7 @@
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/fuse.h"
+#include "ringgrad/core/prepared_memory.h"
 
 #include <algorithm>
 #include <map>
@@ -187,7 +188,7 @@ void Plan::keep_prepared() {
     for (Step& step : steps_) {
         bool constant = true;
         each_parameter(step, [&](const Tensor& t) { constant = constant && !changing.contains(t.key().id); });
-        if (constant) step.kept = std::make_shared<Kept>();
+        if (constant) step.prepared = std::make_shared<PreparedMemory>();
     }
 }
 
@@ -208,16 +209,16 @@ void Plan::capture(Device& device) {
 void Plan::run(size_t begin, size_t end, const AfterStep& after_step) {
     for (size_t s = begin; s < end; ++s) {
         const Step& step = steps_[s];
-        if (step.kept) {
+        if (step.prepared) {
             uint64_t version = 0; // a sum; no version decreases, so the sum grows if any parameter changes
             each_parameter(step, [&](const Tensor& t) { version += t.version(); });
-            step.kept->begin(version);
+            step.prepared->begin(version);
         }
         {
-            const Setting<Kept*> kept(Scope::current().kept, step.kept.get());
+            const Setting<PreparedMemory*> prepared(Scope::current().prepared, step.prepared.get());
             execute(step.op, {step.attrs, step.inputs(), step.outputs()});
         }
-        if (step.kept) step.kept->end();
+        if (step.prepared) step.prepared->end();
         if (after_step && after_step(*this, s)) graph_ends_.insert(s + 1);
     }
 }

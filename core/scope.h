@@ -1,6 +1,6 @@
 // Defines Scope: the state that all ops of a thread use without taking it as arguments, so that the code of a network
 // looks like formulas. Objects of the classes ContextScope, Tape, NoTape, Trace, DryRun and LayerScope change fields of
-// Scope for their lifetime. A plan sets `kept` for each step.
+// Scope for their lifetime. A plan sets `prepared` for each step.
 #pragma once
 
 #include <span>
@@ -11,8 +11,8 @@ namespace rg {
 
 class Attrs;
 struct Context;
-class Kept;
 struct OpRow;
+class PreparedMemory;
 class Shape;
 class Tensor;
 
@@ -34,7 +34,7 @@ struct Scope {
     Recorder* tape = nullptr;           // records ops for gradients
     Recorder* trace = nullptr;          // records ops for a plan, instead of executing them
     int dry_runs = 0;                   // while positive, new tensors have no memory and ops do not execute
-    Kept* kept = nullptr;               // where kernels keep what they prepare for a plan's step; null: nowhere
+    PreparedMemory* prepared = nullptr; // where kernels keep what they prepare for a plan's step; null: nowhere
     const std::string* layer = nullptr; // name of the layer for errors; null: none
 
     /// Returns the scope of this thread.

@@ -410,7 +410,8 @@ void conv2d(const Call& call) {
             convolve<T>(engine, x, b, y);
         });
     } else {
-        const Setting<Kept*> keep_nothing(Scope::current().kept, nullptr); // else the step keeps filters of every run
+        // Otherwise, the step would keep the filters of every run.
+        const Setting<PreparedMemory*> keep_nothing(Scope::current().prepared, nullptr);
         const int64_t run = images_in_cache(x, conv.groups);
         const Slice x_slice(x, run, conv.groups), y_slice(y, run, conv.groups);
         attrs.conv.groups = 1, attrs.with_stats = false;

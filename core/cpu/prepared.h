@@ -1,8 +1,8 @@
-// Memory for values that a kernel computes from parameters, such as packed filters.
+// Arrays of values that a kernel computes from parameters, such as packed filters.
 #pragma once
 
 #include "ringgrad/core/cpu/scratch.h"
-#include "ringgrad/core/kept.h"
+#include "ringgrad/core/prepared_memory.h"
 #include "ringgrad/core/scope.h"
 
 namespace rg::cpu {
@@ -13,13 +13,13 @@ namespace rg::cpu {
 template <class T>
 class Prepared {
 public:
-    explicit Prepared(int64_t count) : kept_(Scope::current().kept) {
+    explicit Prepared(int64_t count) : memory_(Scope::current().prepared) {
         const size_t bytes = size_t(count) * sizeof(T);
-        data_ = static_cast<T*>(kept_ ? kept_->take(bytes) : scratch_stack::take(bytes));
-        ready_ = kept_ && kept_->filled();
+        data_ = static_cast<T*>(memory_ ? memory_->take(bytes) : scratch_stack::take(bytes));
+        ready_ = memory_ && memory_->filled();
     }
     ~Prepared() {
-        if (!kept_) scratch_stack::give_back(data_);
+        if (!memory_) scratch_stack::give_back(data_);
     }
     Prepared(const Prepared&) = delete;
     Prepared& operator=(const Prepared&) = delete;
@@ -29,7 +29,7 @@ public:
     operator T*() const { return data_; }
 
 private:
-    Kept* kept_;
+    PreparedMemory* memory_;
     T* data_;
     bool ready_;
 };

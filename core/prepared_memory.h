@@ -1,5 +1,5 @@
-// Defines Kept: memory in which the CPU kernel of a plan's step keeps values that depend on parameters alone, such as
-// packed filters. So later replays need not compute these values again.
+// Defines PreparedMemory: memory in which the CPU kernel of a plan's step keeps values that depend on parameters alone,
+// such as packed filters. So later replays need not compute these values again.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,9 @@
 
 namespace rg {
 
-/// The kept memory of one step. A kernel takes the same blocks in the same order in each call; see cpu/prepared.h.
-class Kept {
+/// The memory of one step, for the arrays of class cpu::Prepared. A kernel takes the same blocks in the same order in
+/// each call.
+class PreparedMemory {
 public:
     /// Begins a call of the kernel. If `version` is not that of the previous call, no block counts as filled. The
     /// caller must pass another version when a parameter of the step has changed.
@@ -20,7 +21,7 @@ public:
         version_ = version;
         next_ = 0;
     }
-    /// Returns the next block of this call: `bytes` bytes, aligned to 64 bytes. Kept owns the block.
+    /// Returns the next block of this call: `bytes` bytes, aligned to 64 bytes. PreparedMemory owns the block.
     void* take(size_t bytes) {
         if (next_ == blocks_.size()) blocks_.push_back({nullptr, 0});
         Block& block = blocks_[next_++];
