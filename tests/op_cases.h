@@ -239,6 +239,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {2, 13, 15, 16, 24, 3, 3, 1, {2, 3}, true, true, normal, {2, 3}},
              {1, 34, 29, 16, 16, 3, 3, 1, 1, true, true, normal, {1, 2}},
              {3, 9, 14, 32, 32, 3, 3, 1, 2, true, true, normal, {2, 1}, 4},
+             {1, 8, 9, 32, 32, 3, 3, 1, 2, true, true, normal, 2, 4}, // more groups than taps in a filter row
              {1, 7, 7, 16, 16, 3, 3, 1, 4, true, true, normal, 4},
              {9, 40, 40, 16, 10, 1, 1, 1, 0, true, true, normal, 1, 2}, // so large that a few images take their turn
              {0, 4, 4, 32, 32, 3, 3, 1, 1, true, true, normal, 1, 2}})
