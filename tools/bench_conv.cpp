@@ -93,7 +93,16 @@ double tile(ThreadPool& pool) {
     constexpr int64_t kTaps = 256, kPixels = 8, kCalls = 15000;
     const int64_t k = 2 * cpu::isa().width;
     const int64_t run_start = 0;
-    const cpu::ConvImage image{1, kPixels, k, 1, kTaps, &run_start, kPixels * kTaps, kTaps, kPixels * k, k};
+    const cpu::ConvImage image{.p = 1,
+                               .q = kPixels,
+                               .k = k,
+                               .runs = 1,
+                               .taps = kTaps,
+                               .run_start = &run_start,
+                               .row = kPixels * kTaps,
+                               .step = kTaps,
+                               .y_row = kPixels * k,
+                               .y_step = k};
     // Vectors begin on cache lines, as in a convolution.
     const Tensor x = Tensor::constant({kPixels, kTaps}, 0.5), filters = Tensor::constant({kTaps, k}, 0.25);
     const Tensor bias = Tensor::zeros({k}), y = Tensor::zeros({pool.size(), kPixels, k});

@@ -143,9 +143,8 @@ void conv2d(const Call& call) {
     make_norm(y_norm, call.in.subspan(O::y_stats, 3), a.y_norm);
     if (dense::fits(x, w.extent(1), w.extent(2), a.conv) && !x_norm && !y_norm && !a.with_stats)
         return dense::forward(x, w, b, y);
-    const PerAxis stride = a.conv.stride, pad = a.conv.pad, dilation = a.conv.dilation;
-    const Padding padding{
-        x.extent(1), x.extent(2), x.extent(3), x.extent(1) + 2 * pad.h, x.extent(2) + 2 * pad.w, pad.h, pad.w, 1};
+    const PerAxis stride = a.conv.stride, dilation = a.conv.dilation;
+    const Padding padding = padding_of(x, a.conv.pad);
     const int64_t k = w.extent(0), p = (padding.rows - dilation.h * (w.extent(1) - 1) - 1) / stride.h + 1,
                   q = (padding.columns - dilation.w * (w.extent(2) - 1) - 1) / stride.w + 1;
     // Multiply the scale of the result's batch norm into the filters, and its scale and shift into the bias.

@@ -38,7 +38,17 @@ public:
         : values_(pixels == 1 ? 0 : pixels * f.k * f.r * width(f, pixels, stride) * f.c), filters_(f) {
         if (pixels == 1) return;
         const int64_t s = width(f, pixels, stride);
-        filters_ = {values_, pixels * f.k, f.r, s, f.c, f.r * s * f.c, s * f.c, f.c, 1, nullptr, f.to_bf16, f.dilation};
+        filters_ = {.data = values_,
+                    .k = pixels * f.k,
+                    .r = f.r,
+                    .s = s,
+                    .c = f.c,
+                    .step_k = f.r * s * f.c,
+                    .step_r = s * f.c,
+                    .step_s = f.c,
+                    .step_c = 1,
+                    .to_bf16 = f.to_bf16,
+                    .dilation = f.dilation};
         if (values_.ready()) return;
         std::fill_n(values_.data(), pixels * f.k * f.r * s * f.c, 0.0f);
         for (int64_t i = 0; i < pixels * f.k; ++i)
@@ -103,15 +113,29 @@ private:
 class Runs {
 public:
     Runs(const Padding& padding, const Filters& f)
-        : per_row_(f.dilation.w == 1 ? 1 : f.s), count_(f.r * per_row_), taps_(f.s * f.c / per_row_), starts_(count_) {
+        : padding_(padding),
+          per_row_(f.dilation.w == 1 ? 1 : f.s),
+          count_(f.r * per_row_),
+          taps_(f.s * f.c / per_row_),
+          starts_(count_) {
         for (int64_t i = 0; i < count_; ++i)
             starts_[i] = (i / per_row_ * f.dilation.h * padding.columns + i % per_row_ * f.dilation.w) * f.c;
     }
-    int64_t count() const { return count_; }
-    int64_t taps() const { return taps_; }
-    const int64_t* starts() const { return starts_; }
+    /// Returns the convolution of the image by k filters, with p rows of q windows. The windows are `stride` pixels
+    /// apart. The result has no place in memory yet.
+    ConvImage image(int64_t p, int64_t q, int64_t k, PerAxis stride) const {
+        return {.p = p,
+                .q = q,
+                .k = k,
+                .runs = count_,
+                .taps = taps_,
+                .run_start = starts_,
+                .row = stride.h * padding_.columns * padding_.c,
+                .step = stride.w * padding_.c};
+    }
 
 private:
+    Padding padding_;
     int64_t per_row_, count_, taps_;
     Scratch<int64_t> starts_;
 };
@@ -130,17 +154,10 @@ public:
         : widened_(f, pixels, stride.w),
           padding_(padding),
           runs_(padding, widened_.filters()),
-          g_{p,
-             q / pixels,
-             pixels * f.k,
-             runs_.count(),
-             runs_.taps(),
-             runs_.starts(),
-             stride.h * padding.columns * f.c,
-             pixels * stride.w * f.c,
-             out.row * f.k,
-             out.pixel * pixels * f.k},
-          filters_(widened_.filters()) {}
+          g_(runs_.image(p, q / pixels, pixels * f.k, {stride.h, pixels * stride.w})),
+          filters_(widened_.filters()) {
+        g_.y_row = out.row * f.k, g_.y_step = out.pixel * pixels * f.k;
+    }
     int64_t images_at_once() const { return 1; }
     /// Computes y [p q k] = bias + filters * image, for image number `image` of `in`. The bias comes from PaddedBias. A
     /// share consists of rows of the result, or of output channels.
@@ -202,7 +219,8 @@ public:
     using Result = typename Engine::Result;
     /// `filters` is [k r s c]. run() maps dy [p q k] to dx [h w c].
     Stride2Gradient(const Tensor& filters, PerAxis pad, int64_t p, int64_t q, int64_t h, int64_t w, bool to_bf16)
-        : padding_{p, q, filters.extent(0), 0, 0, 0, 0, 1}, values_(h * w * filters.extent(3)) {
+        : padding_{.h = p, .w = q, .c = filters.extent(0), .rows = 0, .columns = 0},
+          values_(h * w * filters.extent(3)) {
         const int64_t r = filters.extent(1), s = filters.extent(2), c = filters.extent(3), k = padding_.c;
         const Phase rows[2] = {{r, pad.h, h, 0}, {r, pad.h, h, 1}}, columns[2] = {{s, pad.w, w, 0}, {s, pad.w, w, 1}};
         for (const Phase& phase : rows) padding_.top = std::max(padding_.top, phase.before);
@@ -214,7 +232,16 @@ public:
             for (const Phase& b : columns) {
                 if (a.empty() || b.empty()) continue;
                 const float* last = filters.data<float>() + (a.last() * s + b.last()) * c;
-                const Filters taps{last, c, a.taps, b.taps, k, 1, -2 * s * c, -2 * c, r * s * c, nullptr, to_bf16};
+                const Filters taps{.data = last,
+                                   .k = c,
+                                   .r = a.taps,
+                                   .s = b.taps,
+                                   .c = k,
+                                   .step_k = 1,
+                                   .step_r = -2 * s * c,
+                                   .step_s = -2 * c,
+                                   .step_c = r * s * c,
+                                   .to_bf16 = to_bf16};
                 Part& part = parts_[size_t(2 * a.odd + b.odd)];
                 part.engine.emplace(padding_, a.results, b.results, 1, taps, ResultStride{2 * w, 2});
                 part.from = ((padding_.top - a.before) * padding_.columns + padding_.left - b.before) * k;

@@ -27,20 +27,19 @@ struct Geometry {
           s(filters.extent(2)),
           p(dy.extent(1)),
           q(dy.extent(2)),
-          h(x.extent(1)),
-          w(x.extent(2)),
           conv(options),
+          padding(padding_of(x, conv.pad)),
           taps(s * filters.extent(3)),
           pixels(pixels_per_vector(filters_of(filters, conv), q, conv.stride.w, isa().width)),
           wide(round_up(pixels * k, isa().width)),
           row_taps((s + (pixels - 1) * conv.stride.w) * filters.extent(3)),
           winograd(pixels == 1 && (conv.groups > 1 || Winograd::fits(filters_of(filters, conv), conv.stride, p, q))) {}
-    int64_t x_values() const { return h * w * c; }
+    int64_t x_values() const { return padding.h * padding.w * c; }
     int64_t dy_values() const { return p * q * k; }
-    Padding x_padding() const { return {h, w, c, h + 2 * conv.pad.h, w + 2 * conv.pad.w, conv.pad.h, conv.pad.w, 1}; }
 
-    int64_t images, c, k, r, s, p, q, h, w;
+    int64_t images, c, k, r, s, p, q;
     Conv conv;
+    Padding padding;        // of x
     int64_t taps;           // number of taps in a filter row
     int64_t pixels;         // number of neighbouring results in one vector, see WidenedFilters
     int64_t wide, row_taps; // widened filters: their number, rounded up to whole vectors; taps in a filter row
@@ -53,21 +52,14 @@ class F32Wgrad {
 public:
     explicit F32Wgrad(const Geometry& g)
         : g_(g),
-          padding_(g.x_padding()),
-          winograd_(padding_, g.p, g.q,
-                    {nullptr, g.k, g.r, g.s, g.c, 0, 0, 0, 0, nullptr, false, g.conv.dilation, g.conv.groups}),
-          runs_(padding_, {nullptr, g.wide, g.r, g.s + (g.pixels - 1) * g.conv.stride.w, g.c, 0, 0, 0, 0, nullptr,
-                           false, g.conv.dilation}),
-          direct_{g.p,
-                  g.q / g.pixels,
-                  g.wide,
-                  runs_.count(),
-                  runs_.taps(),
-                  runs_.starts(),
-                  g.conv.stride.h * padding_.columns * g.c,
-                  g.pixels * g.conv.stride.w * g.c,
-                  0,
-                  0} {}
+          winograd_(g.padding, g.p, g.q,
+                    {.k = g.k, .r = g.r, .s = g.s, .c = g.c, .dilation = g.conv.dilation, .groups = g.conv.groups}),
+          runs_(g.padding, {.k = g.wide,
+                            .r = g.r,
+                            .s = g.s + (g.pixels - 1) * g.conv.stride.w,
+                            .c = g.c,
+                            .dilation = g.conv.dilation}),
+          direct_(runs_.image(g.p, g.q / g.pixels, g.wide, {g.conv.stride.h, g.pixels * g.conv.stride.w})) {}
 
     int64_t images_at_once() const { return g_.winograd ? winograd_.images_at_once() : 1; }
     /// Returns the number of values in the sums of a group: [r row_taps wide].
@@ -79,9 +71,9 @@ public:
     template <class T>
     void add(const Images<T>& x, int64_t first, int64_t count, const float* dy, float* dw, float* transformed) const {
         if (g_.winograd) return winograd_.accumulate(x, first, count, dy, transformed);
-        const Scratch<float> padded(padding_.values()), widened(in_whole_vectors() ? 0 : g_.p * g_.q * g_.wide);
+        const Scratch<float> padded(g_.padding.values()), widened(in_whole_vectors() ? 0 : g_.p * g_.q * g_.wide);
         for (int64_t i = 0; i < count; ++i) {
-            padding_.copy(x, first + i, padded.data());
+            g_.padding.copy(x, first + i, padded.data());
             isa().conv->wgrad(direct_, padded, in_whole_vectors(dy + i * g_.dy_values(), widened), dw);
         }
     }
@@ -129,7 +121,6 @@ private:
     }
 
     Geometry g_;
-    Padding padding_;
     Winograd winograd_;
     Runs runs_;
     ConvImage direct_;
@@ -241,7 +232,7 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
         });
     };
     if (isa().tiles && g.conv.dilation == 1 && g.conv.groups == 1 && g.conv.stride.h == g.conv.stride.w) {
-        const TileWgrad<T> tiles(g.x_padding(), g.images, g.p, g.q, g.k, g.r, g.s, g.conv.stride.h);
+        const TileWgrad<T> tiles(g.padding, g.images, g.p, g.q, g.k, g.r, g.s, g.conv.stride.h);
         if (tiles_are_faster(g, tiles)) return run_with(T{}, tiles);
     }
     run_with(float{}, F32Wgrad(g));

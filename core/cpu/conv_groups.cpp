@@ -108,8 +108,20 @@ private:
 };
 
 LaneConv::LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& from, const Shape& to, bool to_bf16)
-    : rows_{pass, from[1], to[1], w.extent(1), conv.stride.h, conv.pad.h, conv.dilation.h},
-      columns_{pass, from[2], to[2], w.extent(2), conv.stride.w, conv.pad.w, conv.dilation.w},
+    : rows_{.pass = pass,
+            .extent = from[1],
+            .results = to[1],
+            .taps = w.extent(1),
+            .stride = conv.stride.h,
+            .pad = conv.pad.h,
+            .dilation = conv.dilation.h},
+      columns_{.pass = pass,
+               .extent = from[2],
+               .results = to[2],
+               .taps = w.extent(2),
+               .stride = conv.stride.w,
+               .pad = conv.pad.w,
+               .dilation = conv.dilation.w},
       lanes_(to[3]),
       copies_(from[3] / conv.groups),
       row_(from[2] * copies_ * lanes_),
@@ -202,12 +214,12 @@ void LaneConv::each_part(const Images<T>& images, int64_t n, int64_t first, int6
     for (int64_t row = first; row < first + rows; ++row)
         for (int64_t i = 0; i < parts_count_; ++i) {
             const int64_t count = list_taps(row, parts_[i], begin, taps);
-            const LaneRow part{parts_[i].count,
-                               lanes_,
-                               count,
-                               taps,
-                               columns_.source_step() * copies_ * lanes_,
-                               columns_.result_step() * lanes_};
+            const LaneRow part{.q = parts_[i].count,
+                               .lanes = lanes_,
+                               .count = count,
+                               .taps = taps,
+                               .step = columns_.source_step() * copies_ * lanes_,
+                               .y_step = columns_.result_step() * lanes_};
             f(row, parts_[i].first, part, image);
         }
 }

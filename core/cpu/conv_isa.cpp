@@ -89,7 +89,15 @@ void forward(const ConvImage& g, const float* padded, const float* packed, const
             const bool first = run0 == 0 && j0 == 0, final = run1 == g.runs && j1 == g.taps;
             const float* const bias = first ? to.bias + k : nullptr;
             const bool past_cache = first && final && streams && last == kWidth;
-            const Part part{run0, run1, j0, j1, w, bias, last, final && to.relu, past_cache};
+            const Part part{.run0 = run0,
+                            .run1 = run1,
+                            .j0 = j0,
+                            .j1 = j1,
+                            .w = w,
+                            .bias = bias,
+                            .last = last,
+                            .relu = final && to.relu,
+                            .streams = past_cache};
             (vectors == 2 ? conv_part<2> : conv_part<1>)(g, part, padded, to.y + k);
         };
         const int64_t tap_bytes = vectors * kWidth * 4;

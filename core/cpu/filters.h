@@ -9,12 +9,13 @@ namespace rg::cpu {
 /// A view of filters in memory, with any distance (step_*) between neighbouring values. Its call operator takes the
 /// indices output channel, row, column and input channel. With several groups, call the operator of group(i) instead.
 struct Filters {
-    const float* data;
-    int64_t k, r, s, c;                     // extents in the convolution, of all groups
-    int64_t step_k, step_r, step_s, step_c; // in floats; step_r and step_s are negative for rotated filters
-    const float* scale = nullptr;           // factor per output channel, or null
-    bool to_bf16 = false;                   // true: rounds the values to bf16
-    PerAxis dilation = 1;                   // distance between the pixels that neighbouring taps multiply
+    const float* data = nullptr;    // null: extents without values
+    int64_t k, r, s, c;             // extents in the convolution, of all groups
+    int64_t step_k = 0, step_r = 0; // in floats; step_r and step_s are negative for rotated filters
+    int64_t step_s = 0, step_c = 0;
+    const float* scale = nullptr; // factor per output channel, or null
+    bool to_bf16 = false;         // true: rounds the values to bf16
+    PerAxis dilation = 1;         // distance between the pixels that neighbouring taps multiply
     int64_t groups = 1;
     float operator()(int64_t ik, int64_t ir, int64_t is, int64_t ic) const {
         float value = data[ik * step_k + ir * step_r + is * step_s + ic * step_c];
@@ -34,8 +35,17 @@ struct Filters {
 /// Returns a view of w [k r s c/groups] as it is, for the forward pass.
 inline Filters filters_of(const Tensor& w, const Conv& conv) {
     const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
-    return {w.data<float>(), k,          r, s, c * conv.groups, r * s * c, s * c, c, 1, nullptr, false,
-            conv.dilation,   conv.groups};
+    return {.data = w.data<float>(),
+            .k = k,
+            .r = r,
+            .s = s,
+            .c = c * conv.groups,
+            .step_k = r * s * c,
+            .step_r = s * c,
+            .step_s = c,
+            .step_c = 1,
+            .dilation = conv.dilation,
+            .groups = conv.groups};
 }
 
 /// Returns a view of w for the data gradient: filters rotated by 180 degrees, with input and output channels exchanged.
@@ -44,19 +54,17 @@ inline Filters filters_of(const Tensor& w, const Conv& conv) {
 /// `data` of the view points to the last row and column of the first filter.
 inline Filters rotated_filters_of(const Tensor& w, const Conv& conv) {
     const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
-    return {w.data<float>() + (r * s - 1) * c,
-            c * conv.groups,
-            r,
-            s,
-            k,
-            1,
-            -s * c,
-            -c,
-            r * s * c,
-            nullptr,
-            false,
-            conv.dilation,
-            conv.groups};
+    return {.data = w.data<float>() + (r * s - 1) * c,
+            .k = c * conv.groups,
+            .r = r,
+            .s = s,
+            .c = k,
+            .step_k = 1,
+            .step_r = -s * c,
+            .step_s = -c,
+            .step_c = r * s * c,
+            .dilation = conv.dilation,
+            .groups = conv.groups};
 }
 
 } // namespace rg::cpu

@@ -47,15 +47,15 @@ namespace {
 
 /// Returns a table with these tiles, the kernels of avx512bf16 where they exist, and else those of avx512.
 IsaKernels kernels_with_bf16(const char* name, const TileKernels& tiles) {
-    return {name,
-            16,
-            &avx512::kConv,
-            &avx512::kWinograd,
-            &avx512bf16::kElements,
-            &avx512::kDense,
-            &avx512::kLanes,
-            &avx512bf16::kNorm,
-            &tiles};
+    return {.name = name,
+            .width = 16,
+            .conv = &avx512::kConv,
+            .winograd = &avx512::kWinograd,
+            .elements = &avx512bf16::kElements,
+            .dense = &avx512::kDense,
+            .lanes = &avx512::kLanes,
+            .norm = &avx512bf16::kNorm,
+            .tiles = &tiles};
 }
 
 /// Returns true if the CPU has all of these features. `bits` are bits of EDX of CPUID leaf 7, subleaf 0.
@@ -80,18 +80,20 @@ bool may_use_tiles() {
 
 #endif
 
-#define RG_KERNELS_OF(isa) &isa::kConv, &isa::kWinograd, &isa::kElements, &isa::kDense, &isa::kLanes, &isa::kNorm
+#define RG_KERNELS_OF(isa)                                                                                             \
+    .conv = &isa::kConv, .winograd = &isa::kWinograd, .elements = &isa::kElements, .dense = &isa::kDense,              \
+    .lanes = &isa::kLanes, .norm = &isa::kNorm
 
 /// Returns the tables of all supported instruction sets. The best is the last.
 std::vector<IsaKernels> detect() {
-    std::vector<IsaKernels> supported{{"portable", 4, RG_KERNELS_OF(portable)}};
+    std::vector<IsaKernels> supported{{.name = "portable", .width = 4, RG_KERNELS_OF(portable)}};
 #if defined(__x86_64__)
     // The built-in also checks that the operating system saves the registers (XCR0).
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
-        supported.push_back({"avx2", 8, RG_KERNELS_OF(avx2)});
+        supported.push_back({.name = "avx2", .width = 8, RG_KERNELS_OF(avx2)});
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
         __builtin_cpu_supports("avx512vl"))
-        supported.push_back({"avx512", 16, RG_KERNELS_OF(avx512)});
+        supported.push_back({.name = "avx512", .width = 16, RG_KERNELS_OF(avx512)});
     if (supported.size() == 3 && __builtin_cpu_supports("avx512bf16")) {
         // On Intel CPUs with AVX512-FP16 (since Sapphire Rapids), dot products of bf16 have half the FLOP rate of
         // multiply-adds. So avx512 is better there if the operating system refuses AMX or a hypervisor hides it.
@@ -127,7 +129,8 @@ const IsaKernels* find_isa(const char* name) {
 }
 
 void add_isa(const char* name, const TileKernels& tiles) {
-    supported_isas().insert(supported_isas().begin(), {name, 4, RG_KERNELS_OF(portable), &tiles});
+    supported_isas().insert(supported_isas().begin(),
+                            {.name = name, .width = 4, RG_KERNELS_OF(portable), .tiles = &tiles});
 }
 
 const char* isa_note() {

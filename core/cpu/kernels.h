@@ -24,7 +24,7 @@ struct ConvImage {
     int64_t runs, taps;       // number of runs in a filter, and of taps in a run
     const int64_t* run_start; // [runs]: distance in the image from the start of a window to the start of each run
     int64_t row, step;        // distances in the image between the windows of vertical, and of horizontal neighbours
-    int64_t y_row, y_step;    // forward only: distances in the result between vertical, and horizontal neighbours
+    int64_t y_row = 0, y_step = 0; // forward only: distances in the result between vertical, and horizontal neighbours
 };
 
 /// Says where a convolution writes its results, and what it does to them first.
@@ -203,10 +203,10 @@ struct TileConv {
     int64_t tiles;       // number of tiles of pixels in an image
     const int32_t* from; // [tiles]: index of the first value of the window of each tile's first pixel
     const int32_t* to;   // [tiles][pixels]: index of the output pixel of each row of a tile; -1 means none
-    int64_t low, low_w;  // f32: values from the high plane to the low plane, in the images and in the filters
-    int64_t k_begin, k_end; // the call computes filters [k_begin, k_end): multiples of 32, but k_end may be k
-    int64_t images;
-    int64_t image, y_image; // values from one padded image to the next, and from one result to the next
+    int64_t low = 0, low_w;     // f32: values from the high plane to the low plane, in the images and in the filters
+    int64_t k_begin = 0, k_end; // the call computes filters [k_begin, k_end): multiples of 32, but k_end may be k
+    int64_t images = 1;
+    int64_t image = 0, y_image = 0; // values from one padded image to the next, and from one result to the next
 };
 /// The weight gradient of `images` images by tiles; see tiles_isa.cpp. x is the padded input, rearranged: it has
 /// one part, called copy, for each pair of a remainder (filter row modulo stride) and a filter column. A copy contains

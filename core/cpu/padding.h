@@ -44,8 +44,8 @@ Images<T> images_of(const Tensor& t, const Norm* norm = nullptr) {
 /// Position of an image of h x w pixels and c channels in a zero-padded image of rows x columns pixels.
 struct Padding {
     int64_t h, w, c, rows, columns;
-    int64_t top, left; // place of the image's first pixel in the padded image; if negative, pixels are cut off
-    PerAxis spacing;   // distance between the image's pixels in the padded image; above 1 only for data gradients
+    int64_t top = 0, left = 0; // place of the image's first pixel in the padded image; if negative, pixels are cut off
+    PerAxis spacing = 1; // distance between the image's pixels in the padded image; above 1 only for data gradients
 
     int64_t values() const { return rows * columns * c; }
 
@@ -80,5 +80,12 @@ private:
         }
     }
 };
+
+/// Returns the padding of images x [n h w c] by `pad` pixels on each side.
+inline Padding padding_of(const Tensor& x, PerAxis pad) {
+    const int64_t h = x.extent(1), w = x.extent(2);
+    return {
+        .h = h, .w = w, .c = x.extent(3), .rows = h + 2 * pad.h, .columns = w + 2 * pad.w, .top = pad.h, .left = pad.w};
+}
 
 } // namespace rg::cpu

@@ -16,17 +16,19 @@ constexpr int64_t kPixelsPerPass = 800;
 int64_t tiles_in(int64_t n) { return (n + kSide - 1) / kSide; }
 int64_t tiles_of_pixels(int64_t n) { return (n + isa().tiles->pixels - 1) / isa().tiles->pixels; }
 
-/// Tiles may cover all rows in one run, which continues through the padding columns into the next row. Returns the
-/// number of windows from one row to the next in such a run, or 0 if such a run is impossible.
-int64_t run_row_of(const Padding& padding, PerAxis stride, int64_t pixels) {
-    return stride == 1 && padding.columns % pixels == 0 ? padding.columns / pixels : 0;
-}
-/// Returns the number of tiles that cover p rows of q windows in one run. `run_row` comes from run_row_of().
-int64_t tiles_in_one_run(int64_t p, int64_t q, int64_t run_row) { return tiles_of_pixels((p - 1) * run_row + q); }
-/// Returns the number of tiles that cover p rows of q windows, in one run or row by row, whichever is smaller.
-int64_t tiles_of(int64_t p, int64_t q, int64_t run_row) {
-    const int64_t by_row = p * tiles_of_pixels(q);
-    return run_row ? std::min(by_row, tiles_in_one_run(p, q, run_row)) : by_row;
+/// How tiles of pixels cover all windows of an image: row by row, or in one run, which continues through the padding
+/// columns into the next row.
+struct TileCover {
+    int64_t tiles;   // number of tiles
+    int64_t run_row; // number of windows from one row to the next in the run; 0: row by row
+};
+/// Returns the cover of p rows of q windows that takes fewer tiles. `pixels` windows of a row share a row of a tile.
+TileCover cover_of(const Padding& padding, int64_t p, int64_t q, PerAxis stride, int64_t pixels) {
+    const TileCover by_row{p * tiles_of_pixels(q / pixels), 0};
+    if (stride != 1 || padding.columns % pixels != 0) return by_row;
+    const int64_t run_row = padding.columns / pixels;
+    const TileCover in_one_run{tiles_of_pixels((p - 1) * run_row + q / pixels), run_row};
+    return in_one_run.tiles <= by_row.tiles ? in_one_run : by_row;
 }
 
 } // namespace
@@ -50,7 +52,7 @@ Method method_for<float>(const Padding& padding, int64_t p, int64_t q, PerAxis s
         return others;
     const int64_t pixels = pixels_per_vector(f, q, stride.w, kSide), windows = q / pixels, k_widened = f.k * pixels;
     const int64_t taps = WidenedFilters::width(f, pixels, stride.w) * f.c, runs = (taps + kRun - 1) / kRun;
-    const int64_t tiles = tiles_of(p, windows, run_row_of(padding, stride, pixels));
+    const int64_t tiles = cover_of(padding, p, q, stride, pixels).tiles;
     const double products = double(3 * tiles * tiles_in(k_widened) * f.r * runs);
     const double by_tiles = 24 * products + double(padding.values()) / 4;
     const double c = double(round_up(f.c, kSide)), k = double(round_up(k_widened, kSide));
@@ -120,26 +122,23 @@ TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis 
       padding_(padding),
       y_image_(p * q * f.k),
       filters_(widened_.filters()),
-      from_(tiles_of(p, q / pixels, run_row_of(padding, stride, pixels))),
-      to_(tiles_of(p, q / pixels, run_row_of(padding, stride, pixels)) * isa().tiles->pixels),
-      g_{pixels * f.k,
-         f.r,
-         (widened_.filters().s * f.c + 1) / 2,
-         (widened_.filters().s * f.c + kRun - 1) / kRun,
-         padding.columns * f.c,
-         pixels * stride.w * f.c,
-         tiles_of(p, q / pixels, run_row_of(padding, stride, pixels)),
-         from_,
-         to_.data(),
-         0,
-         filters_.plane(),
-         0,
-         pixels * f.k,
-         1,
-         0,
-         0} {
+      from_(cover_of(padding, p, q, stride, pixels).tiles),
+      to_(cover_of(padding, p, q, stride, pixels).tiles * isa().tiles->pixels) {
+    const TileCover cover = cover_of(padding, p, q, stride, pixels);
+    const int64_t k = pixels * f.k, taps = widened_.filters().s * f.c;
+    g_ = {.k = k,
+          .r = f.r,
+          .pairs = (taps + 1) / 2,
+          .runs = (taps + kRun - 1) / kRun,
+          .row = padding.columns * f.c,
+          .step = pixels * stride.w * f.c,
+          .tiles = cover.tiles,
+          .from = from_,
+          .to = to_,
+          .low_w = filters_.plane(),
+          .k_end = k};
     g_.image = padding.values() + slack();
-    place_tiles(p, q / pixels, stride.h, run_row_of(padding, stride, pixels), {out.row / pixels, out.pixel});
+    place_tiles(p, q / pixels, stride.h, cover.run_row, {out.row / pixels, out.pixel});
 }
 
 template <class T>
@@ -147,7 +146,7 @@ void TileEngine<T>::place_tiles(int64_t p, int64_t q, int64_t stride, int64_t ru
     const int64_t pixels = isa().tiles->pixels;
     std::fill_n(to_.data(), g_.tiles * pixels, -1);
     int64_t t = 0;
-    if (run_row && tiles_in_one_run(p, q, run_row) == g_.tiles) {
+    if (run_row > 0) {
         for (; t < g_.tiles; ++t) {
             from_[t] = int32_t(t * pixels * g_.step);
             for (int64_t i = 0; i < pixels; ++i)

@@ -99,8 +99,8 @@ public:
 private:
     static constexpr int64_t kFiltersInCache = 512 << 10; // number of bf16 values that fit
 
-    /// Chooses the windows and results of each tile (from_ and to_). Tiles cover either each result row separately, or
-    /// all windows of the padded image in one run, whichever takes fewer tiles.
+    /// Chooses the windows and results of each tile (from_ and to_). If run_row is 0, tiles cover each result row
+    /// separately, else all windows of the padded image in one run, with run_row windows from one row to the next.
     void place_tiles(int64_t p, int64_t q, int64_t stride, int64_t run_row, ResultStride out);
     void forward(const uint16_t* padded, int64_t count, int64_t y_image, const ConvResult<T>& to, Share share,
                  float* stats) const;
@@ -122,14 +122,21 @@ void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const
     if (conv.stride == 2 && conv.dilation == 1) {
         // Choose the method for the largest of the four convolutions of Stride2Gradient.
         const int64_t rows = (r + 1) / 2, columns = (s + 1) / 2, h = (height + 1) / 2, v = (width + 1) / 2;
-        const Padding padding{p, q, k, h + rows - 1, v + columns - 1, 0, 0, 1};
-        const Filters part{nullptr, dx[3], rows, columns, k, 0, 0, 0, 0};
+        const Padding padding{.h = p, .w = q, .c = k, .rows = h + rows - 1, .columns = v + columns - 1};
+        const Filters part{.k = dx[3], .r = rows, .s = columns, .c = k};
         if (method_for<In>(padding, h, v, 1, part) == Method::tiles)
             return f(Stride2Gradient<TileEngine<In>>(w, conv.pad, p, q, height, width, to_bf16));
         return f(Stride2Gradient<Direct>(w, conv.pad, p, q, height, width, to_bf16));
     }
     const int64_t below = (r - 1) * conv.dilation.h, right = (s - 1) * conv.dilation.w;
-    const Padding padding{p, q, k, height + below, width + right, below - conv.pad.h, right - conv.pad.w, conv.stride};
+    const Padding padding{.h = p,
+                          .w = q,
+                          .c = k,
+                          .rows = height + below,
+                          .columns = width + right,
+                          .top = below - conv.pad.h,
+                          .left = right - conv.pad.w,
+                          .spacing = conv.stride};
     Filters rotated = rotated_filters_of(w, conv);
     rotated.to_bf16 = to_bf16;
     switch (method_for<In>(padding, height, width, 1, rotated)) {

@@ -240,7 +240,14 @@ constexpr auto forward_f32() {
 } // namespace
 
 extern const TileKernels kTiles;
-const TileKernels kTiles{kPixels, forward<uint16_t>, forward_f32(), transpose_taps, pack,
-                         split,   transpose,         interleave,    accumulate};
+const TileKernels kTiles{.pixels = kPixels,
+                         .forward = forward<uint16_t>,
+                         .forward_f32 = forward_f32(),
+                         .transpose_taps = transpose_taps,
+                         .pack = pack,
+                         .split = split,
+                         .transpose = transpose,
+                         .interleave = interleave,
+                         .accumulate = accumulate};
 
 } // namespace rg::cpu::RG_ISA

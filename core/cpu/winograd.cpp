@@ -70,14 +70,12 @@ bool Winograd::waits_for_filters(const Filters& f, int64_t images, int64_t p, in
 }
 
 Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& f)
-    : whole_{padding.h,
-             padding.w,
-             padding.c,
-             (padding.h - 1) * padding.spacing.h + 1,
-             (padding.w - 1) * padding.spacing.w + 1,
-             0,
-             0,
-             padding.spacing},
+    : whole_{.h = padding.h,
+             .w = padding.w,
+             .c = padding.c,
+             .rows = (padding.h - 1) * padding.spacing.h + 1,
+             .columns = (padding.w - 1) * padding.spacing.w + 1,
+             .spacing = padding.spacing},
       top_(padding.top),
       left_(padding.left),
       dilation_(f.dilation),
@@ -86,15 +84,15 @@ Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& 
       down_(tiles_of(p, dilation_.h)),
       groups_(f.groups),
       parts_(groups_ / std::max<int64_t>(1, groups_in_part(f.k / groups_, groups_))),
-      g_{tiles_of(q, dilation_.w),
-         f.c / parts_,
-         f.k / parts_,
-         round_up(f.c / parts_, isa().width),
-         round_up(f.k / parts_, isa().width),
-         dilation_.h * whole_.columns * f.c,
-         dilation_.w * f.c,
-         dilation_.h * q * f.k,
-         dilation_.w * f.k},
+      g_{.across = tiles_of(q, dilation_.w),
+         .c = f.c / parts_,
+         .k = f.k / parts_,
+         .c_step = round_up(f.c / parts_, isa().width),
+         .k_step = round_up(f.k / parts_, isa().width),
+         .x_row = dilation_.h * whole_.columns * f.c,
+         .x_pixel = dilation_.w * f.c,
+         .y_row = dilation_.h * q * f.k,
+         .y_pixel = dilation_.w * f.k},
       u_(f.data ? parts_ * part_floats() : 0) {
     const int64_t tiles = f.data ? kTilesForward : kTilesBackward;
     batch_ = std::max<int64_t>(1, tiles / (lines_of_image() * g_.across));
@@ -127,12 +125,14 @@ Winograd::Line Winograd::line(int64_t i) const {
     const int64_t image = i / lines_of_image(), phase = i / down_ % (dilation_.h * dilation_.w);
     const int64_t row = i % down_ * 4 * dilation_.h + phase / dilation_.w, column = phase % dilation_.w;
     const int64_t top = row - top_, left = column - left_; // position of the line's first input in the image
-    return {((image * whole_.rows + top) * whole_.columns + left) * whole_.c,
-            ((image * p_ + row) * q_ + column) * parts_ * g_.k,
-            divide_up(p_ - row, dilation_.h),
-            divide_up(q_ - column, dilation_.w),
-            {divide_up(-top, dilation_.h), divide_up(whole_.rows - top, dilation_.h), divide_up(-left, dilation_.w),
-             divide_up(whole_.columns - left, dilation_.w)}};
+    return {.x = ((image * whole_.rows + top) * whole_.columns + left) * whole_.c,
+            .y = ((image * p_ + row) * q_ + column) * parts_ * g_.k,
+            .rows = divide_up(p_ - row, dilation_.h),
+            .columns = divide_up(q_ - column, dilation_.w),
+            .window = {.top = divide_up(-top, dilation_.h),
+                       .bottom = divide_up(whole_.rows - top, dilation_.h),
+                       .left = divide_up(-left, dilation_.w),
+                       .right = divide_up(whole_.columns - left, dilation_.w)}};
 }
 
 /// Some images as f32, normalised if they have a norm, and with the spacing between their pixels. Plain f32 images

@@ -222,7 +222,8 @@ void multiply(const WinogradImage& g, const float* v, int64_t v_component, int64
 
 void accumulate_filters(const WinogradImage& g, const float* v, const float* z, int64_t v_component,
                         int64_t z_component, int64_t tiles, float* du) {
-    const ConvImage row{1, tiles, g.k_step, 1, g.c, nullptr, 0, g.c_step, 0, 0};
+    const ConvImage row{
+        .p = 1, .q = tiles, .k = g.k_step, .runs = 1, .taps = g.c, .run_start = nullptr, .row = 0, .step = g.c_step};
     for (int64_t i = 0; i < kComponents; ++i, v += v_component, z += z_component, du += g.c * g.k_step)
         for (int64_t k = 0; k < g.k_step; k += 2 * kWidth) {
             const bool two = g.k_step - k > kWidth;
@@ -249,6 +250,12 @@ void filter_gradient(const float* u, int64_t component, float* g) {
 } // namespace
 
 extern const WinogradKernels kWinograd;
-const WinogradKernels kWinograd{input, gradient, multiply, output, accumulate_filters, filter, filter_gradient};
+const WinogradKernels kWinograd{.input = input,
+                                .gradient = gradient,
+                                .multiply = multiply,
+                                .output = output,
+                                .accumulate = accumulate_filters,
+                                .filter = filter,
+                                .filter_gradient = filter_gradient};
 
 } // namespace rg::cpu::RG_ISA
