@@ -38,17 +38,8 @@ public:
         : values_(pixels == 1 ? 0 : pixels * f.k * f.r * width(f, pixels, stride) * f.c), filters_(f) {
         if (pixels == 1) return;
         const int64_t s = width(f, pixels, stride);
-        filters_ = {.data = values_,
-                    .k = pixels * f.k,
-                    .r = f.r,
-                    .s = s,
-                    .c = f.c,
-                    .step_k = f.r * s * f.c,
-                    .step_r = s * f.c,
-                    .step_s = f.c,
-                    .step_c = 1,
-                    .to_bf16 = f.to_bf16,
-                    .dilation = f.dilation};
+        filters_ = contiguous_filters(values_, pixels * f.k, f.r, s, f.c);
+        filters_.to_bf16 = f.to_bf16, filters_.dilation = f.dilation;
         if (values_.ready()) return;
         std::fill_n(values_.data(), pixels * f.k * f.r * s * f.c, 0.0f);
         for (int64_t i = 0; i < pixels * f.k; ++i)
@@ -217,11 +208,10 @@ template <class Engine>
 class Stride2Gradient {
 public:
     using Result = typename Engine::Result;
-    /// `filters` is [k r s c]. run() maps dy [p q k] to dx [h w c].
-    Stride2Gradient(const Tensor& filters, PerAxis pad, int64_t p, int64_t q, int64_t h, int64_t w, bool to_bf16)
-        : padding_{.h = p, .w = q, .c = filters.extent(0), .rows = 0, .columns = 0},
-          values_(h * w * filters.extent(3)) {
-        const int64_t r = filters.extent(1), s = filters.extent(2), c = filters.extent(3), k = padding_.c;
+    /// The filters come from rotated_filters_of(). run() maps dy [p q k] to dx [h w c].
+    Stride2Gradient(const Filters& rotated, PerAxis pad, int64_t p, int64_t q, int64_t h, int64_t w)
+        : padding_{.h = p, .w = q, .c = rotated.c, .rows = 0, .columns = 0}, values_(h * w * rotated.k) {
+        const int64_t r = rotated.r, s = rotated.s, c = rotated.k, k = rotated.c;
         const Phase rows[2] = {{r, pad.h, h, 0}, {r, pad.h, h, 1}}, columns[2] = {{s, pad.w, w, 0}, {s, pad.w, w, 1}};
         for (const Phase& phase : rows) padding_.top = std::max(padding_.top, phase.before);
         for (const Phase& phase : columns) padding_.left = std::max(padding_.left, phase.before);
@@ -231,17 +221,9 @@ public:
         for (const Phase& a : rows)
             for (const Phase& b : columns) {
                 if (a.empty() || b.empty()) continue;
-                const float* last = filters.data<float>() + (a.last() * s + b.last()) * c;
-                const Filters taps{.data = last,
-                                   .k = c,
-                                   .r = a.taps,
-                                   .s = b.taps,
-                                   .c = k,
-                                   .step_k = 1,
-                                   .step_r = -2 * s * c,
-                                   .step_s = -2 * c,
-                                   .step_c = r * s * c,
-                                   .to_bf16 = to_bf16};
+                Filters taps = rotated;
+                taps.data += (r - 1 - a.last()) * rotated.step_r + (s - 1 - b.last()) * rotated.step_s;
+                taps.r = a.taps, taps.s = b.taps, taps.step_r *= 2, taps.step_s *= 2;
                 Part& part = parts_[size_t(2 * a.odd + b.odd)];
                 part.engine.emplace(padding_, a.results, b.results, 1, taps, ResultStride{2 * w, 2});
                 part.from = ((padding_.top - a.before) * padding_.columns + padding_.left - b.before) * k;

@@ -4,6 +4,8 @@
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/ops/conv.h"
 
+#include <utility>
+
 namespace rg::cpu {
 
 /// A view of filters in memory, with any distance (step_*) between neighbouring values. Its call operator takes the
@@ -32,39 +34,28 @@ struct Filters {
     }
 };
 
+/// Returns a view of contiguous values [k r s c].
+inline Filters contiguous_filters(const float* data, int64_t k, int64_t r, int64_t s, int64_t c) {
+    return {
+        .data = data, .k = k, .r = r, .s = s, .c = c, .step_k = r * s * c, .step_r = s * c, .step_s = c, .step_c = 1};
+}
+
 /// Returns a view of w [k r s c/groups] as it is, for the forward pass.
 inline Filters filters_of(const Tensor& w, const Conv& conv) {
-    const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
-    return {.data = w.data<float>(),
-            .k = k,
-            .r = r,
-            .s = s,
-            .c = c * conv.groups,
-            .step_k = r * s * c,
-            .step_r = s * c,
-            .step_s = c,
-            .step_c = 1,
-            .dilation = conv.dilation,
-            .groups = conv.groups};
+    Filters f = contiguous_filters(w.data<float>(), w.extent(0), w.extent(1), w.extent(2), w.extent(3));
+    f.c *= conv.groups, f.dilation = conv.dilation, f.groups = conv.groups;
+    return f;
 }
 
 /// Returns a view of w for the data gradient: filters rotated by 180 degrees, with input and output channels exchanged.
 /// With stride 1, dilation 1 and one group, the data gradient is
 /// dx[h, w, c] = sum over r, s, k of dy[h + pad - r, w + pad - s, k] * w[k, r, s, c].
-/// `data` of the view points to the last row and column of the first filter.
 inline Filters rotated_filters_of(const Tensor& w, const Conv& conv) {
-    const int64_t k = w.extent(0), r = w.extent(1), s = w.extent(2), c = w.extent(3);
-    return {.data = w.data<float>() + (r * s - 1) * c,
-            .k = c * conv.groups,
-            .r = r,
-            .s = s,
-            .c = k,
-            .step_k = 1,
-            .step_r = -s * c,
-            .step_s = -c,
-            .step_c = r * s * c,
-            .dilation = conv.dilation,
-            .groups = conv.groups};
+    Filters f = filters_of(w, conv);
+    f.data += (f.r - 1) * f.step_r + (f.s - 1) * f.step_s; // the last row and column of the first filter
+    f.step_r = -f.step_r, f.step_s = -f.step_s;
+    std::swap(f.k, f.c), std::swap(f.step_k, f.step_c);
+    return f;
 }
 
 } // namespace rg::cpu

@@ -119,14 +119,16 @@ private:
 template <class In, class F>
 void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const Shape& dy, const Shape& dx, F f) {
     const int64_t p = dy[1], q = dy[2], k = dy[3], height = dx[1], width = dx[2], r = w.extent(1), s = w.extent(2);
+    Filters rotated = rotated_filters_of(w, conv);
+    rotated.to_bf16 = to_bf16;
     if (conv.stride == 2 && conv.dilation == 1) {
         // Choose the method for the largest of the four convolutions of Stride2Gradient.
         const int64_t rows = (r + 1) / 2, columns = (s + 1) / 2, h = (height + 1) / 2, v = (width + 1) / 2;
         const Padding padding{.h = p, .w = q, .c = k, .rows = h + rows - 1, .columns = v + columns - 1};
         const Filters part{.k = dx[3], .r = rows, .s = columns, .c = k};
         if (method_for<In>(padding, h, v, 1, part) == Method::tiles)
-            return f(Stride2Gradient<TileEngine<In>>(w, conv.pad, p, q, height, width, to_bf16));
-        return f(Stride2Gradient<Direct>(w, conv.pad, p, q, height, width, to_bf16));
+            return f(Stride2Gradient<TileEngine<In>>(rotated, conv.pad, p, q, height, width));
+        return f(Stride2Gradient<Direct>(rotated, conv.pad, p, q, height, width));
     }
     const int64_t below = (r - 1) * conv.dilation.h, right = (s - 1) * conv.dilation.w;
     const Padding padding{.h = p,
@@ -137,8 +139,6 @@ void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const
                           .top = below - conv.pad.h,
                           .left = right - conv.pad.w,
                           .spacing = conv.stride};
-    Filters rotated = rotated_filters_of(w, conv);
-    rotated.to_bf16 = to_bf16;
     switch (method_for<In>(padding, height, width, 1, rotated)) {
     case Method::tiles: return f(TileEngine<In>(padding, height, width, 1, rotated));
     case Method::winograd: return f(Winograd(padding, height, width, rotated));
