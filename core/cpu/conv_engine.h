@@ -268,40 +268,4 @@ private:
     std::array<Part, 4> parts_;
 };
 
-/// Convolves images [first, first + count) of `in`, a few at a time. Each result has `out_values` values. While the
-/// result of an image is in cache, calls done(image, result), which may change the result. The result of image i goes
-/// to out + i * out_values, or to scratch memory if `out` is null.
-template <class Engine, class T, class Done>
-void convolve_images(const Engine& engine, const Images<T>& in, int64_t first, int64_t count, const float* bias,
-                     int64_t out_values, float* out, Done done) {
-    const int64_t batch = engine.images_at_once();
-    const Scratch<float> scratch(out ? 0 : std::min(batch, count) * out_values);
-    for (int64_t image = first; image < first + count; image += batch) {
-        const int64_t n = std::min(batch, first + count - image);
-        float* const result = out ? out + image * out_values : scratch.data();
-        engine.run(in, image, n, {result, bias});
-        for (int64_t i = 0; i < n; ++i) done(image + i, result + i * out_values);
-    }
-}
-
-/// Computes the data gradient dx [count h w c] from images [first, first + count) of dy. `engine` maps dy to dx.
-template <class Engine, class T>
-struct DataGradient {
-    const Engine& engine;
-    const float* zeros; // bias of the engine
-    int64_t values;     // values in an image of dx
-    template <class In>
-    void operator()(const Images<In>& dy, int64_t first, int64_t count, T* dx) const {
-        if constexpr (std::is_same_v<typename Engine::Result, T>)
-            for (int64_t i = 0, n; i < count; i += n) {
-                n = std::min(engine.images_at_once(), count - i);
-                engine.run(dy, first + i, n, {dx + i * values, zeros});
-            }
-        else
-            convolve_images(engine, dy, first, count, zeros, values, nullptr, [&](int64_t i, float* result) {
-                isa().elements->narrow(result, dx + (i - first) * values, values);
-            });
-    }
-};
-
 } // namespace rg::cpu

@@ -7,8 +7,9 @@
 // the data gradient and the input while both are in cache. Without a batch norm of the result, the data gradient is
 // computed in a pass of its own.
 //
-// Weight gradients are summed per fixed group of images, and then over the groups in order. Large ones are computed at
-// the end instead, from all images (TileWgrad). In both cases, the bits do not depend on the number of threads.
+// Weight gradients are summed over fixed parts of the mini-batch, and then over the parts in order. Large ones are
+// computed at the end instead, from all images (TileWgrad). In both cases, the bits do not depend on the number of
+// threads.
 #include "ringgrad/core/cpu/conv_groups.h"
 #include "ringgrad/core/cpu/dense.h"
 #include "ringgrad/core/cpu/tile_engine.h"
@@ -46,7 +47,7 @@ struct Geometry {
     bool winograd;          // true: F32Wgrad uses Winograd. It does not pay off where results share a vector
 };
 
-/// Sums the weight gradient of a group of images by register tiles or by Winograd. TileWgrad uses tiles of bf16
+/// Sums the weight gradient of a part of the mini-batch by register tiles or by Winograd. TileWgrad uses tiles of bf16
 /// instead.
 class F32Wgrad {
 public:
@@ -62,7 +63,7 @@ public:
           direct_(runs_.image(g.p, g.q / g.pixels, g.wide, {g.conv.stride.h, g.pixels * g.conv.stride.w})) {}
 
     int64_t images_at_once() const { return g_.winograd ? winograd_.images_at_once() : 1; }
-    /// Returns the number of values in the sums of a group: [r row_taps wide].
+    /// Returns the number of values in the sums of a part: [r row_taps wide].
     int64_t sums() const { return g_.r * g_.row_taps * g_.wide; }
     /// Returns the number of values in Winograd's transformed sums. They start at zero; end() transforms them and
     /// stores the result as the sums. Returns 0 without Winograd.
@@ -81,28 +82,12 @@ public:
         if (g_.winograd) winograd_.finish(transformed, dw);
     }
 
-    /// Computes dw [k r taps] from the sums of the groups, in order of the groups.
-    void combine(int64_t groups, const float* parts, int64_t part, const Tensor& dw) const {
-        // Copies from [r row_taps wide] to [k r taps] in chunks of taps, so that it reads and writes whole cache lines.
-        // If several pixels of y share a vector, each has its own taps and lanes; their contributions are added.
-        constexpr int64_t kTapsPerChunk = 16;
-        float* out = dw.data<float>();
-        const int64_t filter_size = g_.r * g_.taps, chunks = (g_.taps + kTapsPerChunk - 1) / kTapsPerChunk;
+    /// Computes dw [k r taps] from the sums of all parts, in order. The sums of the next part begin `step` values
+    /// later.
+    void combine(int64_t parts, const float* sums, int64_t step, const Tensor& dw) const {
+        const int64_t chunks = (g_.taps + kTapsPerChunk - 1) / kTapsPerChunk;
         parallel(g_.r * chunks, [&](int64_t task) {
-            const int64_t row = task / chunks, first = task % chunks * kTapsPerChunk;
-            const int64_t count = std::min(kTapsPerChunk, g_.taps - first);
-            const Scratch<float> sum(kTapsPerChunk * g_.wide);
-            for (int64_t pixel = 0; pixel < g_.pixels; ++pixel) {
-                const int64_t from = (row * g_.row_taps + first + pixel * g_.conv.stride.w * g_.c) * g_.wide;
-                sum.zeroed();
-                for (int64_t group = 0; group < groups; ++group)
-                    isa().elements->f32.add(sum, parts + group * part + from, sum, count * g_.wide);
-                for (int64_t i = 0; i < g_.k; ++i)
-                    for (int64_t tap = 0; tap < count; ++tap) {
-                        float& to = out[i * filter_size + row * g_.taps + first + tap];
-                        to = (pixel ? to : 0.0f) + sum[tap * g_.wide + pixel * g_.k + i];
-                    }
-            }
+            combine_taps(parts, sums, step, task / chunks, task % chunks * kTapsPerChunk, dw.data<float>());
         });
     }
 
@@ -120,16 +105,37 @@ private:
         return widened;
     }
 
+    /// Number of taps that are copied at once from [r row_taps wide] to [k r taps], so that the copy reads and writes
+    /// whole cache lines.
+    static constexpr int64_t kTapsPerChunk = 16;
+    /// Does what combine() does for the chunk of taps of filter row `row` that begins at tap `first`. If several pixels
+    /// of y share a vector, each has its own taps and lanes; their contributions are added.
+    void combine_taps(int64_t parts, const float* sums, int64_t step, int64_t row, int64_t first, float* dw) const {
+        const int64_t count = std::min(kTapsPerChunk, g_.taps - first);
+        const Scratch<float> sum(kTapsPerChunk * g_.wide);
+        for (int64_t pixel = 0; pixel < g_.pixels; ++pixel) {
+            const int64_t from = (row * g_.row_taps + first + pixel * g_.conv.stride.w * g_.c) * g_.wide;
+            sum.zeroed();
+            for (int64_t part = 0; part < parts; ++part)
+                isa().elements->f32.add(sum, sums + part * step + from, sum, count * g_.wide);
+            for (int64_t i = 0; i < g_.k; ++i)
+                for (int64_t tap = 0; tap < count; ++tap) {
+                    float& to = dw[(i * g_.r + row) * g_.taps + first + tap];
+                    to = (pixel ? to : 0.0f) + sum[tap * g_.wide + pixel * g_.k + i];
+                }
+        }
+    }
+
     Geometry g_;
     Winograd winograd_;
     Runs runs_;
     ConvImage direct_;
 };
 
-/// Returns the number of groups of images, each with its own sums. At most 16 threads can work on different groups, but
-/// the addition of so few sums costs little. The number depends only on the number of images, so that the bits of
-/// the result do not depend on the number of threads.
-int64_t groups_of(int64_t images) { return std::min(images, std::clamp<int64_t>(images / 8, 4, 16)); }
+/// Returns the number of parts of the mini-batch, each with its own sums. At most 16 threads can work on different
+/// parts, but the addition of so few sums costs little. The number depends only on the number of images, so that the
+/// bits of the result do not depend on the number of threads.
+int64_t parts_of(int64_t images) { return std::min(images, std::clamp<int64_t>(images / 8, 4, 16)); }
 
 /// Inputs of the gradients. T is the type that the images are stored as.
 template <class T>
@@ -159,48 +165,70 @@ const To* make_gradient(const GradientInputs<T>& in, int64_t first, int64_t coun
     return scratch;
 }
 
-/// Computes the gradients. `wgrad` is an F32Wgrad or a TileWgrad, and reads dy as To. `dgrad` writes the data gradient
-/// to dx_out, and `sums` collects the sums for the input's batch norm; each may be null.
+/// Adds the gradients of images [begin, end) to the sums dw, which has wgrad.sums() values, and db [period_of(k)].
+/// Calls dgrad(dy, first, count) for a few images at a time, unless `dgrad` is nullptr; dy is that of image `first`.
 template <class To, class T, class Wgrad, class Dgrad>
-void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgrad, const Dgrad* dgrad, T* dx_out,
-               NormSums* sums, const Tensor& dw, const Tensor& db) {
-    const int64_t groups = groups_of(g.images), period = period_of(g.k);
-    const int64_t dw_floats = wgrad.sums(), part_floats = dw_floats + period;
-    const Scratch<float> parts(groups * part_floats); // per group: the sums of dw, then db [period]
+void add_gradients(const Geometry& g, const GradientInputs<T>& in, int64_t begin, int64_t end, const Wgrad& wgrad,
+                   const Dgrad& dgrad, float* dw, float* db) {
+    const int64_t most = wgrad.images_at_once(), values = g.dy_values(), period = period_of(g.k);
+    const Scratch<float> transformed(wgrad.transformed()), image_db(2 * period);
+    const Scratch<To> dy_scratch(in.norm || !std::is_same_v<T, To> ? most * values : 0);
     const PerChannel zero(g.k, [](int64_t) { return 0.0f; });
-    parallel(groups, [&](int64_t group) {
-        float *const group_dw = parts + group * part_floats, *const group_db = group_dw + dw_floats;
-        std::fill_n(group_dw, part_floats, 0.0f);
-        const Scratch<float> transformed(wgrad.transformed());
-        transformed.zeroed();
-        const int64_t end = g.images * (group + 1) / groups, batch = wgrad.images_at_once();
-        const Scratch<To> dy_scratch(in.norm || !std::is_same_v<T, To> ? batch * g.dy_values() : 0);
-        const Scratch<float> image_db(2 * period);
-        for (int64_t first = g.images * group / groups, count; first < end; first += count) {
-            count = std::min(batch, end - first);
-            const To* const dy = make_gradient(in, first, count, g.dy_values(), dy_scratch.data());
-            wgrad.add(in.x, first, count, dy, group_dw, transformed);
-            for (int64_t i = 0; i < count; ++i) {
-                float* const sum = image_db.zeroed();
-                kernels<To>().channel_sums(dy + i * g.dy_values(), g.dy_values(), period, zero, sum, sum + period);
-                isa().elements->f32.add(group_db, sum, group_db, period);
-            }
-            if (!dgrad) continue;
-            T* const out = dx_out + first * g.x_values();
-            (*dgrad)(Images<To>{dy, g.p, g.q, g.k}, 0, count, out);
-            if (in.addend) kernels<T>().add(out, in.addend + first * g.x_values(), out, count * g.x_values());
-            for (int64_t i = 0; sums && i < count; ++i)
-                sums->add(first + i, out + i * g.x_values(), in.x.data + (first + i) * g.x_values(), g.x_values());
+    transformed.zeroed();
+    for (int64_t first = begin, count; first < end; first += count) {
+        count = std::min(most, end - first);
+        const To* const dy = make_gradient(in, first, count, values, dy_scratch.data());
+        wgrad.add(in.x, first, count, dy, dw, transformed);
+        for (int64_t i = 0; i < count; ++i) {
+            float* const sum = image_db.zeroed();
+            kernels<To>().channel_sums(dy + i * values, values, period, zero, sum, sum + period);
+            isa().elements->f32.add(db, sum, db, period);
         }
-        wgrad.end(group_dw, transformed);
+        if constexpr (!std::is_null_pointer_v<Dgrad>) dgrad(dy, first, count);
+    }
+    wgrad.end(dw, transformed);
+}
+
+/// Computes dw and dbias; add_gradients() says what `wgrad` and `dgrad` are. `wgrad` reads dy as To.
+template <class To, class T, class Wgrad, class Dgrad>
+void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgrad, const Dgrad& dgrad, const Tensor& dw,
+               const Tensor& dbias) {
+    const int64_t parts = parts_of(g.images), period = period_of(g.k), step = wgrad.sums() + period;
+    const Scratch<float> sums(parts * step); // per part: those of dw, then those of dbias [period]
+    float* const db = sums + wgrad.sums();
+    parallel(parts, [&](int64_t part) {
+        std::fill_n(sums + part * step, step, 0.0f);
+        add_gradients<To>(g, in, g.images * part / parts, g.images * (part + 1) / parts, wgrad, dgrad,
+                          sums + part * step, db + part * step);
     });
-    wgrad.combine(groups, parts, part_floats, dw);
+    wgrad.combine(parts, sums, step, dw);
     for (int64_t i = 0; i < g.k; ++i) {
         float sum = 0;
-        for (int64_t group = 0; group < groups; ++group)
-            for (int64_t j = i; j < period; j += g.k) sum += parts[group * part_floats + dw_floats + j];
-        db.data<float>()[i] = sum;
+        for (int64_t part = 0; part < parts; ++part)
+            for (int64_t j = i; j < period; j += g.k) sum += db[part * step + j];
+        dbias.data<float>()[i] = sum;
     }
+}
+
+/// Computes the data gradient dx [count h w c], an image of which has `values` values, from images [first, first +
+/// count) of dy. `engine` maps dy to dx; its bias is `zeros`. Adds `addend` to dx unless that is null.
+template <class Engine, class In, class T>
+void data_gradient(const Engine& engine, const float* zeros, const Images<In>& dy, int64_t first, int64_t count,
+                   int64_t values, const T* addend, T* dx) {
+    using Result = typename Engine::Result;
+    constexpr bool kInPlace = std::is_same_v<Result, T>;
+    const int64_t most = engine.images_at_once();
+    const Scratch<Result> scratch(kInPlace ? 0 : std::min(most, count) * values);
+    for (int64_t i = 0, n; i < count; i += n) {
+        n = std::min(most, count - i);
+        if constexpr (kInPlace) {
+            engine.run(dy, first + i, n, {dx + i * values, zeros});
+        } else {
+            engine.run(dy, first + i, n, {scratch, zeros});
+            isa().elements->narrow(scratch, dx + i * values, n * values);
+        }
+    }
+    if (addend) kernels<T>().add(dx, addend, dx, count * values);
 }
 
 /// Returns true if the weight gradient should take less time by tiles. For bf16 images, tiles replace register tiles
@@ -215,21 +243,26 @@ bool tiles_are_faster(const Geometry& g, const TileWgrad<T>& tiles) {
     return tiles.cycles() < 0.8 * 1.3 * double(g.p * (g.q / g.pixels) * g.r * g.row_taps * g.wide) / 32;
 }
 
-/// Chooses the engines and computes the gradients. If dx is undefined, computes no data gradient, and does not read w.
+/// Chooses the engines and computes the gradients. `sums` collects the sums for the input's batch norm, unless it is
+/// null. If dx is undefined, computes no data gradient, and does not read w.
 template <class T>
 void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor& w, const Tensor& dx, NormSums* sums,
-                   const Tensor& dw, const Tensor& db) {
-    const PaddedBias no_bias({}, g.c);
-    T* const dx_out = dx.defined() ? stored<T>(dx) : nullptr;
+                   const Tensor& dw, const Tensor& dbias) {
     const auto run_with = [&]<class To>(To, const auto& wgrad) {
-        if (!dx.defined())
-            return gradients<To, T, std::remove_cvref_t<decltype(wgrad)>, DataGradient<Direct, T>>(
-                g, in, wgrad, nullptr, dx_out, sums, dw, db);
-        constexpr bool kRounded = !std::is_same_v<T, float>;
-        with_gradient_engine<To>(w, kRounded, g.conv, {g.images, g.p, g.q, g.k}, dx.shape(), [&](const auto& engine) {
-            const DataGradient<std::remove_cvref_t<decltype(engine)>, T> dgrad{engine, no_bias.data(), g.x_values()};
-            gradients<To>(g, in, wgrad, &dgrad, dx_out, sums, dw, db);
-        });
+        if (!dx.defined()) return gradients<To>(g, in, wgrad, nullptr, dw, dbias);
+        const PaddedBias zeros({}, g.c);
+        const int64_t values = g.x_values();
+        with_gradient_engine<To>(
+            w, std::is_same_v<T, uint16_t>, g.conv, {g.images, g.p, g.q, g.k}, dx.shape(), [&](const auto& engine) {
+                const auto dgrad = [&](const To* dy, int64_t first, int64_t count) {
+                    T* const out = stored<T>(dx) + first * values;
+                    data_gradient(engine, zeros.data(), Images<To>{dy, g.p, g.q, g.k}, 0, count, values,
+                                  in.addend ? in.addend + first * values : nullptr, out);
+                    for (int64_t i = 0; sums && i < count; ++i)
+                        sums->add(first + i, out + i * values, in.x.data + (first + i) * values, values);
+                };
+                gradients<To>(g, in, wgrad, dgrad, dw, dbias);
+            });
     };
     if (isa().tiles && g.conv.dilation == 1 && g.conv.groups == 1 && g.conv.stride.h == g.conv.stride.w) {
         const TileWgrad<T> tiles(g.padding, g.images, g.p, g.q, g.k, g.r, g.s, g.conv.stride.h);
@@ -239,19 +272,18 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
 }
 
 /// Computes the data gradient alone, and adds `addend` if that tensor is defined.
-void data_gradient(const Tensor& dy, const Tensor& w, const Tensor& addend, const Conv& conv, const Tensor& dx) {
-    const PaddedBias no_bias({}, dx.extent(3));
+void data_gradient_alone(const Tensor& dy, const Tensor& w, const Tensor& addend, const Conv& conv, const Tensor& dx) {
+    const PaddedBias zeros({}, dx.extent(3));
     const int64_t images = dx.extent(0), values = image_values(dx);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        with_gradient_engine<T>(w, !std::is_same_v<T, float>, conv, dy.shape(), dx.shape(), [&](const auto& engine) {
-            const DataGradient<std::remove_cvref_t<decltype(engine)>, T> gradient{engine, no_bias.data(), values};
-            const int64_t group = engine.images_at_once();
-            parallel((images + group - 1) / group, [&](int64_t task) {
-                const int64_t first = task * group, count = std::min(group, images - first);
-                T* const out = stored<T>(dx) + first * values;
-                gradient(images_of<T>(dy), first, count, out);
-                if (addend.defined()) kernels<T>().add(out, stored<T>(addend) + first * values, out, count * values);
+        with_gradient_engine<T>(w, std::is_same_v<T, uint16_t>, conv, dy.shape(), dx.shape(), [&](const auto& engine) {
+            const int64_t chunk = engine.images_at_once();
+            parallel((images + chunk - 1) / chunk, [&](int64_t task) {
+                const int64_t first = task * chunk;
+                data_gradient(engine, zeros.data(), images_of<T>(dy), first, std::min(chunk, images - first), values,
+                              addend.defined() ? stored<T>(addend) + first * values : nullptr,
+                              stored<T>(dx) + first * values);
             });
         });
     });
@@ -273,7 +305,7 @@ void conv2d_grad(const Call& call) {
     // Without a batch norm of the result, both gradients read dy from memory, so a common pass would save nothing. In a
     // pass of its own, the data gradient may take more images at once.
     const bool fused = y.defined() && a.data;
-    if (a.data && !fused) data_gradient(dy, w, addend, a.conv, dx);
+    if (a.data && !fused) data_gradient_alone(dy, w, addend, a.conv, dx);
     if (!a.filters) return;
     const Geometry g(x, dy, w, a.conv);
     std::optional<Norm> y_norm, x_norm;

@@ -322,14 +322,14 @@ void TileWgrad<T>::add(const Images<T>& x, int64_t first, int64_t count, const T
 }
 
 template <class T>
-void TileWgrad<T>::combine(int64_t groups, float* sums, int64_t part, const Tensor& dw) const {
-    if (groups == 0) return dw.fill(0);
+void TileWgrad<T>::combine(int64_t parts, float* sums, int64_t step, const Tensor& dw) const {
+    if (parts == 0) return dw.fill(0);
     if (all_at_end()) return multiply_all(dw);
     constexpr int64_t kValuesPerTask = 4096;
     parallel((all_sums() + kValuesPerTask - 1) / kValuesPerTask, [&](int64_t task) {
         const int64_t begin = task * kValuesPerTask, count = std::min(kValuesPerTask, all_sums() - begin);
-        for (int64_t group = 1; group < groups; ++group)
-            isa().elements->f32.add(sums + begin, sums + group * part + begin, sums + begin, count);
+        for (int64_t part = 1; part < parts; ++part)
+            isa().elements->f32.add(sums + begin, sums + part * step + begin, sums + begin, count);
     });
     copy_to(sums, dw);
 }

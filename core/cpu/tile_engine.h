@@ -148,8 +148,8 @@ void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const
 
 /// Sums the weight gradient over images by tiles. Has the interface of F32Wgrad (conv_grad.cpp). The functions for
 /// Winograd's transformed sums, transformed() and end(), do nothing here. If the weight gradient is large compared with
-/// all images, sums per group of images would cost more time than the products. Then add() only packs the images, and
-/// combine() multiplies all of them at once.
+/// all images, sums per part of the mini-batch would cost more time than the products. Then add() only packs the
+/// images, and combine() multiplies all of them at once.
 template <class T>
 class TileWgrad {
 public:
@@ -157,18 +157,18 @@ public:
               int64_t stride);
 
     int64_t images_at_once() const { return batch_; }
-    /// Returns the number of values in the sums of a group: [k_step][r s][c_step] of TileGradient (kernels.h). Returns
-    /// 0 if combine() multiplies all images.
+    /// Returns the number of values in the sums of a part of the mini-batch: [k_step][r s][c_step] of TileGradient
+    /// (kernels.h). Returns 0 if combine() multiplies all images.
     int64_t sums() const { return all_at_end() ? 0 : all_sums(); }
     /// Adds the products of images [first, first + count) of x with dy [count p q k] to `sums`, or only packs the
     /// images for combine(). The last parameter is that of F32Wgrad for transformed sums, and is not used.
     void add(const Images<T>& x, int64_t first, int64_t count, const T* dy, float* sums, float*) const;
     int64_t transformed() const { return 0; }
     void end(float*, const float*) const {}
-    /// Computes dw [k r s c]. Each of `groups` groups of images has its own sums; those of the next group begin `part`
-    /// values later. Adds them all to those of the first group. If add() has only packed the images, multiplies the
-    /// packed images instead.
-    void combine(int64_t groups, float* sums, int64_t part, const Tensor& dw) const;
+    /// Computes dw [k r s c]. Each of `parts` parts of the mini-batch has its own sums; those of the next part begin
+    /// `step` values later. Adds them all to those of the first part. If add() has only packed the images, multiplies
+    /// the packed images instead.
+    void combine(int64_t parts, float* sums, int64_t step, const Tensor& dw) const;
     /// Returns an estimate of the cycles per image, like those of method_for().
     double cycles() const;
 
