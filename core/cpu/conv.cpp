@@ -53,30 +53,30 @@ struct Epilogue {
     }
 };
 
-/// Returns the number of shares into which each group of images should be split, so that all threads have about equal
-/// work. There are `groups` groups, of `products` multiply-adds each.
-int64_t shares_of(int64_t groups, double products) {
+/// Returns the number of shares into which each chunk of images should be split, so that all threads have about equal
+/// work. There are `chunks` chunks, of `products` multiply-adds each.
+int64_t shares_of(int64_t chunks, double products) {
     constexpr double kLeastProducts = 1 << 18; // per share; with fewer, several threads are no faster than one
     const int64_t threads = context().threads ? context().threads->size() : 1;
     int64_t shares = 1;
-    while (groups * shares % threads != 0 && groups * shares < 4 * threads &&
+    while (chunks * shares % threads != 0 && chunks * shares < 4 * threads &&
            products >= kLeastProducts * double(shares + 1))
         ++shares;
     return shares;
 }
 
-/// Calls convolve(first, count, result, share) for all groups of up to `group` images. The results go to `out`. If
+/// Calls convolve(first, count, result, share) for all chunks of up to `chunk` images. The results go to `out`. If
 /// `out` is null, they go to scratch memory, and done(image, result) follows for each image. A thread convolves and
-/// completes a whole group, while the group is in its cache. But if no statistics are needed, shares_of() may let
-/// several threads share each group. `products` is the number of multiply-adds per image.
+/// completes a whole chunk, while the chunk is in its cache. But if no statistics are needed, shares_of() may let
+/// several threads share each chunk. `products` is the number of multiply-adds per image.
 template <class R, class Convolve, class Done>
-void each_group(const Epilogue& epilogue, int64_t group, double products, R* out, Convolve convolve, Done done) {
-    const int64_t images = epilogue.y.extent(0), groups = (images + group - 1) / group, values = epilogue.values();
-    const auto count_of = [&](int64_t first) { return std::min(group, images - first); };
-    const int64_t shares = epilogue.stats ? 1 : shares_of(groups, products * double(count_of(0)));
+void convolve_chunks(const Epilogue& epilogue, int64_t chunk, double products, R* out, Convolve convolve, Done done) {
+    const int64_t images = epilogue.y.extent(0), chunks = (images + chunk - 1) / chunk, values = epilogue.values();
+    const auto count_of = [&](int64_t first) { return std::min(chunk, images - first); };
+    const int64_t shares = epilogue.stats ? 1 : shares_of(chunks, products * double(count_of(0)));
     if (shares == 1)
-        return parallel(groups, [&](int64_t task) {
-            const int64_t first = task * group, count = count_of(first);
+        return parallel(chunks, [&](int64_t task) {
+            const int64_t first = task * chunk, count = count_of(first);
             const Scratch<R> scratch(out ? 0 : count * values);
             R* const result = out ? out + first * values : scratch.data();
             convolve(first, count, result, Share{});
@@ -84,15 +84,17 @@ void each_group(const Epilogue& epilogue, int64_t group, double products, R* out
         });
     const Scratch<R> scratch(out ? 0 : images * values);
     R* const results = out ? out : scratch.data();
-    parallel(groups * shares, [&](int64_t task) {
-        const int64_t first = task / shares * group;
+    parallel(chunks * shares, [&](int64_t task) {
+        const int64_t first = task / shares * chunk;
         convolve(first, count_of(first), results + first * values, Share{task % shares, shares});
     });
     if (!out) parallel(images, [&](int64_t n) { done(n, results + n * values); });
 }
 
+/// Convolves all images with `engine`, and completes their results.
 template <class Engine, class T>
-void run(const Engine& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue, double products) {
+void convolve_with(const Engine& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue,
+                   double products) {
     using R = typename Engine::Result;
     constexpr bool kCollects = std::is_same_v<Engine, TileEngine<T>>; // the engine itself can compute statistics
     R* in_place = nullptr; // y, if the engine can write to it directly: no rounding, no pooling
@@ -101,7 +103,7 @@ void run(const Engine& engine, const Images<T>& x, const float* bias, const Epil
     StatsCollector* const stats = epilogue.stats;
     const bool collects = kCollects && stats && epilogue.p * epilogue.q <= StatsCollector::kPart;
     const bool past = in_place && (collects || !stats) && epilogue.y.bytes() >= kPastCache;
-    each_group(
+    convolve_chunks(
         epilogue, engine.images_at_once(), products, in_place,
         [&](int64_t first, int64_t count, R* result, Share share) {
             const ConvResult<R> to{result, bias, epilogue.relu, past};
@@ -123,12 +125,13 @@ void convolve(const Images<T>& x, const Padding& padding, Filters filters, PerAx
     const int64_t p = epilogue.p, q = epilogue.q;
     const double products = double(p * q * filters.k * filters.r * filters.s * filters.c / filters.groups);
     const Method method = method_for<T>(padding, p, q, stride, filters);
-    if (method == Method::tiles) return run(TileEngine<T>(padding, p, q, stride, filters), x, bias, epilogue, products);
+    if (method == Method::tiles)
+        return convolve_with(TileEngine<T>(padding, p, q, stride, filters), x, bias, epilogue, products);
     filters.to_bf16 = !std::is_same_v<T, float>;
     if (method == Method::winograd && !Winograd::waits_for_filters(filters, epilogue.y.extent(0), p, q))
-        run(Winograd(padding, p, q, filters), x, bias, epilogue, products);
+        convolve_with(Winograd(padding, p, q, filters), x, bias, epilogue, products);
     else
-        run(Direct(padding, p, q, stride, filters), x, bias, epilogue, products);
+        convolve_with(Direct(padding, p, q, stride, filters), x, bias, epilogue, products);
 }
 
 } // namespace

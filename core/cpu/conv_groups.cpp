@@ -345,13 +345,13 @@ private:
     Scratch<std::byte> memory_;
 };
 
-/// Calls f(first, count, group) for every group of every run of images of t.
+/// Calls f(first, count, group) for every group of every chunk of images of t.
 template <class F>
-void each_run_of_images(const Tensor& t, int64_t run, int64_t groups, F f) {
-    for (int64_t first = 0; first < t.extent(0); first += run)
-        for (int64_t group = 0; group < groups; ++group) f(first, std::min(run, t.extent(0) - first), group);
+void each_chunk_of_images(const Tensor& t, int64_t chunk, int64_t groups, F f) {
+    for (int64_t first = 0; first < t.extent(0); first += chunk)
+        for (int64_t group = 0; group < groups; ++group) f(first, std::min(chunk, t.extent(0) - first), group);
 }
-/// Returns the number of images in a run. It is so small that the copies of a group stay in cache, but at least the
+/// Returns the number of images in a chunk. It is so small that the copies of a group stay in cache, but at least the
 /// smaller of the numbers of threads and of all images.
 int64_t images_in_cache(const Tensor& t, int64_t groups) {
     constexpr int64_t kBytes = 1 << 18;
@@ -371,9 +371,9 @@ Tensor filters_of_group(const Tensor& t, int64_t group, int64_t groups) {
 void data_gradient(Conv2dGradOp attrs, const Tensor& dy, const Tensor& w, int64_t groups, const Tensor& dx) {
     using O = Conv2dGradOp;
     attrs.filters = false;
-    const int64_t run = images_in_cache(dx, groups);
-    const Slice dy_slice(dy, run, groups), dx_slice(dx, run, groups);
-    each_run_of_images(dx, run, groups, [&](int64_t first, int64_t count, int64_t group) {
+    const int64_t chunk = images_in_cache(dx, groups);
+    const Slice dy_slice(dy, chunk, groups), dx_slice(dx, chunk, groups);
+    each_chunk_of_images(dx, chunk, groups, [&](int64_t first, int64_t count, int64_t group) {
         Tensor in[kMaxInputs], out[kMaxOutputs];
         in[O::dy] = dy_slice.images(count), in[O::w] = filters_of_group(w, group, groups);
         out[O::dx] = dx_slice.images(count);
@@ -422,12 +422,12 @@ void conv2d(const Call& call) {
             convolve<T>(engine, x, b, y);
         });
     } else {
-        // Otherwise, the step would keep the filters of every run.
+        // Otherwise, the step would keep the filters of every chunk.
         const Setting<PreparedMemory*> keep_nothing(Scope::current().prepared, nullptr);
-        const int64_t run = images_in_cache(x, conv.groups);
-        const Slice x_slice(x, run, conv.groups), y_slice(y, run, conv.groups);
+        const int64_t chunk = images_in_cache(x, conv.groups);
+        const Slice x_slice(x, chunk, conv.groups), y_slice(y, chunk, conv.groups);
         attrs.conv.groups = 1, attrs.with_stats = false;
-        each_run_of_images(x, run, conv.groups, [&](int64_t first, int64_t count, int64_t group) {
+        each_chunk_of_images(x, chunk, conv.groups, [&](int64_t first, int64_t count, int64_t group) {
             Tensor in[kMaxInputs], out[2] = {y_slice.images(count), {}};
             in[O::x] = x_slice.images(count), in[O::w] = filters_of_group(w, group, conv.groups),
             in[O::bias] = filters_of_group(b, group, conv.groups);

@@ -243,7 +243,7 @@ TileGradient TileWgrad<T>::geometry(int64_t s) {
     g.c_step = tiles_in(c_) * kSide, g.k_step = tiles_in(k_) * kSide;
     g.columns = tiles_in(c_) * g.s * g.r;
     g.runs = (p_ * columns_ + kRun - 1) / kRun;
-    batch_ = std::max<int64_t>(1, kPixelsPerPass / (g.runs * kRun));
+    images_at_once_ = std::max<int64_t>(1, kPixelsPerPass / (g.runs * kRun));
     // A copy has all rows that the taps reach. The last run reads more values after these rows, and multiplies them by
     // zeros of dy.
     g.row = columns_ * kSide;
@@ -252,7 +252,7 @@ TileGradient TileWgrad<T>::geometry(int64_t s) {
     // If dw has more than a quarter as many values as all images of x and dy, the packed images are kept for combine().
     const int64_t image_values = padding_.h * padding_.w * padding_.c + p_ * q_ * k_;
     g.add = 4 * g.r * g.s * g.c_step * g.k_step <= images_ * image_values;
-    const int64_t packed = g.add ? batch_ : images_;
+    const int64_t packed = g.add ? images_at_once_ : images_;
     g.line = packed * g.runs * kRun + kRun;
     g.block = packed * g.image;
     if (kPlanes<T> == 2) g.low_x = g.c_step / kSide * g.block, g.low_dy = g.k_step * g.line;

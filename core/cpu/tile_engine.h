@@ -156,7 +156,7 @@ public:
     TileWgrad(const Padding& x_padding, int64_t images, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
               int64_t stride);
 
-    int64_t images_at_once() const { return batch_; }
+    int64_t images_at_once() const { return images_at_once_; }
     /// Returns the number of values in the sums of a part of the mini-batch: [k_step][r s][c_step] of TileGradient
     /// (kernels.h). Returns 0 if combine() multiplies all images.
     int64_t sums() const { return all_at_end() ? 0 : all_sums(); }
@@ -187,10 +187,10 @@ private:
 
     Padding padding_;
     int64_t p_, q_, k_, r_, stride_, images_;
-    int64_t c_, batch_, columns_;   // channels in a copy of x; images per add(); q, rounded up to an even number
-    int64_t remainders_;            // number of remainders of filter rows modulo stride
-    TileGradient g_;                // initialised after the members above, since geometry() sets some of them
-    Scratch<uint16_t> pairs_, dyt_; // if all_at_end(): packed x and dy of all images
+    int64_t c_, images_at_once_, columns_; // channels in a copy of x; images per add(); q, rounded up to an even number
+    int64_t remainders_;                   // number of remainders of filter rows modulo stride
+    TileGradient g_;                       // initialised after the members above, since geometry() sets some of them
+    Scratch<uint16_t> pairs_, dyt_;        // if all_at_end(): packed x and dy of all images
 };
 
 } // namespace rg::cpu

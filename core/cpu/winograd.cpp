@@ -95,7 +95,7 @@ Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& 
          .y_pixel = dilation_.w * f.k},
       u_(f.data ? parts_ * part_floats() : 0) {
     const int64_t tiles = f.data ? kTilesForward : kTilesBackward;
-    batch_ = std::max<int64_t>(1, tiles / (lines_of_image() * g_.across));
+    images_at_once_ = std::max<int64_t>(1, tiles / (lines_of_image() * g_.across));
     lines_at_once_ = std::max<int64_t>(1, (g_.c * g_.k > kSmallPart ? tiles : kTilesOfSmallPart) / g_.across);
     if (f.data && !u_.ready()) pack(f);
 }

@@ -28,7 +28,7 @@ public:
     Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& filters);
 
     /// Returns the number of images per call: enough for efficient products, but few enough for the cache.
-    int64_t images_at_once() const { return batch_; }
+    int64_t images_at_once() const { return images_at_once_; }
     /// Computes y [images p q k] = bias + filters * in, for images [first, first + images). `images` is at most
     /// images_at_once(). A share consists of rows of tiles, or of output channels.
     template <class T>
@@ -62,11 +62,11 @@ private:
     Padding whole_;      // the input, without zeros around it
     int64_t top_, left_; // zeros above the image, and left of it
     PerAxis dilation_;
-    int64_t p_, q_, down_;          // extents of the result; rows of tiles in each convolution without dilation
-    int64_t groups_, parts_;        // groups of channels; parts, which consist of whole groups (winograd.cpp)
-    int64_t lines_at_once_, batch_; // most rows of tiles in a piece; images per call
-    WinogradImage g_;               // geometry of a part
-    Prepared<float> u_;             // transformed filters; per part: blocks [36][c][lanes] of up to 2 vectors of lanes
+    int64_t p_, q_, down_;   // extents of the result; rows of tiles in each convolution without dilation
+    int64_t groups_, parts_; // groups of channels; parts, which consist of whole groups (winograd.cpp)
+    int64_t lines_at_once_, images_at_once_; // most rows of tiles in a piece; images per call
+    WinogradImage g_;                        // geometry of a part
+    Prepared<float> u_; // transformed filters; per part: blocks [36][c][lanes] of up to 2 vectors of lanes
 };
 
 } // namespace rg::cpu
