@@ -233,14 +233,13 @@ void data_gradient(const Engine& engine, const float* zeros, const Images<In>& d
 
 /// Returns true if the weight gradient should take less time by tiles. For bf16 images, tiles replace register tiles
 /// always, and Winograd unless winograd_beats_bf16(). For f32 images, they replace Winograd if its transformed sums
-/// exceed the cache, and register tiles if the estimate is lower by the margin of method_for(). In strict_fp32, they
-/// are never used for f32 images.
+/// exceed the cache, and register tiles if tiles_win(). In strict_fp32, they are never used for f32 images.
 template <class T>
 bool tiles_are_faster(const Geometry& g, const TileWgrad<T>& tiles) {
     if (!std::is_same_v<T, float>) return !(g.winograd && winograd_beats_bf16(g.k, g.c));
     if (context().strict_fp32 || !isa().tiles->forward_f32) return false;
     if (g.winograd) return Winograd::exceeds_cache(g.k, g.c);
-    return tiles.cycles() < 0.8 * 1.3 * double(g.p * (g.q / g.pixels) * g.r * g.row_taps * g.wide) / 32;
+    return tiles_win(tiles.cycles(), direct_cycles(g.p * (g.q / g.pixels) * g.r * g.row_taps * g.wide));
 }
 
 /// Chooses the engines and computes the gradients. `sums` collects the sums for the input's batch norm, unless it is

@@ -31,6 +31,15 @@ TileCover cover_of(const Padding& padding, int64_t p, int64_t q, PerAxis stride,
     return in_one_run.tiles <= by_row.tiles ? in_one_run : by_row;
 }
 
+/// Returns an estimate of the cycles per image of Winograd in f32; see tile_cycles().
+double winograd_cycles(const Filters& f, int64_t p, int64_t q) {
+    const double c = double(round_up(f.c, kSide)), k = double(round_up(f.k, kSide));
+    const double tiles = double((p + 3) / 4 * ((q + 3) / 4)); // of 4 x 4 results
+    // Transformed filters that exceed the cache are read once per 32 tiles, with 8 bytes per cycle.
+    const double filters_again = Winograd::exceeds_cache(f.k, f.c) ? 36.0 * 4 / 8 * double(f.c * f.k) * tiles / 32 : 0;
+    return tiles * (36 * double(f.c) * k / 32 + 9 * (c + k)) + filters_again;
+}
+
 } // namespace
 
 template <>
@@ -41,28 +50,19 @@ Method method_for<uint16_t>(const Padding&, int64_t p, int64_t q, PerAxis stride
     return winograd ? Method::winograd : Method::direct;
 }
 
-// Estimates the cycles per image of each method. The factors are fitted to measurements with 3 x 3 and 5 x 5 filters on
-// 8 x 8 to 32 x 32 pixels of 1 to 128 channels. Two hardware threads of a core share one tile unit. So tiles are chosen
-// only if their estimate is below 80 % of the estimate for the other method: Winograd if it is applicable, else direct.
 template <>
 Method method_for<float>(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f) {
     const bool winograd = f.groups > 1 || Winograd::fits(f, stride, p, q);
     const Method others = winograd ? Method::winograd : Method::direct;
     if (!isa().tiles || !isa().tiles->forward_f32 || context().strict_fp32 || f.dilation != 1 || f.groups != 1)
         return others;
-    const int64_t pixels = pixels_per_vector(f, q, stride.w, kSide), windows = q / pixels, k_widened = f.k * pixels;
+    const int64_t pixels = pixels_per_vector(f, q, stride.w, kSide), k = f.k * pixels;
     const int64_t taps = WidenedFilters::width(f, pixels, stride.w) * f.c, runs = (taps + kRun - 1) / kRun;
     const int64_t tiles = cover_of(padding, p, q, stride, pixels).tiles;
-    const double products = double(3 * tiles * tiles_in(k_widened) * f.r * runs);
-    const double by_tiles = 24 * products + double(padding.values()) / 4;
-    const double c = double(round_up(f.c, kSide)), k = double(round_up(k_widened, kSide));
-    const double winograd_tiles = double((p + 3) / 4 * ((q + 3) / 4));
-    // Transformed filters that exceed the cache are read once per 32 tiles, with 8 bytes per cycle.
-    const double filters_again =
-        Winograd::exceeds_cache(f.k, f.c) ? 36.0 * 4 / 8 * double(f.c * f.k) * winograd_tiles / 32 : 0;
-    const double by_others = winograd ? winograd_tiles * (36 * double(f.c) * k / 32 + 9 * (c + k)) + filters_again
-                                      : 1.3 * double(p * windows * f.r * taps) * k / 32;
-    return by_tiles < 0.8 * by_others ? Method::tiles : others;
+    const double by_tiles = tile_cycles(tiles * tiles_in(k) * f.r * runs) + double(padding.values()) / 4;
+    const double by_others =
+        winograd ? winograd_cycles(f, p, q) : direct_cycles(p * (q / pixels) * f.r * taps * round_up(k, kSide));
+    return tiles_win(by_tiles, by_others) ? Method::tiles : others;
 }
 
 template <class T>
@@ -261,9 +261,8 @@ TileGradient TileWgrad<T>::geometry(int64_t s) {
 
 template <class T>
 double TileWgrad<T>::cycles() const {
-    const double products = double(g_.columns * (g_.k_step / kSide) * g_.runs);
-    const double packed = double(p_ * q_ * k_ + g_.image * g_.c_step / kSide);
-    return (kPlanes<T> == 2 ? 3 : 1) * 24 * products + 1.5 * kPlanes<T> * packed;
+    const int64_t packed = p_ * q_ * k_ + g_.image * g_.c_step / kSide;
+    return tile_cycles(g_.columns * (g_.k_step / kSide) * g_.runs) + 3 * double(packed);
 }
 
 template <class T>

@@ -33,6 +33,18 @@ inline bool winograd_beats_bf16(int64_t k, int64_t c) {
     return !isa().tiles->forward_f32 && !Winograd::exceeds_cache(k, c);
 }
 
+// The choice between tiles and f32 arithmetic for f32 images compares estimates of the cycles per image. Their factors
+// are fitted to measurements with AMX: 3 x 3 and 5 x 5 filters, 8 x 8 to 32 x 32 pixels, 1 to 128 channels.
+
+/// Returns the estimate for `products` products of two tiles of f32. Each consists of three products of tiles of bf16,
+/// which take 24 cycles each.
+inline double tile_cycles(int64_t products) { return 3 * 24 * double(products); }
+/// Returns the estimate for multiply-adds of f32 in register tiles. A core executes at most 32 of them per cycle.
+inline double direct_cycles(int64_t multiply_adds) { return 1.3 * double(multiply_adds) / 32; }
+/// Returns true if tiles should be chosen. Two hardware threads of a core share one tile unit, so the estimate for
+/// tiles must be below 80 % of the other.
+inline bool tiles_win(double tiles, double others) { return tiles < 0.8 * others; }
+
 /// Returns the method that should be fastest for images of type T. bf16 images use tiles if the instruction set has
 /// them, unless the filters are dilated or in groups, or Winograd is faster. For float images, the function compares
 /// estimates of the time, and never chooses tiles in strict_fp32. Filters in groups come here only if Winograd is
@@ -169,7 +181,7 @@ public:
     /// `step` values later. Adds them all to those of the first part. If add() has only packed the images, multiplies
     /// the packed images instead.
     void combine(int64_t parts, float* sums, int64_t step, const Tensor& dw) const;
-    /// Returns an estimate of the cycles per image, like those of method_for().
+    /// Returns an estimate of the cycles per image for T = float; see tile_cycles().
     double cycles() const;
 
 private:
