@@ -192,6 +192,10 @@ struct NormKernels {
     RowNormKernels<uint16_t> bf16;
 };
 
+constexpr int kTileSide = 16;                         // rows in a tile; f32 values, or pairs of bf16, in a row
+constexpr int64_t kTileRun = 32;                      // bf16 values in a row of a tile
+constexpr int64_t kTileValues = kTileSide * kTileRun; // bf16 values in a tile
+
 /// A convolution of `images` images by tiles; see tiles_isa.cpp. A tile of results has TileKernels::pixels pixels of 16
 /// channels. Values are bf16, or f32 as the sum of a high and a low bf16. For f32, images and filters have two
 /// planes, high and low. The result is then the sum of the products high * high, high * low and low * high.
@@ -225,6 +229,10 @@ struct TileGradient {
     bool add;               // true: adds to the sums; false: overwrites them
 };
 
+/// The most columns of the weight gradient that a call of TileKernels::accumulate computes. A column is a tap of 16
+/// channels.
+constexpr int kTileColumns = 6;
+
 struct TileKernels {
     int pixels; // number of pixels in a tile
     /// Convolve padded images. The filters are packed as
@@ -254,9 +262,8 @@ struct TileKernels {
     void (*interleave)(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
                        int64_t block);
     /// Computes sums [k_step][r s][c_step] over all pixels of dy times x, where transpose() made dy and interleave()
-    /// made x. Computes only filters [k, k + filters) and up to 6 columns from `column` on. k and `filters` are
-    /// multiples of 16. A column is a tap of 16 channels. Its index is
-    /// (tile of channels * s + filter column) * r + filter row.
+    /// made x. Computes only filters [k, k + filters) and up to kTileColumns columns from `column` on. k and `filters`
+    /// are multiples of 16. The index of a column is (tile of channels * s + filter column) * r + filter row.
     void (*accumulate)(const TileGradient&, int64_t k, int64_t filters, int64_t column, const uint16_t* dy,
                        const uint16_t* x, float* sums);
 };

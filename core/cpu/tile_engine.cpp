@@ -6,14 +6,11 @@ namespace rg::cpu {
 
 namespace {
 
-// In a tile: the numbers of filters, of taps of each filter, and of all bf16 values
-constexpr int64_t kSide = kTileSide, kRun = 32, kTile = kSide * kRun;
-
 /// Approximate number of result pixels that one call of TileWgrad::add() processes. Each call loads and stores all sums
 /// of the weight gradient, so it should have many pixels.
 constexpr int64_t kPixelsPerPass = 800;
 
-int64_t tiles_in(int64_t n) { return (n + kSide - 1) / kSide; }
+int64_t tiles_in(int64_t n) { return (n + kTileSide - 1) / kTileSide; }
 int64_t tiles_of_pixels(int64_t n) { return (n + isa().tiles->pixels - 1) / isa().tiles->pixels; }
 
 /// How tiles of pixels cover all windows of an image: row by row, or in one run, which continues through the padding
@@ -33,7 +30,7 @@ TileCover cover_of(const Padding& padding, int64_t p, int64_t q, PerAxis stride,
 
 /// Returns an estimate of the cycles per image of Winograd in f32; see tile_cycles().
 double winograd_cycles(const Filters& f, int64_t p, int64_t q) {
-    const double c = double(round_up(f.c, kSide)), k = double(round_up(f.k, kSide));
+    const double c = double(round_up(f.c, kTileSide)), k = double(round_up(f.k, kTileSide));
     const double tiles = double((p + 3) / 4 * ((q + 3) / 4)); // of 4 x 4 results
     // Transformed filters that exceed the cache are read once per 32 tiles, with 8 bytes per cycle.
     const double filters_again = Winograd::exceeds_cache(f.k, f.c) ? 36.0 * 4 / 8 * double(f.c * f.k) * tiles / 32 : 0;
@@ -56,33 +53,34 @@ Method method_for<float>(const Padding& padding, int64_t p, int64_t q, PerAxis s
     const Method others = winograd ? Method::winograd : Method::direct;
     if (!isa().tiles || !isa().tiles->forward_f32 || context().strict_fp32 || f.dilation != 1 || f.groups != 1)
         return others;
-    const int64_t pixels = pixels_per_vector(f, q, stride.w, kSide), k = f.k * pixels;
-    const int64_t taps = WidenedFilters::width(f, pixels, stride.w) * f.c, runs = (taps + kRun - 1) / kRun;
+    const int64_t pixels = pixels_per_vector(f, q, stride.w, kTileSide), k = f.k * pixels;
+    const int64_t taps = WidenedFilters::width(f, pixels, stride.w) * f.c, runs = (taps + kTileRun - 1) / kTileRun;
     const int64_t tiles = cover_of(padding, p, q, stride, pixels).tiles;
     const double by_tiles = tile_cycles(tiles * tiles_in(k) * f.r * runs) + double(padding.values()) / 4;
     const double by_others =
-        winograd ? winograd_cycles(f, p, q) : direct_cycles(p * (q / pixels) * f.r * taps * round_up(k, kSide));
+        winograd ? winograd_cycles(f, p, q) : direct_cycles(p * (q / pixels) * f.r * taps * round_up(k, kTileSide));
     return tiles_win(by_tiles, by_others) ? Method::tiles : others;
 }
 
 template <class T>
 TilePack<T>::TilePack(const Filters& f)
-    : plane_(tiles_in(f.k) * f.r * ((f.s * f.c + kRun - 1) / kRun) * kTile), packed_(kPlanes<T> * plane_) {
+    : plane_(tiles_in(f.k) * f.r * ((f.s * f.c + kTileRun - 1) / kTileRun) * kTileValues),
+      packed_(kPlanes<T> * plane_) {
     if (packed_.ready()) return;
-    const int64_t taps = f.s * f.c, runs = (taps + kRun - 1) / kRun, tiles = tiles_in(f.k);
+    const int64_t taps = f.s * f.c, runs = (taps + kTileRun - 1) / kTileRun, tiles = tiles_in(f.k);
     parallel((tiles + 1) / 2 * f.r, [&](int64_t task) {
         const int64_t tile = task / f.r * 2, r = task % f.r, in_pair = std::min<int64_t>(2, tiles - tile);
-        uint16_t* out = packed_ + (tile * f.r + r * in_pair) * runs * kTile;
+        uint16_t* out = packed_ + (tile * f.r + r * in_pair) * runs * kTileValues;
         for (int64_t run = 0; run < runs; ++run)
-            for (int64_t k = tile * kSide; k < (tile + in_pair) * kSide; k += kSide, out += kTile) {
-                float values[kTile] = {}, scale[kSide] = {}; // [32 taps][16 filters], [16 filters]
-                const int64_t filters = std::min(kSide, f.k - k), first = run * kRun,
-                              count = std::min(kRun, taps - first);
+            for (int64_t k = tile * kTileSide; k < (tile + in_pair) * kTileSide; k += kTileSide, out += kTileValues) {
+                float values[kTileValues] = {}, scale[kTileSide] = {}; // [32 taps][16 filters], [16 filters]
+                const int64_t filters = std::min<int64_t>(kTileSide, f.k - k), first = run * kTileRun,
+                              count = std::min(kTileRun, taps - first);
                 const float* const row = f.data + k * f.step_k + r * f.step_r;
                 if (f.step_k == 1) // neighbouring filters are contiguous, as in rotated filters
                     for (int64_t i = first; i < first + count; ++i)
                         std::copy_n(row + i / f.c * f.step_s + i % f.c * f.step_c, filters,
-                                    values + (i - first) * kSide);
+                                    values + (i - first) * kTileSide);
                 else // the taps of a row are contiguous
                     isa().tiles->transpose_taps(row + first, f.step_k, filters, count, values);
                 for (int64_t j = 0; j < filters; ++j) scale[j] = f.scale ? f.scale[k + j] : 1;
@@ -129,7 +127,7 @@ TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis 
     g_ = {.k = k,
           .r = f.r,
           .pairs = (taps + 1) / 2,
-          .runs = (taps + kRun - 1) / kRun,
+          .runs = (taps + kTileRun - 1) / kTileRun,
           .row = padding.columns * f.c,
           .step = pixels * stride.w * f.c,
           .tiles = cover.tiles,
@@ -171,8 +169,8 @@ void TileEngine<T>::forward(const uint16_t* padded, int64_t count, int64_t y_ima
     g.images = count, g.y_image = y_image, g.low = count * g.image;
     const int64_t filter_pairs = (tiles_in(g.k) + 1) / 2, pixel_pairs = (g.tiles + 1) / 2;
     if (filter_pairs >= share.count && filters_.plane() > count * g.image) { // share the larger: filters or images
-        g.k_begin = share.begin(filter_pairs) * 2 * kSide;
-        g.k_end = std::min(g.k, share.end(filter_pairs) * 2 * kSide);
+        g.k_begin = share.begin(filter_pairs) * 2 * kTileSide;
+        g.k_end = std::min(g.k, share.end(filter_pairs) * 2 * kTileSide);
     } else {
         const int64_t tile = share.begin(pixel_pairs) * 2;
         g.tiles = std::min(g.tiles, share.end(pixel_pairs) * 2) - tile;
@@ -189,7 +187,7 @@ void TileEngine<T>::run(const Images<T>& x, int64_t first, int64_t count, const 
                         StatsCollector* stats) const {
     Image padded(padding_, slack(), count);
     padded.copy(x, first);
-    const int64_t channels = tiles_in(g_.k) * kSide;
+    const int64_t channels = tiles_in(g_.k) * kTileSide;
     const Scratch<float> sums(stats ? count * 3 * channels : 0);
     forward(padded.data(), count, y_image_, to, share, stats ? sums.data() : nullptr);
     for (int64_t i = 0; stats && i < count; ++i) {
@@ -206,7 +204,7 @@ void TileEngine<T>::convolve(const Image& padded, int64_t from, int64_t count, c
 
 template <class T>
 int64_t TileEngine<T>::slack() const {
-    return isa().tiles->pixels * g_.step + kRun;
+    return isa().tiles->pixels * g_.step + kTileRun;
 }
 
 #define RG_TILES(T)                                                                                                    \
@@ -240,29 +238,29 @@ TileGradient TileWgrad<T>::geometry(int64_t s) {
     c_ = taps_as_channels ? s * padding_.c : padding_.c;
     TileGradient g{};
     g.r = r_, g.s = taps_as_channels ? 1 : s, g.stride = stride_;
-    g.c_step = tiles_in(c_) * kSide, g.k_step = tiles_in(k_) * kSide;
+    g.c_step = tiles_in(c_) * kTileSide, g.k_step = tiles_in(k_) * kTileSide;
     g.columns = tiles_in(c_) * g.s * g.r;
-    g.runs = (p_ * columns_ + kRun - 1) / kRun;
-    images_at_once_ = std::max<int64_t>(1, kPixelsPerPass / (g.runs * kRun));
+    g.runs = (p_ * columns_ + kTileRun - 1) / kTileRun;
+    images_at_once_ = std::max<int64_t>(1, kPixelsPerPass / (g.runs * kTileRun));
     // A copy has all rows that the taps reach. The last run reads more values after these rows, and multiplies them by
     // zeros of dy.
-    g.row = columns_ * kSide;
-    g.copy = (p_ + (r_ - 1) / stride_) * g.row + (g.runs * kRun - p_ * columns_) * kSide;
+    g.row = columns_ * kTileSide;
+    g.copy = (p_ + (r_ - 1) / stride_) * g.row + (g.runs * kTileRun - p_ * columns_) * kTileSide;
     g.image = remainders_ * g.s * g.copy;
     // If dw has more than a quarter as many values as all images of x and dy, the packed images are kept for combine().
     const int64_t image_values = padding_.h * padding_.w * padding_.c + p_ * q_ * k_;
     g.add = 4 * g.r * g.s * g.c_step * g.k_step <= images_ * image_values;
     const int64_t packed = g.add ? images_at_once_ : images_;
-    g.line = packed * g.runs * kRun + kRun;
+    g.line = packed * g.runs * kTileRun + kTileRun;
     g.block = packed * g.image;
-    if (kPlanes<T> == 2) g.low_x = g.c_step / kSide * g.block, g.low_dy = g.k_step * g.line;
+    if (kPlanes<T> == 2) g.low_x = g.c_step / kTileSide * g.block, g.low_dy = g.k_step * g.line;
     return g;
 }
 
 template <class T>
 double TileWgrad<T>::cycles() const {
-    const int64_t packed = p_ * q_ * k_ + g_.image * g_.c_step / kSide;
-    return tile_cycles(g_.columns * (g_.k_step / kSide) * g_.runs) + 3 * double(packed);
+    const int64_t packed = p_ * q_ * k_ + g_.image * g_.c_step / kTileSide;
+    return tile_cycles(g_.columns * (g_.k_step / kTileSide) * g_.runs) + 3 * double(packed);
 }
 
 template <class T>
@@ -290,10 +288,10 @@ void TileWgrad<T>::pack(const Images<T>& x, int64_t n, const T* dy, int64_t to, 
                 isa().tiles->interleave(pixels, inside ? q_ : 0, stride_ * padding_.c, c_, columns_ / 2,
                                         copy + row * g_.row, g_.block);
             }
-            for (int64_t c = 0; c < g_.c_step / kSide; ++c)
+            for (int64_t c = 0; c < g_.c_step / kTileSide; ++c)
                 std::fill_n(copy + c * g_.block + rows * g_.row, g_.copy - rows * g_.row, uint16_t{0});
         }
-    uint16_t* const image = dyt + to * g_.runs * kRun;
+    uint16_t* const image = dyt + to * g_.runs * kTileRun;
     if constexpr (kPlanes<T> == 2) {
         const int64_t values = p_ * q_ * k_;
         const Scratch<uint16_t> planes(2 * values);
@@ -343,7 +341,7 @@ void TileWgrad<T>::multiply_all(const Tensor& dw) const {
     // A task computes one block of columns for some filters. Consecutive tasks have the same filters and read the same
     // dy, which stays in cache.
     constexpr int64_t kValuesOfDy = 512 << 10;
-    const int64_t filters = std::max<int64_t>(1, kValuesOfDy / (kPlanes<T> * kSide * g.line)) * kSide;
+    const int64_t filters = std::max<int64_t>(1, kValuesOfDy / (kPlanes<T> * kTileSide * g.line)) * kTileSide;
     const int64_t blocks = (g.columns + kTileColumns - 1) / kTileColumns;
     parallel((g.k_step + filters - 1) / filters * blocks, [&](int64_t task) {
         const int64_t k = task / blocks * filters;

@@ -12,13 +12,6 @@
 
 namespace rg::cpu {
 
-/// Number of filters in a tile.
-constexpr int64_t kTileSide = 16;
-
-/// Largest number of columns of the weight gradient that a call of TileKernels::accumulate (kernels.h) computes. A
-/// column is a tap of 16 channels.
-constexpr int64_t kTileColumns = 6;
-
 /// Number of bf16 planes for values of type T.
 template <class T>
 constexpr int64_t kPlanes = std::is_same_v<T, float> ? 2 : 1;

@@ -18,14 +18,7 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-constexpr int kSide = 16;      // number of rows in a tile, and of f32 values or bf16 pairs in a row
-constexpr int64_t kTile = 512; // number of bf16 values in a tile
-constexpr int64_t kRun = 32;   // number of bf16 values in a row of a tile
-
-// The weight gradient is a matrix. Its rows are filters, and its columns are pairs of a tap and a channel of x.
-constexpr int kColumns = 6; // largest number of Columns (see below) that are computed at once
-
-/// Sixteen columns of this matrix: 16 channels of x at one tap.
+/// Sixteen columns of the weight gradient: 16 channels of x at one tap. The rows of this matrix are filters.
 struct Column {
     const uint16_t* x; // first run of pixels of these channels
     float* sums;       // [16 filters][16 channels]; from one filter to the next, r * s * c_step floats (TileGradient)
@@ -33,13 +26,13 @@ struct Column {
 
 #if defined(__AMX_BF16__)
 
-constexpr int kPixels = kSide; // number of pixels in a tile
+constexpr int kPixels = kTileSide; // number of pixels in a tile
 constexpr bool kSplitsF32 = true;
 
 struct alignas(64) TileConfig {
     uint8_t palette = 1, start_row = 0, reserved[14] = {};
     uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-    uint8_t rows[16] = {kSide, kSide, kSide, kSide, kSide, kSide, kSide, kSide};
+    uint8_t rows[16] = {kTileSide, kTileSide, kTileSide, kTileSide, kTileSide, kTileSide, kTileSide, kTileSide};
 };
 // The configuration must be a constant, so that all its bytes are in memory. Some versions of g++ (12.2) assume that
 // _tile_loadconfig reads only the first 8 bytes, so they may omit the stores of a variable's other bytes.
@@ -61,16 +54,16 @@ template <int NP, int NK>
 void add_products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uint16_t* w) {
     const int64_t step = g.step * 2;
     for (int64_t r = 0; r < g.r; ++r, a += g.row, b += g.row)
-        for (int64_t i = 0; i < g.runs; ++i, w += NK * kTile) {
-            _tile_loadd(4, a + i * kRun, step);
+        for (int64_t i = 0; i < g.runs; ++i, w += NK * kTileValues) {
+            _tile_loadd(4, a + i * kTileRun, step);
             _tile_loadd(6, w, 64);
             _tile_dpbf16ps(0, 4, 6);
             if (NP > 1) {
-                _tile_loadd(5, b + i * kRun, step);
+                _tile_loadd(5, b + i * kTileRun, step);
                 _tile_dpbf16ps(2, 5, 6);
             }
             if (NK > 1) {
-                _tile_loadd(7, w + kTile, 64);
+                _tile_loadd(7, w + kTileValues, 64);
                 _tile_dpbf16ps(1, 4, 7);
                 if (NP > 1) _tile_dpbf16ps(3, 5, 7);
             }
@@ -90,11 +83,11 @@ void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uin
         add_products<NP, NK>(g, a, b, w + g.low_w);
     }
     add_products<NP, NK>(g, a, b, w);
-    constexpr int64_t kLine = 2 * kSide * 4;
+    constexpr int64_t kLine = 2 * kTileSide * 4;
     _tile_stored(0, results, kLine);
-    if (NK > 1) _tile_stored(1, results + kSide, kLine);
-    if (NP > 1) _tile_stored(2, results + kSide * 2 * kSide, kLine);
-    if (NP > 1 && NK > 1) _tile_stored(3, results + kSide * 2 * kSide + kSide, kLine);
+    if (NK > 1) _tile_stored(1, results + kTileSide, kLine);
+    if (NP > 1) _tile_stored(2, results + kTileSide * 2 * kTileSide, kLine);
+    if (NP > 1 && NK > 1) _tile_stored(3, results + kTileSide * 2 * kTileSide + kTileSide, kLine);
 }
 
 // In the weight gradient, tiles 0 to 5 hold results, one for each Column. Tile 6 holds dy of 16 filters, and tile 7
@@ -108,8 +101,8 @@ template <int N>
 void add_gradient(const TileGradient& g, const uint16_t* dy, const Column* columns, int64_t plane) {
     const int64_t line = g.line * 2;
     for (int64_t image = 0; image < g.images; ++image)
-        for (int64_t run = 0; run < g.runs; ++run, dy += kRun) {
-            const int64_t offset = plane + image * g.image + run * kTile;
+        for (int64_t run = 0; run < g.runs; ++run, dy += kTileRun) {
+            const int64_t offset = plane + image * g.image + run * kTileValues;
             _tile_loadd(6, dy, line);
 #define RG_MULTIPLY(n)                                                                                                 \
     if constexpr (n < N) {                                                                                             \
@@ -173,14 +166,14 @@ void dot_block(const TileConv& g, const uint16_t* a, const uint16_t* b, const ui
         const uint16_t* pixel[kBases];
         RG_UNROLL
         for (int i = 0; i < kBases; ++i) pixel[i] = a + i * g.step;
-        for (int64_t first = 0; first < g.runs * kSide; first += kSide, w += NK * kTile) {
-            const int64_t end = g.pairs - first < kSide ? g.pairs : first + kSide;
+        for (int64_t first = 0; first < g.runs * kTileSide; first += kTileSide, w += NK * kTileValues) {
+            const int64_t end = g.pairs - first < kTileSide ? g.pairs : first + kTileSide;
             const uint16_t* filter = w;
 #pragma GCC unroll 1
-            for (int64_t j = 2 * first; j < 2 * end; j += 2, filter += kRun) {
+            for (int64_t j = 2 * first; j < 2 * end; j += 2, filter += kTileRun) {
                 __m512i filters[NK];
                 RG_UNROLL
-                for (int n = 0; n < NK; ++n) filters[n] = _mm512_loadu_si512(filter + n * kTile);
+                for (int n = 0; n < NK; ++n) filters[n] = _mm512_loadu_si512(filter + n * kTileValues);
                 RG_UNROLL
                 for (int i = 0; i < MR; ++i) {
                     const __m512i x = broadcast_pair(pixel[i % kPixels] + (i < kPixels ? j : far + j));
@@ -193,7 +186,7 @@ void dot_block(const TileConv& g, const uint16_t* a, const uint16_t* b, const ui
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
-        for (int n = 0; n < NK; ++n) store(results + i * 2 * kSide + n * kSide, acc[i][n]);
+        for (int n = 0; n < NK; ++n) store(results + i * 2 * kTileSide + n * kTileSide, acc[i][n]);
     }
 }
 
@@ -204,7 +197,7 @@ void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uin
     static_assert(!kSplit, "three products take longer than multiply-adds of f32");
     if constexpr (NK == 1) return dot_block<NP * kPixels, 1>(g, a, b, w, results);
     dot_block<kPixels, NK>(g, a, a, w, results);
-    if (NP > 1) dot_block<kPixels, NK>(g, b, b, w, results + kPixels * 2 * kSide);
+    if (NP > 1) dot_block<kPixels, NK>(g, b, b, w, results + kPixels * 2 * kTileSide);
 }
 
 /// Computes the sum over the pixels of dy[filter][pixel] * x[pixel][channel], for MR filters, starting with filter
@@ -223,9 +216,9 @@ void dot_gradient(const TileGradient& g, const uint16_t* dy, const Column* colum
     for (int64_t image = 0, j = 0; image < g.images; ++image) {
         RG_UNROLL
         for (int n = 0; n < N; ++n) x[n] = columns[n].x + image * g.image;
-        const int64_t end = j + g.runs * kRun;
+        const int64_t end = j + g.runs * kTileRun;
 #pragma GCC unroll 1
-        for (int64_t from = 0; j < end; j += 2, from += kRun) {
+        for (int64_t from = 0; j < end; j += 2, from += kTileRun) {
             __m512i pixels[N];
             RG_UNROLL
             for (int n = 0; n < N; ++n) pixels[n] = _mm512_loadu_si512(x[n] + from);
@@ -248,7 +241,7 @@ void dot_gradient(const TileGradient& g, const uint16_t* dy, const Column* colum
 template <int N>
 void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* columns) {
     constexpr int kFilters = N == 1 ? 16 : N <= 3 ? 8 : 4; // then 16 to 24 accumulators
-    for (int first = 0; first < kSide; first += kFilters) dot_gradient<kFilters, N>(g, dy, columns, first);
+    for (int first = 0; first < kTileSide; first += kFilters) dot_gradient<kFilters, N>(g, dy, columns, first);
 }
 
 #endif

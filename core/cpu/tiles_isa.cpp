@@ -40,34 +40,34 @@ template <int NK, bool kStats, class T>
 void finish(const TileConv& g, const ConvResult<T>& to, int64_t k, const int32_t* pixels, int rows,
             const float* results, Sums (&all_sums)[2]) {
     Sums sums[2] = {all_sums[0], all_sums[1]}; // stays in registers; the compiler must assume that y aliases all_sums
-    const Vec bias[2] = {load(to.bias + k), load(to.bias + k + (NK > 1 ? kSide : 0))};
-    const int last = int(g.k - k - (NK - 1) * kSide < kSide ? g.k - k - (NK - 1) * kSide : kSide);
+    const Vec bias[2] = {load(to.bias + k), load(to.bias + k + (NK > 1 ? kTileSide : 0))};
+    const int last = int(g.k - k - (NK - 1) * kTileSide < kTileSide ? g.k - k - (NK - 1) * kTileSide : kTileSide);
     const bool streams = to.past_cache && aligned(to.y) && g.k * sizeof(T) % 64 == 0; // whole cache lines
-    for (int i = 0; i < rows; ++i, results += 2 * kSide) {
+    for (int i = 0; i < rows; ++i, results += 2 * kTileSide) {
         if (pixels[i] < 0) continue;
         T* const y = to.y + pixels[i] * g.k + k;
         RG_UNROLL
         for (int n = 0; n < NK; ++n) {
-            Vec v = load(results + n * kSide) + bias[n];
+            Vec v = load(results + n * kTileSide) + bias[n];
             if (kStats) sums[n].add(v);
             if (to.relu) v = relu(v);
             if (streams)
-                stream(y + n * kSide, v);
+                stream(y + n * kTileSide, v);
             else
-                store_first(y + n * kSide, v, n == NK - 1 ? last : kSide);
+                store_first(y + n * kTileSide, v, n == NK - 1 ? last : kTileSide);
         }
     }
     all_sums[0] = sums[0], all_sums[1] = sums[1];
 }
 
 /// Returns the number of filters, rounded up to a multiple of 16.
-int64_t channels_of(const TileConv& g) { return (g.k + kSide - 1) / kSide * kSide; }
+int64_t channels_of(const TileConv& g) { return (g.k + kTileSide - 1) / kTileSide * kTileSide; }
 
 template <int NK, bool kStats, class T>
 void forward_block(const TileConv& g, const uint16_t* padded, const uint16_t* w, int64_t k, const ConvResult<T>& to,
                    float* stats) {
     constexpr bool kSplit = sizeof(T) == 4;
-    alignas(64) float results[2 * kPixels * 2 * kSide];
+    alignas(64) float results[2 * kPixels * 2 * kTileSide];
     Sums sums[2];
     for (int64_t t = 0; t < g.tiles; t += 2) {
         const bool two = t + 1 < g.tiles;
@@ -77,7 +77,7 @@ void forward_block(const TileConv& g, const uint16_t* padded, const uint16_t* w,
     }
     const int64_t channels = channels_of(g);
     for (int n = 0; kStats && n < NK; ++n) {
-        float* const of_channels = stats + k + n * kSide;
+        float* const of_channels = stats + k + n * kTileSide;
         store(of_channels, sums[n].shift);
         store(of_channels + channels, sums[n].sum);
         store(of_channels + 2 * channels, sums[n].squares);
@@ -88,9 +88,9 @@ template <class T>
 void forward(const TileConv& g, const uint16_t* padded, const uint16_t* packed, const ConvResult<T>& to, float* stats) {
     configure();
     const int64_t channels = channels_of(g);
-    for (int64_t k = g.k_begin; k < g.k_end; k += 2 * kSide) {
-        const uint16_t* w = packed + k * g.r * g.runs * kRun;
-        const bool two = k + kSide < channels;
+    for (int64_t k = g.k_begin; k < g.k_end; k += 2 * kTileSide) {
+        const uint16_t* w = packed + k * g.r * g.runs * kTileRun;
+        const bool two = k + kTileSide < channels;
         // The images are the inner loop, so that these filters stay in cache.
         for (int64_t i = 0; i < g.images; ++i) {
             const auto block = two ? (stats ? forward_block<2, true, T> : forward_block<2, false, T>)
@@ -155,32 +155,32 @@ inline void transpose_16(__m512i (&v)[16]) {
 }
 
 void transpose_taps(const float* filters, int64_t step, int64_t count, int64_t taps, float* out) {
-    for (int64_t tap = 0; tap < taps; tap += kSide) {
-        const int n = int(taps - tap < kSide ? taps - tap : kSide);
+    for (int64_t tap = 0; tap < taps; tap += kTileSide) {
+        const int n = int(taps - tap < kTileSide ? taps - tap : kTileSide);
         __m512i v[16];
         RG_UNROLL
         for (int i = 0; i < 16; ++i) v[i] = (__m512i)(i < count ? load_first(filters + i * step + tap, n) : Vec{});
         transpose_16(v);
         RG_UNROLL
-        for (int i = 0; i < 16; ++i) store(out + (tap + i) * kSide, (Vec)v[i]);
+        for (int i = 0; i < 16; ++i) store(out + (tap + i) * kTileSide, (Vec)v[i]);
     }
 }
 
 void pack(const float* taps, const float* scale, uint16_t* high, uint16_t* low) {
-    for (int i = 0; i < kSide; ++i, taps += 2 * kSide) {
-        const Vec v[2] = {load(taps) * load(scale), load(taps + kSide) * load(scale)};
+    for (int i = 0; i < kTileSide; ++i, taps += 2 * kTileSide) {
+        const Vec v[2] = {load(taps) * load(scale), load(taps + kTileSide) * load(scale)};
         const __m256i rounded[2] = {narrow(v[0]), narrow(v[1])};
-        _mm512_storeu_si512(high + i * kRun, pair(rounded[0], rounded[1]));
+        _mm512_storeu_si512(high + i * kTileRun, pair(rounded[0], rounded[1]));
         if (low)
-            _mm512_storeu_si512(low + i * kRun,
+            _mm512_storeu_si512(low + i * kTileRun,
                                 pair(narrow(v[0] - widen(rounded[0])), narrow(v[1] - widen(rounded[1]))));
     }
 }
 
 void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t line) {
-    for (int64_t c0 = 0; c0 < c; c0 += kSide, out += kSide * line) {
-        const __mmask16 lanes = first(int(c - c0 < kSide ? c - c0 : kSide));
-        for (int64_t p = 0; p < count; p += kRun) {
+    for (int64_t c0 = 0; c0 < c; c0 += kTileSide, out += kTileSide * line) {
+        const __mmask16 lanes = first(int(c - c0 < kTileSide ? c - c0 : kTileSide));
+        for (int64_t p = 0; p < count; p += kTileRun) {
             __m512i v[16];
             RG_UNROLL
             for (int i = 0; i < 16; ++i) {
@@ -197,14 +197,15 @@ void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, 
 
 void interleave(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
                 int64_t block) {
-    for (int64_t c0 = 0; c0 < c; c0 += kSide, out += block) {
-        const __mmask16 lanes = first(int(c - c0 < kSide ? c - c0 : kSide));
+    for (int64_t c0 = 0; c0 < c; c0 += kTileSide, out += block) {
+        const __mmask16 lanes = first(int(c - c0 < kTileSide ? c - c0 : kTileSide));
         const uint16_t* pixel = pixels + c0;
         int64_t i = 0;
         for (; 2 * i + 1 < count && i < pairs; ++i, pixel += 2 * step)
-            _mm512_storeu_si512(out + i * 2 * kSide, load_pairs(pixel, pixel + step, lanes, lanes));
+            _mm512_storeu_si512(out + i * 2 * kTileSide, load_pairs(pixel, pixel + step, lanes, lanes));
         for (; i < pairs; ++i, pixel += 2 * step)
-            _mm512_storeu_si512(out + i * 2 * kSide, load_pairs(pixel, pixel, 2 * i < count ? lanes : __mmask16(0), 0));
+            _mm512_storeu_si512(out + i * 2 * kTileSide,
+                                load_pairs(pixel, pixel, 2 * i < count ? lanes : __mmask16(0), 0));
     }
 }
 
@@ -214,19 +215,19 @@ void accumulate(const TileGradient& g, int64_t k, int64_t filters, int64_t colum
     // The taps in one filter column are neighbouring Columns. They read the same copies of x (one copy if the stride is
     // 1), a few rows apart. So a block of Columns reads little more of x than a single tap would. It finds the rows
     // that it reads again in the first-level cache.
-    Column block[kColumns];
+    Column block[kTileColumns];
     int count = 0;
-    for (int64_t i = column; i < g.columns && count < kColumns; ++i) {
+    for (int64_t i = column; i < g.columns && count < kTileColumns; ++i) {
         const int64_t tile = i / (g.s * g.r), s = i / g.r % g.s, r = i % g.r;
         block[count++] = {x + tile * g.block + (r % g.stride * g.s + s) * g.copy + r / g.stride * g.row,
-                          sums + (k * g.r * g.s + r * g.s + s) * g.c_step + tile * kSide};
+                          sums + (k * g.r * g.s + r * g.s + s) * g.c_step + tile * kTileSide};
     }
     constexpr void (*kBlocks[])(const TileGradient&, const uint16_t*,
                                 const Column*) = {gradient_block<1>, gradient_block<2>, gradient_block<3>,
                                                   gradient_block<4>, gradient_block<5>, gradient_block<6>};
-    for (int64_t end = k + filters; k < end; k += kSide) {
+    for (int64_t end = k + filters; k < end; k += kTileSide) {
         kBlocks[count - 1](g, dy + k * g.line, block);
-        for (int i = 0; i < count; ++i) block[i].sums += kSide * g.r * g.s * g.c_step;
+        for (int i = 0; i < count; ++i) block[i].sums += kTileSide * g.r * g.s * g.c_step;
     }
 }
 
