@@ -71,7 +71,7 @@ int64_t shares_of(int64_t chunks, double products) {
 /// several threads share each chunk. `products` is the number of multiply-adds per image.
 template <class R, class Convolve, class Done>
 void convolve_chunks(const Epilogue& epilogue, int64_t chunk, double products, R* out, Convolve convolve, Done done) {
-    const int64_t images = epilogue.y.extent(0), chunks = (images + chunk - 1) / chunk, values = epilogue.values();
+    const int64_t images = epilogue.y.extent(0), chunks = divide_up(images, chunk), values = epilogue.values();
     const auto count_of = [&](int64_t first) { return std::min(chunk, images - first); };
     const int64_t shares = epilogue.stats ? 1 : shares_of(chunks, products * double(count_of(0)));
     if (shares == 1)

@@ -63,7 +63,7 @@ public:
     explicit FilterPack(const Filters& f) : packed_(round_up(f.k, isa().width) * f.r * f.s * f.c) {
         if (packed_.ready()) return;
         const int64_t width = isa().width, block = 2 * width, taps = f.s * f.c;
-        parallel((f.k + block - 1) / block, [&](int64_t b) {
+        parallel(divide_up(f.k, block), [&](int64_t b) {
             float* out = packed_ + b * block * f.r * taps;
             const int64_t channels = std::min(block, round_up(f.k - b * block, width));
             for (int64_t r = 0; r < f.r; ++r)
@@ -84,19 +84,18 @@ struct ResultStride {
     int64_t row, pixel;
 };
 
-/// Holds a padded f32 image for the engine Direct. Only TileImages, which has the same interface, uses the unnamed
-/// parameters.
+/// Holds image n of `images` as f32, padded, for the engine Direct. Only TileImages, which has the same interface, uses
+/// the unnamed parameters.
 class DirectImage {
 public:
-    DirectImage(const Padding& padding, int64_t, int64_t) : padding_(padding), values_(padding.values()) {}
     template <class T>
-    void copy(const Images<T>& images, int64_t n) {
-        padding_.copy(images, n, values_.data());
+    DirectImage(const Padding& padding, int64_t, const Images<T>& images, int64_t n, int64_t)
+        : values_(padding.values()) {
+        padding.copy(images, n, values_.data());
     }
     const float* data() const { return values_; }
 
 private:
-    const Padding& padding_;
     Scratch<float> values_;
 };
 
@@ -154,9 +153,8 @@ public:
     /// share consists of rows of the result, or of output channels.
     template <class T>
     void run(const Images<T>& in, int64_t image, int64_t, const ConvResult<float>& to, Share share = {}) const {
-        Image padded(padding_, slack(), 1);
-        padded.copy(in, image);
-        const int64_t block = 2 * isa().width, blocks = (g_.k + block - 1) / block;
+        const Image padded(padding_, slack(), in, image, 1);
+        const int64_t block = 2 * isa().width, blocks = divide_up(g_.k, block);
         // If there are more filters than pixels of the result, a share has some of the filters, and reads only these.
         const bool share_filters = blocks >= share.count && g_.k > g_.p * g_.q;
         const Share of_blocks = share_filters ? share : Share{}, of_rows = share_filters ? Share{} : share;
@@ -236,8 +234,7 @@ public:
     int64_t images_at_once() const { return images_at_once_; }
     template <class T>
     void run(const Images<T>& dy, int64_t first, int64_t count, const ConvResult<Result>& to) const {
-        typename Engine::Image padded(padding_, slack_, count);
-        padded.copy(dy, first);
+        const typename Engine::Image padded(padding_, slack_, dy, first, count);
         if (written_ < values_) std::fill_n(to.y, count * values_, Result{});
         for (const Part& part : parts_)
             if (part.engine) part.engine->convolve(padded, part.from, count, to.from(part.to, 0), values_);

@@ -85,7 +85,7 @@ public:
     /// Computes dw [k r taps] from the sums of all parts, in order. The sums of the next part begin `step` values
     /// later.
     void combine(int64_t parts, const float* sums, int64_t step, const Tensor& dw) const {
-        const int64_t chunks = (g_.taps + kTapsPerChunk - 1) / kTapsPerChunk;
+        const int64_t chunks = divide_up(g_.taps, kTapsPerChunk);
         parallel(g_.r * chunks, [&](int64_t task) {
             combine_taps(parts, sums, step, task / chunks, task % chunks * kTapsPerChunk, dw.data<float>());
         });
@@ -278,7 +278,7 @@ void data_gradient_alone(const Tensor& dy, const Tensor& w, const Tensor& addend
         using T = decltype(t);
         with_gradient_engine<T>(w, std::is_same_v<T, uint16_t>, conv, dy.shape(), dx.shape(), [&](const auto& engine) {
             const int64_t chunk = engine.images_at_once();
-            parallel((images + chunk - 1) / chunk, [&](int64_t task) {
+            parallel(divide_up(images, chunk), [&](int64_t task) {
                 const int64_t first = task * chunk;
                 data_gradient(engine, zeros.data(), images_of<T>(dy), first, std::min(chunk, images - first), values,
                               addend.defined() ? stored<T>(addend) + first * values : nullptr,

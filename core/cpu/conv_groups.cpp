@@ -28,8 +28,6 @@ constexpr int64_t kBandFloats = 1 << 16;
 /// the image twice.
 constexpr int64_t kLeastBand = 4;
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 enum class Pass : uint8_t { forward, dgrad };
 
 /// One axis of a convolution, or of its data gradient, from a source (x or dy) to a result (y or dx).
@@ -108,20 +106,8 @@ private:
 };
 
 LaneConv::LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& from, const Shape& to, bool to_bf16)
-    : rows_{.pass = pass,
-            .extent = from[1],
-            .results = to[1],
-            .taps = w.extent(1),
-            .stride = conv.stride.h,
-            .pad = conv.pad.h,
-            .dilation = conv.dilation.h},
-      columns_{.pass = pass,
-               .extent = from[2],
-               .results = to[2],
-               .taps = w.extent(2),
-               .stride = conv.stride.w,
-               .pad = conv.pad.w,
-               .dilation = conv.dilation.w},
+    : rows_{pass, from[1], to[1], w.extent(1), conv.stride.h, conv.pad.h, conv.dilation.h},
+      columns_{pass, from[2], to[2], w.extent(2), conv.stride.w, conv.pad.w, conv.dilation.w},
       lanes_(to[3]),
       copies_(from[3] / conv.groups),
       row_(from[2] * copies_ * lanes_),

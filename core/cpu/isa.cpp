@@ -41,21 +41,19 @@ extern const TileKernels kTiles;
 #endif
 #undef RG_ISA_TABLES
 
+#define RG_KERNELS_OF(isa)                                                                                             \
+    .conv = &isa::kConv, .winograd = &isa::kWinograd, .elements = &isa::kElements, .dense = &isa::kDense,              \
+    .lanes = &isa::kLanes, .norm = &isa::kNorm
+
 namespace {
 
 #if defined(__x86_64__)
 
 /// Returns a table with these tiles, the kernels of avx512bf16 where they exist, and else those of avx512.
 IsaKernels kernels_with_bf16(const char* name, const TileKernels& tiles) {
-    return {.name = name,
-            .width = 16,
-            .conv = &avx512::kConv,
-            .winograd = &avx512::kWinograd,
-            .elements = &avx512bf16::kElements,
-            .dense = &avx512::kDense,
-            .lanes = &avx512::kLanes,
-            .norm = &avx512bf16::kNorm,
-            .tiles = &tiles};
+    IsaKernels kernels{.name = name, .width = 16, RG_KERNELS_OF(avx512), .tiles = &tiles};
+    kernels.elements = &avx512bf16::kElements, kernels.norm = &avx512bf16::kNorm;
+    return kernels;
 }
 
 /// Returns true if the CPU has all of these features. `bits` are bits of EDX of CPUID leaf 7, subleaf 0.
@@ -79,10 +77,6 @@ bool may_use_tiles() {
 }
 
 #endif
-
-#define RG_KERNELS_OF(isa)                                                                                             \
-    .conv = &isa::kConv, .winograd = &isa::kWinograd, .elements = &isa::kElements, .dense = &isa::kDense,              \
-    .lanes = &isa::kLanes, .norm = &isa::kNorm
 
 /// Returns the tables of all supported instruction sets. The best is the last.
 std::vector<IsaKernels> detect() {

@@ -7,7 +7,8 @@
 
 namespace rg::cpu {
 
-inline int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }
+inline int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+inline int64_t round_up(int64_t n, int64_t unit) { return divide_up(n, unit) * unit; }
 
 /// Images of h x w pixels and c channels, stored as T. If `norm` is set, read() normalises the values.
 template <class T>

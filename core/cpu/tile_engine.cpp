@@ -10,8 +10,10 @@ namespace {
 /// of the weight gradient, so it should have many pixels.
 constexpr int64_t kPixelsPerPass = 800;
 
-int64_t tiles_in(int64_t n) { return (n + kTileSide - 1) / kTileSide; }
-int64_t tiles_of_pixels(int64_t n) { return (n + isa().tiles->pixels - 1) / isa().tiles->pixels; }
+int64_t tiles_in(int64_t n) { return divide_up(n, kTileSide); }
+int64_t tiles_of_pixels(int64_t n) { return divide_up(n, isa().tiles->pixels); }
+/// Returns the number of runs of 32 taps in a filter row.
+int64_t runs_in(const Filters& f) { return divide_up(f.s * f.c, kTileRun); }
 
 /// How tiles of pixels cover all windows of an image: row by row, or in one run, which continues through the padding
 /// columns into the next row.
@@ -37,6 +39,21 @@ double winograd_cycles(const Filters& f, int64_t p, int64_t q) {
     return tiles * (36 * double(f.c) * k / 32 + 9 * (c + k)) + filters_again;
 }
 
+/// Packs filters [k, k + 16) at the 32 taps of row r that begin at tap `first`, with zeros for filters and taps that do
+/// not exist. `low` is null, or gets the low parts of the values.
+void pack_tile(const Filters& f, int64_t k, int64_t r, int64_t first, uint16_t* high, uint16_t* low) {
+    float values[kTileValues] = {}, scale[kTileSide] = {}; // [32 taps][16 filters], [16 filters]
+    const int64_t filters = std::min<int64_t>(kTileSide, f.k - k), count = std::min(kTileRun, f.s * f.c - first);
+    const float* const row = f.data + k * f.step_k + r * f.step_r;
+    if (f.step_k == 1) // neighbouring filters are contiguous, as in rotated filters
+        for (int64_t i = first; i < first + count; ++i)
+            std::copy_n(row + i / f.c * f.step_s + i % f.c * f.step_c, filters, values + (i - first) * kTileSide);
+    else // the taps of a row are contiguous
+        isa().tiles->transpose_taps(row + first, f.step_k, filters, count, values);
+    for (int64_t j = 0; j < filters; ++j) scale[j] = f.scale ? f.scale[k + j] : 1;
+    isa().tiles->pack(values, scale, high, low);
+}
+
 } // namespace
 
 template <>
@@ -54,7 +71,7 @@ Method method_for<float>(const Padding& padding, int64_t p, int64_t q, PerAxis s
     if (!isa().tiles || !isa().tiles->forward_f32 || context().strict_fp32 || f.dilation != 1 || f.groups != 1)
         return others;
     const int64_t pixels = pixels_per_vector(f, q, stride.w, kTileSide), k = f.k * pixels;
-    const int64_t taps = WidenedFilters::width(f, pixels, stride.w) * f.c, runs = (taps + kTileRun - 1) / kTileRun;
+    const int64_t taps = WidenedFilters::width(f, pixels, stride.w) * f.c, runs = divide_up(taps, kTileRun);
     const int64_t tiles = cover_of(padding, p, q, stride, pixels).tiles;
     const double by_tiles = tile_cycles(tiles * tiles_in(k) * f.r * runs) + double(padding.values()) / 4;
     const double by_others =
@@ -63,53 +80,20 @@ Method method_for<float>(const Padding& padding, int64_t p, int64_t q, PerAxis s
 }
 
 template <class T>
-TilePack<T>::TilePack(const Filters& f)
-    : plane_(tiles_in(f.k) * f.r * ((f.s * f.c + kTileRun - 1) / kTileRun) * kTileValues),
-      packed_(kPlanes<T> * plane_) {
-    if (packed_.ready()) return;
-    const int64_t taps = f.s * f.c, runs = (taps + kTileRun - 1) / kTileRun, tiles = tiles_in(f.k);
-    parallel((tiles + 1) / 2 * f.r, [&](int64_t task) {
-        const int64_t tile = task / f.r * 2, r = task % f.r, in_pair = std::min<int64_t>(2, tiles - tile);
-        uint16_t* out = packed_ + (tile * f.r + r * in_pair) * runs * kTileValues;
-        for (int64_t run = 0; run < runs; ++run)
-            for (int64_t k = tile * kTileSide; k < (tile + in_pair) * kTileSide; k += kTileSide, out += kTileValues) {
-                float values[kTileValues] = {}, scale[kTileSide] = {}; // [32 taps][16 filters], [16 filters]
-                const int64_t filters = std::min<int64_t>(kTileSide, f.k - k), first = run * kTileRun,
-                              count = std::min(kTileRun, taps - first);
-                const float* const row = f.data + k * f.step_k + r * f.step_r;
-                if (f.step_k == 1) // neighbouring filters are contiguous, as in rotated filters
-                    for (int64_t i = first; i < first + count; ++i)
-                        std::copy_n(row + i / f.c * f.step_s + i % f.c * f.step_c, filters,
-                                    values + (i - first) * kTileSide);
-                else // the taps of a row are contiguous
-                    isa().tiles->transpose_taps(row + first, f.step_k, filters, count, values);
-                for (int64_t j = 0; j < filters; ++j) scale[j] = f.scale ? f.scale[k + j] : 1;
-                isa().tiles->pack(values, scale, out, kPlanes<T> == 2 ? out + plane_ : nullptr);
-            }
-    });
-}
-
-template <class T>
-TileImages<T>::TileImages(const Padding& padding, int64_t slack, int64_t count)
-    : padding_(padding),
-      slack_(slack),
-      count_(count),
-      values_(kPlanes<T> * count * (padding.values() + slack)),
-      whole_(kPlanes<T> == 2 ? padding.values() : 0) {}
-
-template <class T>
-void TileImages<T>::copy(const Images<T>& images, int64_t first) {
-    const int64_t values = padding_.values(), next = values + slack_;
-    for (int64_t i = 0; i < count_; ++i) {
-        uint16_t *const high = values_ + i * next, *const low = high + count_ * next;
+TileImages<T>::TileImages(const Padding& padding, int64_t slack, const Images<T>& images, int64_t first, int64_t count)
+    : values_(kPlanes<T> * count * (padding.values() + slack)) {
+    const int64_t values = padding.values(), next = values + slack;
+    const Scratch<float> whole(kPlanes<T> == 2 ? values : 0);
+    for (int64_t i = 0; i < count; ++i) {
+        uint16_t *const high = values_ + i * next, *const low = high + count * next;
         if constexpr (kPlanes<T> == 2) {
-            padding_.copy(images, first + i, whole_.data());
-            isa().tiles->split(whole_, values, high, low);
-            std::fill_n(low + values, slack_, uint16_t{0});
+            padding.copy(images, first + i, whole.data());
+            isa().tiles->split(whole, values, high, low);
+            std::fill_n(low + values, slack, uint16_t{0});
         } else {
-            padding_.copy(images, first + i, high);
+            padding.copy(images, first + i, high);
         }
-        std::fill_n(high + values, slack_, uint16_t{0});
+        std::fill_n(high + values, slack, uint16_t{0});
     }
 }
 
@@ -119,24 +103,38 @@ TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis 
     : widened_(f, pixels, stride.w),
       padding_(padding),
       y_image_(p * q * f.k),
-      filters_(widened_.filters()),
+      plane_(tiles_in(f.k * pixels) * f.r * runs_in(widened_.filters()) * kTileValues),
+      packed_(kPlanes<T> * plane_),
       from_(cover_of(padding, p, q, stride, pixels).tiles),
       to_(cover_of(padding, p, q, stride, pixels).tiles * isa().tiles->pixels) {
     const TileCover cover = cover_of(padding, p, q, stride, pixels);
-    const int64_t k = pixels * f.k, taps = widened_.filters().s * f.c;
-    g_ = {.k = k,
+    const Filters& wide = widened_.filters();
+    g_ = {.k = wide.k,
           .r = f.r,
-          .pairs = (taps + 1) / 2,
-          .runs = (taps + kTileRun - 1) / kTileRun,
+          .pairs = divide_up(wide.s * wide.c, 2),
+          .runs = runs_in(wide),
           .row = padding.columns * f.c,
           .step = pixels * stride.w * f.c,
           .tiles = cover.tiles,
           .from = from_,
           .to = to_,
-          .low_w = filters_.plane(),
-          .k_end = k};
+          .low_w = plane_,
+          .k_end = wide.k};
     g_.image = padding.values() + slack();
     place_tiles(p, q / pixels, stride.h, cover.run_row, {out.row / pixels, out.pixel});
+    if (!packed_.ready()) pack(wide);
+}
+
+template <class T>
+void TileEngine<T>::pack(const Filters& f) {
+    const int64_t tiles = tiles_in(f.k);
+    parallel(divide_up(tiles, 2) * f.r, [&](int64_t task) {
+        const int64_t tile = task / f.r * 2, r = task % f.r, in_pair = std::min<int64_t>(2, tiles - tile);
+        uint16_t* out = packed_ + (tile * f.r + r * in_pair) * g_.runs * kTileValues;
+        for (int64_t run = 0; run < g_.runs; ++run)
+            for (int64_t i = tile; i < tile + in_pair; ++i, out += kTileValues)
+                pack_tile(f, i * kTileSide, r, run * kTileRun, out, kPlanes<T> == 2 ? out + plane_ : nullptr);
+    });
 }
 
 template <class T>
@@ -168,7 +166,7 @@ void TileEngine<T>::forward(const uint16_t* padded, int64_t count, int64_t y_ima
     TileConv g = g_;
     g.images = count, g.y_image = y_image, g.low = count * g.image;
     const int64_t filter_pairs = (tiles_in(g.k) + 1) / 2, pixel_pairs = (g.tiles + 1) / 2;
-    if (filter_pairs >= share.count && filters_.plane() > count * g.image) { // share the larger: filters or images
+    if (filter_pairs >= share.count && plane_ > count * g.image) { // share the larger: filters or images
         g.k_begin = share.begin(filter_pairs) * 2 * kTileSide;
         g.k_end = std::min(g.k, share.end(filter_pairs) * 2 * kTileSide);
     } else {
@@ -177,16 +175,15 @@ void TileEngine<T>::forward(const uint16_t* padded, int64_t count, int64_t y_ima
         g.from += tile, g.to += tile * isa().tiles->pixels;
     }
     if constexpr (kPlanes<T> == 2)
-        isa().tiles->forward_f32(g, padded, filters_.data(), to, stats);
+        isa().tiles->forward_f32(g, padded, packed_, to, stats);
     else
-        isa().tiles->forward(g, padded, filters_.data(), to, stats);
+        isa().tiles->forward(g, padded, packed_, to, stats);
 }
 
 template <class T>
 void TileEngine<T>::run(const Images<T>& x, int64_t first, int64_t count, const ConvResult<T>& to, Share share,
                         StatsCollector* stats) const {
-    Image padded(padding_, slack(), count);
-    padded.copy(x, first);
+    const Image padded(padding_, slack(), x, first, count);
     const int64_t channels = tiles_in(g_.k) * kTileSide;
     const Scratch<float> sums(stats ? count * 3 * channels : 0);
     forward(padded.data(), count, y_image_, to, share, stats ? sums.data() : nullptr);
@@ -206,14 +203,6 @@ template <class T>
 int64_t TileEngine<T>::slack() const {
     return isa().tiles->pixels * g_.step + kTileRun;
 }
-
-#define RG_TILES(T)                                                                                                    \
-    template class TilePack<T>;                                                                                        \
-    template class TileImages<T>;                                                                                      \
-    template class TileEngine<T>;
-RG_TILES(uint16_t)
-RG_TILES(float)
-#undef RG_TILES
 
 template <class T>
 TileWgrad<T>::TileWgrad(const Padding& padding, int64_t images, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
@@ -240,7 +229,7 @@ TileGradient TileWgrad<T>::geometry(int64_t s) {
     g.r = r_, g.s = taps_as_channels ? 1 : s, g.stride = stride_;
     g.c_step = tiles_in(c_) * kTileSide, g.k_step = tiles_in(k_) * kTileSide;
     g.columns = tiles_in(c_) * g.s * g.r;
-    g.runs = (p_ * columns_ + kTileRun - 1) / kTileRun;
+    g.runs = divide_up(p_ * columns_, kTileRun);
     images_at_once_ = std::max<int64_t>(1, kPixelsPerPass / (g.runs * kTileRun));
     // A copy has all rows that the taps reach. The last run reads more values after these rows, and multiplies them by
     // zeros of dy.
@@ -264,43 +253,45 @@ double TileWgrad<T>::cycles() const {
 }
 
 template <class T>
-void TileWgrad<T>::pack_dy(const uint16_t* dy, uint16_t* dyt) const {
-    if (columns_ == q_) return isa().tiles->transpose(dy, p_ * q_, k_, dyt, g_.line);
-    const Scratch<uint16_t> widened(p_ * columns_ * k_);
-    for (int64_t row = 0; row < p_; ++row)
-        std::fill_n(std::copy_n(dy + row * q_ * k_, q_ * k_, widened + row * columns_ * k_), k_, uint16_t{0});
-    isa().tiles->transpose(widened, p_ * columns_, k_, dyt, g_.line);
-}
-
-template <class T>
 void TileWgrad<T>::pack(const Images<T>& x, int64_t n, const T* dy, int64_t to, uint16_t* pairs, uint16_t* dyt) const {
-    const int64_t rows = p_ + (r_ - 1) / stride_;
-    TileImages<T> padded(padding_, 0, 1);
-    padded.copy(x, n);
+    const TileImages<T> padded(padding_, 0, x, n, 1);
     for (int64_t plane = 0; plane < kPlanes<T>; ++plane)
-        for (int64_t i = 0; i < remainders_ * g_.s; ++i) {
-            uint16_t* const copy = pairs + plane * g_.low_x + to * g_.image + i * g_.copy;
-            for (int64_t row = 0; row < rows; ++row) {
-                const int64_t from = row * stride_ + i / g_.s;
-                const bool inside = from < padding_.rows;
-                const uint16_t* const pixels = padded.data() + plane * padding_.values() +
-                                               (inside ? from * padding_.columns + i % g_.s : 0) * padding_.c;
-                isa().tiles->interleave(pixels, inside ? q_ : 0, stride_ * padding_.c, c_, columns_ / 2,
-                                        copy + row * g_.row, g_.block);
-            }
-            for (int64_t c = 0; c < g_.c_step / kTileSide; ++c)
-                std::fill_n(copy + c * g_.block + rows * g_.row, g_.copy - rows * g_.row, uint16_t{0});
-        }
+        for (int64_t i = 0; i < remainders_ * g_.s; ++i)
+            pack_copy(padded.data() + plane * padding_.values(), i,
+                      pairs + plane * g_.low_x + to * g_.image + i * g_.copy);
     uint16_t* const image = dyt + to * g_.runs * kTileRun;
     if constexpr (kPlanes<T> == 2) {
         const int64_t values = p_ * q_ * k_;
         const Scratch<uint16_t> planes(2 * values);
         isa().tiles->split(dy, values, planes, planes + values);
-        pack_dy(planes, image);
-        pack_dy(planes + values, image + g_.low_dy);
+        transpose_dy(planes, image);
+        transpose_dy(planes + values, image + g_.low_dy);
     } else {
-        pack_dy(dy, image);
+        transpose_dy(dy, image);
     }
+}
+
+template <class T>
+void TileWgrad<T>::pack_copy(const uint16_t* plane, int64_t i, uint16_t* copy) const {
+    const int64_t rows = p_ + (r_ - 1) / stride_;
+    for (int64_t row = 0; row < rows; ++row) {
+        const int64_t from = row * stride_ + i / g_.s;
+        const bool inside = from < padding_.rows;
+        const uint16_t* const pixels = plane + (inside ? from * padding_.columns + i % g_.s : 0) * padding_.c;
+        isa().tiles->interleave(pixels, inside ? q_ : 0, stride_ * padding_.c, c_, columns_ / 2, copy + row * g_.row,
+                                g_.block);
+    }
+    for (int64_t c = 0; c < g_.c_step / kTileSide; ++c)
+        std::fill_n(copy + c * g_.block + rows * g_.row, g_.copy - rows * g_.row, uint16_t{0});
+}
+
+template <class T>
+void TileWgrad<T>::transpose_dy(const uint16_t* dy, uint16_t* dyt) const {
+    if (columns_ == q_) return isa().tiles->transpose(dy, p_ * q_, k_, dyt, g_.line);
+    const Scratch<uint16_t> widened(p_ * columns_ * k_);
+    for (int64_t row = 0; row < p_; ++row)
+        std::fill_n(std::copy_n(dy + row * q_ * k_, q_ * k_, widened + row * columns_ * k_), k_, uint16_t{0});
+    isa().tiles->transpose(widened, p_ * columns_, k_, dyt, g_.line);
 }
 
 template <class T>
@@ -323,7 +314,7 @@ void TileWgrad<T>::combine(int64_t parts, float* sums, int64_t step, const Tenso
     if (parts == 0) return dw.fill(0);
     if (all_at_end()) return multiply_all(dw);
     constexpr int64_t kValuesPerTask = 4096;
-    parallel((all_sums() + kValuesPerTask - 1) / kValuesPerTask, [&](int64_t task) {
+    parallel(divide_up(all_sums(), kValuesPerTask), [&](int64_t task) {
         const int64_t begin = task * kValuesPerTask, count = std::min(kValuesPerTask, all_sums() - begin);
         for (int64_t part = 1; part < parts; ++part)
             isa().elements->f32.add(sums + begin, sums + part * step + begin, sums + begin, count);
@@ -342,8 +333,8 @@ void TileWgrad<T>::multiply_all(const Tensor& dw) const {
     // dy, which stays in cache.
     constexpr int64_t kValuesOfDy = 512 << 10;
     const int64_t filters = std::max<int64_t>(1, kValuesOfDy / (kPlanes<T> * kTileSide * g.line)) * kTileSide;
-    const int64_t blocks = (g.columns + kTileColumns - 1) / kTileColumns;
-    parallel((g.k_step + filters - 1) / filters * blocks, [&](int64_t task) {
+    const int64_t blocks = divide_up(g.columns, kTileColumns);
+    parallel(divide_up(g.k_step, filters) * blocks, [&](int64_t task) {
         const int64_t k = task / blocks * filters;
         isa().tiles->accumulate(g, k, std::min(filters, g.k_step - k), task % blocks * kTileColumns, dyt_, pairs_,
                                 sums);
@@ -358,6 +349,10 @@ void TileWgrad<T>::copy_to(const float* sums, const Tensor& dw) const {
         std::copy_n(sums + row * g_.c_step, c_, dw.data<float>() + row * c_);
 }
 
+template class TileImages<uint16_t>;
+template class TileImages<float>;
+template class TileEngine<uint16_t>;
+template class TileEngine<float>;
 template class TileWgrad<uint16_t>;
 template class TileWgrad<float>;
 

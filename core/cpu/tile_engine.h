@@ -45,33 +45,17 @@ inline bool tiles_win(double tiles, double others) { return tiles < 0.8 * others
 template <class T>
 Method method_for(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters);
 
-/// Filters in the layout that TileKernels::forward (kernels.h) expects.
-template <class T>
-class TilePack {
-public:
-    explicit TilePack(const Filters& f);
-    const uint16_t* data() const { return packed_; }
-    int64_t plane() const { return plane_; }
-
-private:
-    int64_t plane_; // number of values in the plane of high parts, or in that of low parts
-    Prepared<uint16_t> packed_;
-};
-
-/// Holds `count` padded images as bf16: one plane, or with T = float the high and the low plane. `slack` zeros follow
-/// each image, since a tile reads beyond it: zeros of the filters times a NaN of the next image would be NaN.
+/// Holds images [first, first + count) as bf16, padded: one plane, or with T = float the high and the low plane.
+/// `slack` zeros follow each image, since a tile reads beyond it: zeros of the filters times a NaN of the next image
+/// would be NaN.
 template <class T>
 class TileImages {
 public:
-    TileImages(const Padding& padding, int64_t slack, int64_t count);
-    void copy(const Images<T>& images, int64_t first);
+    TileImages(const Padding& padding, int64_t slack, const Images<T>& images, int64_t first, int64_t count);
     const uint16_t* data() const { return values_; }
 
 private:
-    const Padding& padding_;
-    int64_t slack_, count_;
     Scratch<uint16_t> values_;
-    Scratch<float> whole_;
 };
 
 /// The engine that convolves images [h w c] to results [p q k] by tiles.
@@ -94,7 +78,7 @@ public:
              StatsCollector* stats = nullptr) const;
     /// Returns the number of images per call of run(). A call with several images reads filters that exceed the cache
     /// only once.
-    int64_t images_at_once() const { return filters_.plane() * kPlanes<T> < kFiltersInCache ? 1 : 4; }
+    int64_t images_at_once() const { return plane_ * kPlanes<T> < kFiltersInCache ? 1 : 4; }
     /// Does the same as run() for `count` images that are already padded. The first window of the first image begins at
     /// index `from` of `padded`. In y, the results of neighbouring images are y_image values apart.
     void convolve(const Image& padded, int64_t from, int64_t count, const ConvResult<T>& to, int64_t y_image) const;
@@ -104,6 +88,8 @@ public:
 private:
     static constexpr int64_t kFiltersInCache = 512 << 10; // number of bf16 values that fit
 
+    /// Fills packed_.
+    void pack(const Filters& f);
     /// Chooses the windows and results of each tile (from_ and to_). If run_row is 0, tiles cover each result row
     /// separately, else all windows of the padded image in one run, with run_row windows from one row to the next.
     void place_tiles(int64_t p, int64_t q, int64_t stride, int64_t run_row, ResultStride out);
@@ -112,8 +98,9 @@ private:
 
     WidenedFilters widened_;
     Padding padding_;
-    int64_t y_image_; // values in a result [p q k]
-    TilePack<T> filters_;
+    int64_t y_image_;           // values in a result [p q k]
+    int64_t plane_;             // values in a plane of the packed filters
+    Prepared<uint16_t> packed_; // filters in the layout that TileKernels::forward (kernels.h) expects
     Scratch<int32_t> from_, to_;
     TileConv g_;
 };
@@ -186,7 +173,9 @@ private:
     int64_t packed_dy() const { return kPlanes<T> * g_.k_step * g_.line; }
     /// Packs image n of x and its dy as image `to` of `pairs` and dyt.
     void pack(const Images<T>& x, int64_t n, const T* dy, int64_t to, uint16_t* pairs, uint16_t* dyt) const;
-    void pack_dy(const uint16_t* dy, uint16_t* dyt) const;
+    /// Fills copy i (TileGradient) from a plane of a padded image.
+    void pack_copy(const uint16_t* plane, int64_t i, uint16_t* copy) const;
+    void transpose_dy(const uint16_t* dy, uint16_t* dyt) const;
     void multiply_all(const Tensor& dw) const;
     void copy_to(const float* sums, const Tensor& dw) const;
 

@@ -241,14 +241,7 @@ constexpr auto forward_f32() {
 } // namespace
 
 extern const TileKernels kTiles;
-const TileKernels kTiles{.pixels = kPixels,
-                         .forward = forward<uint16_t>,
-                         .forward_f32 = forward_f32(),
-                         .transpose_taps = transpose_taps,
-                         .pack = pack,
-                         .split = split,
-                         .transpose = transpose,
-                         .interleave = interleave,
-                         .accumulate = accumulate};
+const TileKernels kTiles{kPixels, forward<uint16_t>, forward_f32(), transpose_taps, pack,
+                         split,   transpose,         interleave,    accumulate};
 
 } // namespace rg::cpu::RG_ISA

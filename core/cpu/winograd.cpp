@@ -32,8 +32,6 @@ constexpr int64_t kLeast = 8, kLeastInGroup = 4;
 /// line. If the distance were a power of two, the 36 stores of a tile could all use one set of the first-level cache.
 int64_t component(int64_t floats) { return floats + 16; }
 
-int64_t divide_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /// Returns the number of tiles along an axis that cover those of `results` results that have the same remainder modulo
 /// the dilation.
 int64_t tiles_of(int64_t results, int64_t dilation) { return divide_up(divide_up(results, dilation), 4); }

@@ -250,12 +250,6 @@ void filter_gradient(const float* u, int64_t component, float* g) {
 } // namespace
 
 extern const WinogradKernels kWinograd;
-const WinogradKernels kWinograd{.input = input,
-                                .gradient = gradient,
-                                .multiply = multiply,
-                                .output = output,
-                                .accumulate = accumulate_filters,
-                                .filter = filter,
-                                .filter_gradient = filter_gradient};
+const WinogradKernels kWinograd{input, gradient, multiply, output, accumulate_filters, filter, filter_gradient};
 
 } // namespace rg::cpu::RG_ISA
