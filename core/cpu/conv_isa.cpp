@@ -78,37 +78,36 @@ void conv_part(const ConvImage& g, const Part& part, const float* padded, float*
 /// Otherwise each run takes one or more passes, each of which reads at most about kPartBytes bytes of the filters.
 constexpr int64_t kFilterBytes = 36 << 10, kPartBytes = 20 << 10;
 
+/// Computes a block of NV vectors of output channels, with the filters w. `last` is Part::last.
+template <int NV>
+void conv_block(const ConvImage& g, const float* padded, const float* w, int last, const ConvResult<float>& to,
+                bool streams) {
+    const auto pass = [&](int64_t run0, int64_t run1, int64_t j0, int64_t j1) {
+        const bool first = run0 == 0 && j0 == 0, final = run1 == g.runs && j1 == g.taps;
+        const Part part{.run0 = run0,
+                        .run1 = run1,
+                        .j0 = j0,
+                        .j1 = j1,
+                        .w = w,
+                        .bias = first ? to.bias : nullptr,
+                        .last = last,
+                        .relu = final && to.relu,
+                        .streams = first && final && streams && last == kWidth};
+        conv_part<NV>(g, part, padded, to.y);
+    };
+    constexpr int64_t kTapBytes = NV * kWidth * 4;
+    if (g.runs * g.taps * kTapBytes <= kFilterBytes) return pass(0, g.runs, 0, g.taps);
+    const int64_t parts = (g.taps * kTapBytes + kPartBytes - 1) / kPartBytes, length = (g.taps + parts - 1) / parts;
+    for (int64_t run = 0; run < g.runs; ++run)
+        for (int64_t j = 0; j < g.taps; j += length) pass(run, run + 1, j, j + length < g.taps ? j + length : g.taps);
+}
+
 void forward(const ConvImage& g, const float* padded, const float* packed, const ConvResult<float>& to) {
     const bool streams = can_stream(to, g.y_row, g.y_step);
     for (int64_t k = 0; k < g.k; k += 2 * kWidth) {
-        const int64_t channels = g.k - k < 2 * kWidth ? g.k - k : 2 * kWidth;
-        const int vectors = channels > kWidth ? 2 : 1;
-        const int last = int(channels - (vectors - 1) * kWidth);
-        const float* w = packed + k * g.runs * g.taps;
-        const auto pass = [&](int64_t run0, int64_t run1, int64_t j0, int64_t j1) {
-            const bool first = run0 == 0 && j0 == 0, final = run1 == g.runs && j1 == g.taps;
-            const float* const bias = first ? to.bias + k : nullptr;
-            const bool past_cache = first && final && streams && last == kWidth;
-            const Part part{.run0 = run0,
-                            .run1 = run1,
-                            .j0 = j0,
-                            .j1 = j1,
-                            .w = w,
-                            .bias = bias,
-                            .last = last,
-                            .relu = final && to.relu,
-                            .streams = past_cache};
-            (vectors == 2 ? conv_part<2> : conv_part<1>)(g, part, padded, to.y + k);
-        };
-        const int64_t tap_bytes = vectors * kWidth * 4;
-        if (g.runs * g.taps * tap_bytes <= kFilterBytes) {
-            pass(0, g.runs, 0, g.taps);
-            continue;
-        }
-        const int64_t parts = (g.taps * tap_bytes + kPartBytes - 1) / kPartBytes, length = (g.taps + parts - 1) / parts;
-        for (int64_t run = 0; run < g.runs; ++run)
-            for (int64_t j = 0; j < g.taps; j += length)
-                pass(run, run + 1, j, j + length < g.taps ? j + length : g.taps);
+        const bool two = g.k - k > kWidth;
+        (two ? conv_block<2> : conv_block<1>)(g, padded, packed + k * g.runs * g.taps,
+                                              lanes_at(two ? k + kWidth : k, g.k), to.from(k, k), streams);
     }
 }
 

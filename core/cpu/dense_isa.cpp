@@ -13,8 +13,6 @@ constexpr int kRows = kRegisters == 32 ? 4 : 2; // number of samples, and of out
 constexpr int kSums = kRegisters == 32 ? 5 : 2; // number of rows of results in a tile of weighted sums
 constexpr int kAcross = 4;                      // number of vectors along c in a tile of weighted sums
 
-int lanes_at(int64_t i, int64_t n) { return int(n - i < kWidth ? n - i : kWidth); }
-
 /// Computes y[i][j] = bias[j] + <x[i], w[j]> for MR samples and NR outputs.
 template <int MR, int NR>
 void dots(int64_t c, int64_t k, const float* x, const float* w, const float* bias, float* y) {

@@ -15,7 +15,7 @@ inline __attribute__((always_inline)) void each_vector(int64_t count, int64_t pe
     int64_t i = 0;
     while (i + period <= count)
         for (int64_t j = 0; j < period; j += kWidth, i += kWidth) body(i, j, kWidth);
-    for (int64_t j = 0; i < count; j += kWidth, i += kWidth) body(i, j, int(count - i < kWidth ? count - i : kWidth));
+    for (int64_t j = 0; i < count; j += kWidth, i += kWidth) body(i, j, lanes_at(i, count));
 }
 
 /// Stores f(i, j, lanes) at y + i for every vector; see each_vector(). With past_cache, the stores of whole vectors
@@ -66,7 +66,7 @@ inline __attribute__((always_inline)) void sum_all(int64_t count, int64_t period
     int64_t i = rows * period;
     for (j = 0; i < count; j += kWidth, i += kWidth) { // the incomplete last row
         Vec sum_a = load(a + j), sum_b = load(b + j);
-        add(i, j, int(count - i < kWidth ? count - i : kWidth), sum_a, sum_b);
+        add(i, j, lanes_at(i, count), sum_a, sum_b);
         store(a + j, sum_a);
         store(b + j, sum_b);
     }

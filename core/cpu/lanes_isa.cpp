@@ -91,8 +91,7 @@ void spread(const float* from, int64_t pixels, int64_t channels, const LaneSourc
         for (int64_t i = 0; i < count; i += kWidth) {
             const LaneSources& s = sources[i / kWidth];
             const float* const x = from + s.first;
-            const int lanes = int(count - i < kWidth ? count - i : kWidth);
-            const int readable = int(channels - s.first < kWidth ? channels - s.first : kWidth);
+            const int lanes = lanes_at(i, count), readable = lanes_at(s.first, channels);
             if (s.reach <= kWidth)
                 store_first(to + i, permute(load_first(x, readable), s.place), lanes);
             else

@@ -11,7 +11,7 @@ namespace {
 /// can have fewer than kWidth lanes.
 template <class F>
 inline __attribute__((always_inline)) void each_vector(int64_t c, F f) {
-    for (int64_t i = 0; i < c; i += kWidth) f(i, int(c - i < kWidth ? c - i : kWidth));
+    for (int64_t i = 0; i < c; i += kWidth) f(i, lanes_at(i, c));
 }
 
 /// The mean and the variance of a row, by the corrected two-pass algorithm of Chan, Golub and LeVeque (1983). The sum

@@ -61,6 +61,9 @@ static inline float sum_of(Vec v) {
     return lanes[0];
 }
 
+/// Returns the number of lanes in use in the vector that begins at value i of n.
+static inline int lanes_at(int64_t i, int64_t n) { return int(n - i < kWidth ? n - i : kWidth); }
+
 /// Load or store only the first n lanes (0 <= n <= kWidth). A load sets the remaining lanes to zero. Memory beyond the
 /// first n values is not accessed.
 #if defined(__AVX512F__)

@@ -41,7 +41,7 @@ void finish(const TileConv& g, const ConvResult<T>& to, int64_t k, const int32_t
             const float* results, Sums (&all_sums)[2]) {
     Sums sums[2] = {all_sums[0], all_sums[1]}; // stays in registers; the compiler must assume that y aliases all_sums
     const Vec bias[2] = {load(to.bias + k), load(to.bias + k + (NK > 1 ? kTileSide : 0))};
-    const int last = int(g.k - k - (NK - 1) * kTileSide < kTileSide ? g.k - k - (NK - 1) * kTileSide : kTileSide);
+    const int last = lanes_at(k + (NK - 1) * kTileSide, g.k);
     const bool streams = to.past_cache && aligned(to.y) && g.k * sizeof(T) % 64 == 0; // whole cache lines
     for (int i = 0; i < rows; ++i, results += 2 * kTileSide) {
         if (pixels[i] < 0) continue;
@@ -104,7 +104,7 @@ inline Vec widen(__m256i rounded) { return (Vec)_mm512_slli_epi32(_mm512_cvtepu1
 
 void split(const float* x, int64_t count, uint16_t* high, uint16_t* low) {
     for (int64_t i = 0; i < count; i += kWidth) {
-        const int n = int(count - i < kWidth ? count - i : kWidth);
+        const int n = lanes_at(i, count);
         const Vec v = load_first(x + i, n);
         const __m256i rounded = narrow(v);
         _mm256_mask_storeu_epi16(high + i, first(n), rounded);
@@ -156,7 +156,7 @@ inline void transpose_16(__m512i (&v)[16]) {
 
 void transpose_taps(const float* filters, int64_t step, int64_t count, int64_t taps, float* out) {
     for (int64_t tap = 0; tap < taps; tap += kTileSide) {
-        const int n = int(taps - tap < kTileSide ? taps - tap : kTileSide);
+        const int n = lanes_at(tap, taps);
         __m512i v[16];
         RG_UNROLL
         for (int i = 0; i < 16; ++i) v[i] = (__m512i)(i < count ? load_first(filters + i * step + tap, n) : Vec{});
@@ -179,7 +179,7 @@ void pack(const float* taps, const float* scale, uint16_t* high, uint16_t* low) 
 
 void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t line) {
     for (int64_t c0 = 0; c0 < c; c0 += kTileSide, out += kTileSide * line) {
-        const __mmask16 lanes = first(int(c - c0 < kTileSide ? c - c0 : kTileSide));
+        const __mmask16 lanes = first(lanes_at(c0, c));
         for (int64_t p = 0; p < count; p += kTileRun) {
             __m512i v[16];
             RG_UNROLL
@@ -198,7 +198,7 @@ void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, 
 void interleave(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
                 int64_t block) {
     for (int64_t c0 = 0; c0 < c; c0 += kTileSide, out += block) {
-        const __mmask16 lanes = first(int(c - c0 < kTileSide ? c - c0 : kTileSide));
+        const __mmask16 lanes = first(lanes_at(c0, c));
         const uint16_t* pixel = pixels + c0;
         int64_t i = 0;
         for (; 2 * i + 1 < count && i < pairs; ++i, pixel += 2 * step)

@@ -96,9 +96,6 @@ inline __attribute__((always_inline)) void transform_2d(void (*transform)(const 
     }
 }
 
-/// Returns the number of lanes in use in the vector that begins at channel i of n.
-inline int lanes_at(int64_t i, int64_t n) { return int(n - i < kWidth ? n - i : kWidth); }
-
 // The transforms of a vector of channels of a tile are functions that are not inlined. If they were, then in the loop
 // over tiles the compiler would keep 36 addresses in memory, and increment each of them for every tile.
 
