@@ -1,5 +1,7 @@
 // Code that the convolution and its gradients share: packed filters, and the engines that convolve images. Engines are
-// Direct and Stride2Gradient (here), Winograd (winograd.h) and TileEngine (tile_engine.h).
+// Direct and Stride2Gradient (here), Winograd (winograd.h) and TileEngine (tile_engine.h). Each has the type of its
+// results, Result, and the functions images_at_once() and run(). Direct and TileEngine also have what Stride2Gradient
+// needs: Image, slack() and convolve().
 //
 // An engine copies one image or a few at a time (padding.h) and convolves them. The copy does all conversions of the
 // input. Except in Winograd, the copy also has zeros around the image, so that the kernels need no code for borders.
@@ -55,28 +57,20 @@ private:
     Filters filters_;
 };
 
-/// Filters in the order in which the register tiles (register_tiles.h) read them: blocks of up to 2 vectors of output
-/// channels. For each filter row and each of its taps, a block contains the values of these channels. Zeros follow the
-/// last channel.
-class FilterPack {
-public:
-    explicit FilterPack(const Filters& f) : packed_(round_up(f.k, isa().width) * f.r * f.s * f.c) {
-        if (packed_.ready()) return;
-        const int64_t width = isa().width, block = 2 * width, taps = f.s * f.c;
-        parallel(divide_up(f.k, block), [&](int64_t b) {
-            float* out = packed_ + b * block * f.r * taps;
-            const int64_t channels = std::min(block, round_up(f.k - b * block, width));
-            for (int64_t r = 0; r < f.r; ++r)
-                for (int64_t tap = 0; tap < taps; ++tap)
-                    for (int64_t i = 0; i < channels; ++i, ++out)
-                        *out = b * block + i < f.k ? f(b * block + i, r, tap / f.c, tap % f.c) : 0;
-        });
-    }
-    const float* data() const { return packed_; }
-
-private:
-    Prepared<float> packed_;
-};
+/// Packs filters in the order in which the register tiles (register_tiles.h) read them: blocks of up to 2 vectors of
+/// output channels. For each filter row and each of its taps, a block contains the values of these channels. Zeros
+/// follow the last channel.
+inline void pack_filters(const Filters& f, float* packed) {
+    const int64_t width = isa().width, block = 2 * width, taps = f.s * f.c;
+    parallel(divide_up(f.k, block), [&](int64_t b) {
+        float* out = packed + b * block * f.r * taps;
+        const int64_t channels = std::min(block, round_up(f.k - b * block, width));
+        for (int64_t r = 0; r < f.r; ++r)
+            for (int64_t tap = 0; tap < taps; ++tap)
+                for (int64_t i = 0; i < channels; ++i, ++out)
+                    *out = b * block + i < f.k ? f(b * block + i, r, tap / f.c, tap % f.c) : 0;
+    });
+}
 
 /// Distances between the results of an engine in memory, in pixels: from one row to the next, and from one result of a
 /// row to the next.
@@ -145,8 +139,9 @@ public:
           padding_(padding),
           runs_(padding, widened_.filters()),
           g_(runs_.image(p, q / pixels, pixels * f.k, {stride.h, pixels * stride.w})),
-          filters_(widened_.filters()) {
+          packed_(round_up(g_.k, isa().width) * g_.runs * g_.taps) {
         g_.y_row = out.row * f.k, g_.y_step = out.pixel * pixels * f.k;
+        if (!packed_.ready()) pack_filters(widened_.filters(), packed_);
     }
     int64_t images_at_once() const { return 1; }
     /// Computes y [p q k] = bias + filters * image, for image number `image` of `in`. The bias comes from PaddedBias. A
@@ -162,12 +157,12 @@ public:
         ConvImage part = g_;
         part.p = of_rows.end(g_.p) - row;
         part.k = std::min(g_.k, of_blocks.end(blocks) * block) - k;
-        isa().conv->forward(part, padded.data() + row * g_.row, filters_.data() + k * g_.runs * g_.taps,
+        isa().conv->forward(part, padded.data() + row * g_.row, packed_ + k * g_.runs * g_.taps,
                             to.from(row * g_.y_row + k, k));
     }
     /// Computes the results like run(), from an image that is already padded. The first window begins at value `from`.
     void convolve(const Image& padded, int64_t from, int64_t, const ConvResult<float>& to, int64_t) const {
-        isa().conv->forward(g_, padded.data() + from, filters_.data(), to);
+        isa().conv->forward(g_, padded.data() + from, packed_, to);
     }
     /// Returns the number of values that the engine may read beyond the end of a padded image.
     int64_t slack() const { return 0; }
@@ -177,7 +172,7 @@ private:
     Padding padding_;
     Runs runs_;
     ConvImage g_;
-    FilterPack filters_;
+    Prepared<float> packed_; // filters, see pack_filters()
 };
 
 /// Holds the bias [k], repeated until the number of values is a multiple of 32. The repetition serves engines with
@@ -209,27 +204,15 @@ public:
     /// The filters come from rotated_filters_of(). run() maps dy [p q k] to dx [h w c].
     Stride2Gradient(const Filters& rotated, PerAxis pad, int64_t p, int64_t q, int64_t h, int64_t w)
         : padding_{.h = p, .w = q, .c = rotated.c, .rows = 0, .columns = 0}, values_(h * w * rotated.k) {
-        const int64_t r = rotated.r, s = rotated.s, c = rotated.k, k = rotated.c;
+        const int64_t r = rotated.r, s = rotated.s;
         const Phase rows[2] = {{r, pad.h, h, 0}, {r, pad.h, h, 1}}, columns[2] = {{s, pad.w, w, 0}, {s, pad.w, w, 1}};
-        for (const Phase& phase : rows) padding_.top = std::max(padding_.top, phase.before);
-        for (const Phase& phase : columns) padding_.left = std::max(padding_.left, phase.before);
-        padding_.rows = padding_.top + p, padding_.columns = padding_.left + q;
-        for (const Phase& phase : rows) padding_.rows = std::max(padding_.rows, phase.end(padding_.top));
-        for (const Phase& phase : columns) padding_.columns = std::max(padding_.columns, phase.end(padding_.left));
+        padding_.top = std::max({int64_t{0}, rows[0].before, rows[1].before});
+        padding_.left = std::max({int64_t{0}, columns[0].before, columns[1].before});
+        padding_.rows = std::max({padding_.top + p, rows[0].end(padding_.top), rows[1].end(padding_.top)});
+        padding_.columns = std::max({padding_.left + q, columns[0].end(padding_.left), columns[1].end(padding_.left)});
         for (const Phase& a : rows)
-            for (const Phase& b : columns) {
-                if (a.empty() || b.empty()) continue;
-                Filters taps = rotated;
-                taps.data += (r - 1 - a.last()) * rotated.step_r + (s - 1 - b.last()) * rotated.step_s;
-                taps.r = a.taps, taps.s = b.taps, taps.step_r *= 2, taps.step_s *= 2;
-                Part& part = parts_[size_t(2 * a.odd + b.odd)];
-                part.engine.emplace(padding_, a.results, b.results, 1, taps, ResultStride{2 * w, 2});
-                part.from = ((padding_.top - a.before) * padding_.columns + padding_.left - b.before) * k;
-                part.to = (a.odd * w + b.odd) * c;
-                slack_ = part.engine->slack(); // the same for all parts
-                images_at_once_ = std::max(images_at_once_, part.engine->images_at_once());
-                written_ += a.results * b.results * c;
-            }
+            for (const Phase& b : columns)
+                if (!a.empty() && !b.empty()) add_part(rotated, a, b, w);
     }
     int64_t images_at_once() const { return images_at_once_; }
     template <class T>
@@ -260,6 +243,19 @@ private:
         std::optional<Engine> engine;
         int64_t from = 0, to = 0; // first value that the part reads in the padded image, and first that it writes in dx
     };
+    /// Makes the engine for the results of one phase along each axis. An image of dx has rows of w pixels.
+    void add_part(const Filters& rotated, const Phase& rows, const Phase& columns, int64_t w) {
+        Filters taps = rotated;
+        taps.data += (rotated.r - 1 - rows.last()) * rotated.step_r + (rotated.s - 1 - columns.last()) * rotated.step_s;
+        taps.r = rows.taps, taps.s = columns.taps, taps.step_r *= 2, taps.step_s *= 2;
+        Part& part = parts_[size_t(2 * rows.odd + columns.odd)];
+        part.engine.emplace(padding_, rows.results, columns.results, 1, taps, ResultStride{2 * w, 2});
+        part.from = ((padding_.top - rows.before) * padding_.columns + padding_.left - columns.before) * taps.c;
+        part.to = (rows.odd * w + columns.odd) * taps.k;
+        slack_ = part.engine->slack(); // the same for all parts
+        images_at_once_ = std::max(images_at_once_, part.engine->images_at_once());
+        written_ += rows.results * columns.results * taps.k;
+    }
     Padding padding_;
     int64_t values_, written_ = 0, slack_ = 0, images_at_once_ = 1;
     std::array<Part, 4> parts_;

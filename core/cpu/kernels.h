@@ -42,7 +42,7 @@ struct ConvResult {
 };
 
 struct ConvKernels {
-    /// Computes y[p q k] = bias + sum over all taps of image * filter. FilterPack (conv_engine.h) makes `packed`.
+    /// Computes y[p q k] = bias + sum over all taps of image * filter. pack_filters() (conv_engine.h) makes `packed`.
     void (*forward)(const ConvImage&, const float* padded, const float* packed, const ConvResult<float>&);
     /// Adds the weight gradient: dw[runs taps k] += sum over result pixels of image * dy[p q k]. k is a multiple of the
     /// vector width.
