@@ -15,19 +15,18 @@ int64_t tiles_of_pixels(int64_t n) { return divide_up(n, isa().tiles->pixels); }
 /// Returns the number of runs of 32 taps in a filter row.
 int64_t runs_in(const Filters& f) { return divide_up(f.s * f.c, kTileRun); }
 
-/// How tiles of pixels cover all windows of an image: row by row, or in one run, which continues through the padding
-/// columns into the next row.
+/// How tiles of pixels cover all windows of an image: row by row, or through the padding columns into the next row.
 struct TileCover {
-    int64_t tiles;   // number of tiles
-    int64_t run_row; // number of windows from one row to the next in the run; 0: row by row
+    int64_t tiles;
+    int64_t row_step; // windows from one row to the next, with those in the padding columns; 0: row by row
 };
 /// Returns the cover of p rows of q windows that takes fewer tiles. `pixels` windows of a row share a row of a tile.
 TileCover cover_of(const Padding& padding, int64_t p, int64_t q, PerAxis stride, int64_t pixels) {
     const TileCover by_row{p * tiles_of_pixels(q / pixels), 0};
     if (stride != 1 || padding.columns % pixels != 0) return by_row;
-    const int64_t run_row = padding.columns / pixels;
-    const TileCover in_one_run{tiles_of_pixels((p - 1) * run_row + q / pixels), run_row};
-    return in_one_run.tiles <= by_row.tiles ? in_one_run : by_row;
+    const int64_t row_step = padding.columns / pixels;
+    const TileCover through_padding{tiles_of_pixels((p - 1) * row_step + q / pixels), row_step};
+    return through_padding.tiles <= by_row.tiles ? through_padding : by_row;
 }
 
 /// Returns an estimate of the cycles per image of Winograd in f32; see tile_cycles().
@@ -121,7 +120,7 @@ TileEngine<T>::TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis 
           .low_w = plane_,
           .k_end = wide.k};
     g_.image = padding.values() + slack();
-    place_tiles(p, q / pixels, stride.h, cover.run_row, {out.row / pixels, out.pixel});
+    place_tiles(p, q / pixels, stride.h, cover.row_step, {out.row / pixels, out.pixel});
     if (!packed_.ready()) pack(wide);
 }
 
@@ -138,15 +137,15 @@ void TileEngine<T>::pack(const Filters& f) {
 }
 
 template <class T>
-void TileEngine<T>::place_tiles(int64_t p, int64_t q, int64_t stride, int64_t run_row, ResultStride out) {
+void TileEngine<T>::place_tiles(int64_t p, int64_t q, int64_t stride, int64_t row_step, ResultStride out) {
     const int64_t pixels = isa().tiles->pixels;
     std::fill_n(to_.data(), g_.tiles * pixels, -1);
     int64_t t = 0;
-    if (run_row > 0) {
+    if (row_step > 0) {
         for (; t < g_.tiles; ++t) {
             from_[t] = int32_t(t * pixels * g_.step);
             for (int64_t i = 0; i < pixels; ++i)
-                if (const int64_t window = t * pixels + i, row = window / run_row, column = window % run_row;
+                if (const int64_t window = t * pixels + i, row = window / row_step, column = window % row_step;
                     row < p && column < q)
                     to_[t * pixels + i] = int32_t(row * out.row + column * out.pixel);
         }

@@ -90,9 +90,9 @@ private:
 
     /// Fills packed_.
     void pack(const Filters& f);
-    /// Chooses the windows and results of each tile (from_ and to_). If run_row is 0, tiles cover each result row
-    /// separately, else all windows of the padded image in one run, with run_row windows from one row to the next.
-    void place_tiles(int64_t p, int64_t q, int64_t stride, int64_t run_row, ResultStride out);
+    /// Chooses the windows and results of each tile (from_ and to_). If row_step is 0, tiles cover each result
+    /// row separately, else all windows of the padded image, with row_step windows from one row to the next.
+    void place_tiles(int64_t p, int64_t q, int64_t stride, int64_t row_step, ResultStride out);
     void forward(const uint16_t* padded, int64_t count, int64_t y_image, const ConvResult<T>& to, Share share,
                  float* stats) const;
 
