@@ -1,7 +1,10 @@
 // Convolution. Can apply a batch norm to its input, as it copies it, and a batch norm with known statistics to its
-// result, by filters and bias. Distributes the images over threads. An engine of conv_engine.h, winograd.h or
-// tile_engine.h convolves the images. conv_groups.cpp and dense.cpp take over the convolutions that suit them. Before
-// max pooling, the result has p x q pixels and k channels.
+// result, by filters and bias. Before max pooling, the result has p x q pixels and k channels.
+//
+// Distributes the images over threads. An engine convolves them: Direct (conv_engine.h), Winograd (winograd.h) or
+// TileEngine (tile_engine.h, which chooses one of the three). The engines call the kernels of conv_isa.cpp,
+// winograd_isa.cpp and tiles_isa.cpp. conv_groups.cpp and dense.cpp take over the convolutions that suit them.
+// conv_grad.cpp computes gradients with the same engines.
 //
 // Usually a thread does all the work on one image or a few, while they stay in its second-level cache: the copy of the
 // input, convolution and ReLU, statistics of the result, rounding, max pooling.

@@ -72,7 +72,7 @@ public:
     template <class T>
     void add(const Images<T>& x, int64_t first, int64_t count, const float* dy, float* dw, float* transformed) const {
         if (g_.winograd) return winograd_.accumulate(x, first, count, dy, transformed);
-        const Scratch<float> padded(g_.padding.values()), widened(in_whole_vectors() ? 0 : g_.p * g_.q * g_.wide);
+        const Scratch<float> padded(g_.padding.values()), widened(dy_fills_vectors() ? 0 : g_.p * g_.q * g_.wide);
         for (int64_t i = 0; i < count; ++i) {
             g_.padding.copy(x, first + i, padded.data());
             isa().conv->wgrad(direct_, padded, in_whole_vectors(dy + i * g_.dy_values(), widened), dw);
@@ -94,10 +94,10 @@ public:
 private:
     /// The register tiles read dy in whole vectors. Returns true if the channels of one pixel, or of the `pixels`
     /// results that share a vector, fill whole vectors.
-    bool in_whole_vectors() const { return g_.wide == g_.pixels * g_.k; }
+    bool dy_fills_vectors() const { return g_.wide == g_.pixels * g_.k; }
     /// Returns dy in whole vectors: dy itself if it has that form, else `widened`, filled with dy and zeros.
     const float* in_whole_vectors(const float* dy, float* widened) const {
-        if (in_whole_vectors()) return dy;
+        if (dy_fills_vectors()) return dy;
         for (int64_t i = 0; i < g_.p * g_.q; ++i) {
             std::memcpy(widened + i * g_.wide, dy + i * g_.k, size_t(g_.k) * sizeof(float));
             std::fill_n(widened + i * g_.wide + g_.k, g_.wide - g_.k, 0.0f);
