@@ -7,7 +7,7 @@
 // input. Except in Winograd, the copy also has zeros around the image, so that the kernels need no code for borders.
 // Winograd copies only images that need a conversion.
 //
-// Shapes: n images, h x w input pixels, c input and k output channels, p x q result pixels, r x s filters.
+// Shapes have the letters of kernels.h.
 #pragma once
 
 #include "ringgrad/core/cpu/filters.h"

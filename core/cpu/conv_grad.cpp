@@ -210,6 +210,39 @@ void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgra
     }
 }
 
+/// Calls f with the engine for the data gradient of a convolution with filters w. The engine maps dy [p q k], stored as
+/// In, to dx [h w c]. With to_bf16, the engine rounds the filters to bf16. TileEngine<float> may ignore to_bf16, since
+/// its filters have two planes of bf16.
+template <class In, class F>
+void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const Shape& dy, const Shape& dx, F f) {
+    const int64_t p = dy[1], q = dy[2], k = dy[3], height = dx[1], width = dx[2], r = w.extent(1), s = w.extent(2);
+    Filters rotated = rotated_filters_of(w, conv);
+    rotated.to_bf16 = to_bf16;
+    if (conv.stride == 2 && conv.dilation == 1) {
+        // Choose the method for the largest of the four convolutions of Stride2Gradient.
+        const int64_t rows = (r + 1) / 2, columns = (s + 1) / 2, h = (height + 1) / 2, v = (width + 1) / 2;
+        const Padding padding{.h = p, .w = q, .c = k, .rows = h + rows - 1, .columns = v + columns - 1};
+        const Filters part{.k = dx[3], .r = rows, .s = columns, .c = k};
+        if (method_for<In>(padding, h, v, 1, part) == Method::tiles)
+            return f(Stride2Gradient<TileEngine<In>>(rotated, conv.pad, p, q, height, width));
+        return f(Stride2Gradient<Direct>(rotated, conv.pad, p, q, height, width));
+    }
+    const int64_t below = (r - 1) * conv.dilation.h, right = (s - 1) * conv.dilation.w;
+    const Padding padding{.h = p,
+                          .w = q,
+                          .c = k,
+                          .rows = height + below,
+                          .columns = width + right,
+                          .top = below - conv.pad.h,
+                          .left = right - conv.pad.w,
+                          .spacing = conv.stride};
+    switch (method_for<In>(padding, height, width, 1, rotated)) {
+    case Method::tiles: return f(TileEngine<In>(padding, height, width, 1, rotated));
+    case Method::winograd: return f(Winograd(padding, height, width, rotated));
+    case Method::direct: return f(Direct(padding, height, width, 1, rotated));
+    }
+}
+
 /// Computes the data gradient dx [count h w c], an image of which has `values` values, from images [first, first +
 /// count) of dy. `engine` maps dy to dx; its bias is `zeros`. Adds `addend` to dx unless that is null.
 template <class Engine, class In, class T>

@@ -3,8 +3,6 @@
 //
 // T is the type that images are stored as: uint16_t for the bits of bf16, or float. The tiles multiply bf16. A float is
 // split into the sum of two bf16, so a float image or filter has two planes, for high and low parts.
-//
-// Shapes: h x w input pixels, c input and k output channels, p x q result pixels, r x s filters.
 #pragma once
 
 #include "ringgrad/core/cpu/conv_engine.h"
@@ -104,39 +102,6 @@ private:
     Scratch<int32_t> from_, to_;
     TileConv g_;
 };
-
-/// Calls f with the engine for the data gradient of a convolution with filters w. The engine maps dy [p q k], stored as
-/// In, to dx [h w c]. With to_bf16, the engine rounds the filters to bf16. TileEngine<float> may ignore to_bf16, since
-/// its filters have two planes of bf16.
-template <class In, class F>
-void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const Shape& dy, const Shape& dx, F f) {
-    const int64_t p = dy[1], q = dy[2], k = dy[3], height = dx[1], width = dx[2], r = w.extent(1), s = w.extent(2);
-    Filters rotated = rotated_filters_of(w, conv);
-    rotated.to_bf16 = to_bf16;
-    if (conv.stride == 2 && conv.dilation == 1) {
-        // Choose the method for the largest of the four convolutions of Stride2Gradient.
-        const int64_t rows = (r + 1) / 2, columns = (s + 1) / 2, h = (height + 1) / 2, v = (width + 1) / 2;
-        const Padding padding{.h = p, .w = q, .c = k, .rows = h + rows - 1, .columns = v + columns - 1};
-        const Filters part{.k = dx[3], .r = rows, .s = columns, .c = k};
-        if (method_for<In>(padding, h, v, 1, part) == Method::tiles)
-            return f(Stride2Gradient<TileEngine<In>>(rotated, conv.pad, p, q, height, width));
-        return f(Stride2Gradient<Direct>(rotated, conv.pad, p, q, height, width));
-    }
-    const int64_t below = (r - 1) * conv.dilation.h, right = (s - 1) * conv.dilation.w;
-    const Padding padding{.h = p,
-                          .w = q,
-                          .c = k,
-                          .rows = height + below,
-                          .columns = width + right,
-                          .top = below - conv.pad.h,
-                          .left = right - conv.pad.w,
-                          .spacing = conv.stride};
-    switch (method_for<In>(padding, height, width, 1, rotated)) {
-    case Method::tiles: return f(TileEngine<In>(padding, height, width, 1, rotated));
-    case Method::winograd: return f(Winograd(padding, height, width, rotated));
-    case Method::direct: return f(Direct(padding, height, width, 1, rotated));
-    }
-}
 
 /// Sums the weight gradient over images by tiles. Has the interface of F32Wgrad (conv_grad.cpp). The functions for
 /// Winograd's transformed sums, transformed() and end(), do nothing here. If the weight gradient is large compared with
