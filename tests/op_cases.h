@@ -4,7 +4,7 @@
 //
 // A case has an op, its attributes, the shapes of its inputs and how their values are drawn, and the allowed difference
 // from the reference (Tolerance). Extents include 1, odd numbers, and numbers that are not multiples of any vector (4,
-// 8, 16) or tile (6, 8, 12); the number of images goes from 0 to more than the number of groups into which a kernel
+// 8, 16) or tile (6, 8, 12); the number of images goes from 0 to more than the number of parts into which a kernel
 // splits a mini-batch.
 #pragma once
 
@@ -145,7 +145,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {2, 1, 5, 4, 6, 3, 3, 2, 1, true, true},      // the stride is larger than the image's height
              {0, 6, 6, 3, 8, 3, 3, 1, 1, true, true},      // no images
              {0, 6, 6, 16, 32, 3, 3, 1, 1, true, true},    //
-             {19, 5, 5, 3, 16, 3, 3, 1, 1, true, true},    // more images than groups of the weight gradient
+             {19, 5, 5, 3, 16, 3, 3, 1, 1, true, true},    // more images than parts of the weight gradient
              {35, 3, 3, 16, 20, 3, 3, 1, 1, true, true},   //
              {150, 2, 2, 2, 3, 3, 3, 1, 1, true, true},    // several images per task
              {70, 4, 4, 16, 16, 3, 3, 1, 1, true, true},   //
@@ -188,7 +188,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 1, 37, 530, 70, 1, 1, 1, 0},              // the same with several tasks
              {5, 2, 3, 256, 256, 3, 3, 1, 1, true, true},  // bf16: filters larger than the images
              {3, 3, 5, 256, 264, 3, 3, 2, 1},              //
-             {13, 16, 16, 64, 128, 3, 3, 2, 1},            // bf16: f32 sums of several groups of images
+             {13, 16, 16, 64, 128, 3, 3, 2, 1},            // bf16: f32 sums of several parts of the mini-batch
              {2, 9, 12, 3, 24, 7, 7, 2, 3, true, true},    // bf16: the taps of a row fill two tiles
              {2, 7, 8, 3, 5, 3, 3, 1, 1, true, false, Draw::special}, // NaN reaches the results that depend on it
              // Options that differ between the axes.

@@ -19,6 +19,7 @@ namespace rg::cpu {
 
 namespace {
 
+/// The geometry of a convolution, and of its weight gradient by register tiles.
 struct Geometry {
     Geometry(const Tensor& x, const Tensor& dy, const Tensor& filters, const Conv& options)
         : images(x.extent(0)),
@@ -31,12 +32,16 @@ struct Geometry {
           conv(options),
           padding(padding_of(x, conv.pad)),
           taps(s * filters.extent(3)),
-          pixels(pixels_per_vector(filters_of(filters, conv), q, conv.stride.w, isa().width)),
+          pixels(pixels_per_vector(extents(), q, conv.stride.w, isa().width)),
           wide(round_up(pixels * k, isa().width)),
           row_taps((s + (pixels - 1) * conv.stride.w) * filters.extent(3)),
-          winograd(pixels == 1 && (conv.groups > 1 || Winograd::fits(filters_of(filters, conv), conv.stride, p, q))) {}
+          winograd(pixels == 1 && (conv.groups > 1 || Winograd::fits(extents(), conv.stride, p, q))) {}
     int64_t x_values() const { return padding.h * padding.w * c; }
     int64_t dy_values() const { return p * q * k; }
+    /// Returns the filters without their values.
+    Filters extents() const {
+        return {.k = k, .r = r, .s = s, .c = c, .dilation = conv.dilation, .groups = conv.groups};
+    }
 
     int64_t images, c, k, r, s, p, q;
     Conv conv;
@@ -53,8 +58,7 @@ class F32Wgrad {
 public:
     explicit F32Wgrad(const Geometry& g)
         : g_(g),
-          winograd_(g.padding, g.p, g.q,
-                    {.k = g.k, .r = g.r, .s = g.s, .c = g.c, .dilation = g.conv.dilation, .groups = g.conv.groups}),
+          winograd_(g.padding, g.p, g.q, g.extents()),
           runs_(g.padding, {.k = g.wide,
                             .r = g.r,
                             .s = g.s + (g.pixels - 1) * g.conv.stride.w,
@@ -297,7 +301,7 @@ void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor&
             });
     };
     if (isa().tiles && g.conv.dilation == 1 && g.conv.groups == 1 && g.conv.stride.h == g.conv.stride.w) {
-        const TileWgrad<T> tiles(g.padding, g.images, g.p, g.q, g.k, g.r, g.s, g.conv.stride.h);
+        const TileWgrad<T> tiles(g.padding, g.images, g.p, g.q, g.extents(), g.conv.stride.h);
         if (tiles_are_faster(g, tiles)) return run_with(T{}, tiles);
     }
     run_with(float{}, F32Wgrad(g));

@@ -204,18 +204,18 @@ int64_t TileEngine<T>::slack() const {
 }
 
 template <class T>
-TileWgrad<T>::TileWgrad(const Padding& padding, int64_t images, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
+TileWgrad<T>::TileWgrad(const Padding& padding, int64_t images, int64_t p, int64_t q, const Filters& filters,
                         int64_t stride)
     : padding_(padding),
       p_(p),
       q_(q),
-      k_(k),
-      r_(r),
+      k_(filters.k),
+      r_(filters.r),
       stride_(stride),
       images_(images),
       columns_(q + q % 2),
-      remainders_(std::min(r, stride)),
-      g_(geometry(s)),
+      remainders_(std::min(r_, stride)),
+      g_(geometry(filters.s)),
       pairs_(all_at_end() ? packed_x() : 0),
       dyt_(all_at_end() ? packed_dy() : 0) {}
 

@@ -110,8 +110,8 @@ private:
 template <class T>
 class TileWgrad {
 public:
-    TileWgrad(const Padding& x_padding, int64_t images, int64_t p, int64_t q, int64_t k, int64_t r, int64_t s,
-              int64_t stride);
+    /// Uses only the extents of `filters`.
+    TileWgrad(const Padding& padding, int64_t images, int64_t p, int64_t q, const Filters& filters, int64_t stride);
 
     int64_t images_at_once() const { return images_at_once_; }
     /// Returns the number of values in the sums of a part of the mini-batch: [k_step][r s][c_step] of TileGradient
