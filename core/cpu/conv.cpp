@@ -8,7 +8,6 @@
 //
 // Usually a thread does all the work on one image or a few, while they stay in its second-level cache: the copy of the
 // input, convolution and ReLU, statistics of the result, rounding, max pooling.
-#include "ringgrad/core/ops/conv.h"
 #include "ringgrad/core/cpu/conv_groups.h"
 #include "ringgrad/core/cpu/dense.h"
 #include "ringgrad/core/cpu/pool.h"

@@ -13,7 +13,6 @@
 #include "ringgrad/core/cpu/conv_groups.h"
 #include "ringgrad/core/cpu/dense.h"
 #include "ringgrad/core/cpu/tile_engine.h"
-#include "ringgrad/core/ops/conv.h"
 
 namespace rg::cpu {
 

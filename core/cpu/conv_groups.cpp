@@ -11,9 +11,7 @@
 // more than the copies.
 #include "ringgrad/core/cpu/conv_groups.h"
 
-#include "ringgrad/core/cpu/conv_engine.h"
 #include "ringgrad/core/cpu/tile_engine.h"
-#include "ringgrad/core/ops/conv.h"
 
 namespace rg::cpu::groups {
 

@@ -210,12 +210,10 @@ void Winograd::accumulate(const Images<T>& in, int64_t first, int64_t images, co
     });
 }
 
-#define RG_STORED(T)                                                                                                   \
-    template void Winograd::run(const Images<T>&, int64_t, int64_t, const ConvResult<float>&, Share) const;            \
-    template void Winograd::accumulate(const Images<T>&, int64_t, int64_t, const float*, float*) const;
-RG_STORED(float)
-RG_STORED(uint16_t)
-#undef RG_STORED
+template void Winograd::run(const Images<float>&, int64_t, int64_t, const ConvResult<float>&, Share) const;
+template void Winograd::run(const Images<uint16_t>&, int64_t, int64_t, const ConvResult<float>&, Share) const;
+template void Winograd::accumulate(const Images<float>&, int64_t, int64_t, const float*, float*) const;
+template void Winograd::accumulate(const Images<uint16_t>&, int64_t, int64_t, const float*, float*) const;
 
 void Winograd::finish(const float* du, float* dw) const {
     const int64_t width = isa().width, group_k = parts_ * g_.k / groups_, group_c = parts_ * g_.c / groups_,
