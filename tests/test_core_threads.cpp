@@ -1,6 +1,8 @@
-// Tests the thread pool: tasks, exceptions, many short rounds, long waits.
+// Tests the thread pool (tasks, exceptions, many short rounds, long waits), and the scratch memory of a thread.
 #include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/core/cpu/parallel.h"
+#include "ringgrad/core/cpu/scratch.h"
+#include "ringgrad/tests/allocations.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <chrono>
@@ -95,6 +97,27 @@ TEST_SUITE("core") {
         });
         CHECK(other);
         CHECK(on_this_thread() <= 6);
+    }
+
+    TEST_CASE("scratch: without enough memory, throws and keeps the blocks in use") {
+        if (allocations() < 0) return; // a sanitizer would end the process
+        std::string error;
+        bool intact = false, reused = false;
+        std::jthread([&] { // a new thread has a stack of its own
+            const cpu::Scratch<int> outer(100);
+            const int* inner_data = nullptr;
+            std::fill_n(outer.data(), 100, 7);
+            error = error_of([&] {
+                const cpu::Scratch<int> inner(100);
+                inner_data = inner;
+                const cpu::Scratch<std::byte> too_large(int64_t{1} << 60);
+            });
+            intact = std::count(outer.data(), outer.data() + 100, 7) == 100;
+            reused = cpu::Scratch<int>(100).data() == inner_data;
+        }).join();
+        CHECK(contains(error, "bytes are not available"));
+        CHECK(intact);
+        CHECK(reused);
     }
 }
 } // namespace rg

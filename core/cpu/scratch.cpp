@@ -47,15 +47,16 @@ Chunk make_chunk(size_t bytes) {
 void* take(size_t bytes) {
     // Without the additional cache line, arrays whose size is a power of two would compete for the same cache sets.
     bytes = (bytes + kAlign - 1) / kAlign * kAlign + kAlign;
-    for (;; ++stack.top) {
-        if (stack.top == stack.chunks.size()) stack.chunks.push_back(make_chunk(std::max(bytes, kLeast)));
-        Chunk& chunk = stack.chunks[stack.top];
+    for (size_t i = stack.top;; ++i) {
+        if (i == stack.chunks.size()) stack.chunks.push_back(make_chunk(std::max(bytes, kLeast)));
+        Chunk& chunk = stack.chunks[i];
         if (chunk.size - chunk.used < bytes && chunk.used == 0) {
             std::free(chunk.memory);
             chunk = {};
             chunk = make_chunk(bytes);
         }
         if (chunk.size - chunk.used >= bytes) {
+            stack.top = i; // not before: if make_chunk() throws, the blocks in use are returned to the old top
             chunk.used += bytes;
             return chunk.memory + (chunk.used - bytes);
         }
