@@ -65,7 +65,8 @@ std::vector<Tensor> on_device(std::span<const Tensor> in) {
 } // namespace
 
 std::span<const Tensor> Accelerated::operator()(std::span<const Tensor> in, bool training) {
-    if (!enabled || Tape::active()) return plain_results_ = function_(on_device(in), training);
+    // A plan that is made in a dry run would have no memory.
+    if (!enabled || Tape::active() || DryRun::active()) return plain_results_ = function_(on_device(in), training);
     bool hit;
     Plan& plan = find_or_trace(in, training, hit);
     ++calls_;

@@ -127,6 +127,23 @@ TEST_SUITE("core") {
         CHECK(dx.data<float>()[0] == doctest::Approx(6));
     }
 
+    TEST_CASE("accelerate: in a dry run and in a traced function, the plain function runs") {
+        Accelerated twice(
+            [](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {add(in[0], in[0])}; });
+        Accelerated thrice([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            return {add(in[0], twice({in[0]})[0])};
+        });
+        const Tensor x = floats({1, 2});
+        {
+            const DryRun dry;
+            CHECK(twice({x})[0].shape() == Shape{2});
+        }
+        CHECK(differs(thrice({x})[0], floats({3, 6}), kRounded) == "");
+        CHECK(thrice.plan({x}).steps().size() == 2);
+        CHECK(twice.occupancy() == 0);
+        CHECK(differs(twice({x})[0], floats({2, 4}), kRounded) == "");
+    }
+
     TEST_CASE("accelerate: a number that varies is refused while a function is traced") {
         const Tensor p = Tensor::zeros({4});
         Accelerated updating([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
