@@ -61,6 +61,10 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([] { channel_stats(Tensor::empty({2, 0, 4, 2})); }), "empty extent"));
         CHECK(contains(error_of([] { channel_stats(Tensor::empty({2, 4, 4, 0})); }), "empty extent"));
         CHECK(contains(error_of([] { conv2d(Tensor::empty({2, 4, 4, 1}), Tensor::empty({0, 1, 1, 1})); }), "k=0"));
+        const Pool pool{.window = 2, .stride = 2, .pad = 1}; // one of its windows would fit into the padding alone
+        CHECK(max_pool2d(none, pool).shape() == Shape{0, 3, 3, 2});
+        CHECK(contains(error_of([&] { max_pool2d(Tensor::empty({1, 0, 4, 2}), pool); }), "empty extent"));
+        CHECK(contains(error_of([&] { avg_pool2d(Tensor::empty({1, 4, 0, 2}), pool); }), "empty extent"));
     }
 
     TEST_CASE("tape: assigns the first contribution to a gradient and adds the others") {

@@ -37,7 +37,7 @@ void expect_covered(const char* op, const Shape& x, const Pool& pool) {
 OutputSpec infer_pooled(const char* op, In in, const Attrs& attrs) {
     const Tensor& x = in[Pool2dOp::x];
     const Pool& pool = attrs.as<Pool2dOp>().pool;
-    expect_rank(op, "x", x, 4);
+    expect_image(op, "x", x);
     expect_norm(op, x.extent(3), in.subspan(Pool2dOp::x_stats));
     const OutputSpec y{pooled(op, x.shape(), pool), x.dtype()};
     if (!pool.drop_rest) expect_covered(op, x.shape(), pool);
