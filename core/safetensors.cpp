@@ -97,7 +97,6 @@ Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, 
         RG_CHECK(!__builtin_mul_overflow(bytes, extent.as_int(), &bytes), where, "expected less than 2^63 bytes, got ",
                  "shape ", shape->dump(), kDamaged);
     }
-    e.shape = Shape(extents);
 
     RG_CHECK(offsets && offsets->is_array() && offsets->as_array().size() == 2 && offsets->as_array()[0].is_int() &&
                  offsets->as_array()[1].is_int(),
@@ -110,6 +109,7 @@ Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, 
              offsets->dump(), kCutShort);
     RG_CHECK(e.end - e.begin == bytes, where, "expected ", bytes, " bytes for shape ", shape->dump(), " of ",
              type->name, ", got ", e.end - e.begin, " of data_offsets ", offsets->dump(), kDamaged);
+    e.shape = Shape(extents);
     return e;
 }
 

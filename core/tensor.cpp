@@ -130,7 +130,13 @@ Shape::Shape(std::initializer_list<int64_t> extents)
 Shape::Shape(std::span<const int64_t> extents) : rank_(int(extents.size())) {
     RG_CHECK(extents.size() <= 4, "Shape: expected at most 4 extents, got ", extents.size(), "; combine some of them");
     std::copy(extents.begin(), extents.end(), extents_.begin());
-    for (int64_t e : extents) RG_CHECK(e >= 0, "Shape: expected no negative extent, got ", str(), "; check the sizes");
+    constexpr int64_t kMostElements = int64_t{1} << 60; // of up to 8 bytes
+    int64_t elements = 1;
+    for (int64_t e : extents) {
+        RG_CHECK(e >= 0, "Shape: expected no negative extent, got ", str(), "; check the sizes");
+        RG_CHECK(!__builtin_mul_overflow(elements, e, &elements) && elements < kMostElements,
+                 "Shape: expected less than 2^60 elements, got ", str(), "; check the sizes");
+    }
 }
 
 int64_t Shape::numel() const {

@@ -41,6 +41,7 @@ constexpr DType dtype_of() {
 class Shape {
 public:
     Shape() = default;
+    /// Throws Error for more than four extents, a negative one, or 2^60 or more elements.
     Shape(std::initializer_list<int64_t> extents);
     explicit Shape(std::span<const int64_t> extents);
     int rank() const { return rank_; }

@@ -75,6 +75,10 @@ TEST_SUITE("core") {
         CHECK_FALSE(Shape{2, 3} == Shape{3, 2});
         CHECK(contains(error_of([] { Shape{1, 2, 3, 4, 5}; }), "at most 4 extents, got 5"));
         CHECK(contains(error_of([] { Shape{1, -2}; }), "expected no negative extent, got [1 -2]"));
+        constexpr int64_t kLarge = int64_t{1} << 32;
+        CHECK(Shape{0, kLarge, kLarge}.numel() == 0);
+        CHECK(Shape{kLarge, kLarge / 32}.numel() == int64_t{1} << 59);
+        CHECK(contains(error_of([&] { Shape{kLarge, kLarge}; }), "less than 2^60 elements, got [4294967296 4294967296]"));
     }
 
     TEST_CASE("tensor: reshape and slice share memory, and reject what does not fit") {
