@@ -169,7 +169,9 @@ bool is_number(const std::string& text) {
 
 /// Reads a table. Throws Error, with `name` and the line, for a wrong line or a second line for a file. The first line
 /// tells how many numbers there are; classes are one field. The fields before are the file, which may have commas.
-Table parse_table(const std::string& text, Labels labels, const std::string& name) {
+Table parse_table(std::string_view text, Labels labels, const std::string& name) {
+    constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF"; // spreadsheets begin a table in UTF-8 with it
+    if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
     Table table;
     int64_t number = 0;
     std::vector<std::string> lines = split(text, '\n');

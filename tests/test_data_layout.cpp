@@ -148,7 +148,7 @@ TEST_SUITE("data") {
         };
         const std::string rows = "photos/c.png,3,-1e1\n\"a,1.png\",1,0.5\nb.png,2,0\n";
         for (const std::string heading : {"", "file,age,\"height, cm\"\n"}) {
-            const ImageSet set = load_with(heading + rows, Labels::numbers);
+            const ImageSet set = load_with("\xEF\xBB\xBF" + heading + rows, Labels::numbers);
             CHECK(set.targets == std::vector<float>{1, 0.5f, 2, 0, 3, -10});
             CHECK(set.target_names == (heading.empty() ? Names{"value1", "value2"} : Names{"age", "height, cm"}));
             CHECK(set.classes == Names{"images"});
@@ -197,7 +197,7 @@ TEST_SUITE("data") {
             }
         };
         const Names flat{"1", "2", "3"};
-        for (const std::string heading : {"", "file,label\n"})
+        for (const std::string heading : {"", "file,label\n", "\xEF\xBB\xBF", "\xEF\xBB\xBF" "file,label\r\n"})
             CHECK(load_with(flat, {{"labels.csv", heading + "2.png,cat\r\n\"1.png\",\"a \"\"dog\"\", small\"\n3.png,cat"}}, {}) ==
                   "a \"dog\", small:1.png cat:2.png cat:3.png | ");
         std::filesystem::create_directories(dir / cat("set", number + 1, "/notes")); // is no class
