@@ -220,7 +220,7 @@ Contents read_packed(const std::string& path) {
 std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options, bool temporary,
                  std::shared_ptr<CacheLock>& lock, const std::function<Contents(PixelSink& sink)>& read) {
     const std::string cache = cache_folder(options.cache), whole = fs::canonical(folder).string();
-    RG_CHECK(!fs::canonical(cache).string().starts_with(whole + "/"),
+    RG_CHECK(!(fs::canonical(cache) / "").string().starts_with((fs::path(whole) / "").string()),
              "cache: expected a folder outside of the data, got ", cache, " in ", folder, "; choose another --cache");
     const uint64_t state = state_of(whole);
     const std::string source = hex(checksum(cat(whole, '\0', options.channels, ' ', options.height, ' ', options.width,
