@@ -84,7 +84,7 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
              options.parts, " parts");
     RG_CHECK(options.threads >= 0 && options.depth >= 1, "loader: expected threads >= 0 and a depth >= 1, got ",
              options.threads, " and ", options.depth);
-    batches_ = (count_ + (options.keep_partial ? options.batch_size - 1 : 0)) / options.batch_size;
+    batches_ = count_ / options.batch_size + (options.keep_partial && count_ % options.batch_size != 0);
     next_ = claimed_ = end(); // nothing to do until start()
     slots_.resize(size_t(options.depth));
     try {

@@ -11,6 +11,7 @@
 #include <array>
 #include <cmath>
 #include <doctest/doctest.h>
+#include <limits>
 #include <map>
 #include <memory>
 #include <set>
@@ -431,6 +432,9 @@ TEST_SUITE("data") {
             CHECK(first.samples[i] == sample(order[i]));
             CHECK(first.labels[i] == set.labels[size_t(order[i])]);
         }
+        o.batch_size = std::numeric_limits<int64_t>::max(); // all samples
+        CHECK(Loader(set, o).batches() == 1);
+        o.batch_size = 5;
         o.keep_partial = false;
         Loader whole(set, o);
         CHECK(whole.batches() == 4);
