@@ -8,7 +8,9 @@
 // Gradients do not flow through copies (Tensor::clone(), to(), to_host(), to_device(), copy_from()), through views of a
 // part (Tensor::slice()) or through ops without a backward rule. gradients() throws Error if a gradient would have to.
 // Values that are computed under NoTape are constants. Tapes nest: the innermost tape records the ops, until its
-// gradients() is called. An outer tape treats the ops of an inner tape like ops without a backward rule.
+// gradients() is called. An outer tape treats the ops of an inner tape like ops without a backward rule. But
+// gradients() records nothing, so the gradients of an inner tape are constants for an outer one: there are no second
+// derivatives.
 //
 // If a saved value is overwritten before gradients(), the gradients are wrong, and nothing detects this.
 #pragma once
