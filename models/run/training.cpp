@@ -45,6 +45,7 @@ public:
     /// Collective. Trains from the run's position until TrainingRun::goes_on() is false. Calls `test`, which must
     /// return the same on all ranks, after each complete epoch and as --validate-every asks. Saves the model and a
     /// checkpoint after each epoch, also after one that a stop, a rollback or --steps has cut short.
+    /// Without any step, saves the model alone.
     Seconds train(const Schedule& schedule, const std::function<Score()>& test);
 
     /// Runs forward and backward. Returns outputs and loss, and leaves the gradients in the parameters' buffer. If
@@ -268,6 +269,8 @@ const Plan& Trainer::plan_ahead(Evaluation& evaluation) {
 
 Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Score()>& test) {
     Seconds seconds;
+    // With --steps 0, or if a kill came between the last checkpoint and the model, no step is left to save it after.
+    if (!run_.goes_on()) optimizer_.with_average([&] { run_.save_model(); });
     while (run_.goes_on()) {
         seconds.train += seconds_of([&] { train_epoch(schedule, test); });
         if (run_.epoch_is_complete()) {

@@ -494,7 +494,6 @@ void TrainingRun::print_end(bool stopped) {
 }
 
 int TrainingRun::end() {
-    if (length_.steps == 0) save_model();
     const bool stopped = stopped_ && position_.step < length_.steps;
     if (folder_) {
         if (report_) report_->write(stopped ? "stopped" : "done");

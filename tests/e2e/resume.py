@@ -247,6 +247,14 @@ class Resume(job.JobTest):
         process.send_signal(signal.SIGTERM)
         self.assertEqual(self.finish(process).code, 75)
 
+    def test_kill_between_the_last_checkpoint_and_the_model(self):
+        run = self.train(1, "last", *job.TINY, "--steps", "4", "--checkpoint-every", "4", "--average", "0.9")
+        model = run / "model.safetensors"
+        content = model.read_bytes()
+        model.unlink()  # as if a kill had come before it was written
+        self.resume(1, run)
+        self.assertEqual(model.read_bytes(), content)
+
     def test_running_run_is_left_alone(self):
         run = self.runs / "live"
         process = self.start(job.train(1, *OPTIONS, "--epochs", "100000", "--run-name", run.name))
