@@ -134,6 +134,29 @@ TEST_SUITE("models") {
         }
     }
 
+    TEST_CASE("run: keeps no model whose metric is not finite, since no checkpoint could hold its value") {
+        const TempDir dir;
+        par::ThreadWorld world(1);
+        par::Group group(world.link(0));
+        Parameters parameters;
+        parameters.add("fc.bias", {7}, Parameters::Entry::Start::zeros);
+        parameters.allocate(1, Init::he);
+        RunOptions settings;
+        settings.runs = dir.path(), settings.name = "run", settings.patience_on = "loss";
+        Options options("toy", "");
+        SilentTrial trial;
+        const Task task = classification();
+        TrainingRun run(settings, options, group, trial);
+        run.restore_parameters(parameters, {}, task);
+        run.begin({12, 4}, {}, "toy");
+        for (const double loss : {std::numeric_limits<double>::infinity(), std::nan("")}) {
+            run.keep_if_best({.loss = loss, .metrics = {0.5}});
+            CHECK(run.position().best_epoch == 0);
+        }
+        run.keep_if_best({.loss = 2, .metrics = {0.5}});
+        CHECK(run.position().best == 2);
+    }
+
     TEST_CASE("run folder: appends a full-precision line of metrics after each step and epoch") {
         TempDir dir;
         RunFolder run = RunFolder::create(dir / "runs", "train", "first");

@@ -352,8 +352,8 @@ bool TrainingRun::test_is_due() const {
 
 void TrainingRun::keep_if_best(const Score& test) {
     const double value = value_of(test);
-    const bool better = position_.best_epoch > 0 ? best_by().is_better(value, position_.best) : !std::isnan(value);
-    if (!better) return;
+    if (!std::isfinite(value)) return; // JSON has no such number, so no checkpoint could hold it
+    if (position_.best_epoch > 0 && !best_by().is_better(value, position_.best)) return;
     position_.best = value, position_.best_epoch = position_.epoch;
     check_before_save();
     write_model(&RunFolder::best_model_path);
