@@ -153,6 +153,7 @@ TEST_SUITE("models") {
         CHECK(error.reason(line(1, "validation_rmse", 5.5), rmse) == "above 5 cm");
         CHECK(error.reason(line(1, "validation_rmse", 3), rmse) == "");
         CHECK(error.reason(line(1, "validation_rmse", 1), rmse) == "reached 1 cm");
+        CHECK(error.reason(line(1, "validation_rmse", NAN), rmse) == "");
     }
 
     TEST_CASE("trials: reads CSV with quotes, empty fields and both line ends") {
@@ -314,6 +315,8 @@ TEST_SUITE("models") {
             row.last.set("loss", double(row.last.at("validation_accuracy").as_double() == 0.25));
         CHECK(best_first(rows, {.name = "loss", .higher_is_better = true}).front() == &rows[1]);
         CHECK(best_first(rows, {.name = "angle_rmse"}).empty());
+        rows[1].last.set("validation_accuracy", NAN); // as rank 0 gets it from its own trial
+        CHECK(best_first(rows, kAccuracy) == Order{&rows[2], &rows[3]});
     }
 
     TEST_CASE("trials: the page shows the metrics, state and reason of each trial, but no images") {

@@ -231,7 +231,8 @@ Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& me
 
 std::optional<double> value_of(const Json& line, const std::string& metric) {
     const Json* const value = line.is_object() ? line.find(metric) : nullptr;
-    return value && value->is_number() ? std::optional(value->as_double()) : std::nullopt;
+    return value && value->is_number() && !std::isnan(value->as_double()) ? std::optional(value->as_double())
+                                                                            : std::nullopt;
 }
 
 std::set<std::string> differing_settings(const std::vector<TrialRow>& rows) {

@@ -46,7 +46,7 @@ using Ranking = MetricName;
 /// Returns the ranking by `rank_by`, or if that is empty, by the main metric on the validation set. `metrics` are those
 /// of the training. Throws Error if an epoch has no such metric.
 Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& metrics);
-/// Returns the value of a metric in a line of metrics, if it has one.
+/// Returns the value of a metric in a line of metrics, if it has one that is not NaN.
 std::optional<double> value_of(const Json& line, const std::string& metric);
 
 /// A trial, its state and its results so far.
