@@ -15,7 +15,6 @@
 #include "ringgrad/par/verify.h"
 
 #include <algorithm>
-#include <csignal>
 #include <filesystem>
 #include <iostream>
 #include <optional>
@@ -155,7 +154,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     size_t control_bytes_read = 0;
     bool interrupted = false;
     const auto check_stop_requests = [&] {
-        if (run.folder.take_stop_request()) std::raise(SIGINT); // a file "stop" has the same effect as Ctrl-C
+        if (run.folder.take_stop_request()) request_stop(); // unlike a second Ctrl-C, a second file does not kill
         if (stop_requested() && !std::exchange(interrupted, true)) pool.interrupt();
     };
     TrialComparison comparison(trials.rules, trials.ranking);
