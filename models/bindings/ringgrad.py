@@ -109,7 +109,8 @@ class Model:
         return self._predict("rg_predict", n, content, n, height, width, channels)
 
     def _texts(self, name, count):
-        return [_checked(getattr(_library, name)(self._model, i)).decode() for i in range(count)]
+        return [_checked(getattr(_library, name)(self._model, i)).decode(errors="surrogateescape")
+                for i in range(count)]
 
     def _predict(self, name, n, *arguments):
         row = len(self.classes) + len(self.targets)
