@@ -401,7 +401,7 @@ Future TaskPool::submit(const std::string& function, Json args, int ranks) {
         state_->finish(task, *entry);
     } else {
         state_->queue.push_back(task.id);
-        state_->assign();
+        state_->interrupted ? state_->cancel_one(task.id, "") : state_->assign();
     }
     return Future(*this, task);
 }

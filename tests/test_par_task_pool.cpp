@@ -368,7 +368,9 @@ TEST_SUITE("par") {
                 for (int i = 1; i <= 5; ++i) pool.submit("until cancelled", i);
                 pool.cancel(5, "too slow");
                 pool.on_report([&](const TaskRecord&, const Json& times) {
-                    if (times.as_int() == 2) pool.interrupt();
+                    if (times.as_int() != 2) return;
+                    pool.interrupt();
+                    CHECK(pool.submit("until cancelled", 6).ended());
                 });
                 pool.fetch_outputs();
             }, path);

@@ -81,7 +81,8 @@ class Model:
 
     def predict(self, images):
         """Predicts for one image or several, of any size, and returns a list with a dict for each image:
-        {"class": name, "score": its probability, "scores": [a probability per class], "targets": {name: value}}.
+        {"class": name, "score": its probability, "scores": [a probability per class], "targets": {name: value}}. Without
+        classes, a model gives no "class" and "score".
 
         images: the path of a PNG or a JPEG, its bytes, an array of bytes [height width channels] or [n height width
         channels] (of NumPy, or of anything else that memoryview() takes), or a list of these.
@@ -120,6 +121,9 @@ class Model:
 
     def _result(self, outputs):
         scores = outputs[:len(self.classes)]
-        best = scores.index(max(scores))
-        return {"class": self.classes[best], "score": scores[best], "scores": scores,
-                "targets": {name: value for (name, _), value in zip(self.targets, outputs[len(scores):])}}
+        result = {"scores": scores,
+                  "targets": {name: value for (name, _), value in zip(self.targets, outputs[len(scores):])}}
+        if scores:
+            best = scores.index(max(scores))
+            result.update({"class": self.classes[best], "score": scores[best]})
+        return result

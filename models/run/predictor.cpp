@@ -44,6 +44,7 @@ Predictor::Predictor(const TensorFile& file, DType activations)
         RG_CHECK(kind == "classes" || kind == "numbers" || kind == "labels", source_,
                  ": expected a model of classes, numbers or labels, got one of kind ", kind,
                  "; export it as an ONNX file instead");
+    RG_CHECK(!classes.empty() || !targets.empty(), source_, ": expected a model of classes or targets, got neither");
     forward_.keep_prepared = true;
 }
 
