@@ -174,7 +174,8 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     initialise(*network, data.train, normalise);
     const Task task = this->task(data.train);
     const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
-    ImageFeed feed(data.train, loader_options(data.train, normalise, task), machine, columns(data.train));
+    const data::LoaderOptions loading = loader_options(data.train, normalise, task);
+    ImageFeed feed(data.train, loading, machine, columns(data.train));
     const Optimizer optimizer(parameters, this->optimizer);
     Trainer trainer(run, machine, parameters, optimizer, feed, task, forward);
 
