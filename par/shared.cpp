@@ -109,7 +109,8 @@ void SharedReducer::adopt(std::unique_ptr<SharedWindow> memory) { memories_.push
 SharedReducer::Place SharedReducer::find(const Vector& vector) const {
     for (const auto& memory : memories_) {
         const std::byte* part = memory->part(node_.place);
-        if (vector.data >= part && vector.data + vector.bytes() <= part + memory->bytes())
+        // No values have no place: their address may be the end of one memory and the beginning of another.
+        if (vector.count > 0 && vector.data >= part && vector.data + vector.bytes() <= part + memory->bytes())
             return {memory.get(), uint64_t(&memory - memories_.data()) + 1, size_t(vector.data - part)};
     }
     return {};
