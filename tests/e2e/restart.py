@@ -236,10 +236,11 @@ class Restart(job.JobTest):
         self.assertEqual(self.finish(process).code, 0)
 
     def test_terminal_closed(self):
-        # A single training, and ranks under run.sh, end with a checkpoint and leave no process. Epochs are long,
-        # because mpiexec kills its ranks when it cannot print the line of an epoch.
+        # A single training, and ranks under run.sh, end with a checkpoint and leave no process. The ranks print nothing,
+        # because mpiexec kills them when it cannot print their lines.
         options = ["--width", "32", "--depth", "2", "--batch-size", "5", "--epochs", "1000"]
-        for name, command in (("alone", job.train(1)), ("ranks", run_sh(5, *job.train(RANKS)))):
+        for name, command in (("alone", job.train(1)),
+                              ("ranks", run_sh(5, *job.train(RANKS, "--progress", "none")))):
             run = self.runs / name
             terminal, end = pty.openpty()
             take_it = "import fcntl, os, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY); os.execvp(sys.argv[1], sys.argv[1:])"

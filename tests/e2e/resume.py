@@ -219,8 +219,8 @@ class Resume(job.JobTest):
             for i in range(1, 20000):
                 os.link(self.folder / "many" / name / "0.png", self.folder / "many" / name / f"{i}.png")
         process = self.start(job.train(2, *job.TINY, "--epochs", "100000", "--data", "many"))
-        self.assertTrue(self.wait_for(process, lambda: job.trainings(process)))
-        time.sleep(0.8)  # within the decoding, which takes about a second; another time gives the same result
+        self.assertTrue(self.wait_for(process, lambda: any(map(catches_sigterm, job.trainings(process)[-1:]))))
+        time.sleep(0.5)  # within the decoding, which takes about a second; another time gives the same result
         os.kill(job.trainings(process)[-1], signal.SIGTERM)
         result = self.finish(process)
         self.assertIn(result.code, job.interrupted(2), result.err)
