@@ -456,11 +456,11 @@ void TrainingRun::log(const Json& line) {
     if (trial_.report(line)) stop_request_ = true;
 }
 
-void TrainingRun::print_end(bool stopped) {
+void TrainingRun::print_end() {
     if (!progress_) return;
     progress_->end();
-    note(cat(stopped ? "stopped" : "done", " after step ", position_.step, "; ", duration_text(progress_->seconds())),
-         stopped ? Colour::yellow : Colour::green);
+    note(cat(stopped() ? "stopped" : "done", " after step ", position_.step, "; ", duration_text(progress_->seconds())),
+         stopped() ? Colour::yellow : Colour::green);
     MetricName metric = best_by();
     if (position_.best_epoch > 0) {
         std::string best = cat("best ", test_set_name, " ", metric.text(position_.best), " in epoch ",
@@ -470,7 +470,7 @@ void TrainingRun::print_end(bool stopped) {
     }
     if (report_) note(printable("report: " + folder_->report_path()));
     const fs::path folder(folder_->path()), program(program_path());
-    if (stopped)
+    if (stopped())
         note(printable(cat("next: ", group_.size() > 1 ? cat("mpiexec -n ", group_.size(), " ") : "",
                            data::shell_word(program.string()), " --resume --runs ",
                            data::shell_word(folder.parent_path().string()), " --run-name ",
@@ -494,13 +494,12 @@ void TrainingRun::print_end(bool stopped) {
 }
 
 int TrainingRun::end() {
-    const bool stopped = stopped_ && position_.step < length_.steps;
     if (folder_) {
-        if (report_) report_->write(stopped ? "stopped" : "done");
-        trial_.end(stopped);
-        print_end(stopped);
+        if (report_) report_->write(stopped() ? "stopped" : "done");
+        trial_.end(stopped());
+        print_end();
     }
-    return stopped && trial_.standalone() ? stopped_exit_code(group_) : 0;
+    return stopped() && trial_.standalone() ? stopped_exit_code(group_) : 0;
 }
 
 } // namespace rg

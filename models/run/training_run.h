@@ -150,8 +150,8 @@ public:
     bool epoch_goes_on() const { return goes_on() && epoch_goes_on_; }
     /// True if all batches of the epoch are done. Then test the network.
     bool epoch_is_complete() const { return position_.batch == length_.batches; }
-    /// True if a rank had a stop request at the last check.
-    bool stopped() const { return stopped_; }
+    /// True if a stop request has ended the training before its last step.
+    bool stopped() const { return stopped_ && position_.step < length_.steps; }
 
     /// Collective. Begins or continues the epoch at position(). `has_data` is true if this rank has a batch.
     void begin_epoch(bool has_data);
@@ -208,7 +208,7 @@ private:
     void write_model(std::string (RunFolder::*path)() const);
     void apply_patience();
     void fail(const std::string& why);
-    void print_end(bool stopped);
+    void print_end();
     /// Returns the metric of --patience-on, and its value in a score.
     MetricName best_by() const;
     double value_of(const Score& score) const;
