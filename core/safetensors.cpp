@@ -266,8 +266,10 @@ TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
              bytes.size(), kCutShort);
     uint64_t length = 0;
     std::memcpy(&length, bytes.data(), kLengthBytes);
+    RG_CHECK(length <= uint64_t(kMaxTensorHeader) || bytes.size() == kLengthBytes || bytes[kLengthBytes] == '{', file,
+             "expected a safetensors file, which has '{' at offset 8, got another file; name a model or a checkpoint");
     RG_CHECK(length <= uint64_t(kMaxTensorHeader), file, "expected a header of at most ", kMaxTensorHeader,
-             " bytes, got length ", length, " at offset 0; if this is a safetensors file, divide it");
+             " bytes, got length ", length, " at offset 0; write several files");
     RG_CHECK(length <= bytes.size() - kLengthBytes, file, "expected a header of ", length, " bytes, got ",
              bytes.size() - kLengthBytes, kCutShort);
     const std::string_view header_bytes = bytes.substr(0, kLengthBytes + size_t(length)),

@@ -147,6 +147,7 @@ TEST_SUITE("core") {
             {std::string("PK\3\4\0\0", 6), "got one of PyTorch's torch.save(); convert it with python3 -c"},
             {std::string("\x80\2\x8A\n", 4), "safetensors.torch.save_file("},
             {std::string(8, '\xff'), "at most 10000000 bytes, got length 18446744073709551615"},
+            {"\x89PNG\r\n\x1A\n and so on", "expected a safetensors file, which has '{' at offset 8, got another file"},
             {std::string("\x81\x96\x98\0\0\0\0\0{", 9), "at most 10000000 bytes, got length 10000001"},
             {std::string("\x09\0\0\0\0\0\0\0{}", 10), "expected a header of 9 bytes, got 2"},
             {raw("", 0), "got an empty header"},

@@ -138,7 +138,7 @@ TEST_SUITE("models") {
         CHECK(contains(refused(""), "got a file of 0; the file is cut short"));
         CHECK(contains(refused(bytes.substr(0, bytes.size() - 1)), "model in memory"));
         CHECK(contains(refused(bytes.substr(0, 100)), "the file is cut short"));
-        CHECK(contains(refused(std::string(1000, 'x')), "is a safetensors file"));
+        CHECK(contains(refused(std::string(1000, 'x')), "expected a safetensors file"));
         CHECK(contains(refused(encode_tensors({}, {})), "expected metadata image, got none"));
         TensorFile unknown = decode_tensors(bytes, "");
         for (auto& [key, text] : unknown.metadata)
