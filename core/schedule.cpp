@@ -14,7 +14,7 @@ void Schedule::check() const {
     RG_CHECK((start >= 0 || start == -1) && start <= base, "schedule: expected a first rate from 0 to ", base,
              ", or -1, got ", start);
     RG_CHECK(factor > 0, "schedule: expected a drop factor above 0, got ", factor);
-    RG_CHECK(peak > 0 && peak < 1, "schedule: expected a peak between 0 and 1, got ", peak);
+    RG_CHECK(peak >= 0 && peak < 1, "schedule: expected a peak of at least 0 and below 1, got ", peak);
     RG_CHECK(warmup >= 0 && warmup <= epochs, "schedule: expected a warm-up of 0 to ", epochs, " epochs, got ", warmup,
              "; make the warm-up shorter");
     for (size_t i = 0; i < drops.size(); ++i)

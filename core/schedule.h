@@ -31,7 +31,7 @@ struct Schedule {
     double start = -1;              // used by triangular; -1: the floor
     double warmup = 0;              // epochs at the start in which the rate is multiplied by progress / warmup
 
-    /// Throws Error unless base is finite, base >= floor >= 0, epochs > 0, factor > 0, 0 < peak < 1, and 0 <= warmup <=
+    /// Throws Error unless base is finite, base >= floor >= 0, epochs > 0, factor > 0, 0 <= peak < 1, and 0 <= warmup <=
     /// epochs. Also throws unless start is -1 or 0 <= start <= base, and unless the drops are not negative and strictly
     /// increase. Checks all members, whatever the kind.
     void check() const;

@@ -57,6 +57,9 @@ TEST_SUITE("core") {
         CHECK(contains(error_of([] { Schedule{.epochs = 0}.check(); }), "epochs"));
         CHECK(contains(error_of([] { Schedule{.base = 0.1, .floor = 0.2}.check(); }), "from 0 to 0.1, got 0.2"));
         CHECK(contains(error_of([] { Schedule{.factor = 0}.check(); }), "factor"));
+        const Schedule linear{.kind = ScheduleKind::triangular, .base = 1, .epochs = 10, .peak = 0};
+        CHECK(linear.rate_at(0) == 1);
+        CHECK(linear.rate_at(2.5) == doctest::Approx(0.75));
         CHECK(contains(error_of([] { Schedule{.peak = 1}.check(); }), "peak"));
         CHECK(contains(error_of([] { (void)Schedule{.peak = 1}.rate_at(0); }), "peak"));
         CHECK(contains(error_of([] { Schedule{.drops = {45, 30}}.check(); }), "got 30 after 45"));
