@@ -74,12 +74,12 @@ std::vector<Parameters::Entry*> Parameters::entries_of(const std::string& layer)
         const std::string outermost = e.name.substr(0, e.name.find('.')) + " ";
         if (!layers.ends_with(outermost)) layers += outermost;
     }
-    RG_CHECK(!entries.empty(), "parameters: expected a layer of ", layers, "or one within these, got ", layer);
+    RG_CHECK(!entries.empty(), "expected a layer of ", layers, "or one within these, got ", layer);
     return entries;
 }
 
 void Parameters::freeze(const std::string& layer) {
-    for (Entry* e : entries_of(layer)) e->frozen = true, e->rate = 0;
+    for (Entry* e : entries_of(layer)) e->rate = 0;
     for (State& s : states_)
         if (s.name == layer || s.name.starts_with(layer + ".")) s.frozen = true;
 }

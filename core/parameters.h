@@ -31,14 +31,13 @@ public:
         std::string name;
         Shape shape;
         enum class Start : uint8_t { random, zeros, ones } start = Start::zeros;
-        /// Optimizer (models/run/optimizer.h) applies the next three; set them before it is made. sgdm_update() and
-        /// adam_update() alone do not.
-        float rate = 1;  // factor of the learning rate; 0: the update does not change the value
+        /// Optimizer (models/run/optimizer.h) applies the next three; set them before it is made and the network is
+        /// traced. sgdm_update() and adam_update() alone do not.
+        float rate = 1;  // factor of the learning rate; 0: no gradient is computed, and the value does not change
         float decay = 1; // factor of the weight decay
         /// Number of epochs in which the value changes.
         int64_t epochs = std::numeric_limits<int64_t>::max();
-        bool frozen = false; // no gradient is computed; see freeze()
-        int64_t offset = 0;  // elements from the start of values(), and of gradients()
+        int64_t offset = 0; // elements from the start of values(), and of gradients()
         Tensor value = {}, gradient = {};
     };
     struct State {
@@ -82,8 +81,8 @@ public:
     /// Returns the parameters of a layer, or of all layers whose names begin with `layer` and a dot. Throws Error,
     /// which lists the layers, if there are none.
     std::vector<Entry*> entries_of(const std::string& layer);
-    /// Freezes these layers: their parameters keep their values, and their batch norm is that of evaluation. Call it
-    /// before the optimizer is made and the network is traced. Throws Error as entries_of().
+    /// Freezes these layers: sets the rates of their parameters to 0, and makes their batch norm that of evaluation.
+    /// Call it before the optimizer is made and the network is traced. Throws Error as entries_of().
     void freeze(const std::string& layer);
     /// Returns the number of elements in all entries, without the gaps.
     int64_t count() const;

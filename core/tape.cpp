@@ -284,7 +284,7 @@ void Tape::record_copy(const char* call, const char* instead, const Tensor& from
 void Tape::gradients(const Tensor& loss, const Parameters& parameters) {
     std::vector<Tensor> values, destinations;
     for (const Parameters::Entry& e : parameters.entries())
-        if (!e.frozen) values.push_back(e.value), destinations.push_back(e.gradient);
+        if (e.rate != 0) values.push_back(e.value), destinations.push_back(e.gradient);
     gradients(loss, values, destinations);
 }
 

@@ -46,7 +46,7 @@ public:
     /// another gradient includes (Backward::covers()), such as that through a batch norm's statistics, is allowed. Also
     /// throws if two of the tensors and destinations share memory. Call it once: afterwards the tape records nothing.
     void gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations);
-    /// Writes the gradients of `loss` with respect to all parameters that are not frozen to their
+    /// Writes the gradients of `loss` with respect to all parameters whose rate is not 0 to their
     /// Parameters::Entry::gradient.
     void gradients(const Tensor& loss, const Parameters& parameters);
 

@@ -108,6 +108,18 @@ TEST_SUITE("models") {
             CHECK(conv(Tensor::zeros({2, 5, 5, 3}), mode).shape() == Shape{2, 3, 3, 6});
     }
 
+    TEST_CASE("layers: a parameter whose rate is 0 gets no gradient") {
+        Parameters parameters;
+        const Dense dense(parameters, "fc", 3, 2);
+        parameters.entry("fc.weight").rate = 0;
+        parameters.allocate(0, Init::he);
+        Tape tape;
+        const Tensor loss = sum(dense(Tensor::constant({4, 2}, 1)));
+        tape.gradients(loss, parameters);
+        for (const float g : parameters.entry("fc.weight").gradient.span<float>()) CHECK(g == 0);
+        for (const float g : parameters.entry("fc.bias").gradient.span<float>()) CHECK(g == 4);
+    }
+
     TEST_CASE("layers: upsampling repeats each pixel, and gradients add up over the copies") {
         const Tensor x = Tensor::empty({2, 3, 2, 5}), dx = Tensor::zeros(x.shape());
         for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(i);
