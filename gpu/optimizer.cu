@@ -65,6 +65,18 @@ struct AdamUpdate {
     }
 };
 
+struct Rescale {
+    const float *x, *norm, *step, *lr;
+    const int* non_finite_at;
+    float* y; // may be x
+    float length, rate;
+    __device__ void operator()(int64_t i) const {
+        const bool found = found_non_finite(non_finite_at);
+        const float rescaled = found ? x[i] : length / (*norm + RescaleOp::kEpsilon) * x[i];
+        y[i] = step && !found ? rescaled - rate * *lr * step[i] : rescaled;
+    }
+};
+
 struct AverageUpdate {
     float* average;
     const float* p;
@@ -140,6 +152,15 @@ void adam_update(const Call& call) {
                                                            a.epsilon,
                                                            a.decoupled,
                                                            {call.in.subspan(O::non_finite_at), a.max_norm}});
+}
+
+void rescale(const Call& call) {
+    using O = RescaleOp;
+    const auto& a = call.attrs.as<O>();
+    elementwise(call.in[O::x].numel(),
+                Rescale{pointer<float>(call.in[O::x]), pointer<float>(call.in[O::norm]),
+                        pointer<float>(call.in[O::step]), pointer<float>(call.in[O::lr]),
+                        pointer<int>(call.in[O::non_finite_at]), pointer<float>(call.out[0]), a.length, a.rate});
 }
 
 void average_update(const Call& call) {

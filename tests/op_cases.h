@@ -350,6 +350,10 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
                 cases.push_back({op::adam_update, adam + factors,
                                  AdamUpdateOp{0.9, 0.999, 0.1f, 0.03f, decoupled, max_norm}, kRounded, 3});
         }
+        const Input norm{{}, Draw::away};
+        cases.push_back({op::rescale, {{x}, norm}, RescaleOp{2}, kRounded});
+        for (Draw found : {Draw::absent, Draw::none_found, Draw::found})
+            cases.push_back({op::rescale, {{x}, norm, {x}, {{1}, Draw::lr}, {{}, found}}, RescaleOp{2, 0.3f}, kRounded, 1});
         cases.push_back({op::average_update, {{x}, {x}}, AverageUpdateOp{0.9}, kRounded, 1});
         for (Draw values : {Draw::offset, Draw::special, Draw::damaged})
             for (Draw loss : {Draw::absent, Draw::normal, Draw::not_a_number})

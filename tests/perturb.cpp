@@ -68,6 +68,7 @@ bool exact(Op op, const Call& call) {
 bool skipped(Op op, const Call& call) {
     const int input = op == op::sgdm_update   ? int(SgdmUpdateOp::non_finite_at)
                       : op == op::adam_update ? int(AdamUpdateOp::non_finite_at)
+                      : op == op::rescale     ? int(RescaleOp::non_finite_at)
                                               : -1;
     if (input < 0) return false;
     const Tensor& found = call.in[size_t(input)];

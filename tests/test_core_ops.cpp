@@ -336,6 +336,39 @@ TEST_SUITE("core") {
             }
     }
 
+    TEST_CASE("ops: orthogonalised moves singular values close to 1") {
+        for (const Shape& shape : {Shape{5, 5}, Shape{3, 70}, Shape{33, 4}, Shape{1, 6}, Shape{6, 1}}) {
+            CAPTURE(shape.str());
+            const auto k = size_t(shape[0]), m = size_t(shape[1]);
+            Rng random(5, Purpose::test);
+            const Tensor x = Tensor::zeros(shape);
+            for (float& value : x.span<float>()) value = 100 * random.normal();
+            // The polynomial of Newton-Schulz in double: y = a y + b (y y^T) y + c (y y^T)^2 y
+            std::vector<double> y(x.span<float>().begin(), x.span<float>().end());
+            const auto rows_times = [&](const std::vector<double>& from) { // returns y y^T from
+                std::vector<double> square(k * k), result(k * m);
+                for (size_t i = 0; i < k; ++i)
+                    for (size_t j = 0; j < k; ++j)
+                        for (size_t c = 0; c < m; ++c) square[i * k + j] += y[i * m + c] * y[j * m + c];
+                for (size_t i = 0; i < k; ++i)
+                    for (size_t j = 0; j < k; ++j)
+                        for (size_t c = 0; c < m; ++c) result[i * m + c] += square[i * k + j] * from[j * m + c];
+                return result;
+            };
+            double squares = 0;
+            for (const double value : y) squares += value * value;
+            for (double& value : y) value /= std::sqrt(squares);
+            for (int step = 0; step < 3; ++step) {
+                const std::vector<double> once = rows_times(y), twice = rows_times(once);
+                for (size_t i = 0; i < y.size(); ++i) y[i] = 3.4445 * y[i] - 4.7750 * once[i] + 2.0315 * twice[i];
+            }
+            const Tensor result = orthogonalised(x);
+            for (size_t i = 0; i < y.size(); ++i) // values of at most 1; the polynomial enlarges errors
+                CHECK(double(result.span<float>()[i]) == doctest::Approx(y[i]).epsilon(1e-4).scale(1));
+        }
+        CHECK(contains(error_of([] { orthogonalised(Tensor::zeros({4})); }), "orthogonalised: expected a matrix, got [4]"));
+    }
+
     TEST_CASE("ops: updates as PyTorch defines them") {
         for (Backend backend : {Backend::reference, Backend::cpu}) {
             CAPTURE(int(backend));
@@ -512,6 +545,8 @@ TEST_SUITE("core") {
             {"sgdm_update: lr needs shape [1], got [2]", [&] { run(op::sgdm_update, {x, v, g, floats({2}, 1, 2)}); }},
             {"sgdm_update: non_finite_at needs shape [], got [2]", [&] { sgdm_update(x, v, g, {}, lr, {i}); }},
             {"sgdm_update: non_finite_at is f32, expected i32", [&] { sgdm_update(x, v, g, {}, lr, {scalar}); }},
+            {"rescale: expected both step and lr, or neither, got one", [&] { run(op::rescale, {x, scalar, x}); }},
+            {"rescale: norm needs shape [], got [1]", [&] { rescale(x, lr, 1); }},
             {"first_non_finite: loss needs shape [], got [1]", [&] { first_non_finite(x, lr); }},
             {"adam_update: lr_and_step is i32, expected f32", [&] { adam_update(x, v, s, g, {}, i); }},
             {"adam_update: steps are counted from 1, got 0", [&] { adam_update(x, v, s, g, {}, 0); }},

@@ -39,7 +39,7 @@ TEST_SUITE("models") {
             op::batch_norm_grad, op::running_update, op::layer_norm_grad, op::max_pool2d_grad, op::avg_pool2d_grad,
             op::activation_grad, op::sum_grad, op::slice_grad, op::concat_grad, op::dropout, op::softmax_grad,
             op::cross_entropy, op::cross_entropy_grad, op::binary_cross_entropy, op::binary_cross_entropy_grad,
-            op::mse_loss, op::mse_loss_grad, op::sgdm_update, op::adam_update, op::average_update,
+            op::mse_loss, op::mse_loss_grad, op::sgdm_update, op::adam_update, op::rescale, op::average_update,
             op::first_non_finite, op::augment};
         for (const Op op : kOps) {
             CAPTURE(op->name);

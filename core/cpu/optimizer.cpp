@@ -96,6 +96,20 @@ void first_non_finite(const Call& call) {
     *call.out[1].data<float>() = float(std::sqrt(sum));
 }
 
+void rescale(const Call& call) {
+    using O = RescaleOp;
+    const auto& a = call.attrs.as<O>();
+    const bool found = found_non_finite(call.in[O::non_finite_at]), steps = call.in[O::step].defined() && !found;
+    const float factor = found ? 1 : a.length / (*call.in[O::norm].data<float>() + O::kEpsilon);
+    const float rate = steps ? a.rate * *call.in[O::lr].data<float>() : 0;
+    const float *const x = call.in[O::x].data<float>(), *const step = steps ? call.in[O::step].data<float>() : nullptr;
+    float* const y = call.out[0].data<float>(); // may be x
+    each_chunk(call.in[O::x].numel(), [&](int64_t begin, int64_t count) {
+        for (int64_t i = begin; i < begin + count; ++i) y[i] = factor * x[i];
+        for (int64_t i = begin; steps && i < begin + count; ++i) y[i] -= rate * step[i];
+    });
+}
+
 void average_update(const Call& call) {
     using O = AverageUpdateOp;
     expect_in_place("average_update", call);

@@ -2,6 +2,8 @@
 #include "ringgrad/core/ops/optimizer.h"
 
 #include "ringgrad/core/context.h"
+#include "ringgrad/core/ops/conv.h"
+#include "ringgrad/core/ops/elements.h"
 #include "ringgrad/core/ops/reference.h"
 #include "ringgrad/core/ops/rules.h"
 
@@ -58,6 +60,19 @@ OutputSpecs infer_adam_update(In in, const Attrs& attrs) {
     return infer_buffers(rows::adam_update, in.first(O::gradients + 1));
 }
 
+OutputSpecs infer_rescale(In in, const Attrs&) {
+    using O = RescaleOp;
+    const Tensor& x = in[O::x];
+    expect_shape("rescale", "norm", in[O::norm], {});
+    RG_CHECK(in[O::step].defined() == in[O::lr].defined(), "rescale: expected both step and lr, or neither, got one");
+    if (in[O::step].defined()) {
+        expect_shape("rescale", "step", in[O::step], x.shape());
+        expect_shape("rescale", "lr", in[O::lr], {1});
+    }
+    expect_scalar_if_defined("rescale", "non_finite_at", in[O::non_finite_at]);
+    return {{{x.shape(), x.dtype()}}};
+}
+
 OutputSpecs infer_average_update(In in, const Attrs& attrs) {
     const double keep = attrs.as<AverageUpdateOp>().keep;
     RG_CHECK(keep >= 0 && keep < 1, "average_update: keep lies in [0, 1), got ", keep);
@@ -94,6 +109,11 @@ constexpr Argument kAdam[] = {{"parameters", Type::precise},
                               {"norm", Type::precise, Presence::optional},
                               {"rates", Type::f32, Presence::optional},
                               {"decays", Type::f32, Presence::optional}};
+constexpr Argument kRescale[] = {{"x", Type::precise},
+                                 {"norm", Type::precise},
+                                 {"step", Type::precise, Presence::optional},
+                                 {"lr", Type::f32, Presence::optional},
+                                 {"non_finite_at", Type::i32, Presence::optional}};
 constexpr Argument kAverage[] = {{"average", Type::precise}, {"parameters", Type::precise}};
 constexpr Argument kFirstNonFinite[] = {{"values", Type::precise}, {"loss", Type::precise, Presence::optional}};
 
@@ -101,6 +121,7 @@ constexpr Argument kFirstNonFinite[] = {{"values", Type::precise}, {"loss", Type
 
 RG_ROW(sgdm_update, .inputs = kSgdm, .outputs = 2);
 RG_ROW(adam_update, .inputs = kAdam, .outputs = 3);
+RG_ROW(rescale, .inputs = kRescale);
 RG_ROW(average_update, .inputs = kAverage);
 RG_ROW(first_non_finite, .inputs = kFirstNonFinite, .outputs = 2, .flops = flops_first_non_finite);
 
@@ -142,6 +163,41 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
                  int64_t step) {
     RG_CHECK(step >= 1, "adam_update: steps are counted from 1, got ", step);
     adam_update(parameters, m, v, gradients, o, varying("adam_update", "learning rate and step", {o.lr, float(step)}));
+}
+
+Tensor orthogonalised(const Tensor& x, int steps) {
+    RG_CHECK(x.defined() && x.shape().rank() == 2 && x.numel() > 0, "orthogonalised: expected a matrix, got ",
+             x.defined() ? x.shape().str() : "an undefined tensor");
+    using Grad = Conv2dGradOp;
+    const int64_t k = x.extent(0), m = x.extent(1), n = std::min(k, m);
+    const bool wide = k <= m;
+    // The products of linear(), with y for the images or the filters: its gradients are the products without transpose.
+    const auto gradient = [&](const Tensor& dy, const Tensor& images, const Tensor& filters, Grad part) {
+        const auto out = run(op::conv2d_grad,
+                             {dy.reshape({k, 1, 1, dy.extent(1)}), images.reshape({k, 1, 1, m}),
+                              filters.reshape({filters.extent(0), 1, 1, m})},
+                             part);
+        return out[part.filters ? Grad::dw : Grad::dx];
+    };
+    Tensor y = rescale(x, run(op::first_non_finite, {x}, FirstNonFiniteOp{true})[FirstNonFiniteOp::norm], 1);
+    for (int step = 0; step < steps; ++step) {
+        // The smaller one of y y^T and y^T y. For the latter, conv2d_grad takes only the shape from its filters.
+        const Tensor square =
+            wide ? linear(y, y) : gradient(y, y, slice(y, 0, {n, n}), {.conv = {}, .data = false}).reshape({n, n});
+        const Tensor sum = add(scale(square, -4.7750f), scale(linear(square, square), 2.0315f));
+        const Tensor product =
+            wide ? gradient(sum, y, y, {.conv = {}, .filters = false}).reshape(x.shape()) : linear(y, sum);
+        y = add(scale(y, 3.4445f), product);
+    }
+    return y;
+}
+
+Tensor rescale(const Tensor& x, const Tensor& norm, float length) {
+    return run(op::rescale, {x, norm}, RescaleOp{.length = length})[0];
+}
+void rescale_update(const Tensor& p, const Tensor& norm, float length, const Tensor& step, float rate, const Tensor& lr,
+                    const Tensor& non_finite_at) {
+    run(op::rescale, {p, norm, step, lr, non_finite_at}, RescaleOp{length, rate}, {p});
 }
 
 void average_update(const Tensor& average, const Tensor& parameters, double keep) {
@@ -210,6 +266,21 @@ void adam_update(const Call& call) {
     write(call.out[0], p);
     write(call.out[1], m);
     write(call.out[2], v);
+}
+
+void rescale(const Call& call) {
+    using O = RescaleOp;
+    const auto& a = call.attrs.as<O>();
+    Values x = read(call.in[O::x]);
+    if (found_non_finite(call.in[O::non_finite_at])) return write(call.out[0], x);
+    const double factor = double(a.length) / (read(call.in[O::norm])[0] + double(O::kEpsilon));
+    for (double& value : x) value *= factor;
+    if (call.in[O::step].defined()) {
+        const Values step = read(call.in[O::step]);
+        const double rate = double(a.rate) * read(call.in[O::lr])[0];
+        for (size_t i = 0; i < x.size(); ++i) x[i] -= rate * step[i];
+    }
+    write(call.out[0], x);
 }
 
 void first_non_finite(const Call& call) {

@@ -54,6 +54,18 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, const Tensor& lr_and_step, const UpdateInputs& inputs = {});
 
+/// Returns the matrix x [k m] with its singular values moved close to 1, between about 0.7 and 1.2, unless they are far
+/// below the largest one: Newton-Schulz iteration with the polynomial of Jordan, "Muon: An optimizer for hidden layers
+/// in neural networks", 2024. The result hardly depends on the length of x. Small k makes this fast.
+Tensor orthogonalised(const Tensor& x, int steps = 3);
+
+/// Returns x * length / norm. `norm`, a scalar, is the Euclidean norm of x, from first_non_finite().
+Tensor rescale(const Tensor& x, const Tensor& norm, float length);
+/// Updates p in place: p = p * length / norm - rate * lr * step. `norm` is that of p, and lr is f32 [1]. Does nothing
+/// if non_finite_at is defined and not -1.
+void rescale_update(const Tensor& p, const Tensor& norm, float length, const Tensor& step, float rate, const Tensor& lr,
+                    const Tensor& non_finite_at = {});
+
 /// Updates a moving average of the parameters in place: average = keep * average + (1 - keep) * parameters.
 void average_update(const Tensor& average, const Tensor& parameters, double keep);
 
@@ -65,7 +77,7 @@ Tensor first_non_finite(const Tensor& values, const Tensor& loss = {}, const Ten
 
 // ---- rows of the op table ----
 
-#define RG_OPTIMIZER_OPS(X) X(sgdm_update) X(adam_update) X(average_update) X(first_non_finite)
+#define RG_OPTIMIZER_OPS(X) X(sgdm_update) X(adam_update) X(rescale) X(average_update) X(first_non_finite)
 RG_OPTIMIZER_OPS(RG_DECLARE_OP)
 
 struct SgdmUpdateOp {
@@ -80,6 +92,13 @@ struct AdamUpdateOp {
     float epsilon = 0, weight_decay = 0;
     bool decoupled = false;
     float max_norm = 0;
+};
+/// Computes x * length / (norm + 1e-7), minus rate * lr * step if `step` and lr are defined. If non_finite_at is
+/// defined and not -1, the result is x.
+struct RescaleOp {
+    enum In { x, norm, step, lr, non_finite_at };
+    float length = 1, rate = 1;
+    static constexpr float kEpsilon = 1e-7f;
 };
 struct AverageUpdateOp {
     enum In { average, parameters };
