@@ -12,12 +12,13 @@ namespace {
 using Kind = OptimizerOptions::Kind;
 using Values = std::vector<double>;
 
-/// Parameters of 6 x 4 weights and 6 biases, with gradients that are drawn for each step.
+/// Parameters of 6 x 4 weights, 6 biases and 4 filters, with gradients that are drawn for each step.
 struct Toys {
     Parameters parameters;
     Toys() {
         parameters.add("weight", {6, 4}, Parameters::Entry::Start::random);
         parameters.add("bias", {6}, Parameters::Entry::Start::ones);
+        parameters.add("filter", {4, 2, 3, 5}, Parameters::Entry::Start::random);
         parameters.allocate(3, Init::he);
     }
     void draw_gradients(uint64_t step) {
@@ -141,9 +142,9 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("optimizer: leaves everything as it is if a value is not finite") {
-        for (const Kind kind : {Kind::sgd, Kind::adamw}) {
+        for (const Kind kind : {Kind::sgd, Kind::adamw, Kind::muon}) {
             Toys toy;
-            const Optimizer optimizer(toy.parameters, {.kind = kind, .max_norm = 1, .average = 0.5});
+            const Optimizer optimizer(toy.parameters, {.kind = kind, .max_norm = kind == Kind::muon ? 0.0 : 1, .average = 0.5});
             toy.draw_gradients(1);
             optimizer.set(0.1, 1);
             optimizer.update(Tensor::zeros({}));
@@ -172,6 +173,46 @@ TEST_SUITE("models") {
             CHECK(differ(values_in(toy.parameters.entry("bias").value), before) == (epoch <= 2));
             CHECK_FALSE(differ(values_in(toy.parameters.entry("weight").value), weights));
         }
+    }
+
+    TEST_CASE("optimizer: muon scales filters, and moves them by orthogonalised steps") {
+        for (const bool nesterov : {false, true}) {
+            Toys toy;
+            toy.parameters.entry("filter").rate = 0.5f, toy.parameters.entry("bias").rate = 0;
+            const std::vector<Tensor> values = toy.parameters.value_list(), gradients = toy.parameters.gradient_list();
+            const Optimizer optimizer(toy.parameters,
+                                      {.kind = Kind::muon, .momentum = 0.6, .nesterov = nesterov, .weight_decay = 0.1});
+            const Shape matrix{4, 30};
+            const Tensor g = gradients[2].reshape(matrix), v = Tensor::zeros(matrix);
+            std::vector<Reference> weight{{values_in(values[0]), Values(24), Values(24), Values(24), 1, 0.1}};
+            for (int step = 1; step <= 5; ++step) {
+                toy.draw_gradients(uint64_t(step));
+                v.copy_from(add(scale(v, 0.6f), g));
+                const Values moved = values_in(orthogonalised(nesterov ? add(g, scale(v, 0.6f)) : v));
+                Values expected = values_in(values[2]);
+                double squares = 0;
+                for (const double value : expected) squares += value * value;
+                for (size_t i = 0; i < expected.size(); ++i) // 2 is the root of the number of filters
+                    expected[i] = expected[i] * 2 / std::sqrt(squares) - 0.5 * 0.2 * moved[i];
+                optimizer.set(0.2, step);
+                optimizer.update(Tensor::zeros({}));
+                CHECK_FALSE(differ(values_in(values[2]), expected));
+                update(weight, toy.parameters, {.momentum = 0.6, .nesterov = nesterov}, double(0.2f), step);
+            }
+            CHECK_FALSE(differ(values_in(values[0]), weight[0].p)); // as SGD
+            CHECK(values_in(values[1]) == Values(6, 1));
+        }
+    }
+
+    TEST_CASE("optimizer: muon refuses what its steps do not depend on") {
+        Parameters parameters;
+        parameters.add("conv", {4, 3, 3, 2}, Parameters::Entry::Start::random);
+        parameters.allocate(3, Init::he);
+        CHECK(contains(error_of([&] { Optimizer(parameters, {.kind = Kind::muon, .max_norm = 1}); }),
+                       "expected no limit for the norm of gradients with muon"));
+        parameters.entry("conv").epochs = 2;
+        CHECK(contains(error_of([&] { Optimizer(parameters, {.kind = Kind::muon}); }),
+                       "expected that muon changes conv in all epochs, got a limit of 2"));
     }
 
     TEST_CASE("optimizer: refuses to update without a learning rate and a step") {

@@ -7,6 +7,7 @@
 #include "ringgrad/core/tape.h"
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/run/nan_guard.h"
+#include "ringgrad/models/run/optimizer.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
@@ -54,6 +55,33 @@ Tensor train_inside(Device* device, bool adam, bool accelerate) {
             step({x}, true);
     }
     return w.to_host().clone();
+}
+
+/// Parameters after some steps of Muon, which are replayed or not. One filter tensor has more filters than values in
+/// each.
+Tensor move_filters(Device* device, bool accelerate) {
+    const Context on{.device = device};
+    const ContextScope scope(on);
+    Parameters parameters;
+    parameters.add("wide", {4, 2, 3, 5}, Parameters::Entry::Start::random);
+    parameters.add("tall", {24, 1, 1, 3}, Parameters::Entry::Start::random);
+    parameters.add("bias", {5}, Parameters::Entry::Start::ones);
+    parameters.allocate(3, Init::he);
+    const Optimizer optimizer(parameters, {.kind = OptimizerOptions::Kind::muon, .nesterov = true});
+    const Tensor loss = Tensor::zeros({}), gradients = Tensor::on_host(parameters.values().shape());
+    Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+        run(op::scale, {in[0]}, ScaleOp{1}, {parameters.gradients()});
+        optimizer.update(loss);
+        return {scale(loss, 1)};
+    });
+    step.enabled = accelerate;
+    for (int i = 0; i < 4; ++i) {
+        Rng random(uint64_t(i), Purpose::test);
+        for (float& g : gradients.span<float>()) g = random.normal();
+        optimizer.set(0.1, i + 1);
+        step({gradients}, true);
+    }
+    return parameters.values().to_host().clone();
 }
 
 struct Trained {
@@ -130,6 +158,14 @@ TEST_SUITE("simt") {
             CHECK(device.launches == 4); // each step but the first
             CHECK(differs(plain_there, plain, {1e-5, 1e-4}) == "");
         }
+    }
+
+    TEST_CASE("device: muon moves filters as on the CPU") {
+        ExecutorDevice device;
+        const Tensor here = move_filters(nullptr, false), there = move_filters(&device, false);
+        CHECK(same_bits(move_filters(nullptr, true), here));
+        CHECK(same_bits(move_filters(&device, true), there));
+        CHECK(differs(there, here, {1e-4, 1e-3}) == ""); // products of TF32 on devices
     }
 
     TEST_CASE("device: an update in a graph and one after it give the same bits, and none where a gradient is NaN") {

@@ -271,6 +271,26 @@ void write_groups(const std::string& path) {
     save_tensors(path, {{"start", start}, {"g", g}, {"p", all}, {"average", average}}, metadata("AdamW", a));
 }
 
+/// Does the same for Muon and a tensor of 20 filters.
+void write_muon(const std::string& path) {
+    constexpr int64_t kSteps = 20, kValues = 1000;
+    const Attributes a{{"lr", 0.1}, {"momentum", 0.6}, {"filters", 20}};
+    Parameters parameters;
+    parameters.add("filters", {20, 5, 5, 2}, Parameters::Entry::Start::random);
+    parameters.allocate(1, Init::he);
+    const Optimizer optimizer(parameters, {.kind = OptimizerOptions::Kind::muon, .momentum = 0.6, .nesterov = true});
+    const Tensor p = parameters.value_list()[0].reshape({kValues}), start = p.clone(),
+                 gradient = parameters.gradient_list()[0].reshape({kValues}),
+                 g = draw({"g", {kSteps, kValues}}, {}, DType::f32, 1), all = Tensor::zeros({kSteps, kValues});
+    for (int64_t step = 0; step < kSteps; ++step) {
+        gradient.copy_from(g.slice(step * kValues, {kValues}));
+        optimizer.set(0.1, step + 1);
+        optimizer.update(Tensor::zeros({}));
+        all.slice(step * kValues, {kValues}).copy_from(p);
+    }
+    save_tensors(path, {{"start", start}, {"g", g}, {"p", all}}, metadata("Muon", a));
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -292,6 +312,7 @@ int main(int argc, char** argv) {
         }
         for (const Update& u : updates()) write_update(u, next());
         write_groups(next());
+        write_muon(next());
     } catch (const std::exception& e) {
         std::fprintf(stderr, "compare_ops: %s\n", e.what());
         return 1;

@@ -64,9 +64,31 @@ OPS = {
     "mse_loss": lambda t, a: F.mse_loss(t.x, t.target),
     "binary_cross_entropy": lambda t, a: F.binary_cross_entropy_with_logits(t.x, t.target),
 }
+
+
+class Muon(torch.optim.SGD):
+    """Scales the filters to the norm sqrt(k), and orthogonalises the steps of SGD (Jordan, 2024)."""
+
+    def __init__(self, parameters, lr, momentum, filters):
+        super().__init__(parameters, 1, momentum, nesterov=True)
+        self.rate, self.p, self.filters = lr, parameters[0], filters
+
+    @torch.no_grad()
+    def step(self):
+        before = self.p.clone()
+        super().step()
+        x = (before - self.p).view(self.filters, -1)
+        x /= x.norm() + 1e-7
+        for _ in range(3):
+            square = x @ x.T
+            x = 3.4445 * x + (2.0315 * square @ square - 4.7750 * square) @ x
+        self.p.copy_(before * self.filters**0.5 / (before.norm() + 1e-7) - self.rate * x.view(-1))
+
+
 OPTIMIZERS = {
     "SGD": lambda p, a: torch.optim.SGD(p, a.lr, a.momentum, weight_decay=a.weight_decay, nesterov=bool(a.nesterov)),
     "Adam": lambda p, a: torch.optim.Adam(p, a.lr, weight_decay=a.weight_decay),
+    "Muon": lambda p, a: Muon(p, a.lr, a.momentum, int(a.filters)),
 }
 
 

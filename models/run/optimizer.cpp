@@ -28,19 +28,23 @@ Tensor factors_of(const Parameters& parameters, const F& factor) {
     return values.to_device();
 }
 
-/// Returns the factors of the learning rate in an epoch, or an undefined tensor if all are 1.
-Tensor rates_in(int64_t epoch, const Parameters& parameters) {
-    return factors_of(parameters, [&](const Entry& e) { return epoch > e.epochs ? 0.0 : double(e.rate); });
-}
-
 } // namespace
 
 Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& options)
-    : parameters_(parameters),
-      options_(options),
-      rate_and_step_(Tensor::zeros({options.kind == OptimizerOptions::Kind::sgd ? 1 : 2})) {
+    : parameters_(parameters), options_(options), rate_and_step_(Tensor::zeros({options.has_momentum() ? 1 : 2})) {
     const Shape& shape = parameters.values().shape();
-    if (options.kind == OptimizerOptions::Kind::sgd)
+    if (options.kind == OptimizerOptions::Kind::muon) {
+        RG_CHECK(options.max_norm == 0,
+                 "optimizer: expected no limit for the norm of gradients with muon, whose steps ",
+                 "do not depend on it, got ", options.max_norm);
+        for (const Entry& entry : parameters.entries())
+            if (entry.shape.rank() == 4 && entry.rate > 0) {
+                RG_CHECK(entry.epochs == kLastEpoch, "optimizer: expected that muon changes ", entry.name,
+                         " in all epochs, got a limit of ", entry.epochs);
+                filters_.push_back(&entry);
+            }
+    }
+    if (options.has_momentum())
         state_ = {{"optimizer.velocity", Tensor::zeros(shape)}};
     else
         state_ = {{"optimizer.m", Tensor::zeros(shape)}, {"optimizer.v", Tensor::zeros(shape)}};
@@ -55,15 +59,25 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
     inputs_.non_finite_at = non_finite_at_;
     if (options.max_norm > 0) inputs_.norm = Tensor::zeros({});
     // A plan keeps using this tensor. So it must exist from the start if a factor differs from 1 in any epoch.
-    inputs_.rates = rates_in(kLastEpoch, parameters);
+    inputs_.rates = rates_in(kLastEpoch);
     begin_epoch(1);
-    inputs_.decays = factors_of(
-        parameters, [&](const Entry& e) { return options.decay_biases || e.shape.rank() > 1 ? double(e.decay) : 0.0; });
+    inputs_.decays = factors_of(parameters, [&](const Entry& e) {
+        return !is_filter(e) && (options.decay_biases || e.shape.rank() > 1) ? double(e.decay) : 0.0;
+    });
+}
+
+bool Optimizer::is_filter(const Entry& entry) const { return std::ranges::find(filters_, &entry) != filters_.end(); }
+
+/// Returns the factors of the learning rate in an epoch for sgdm_update() or adam_update(), or an undefined tensor if
+/// all are 1.
+Tensor Optimizer::rates_in(int64_t epoch) const {
+    return factors_of(parameters_,
+                      [&](const Entry& e) { return epoch > e.epochs || is_filter(e) ? 0.0 : double(e.rate); });
 }
 
 void Optimizer::begin_epoch(int64_t epoch) const {
     if (!inputs_.rates.defined()) return;
-    const Tensor rates = rates_in(epoch, parameters_);
+    const Tensor rates = rates_in(epoch);
     if (rates.defined())
         inputs_.rates.copy_from(rates);
     else
@@ -80,12 +94,11 @@ void Optimizer::set(double lr, int64_t step) const {
 }
 
 void Optimizer::update(const Tensor& loss) const {
-    using Kind = OptimizerOptions::Kind;
     RG_CHECK(is_set_, "optimizer: expected set() before update(), got none; it gives the learning rate and the step");
     const Tensor &values = parameters_.values(), &gradients = parameters_.gradients();
     first_non_finite(gradients, loss, non_finite_at_, inputs_.norm);
     const float decay = float(options_.weight_decay), max_norm = float(options_.max_norm);
-    if (options_.kind == Kind::sgd)
+    if (options_.has_momentum())
         sgdm_update(values, state_[0].value, gradients,
                     {.momentum = float(options_.momentum),
                      .weight_decay = decay,
@@ -93,9 +106,26 @@ void Optimizer::update(const Tensor& loss) const {
                      .max_norm = max_norm},
                     rate_and_step_, inputs_);
     else
-        adam_update(values, state_[0].value, state_[1].value, gradients,
-                    {.weight_decay = decay, .decoupled = options_.kind == Kind::adamw, .max_norm = max_norm},
-                    rate_and_step_, inputs_);
+        adam_update(
+            values, state_[0].value, state_[1].value, gradients,
+            {.weight_decay = decay, .decoupled = options_.kind == OptimizerOptions::Kind::adamw, .max_norm = max_norm},
+            rate_and_step_, inputs_);
+    update_filters();
+}
+
+/// Changes the filters of muon. sgdm_update() has updated their velocities already.
+void Optimizer::update_filters() const {
+    for (const Entry* filter : filters_) {
+        const int64_t k = filter->shape[0];
+        const Shape matrix{k, filter->shape.numel() / k};
+        const Tensor value = filter->value.reshape(matrix), velocity = state_[0].value.slice(filter->offset, matrix);
+        const Tensor step = options_.nesterov
+                                ? add(filter->gradient.reshape(matrix), scale(velocity, float(options_.momentum)))
+                                : velocity;
+        const Tensor norm = run(op::first_non_finite, {value}, FirstNonFiniteOp{true})[FirstNonFiniteOp::norm];
+        rescale_update(value, norm, std::sqrt(float(k)), orthogonalised(step), filter->rate, rate_and_step_,
+                       non_finite_at_);
+    }
 }
 
 void Optimizer::end_step(int64_t step, int64_t steps) const {

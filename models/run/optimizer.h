@@ -1,4 +1,4 @@
-// The optimizer of a training: SGD with momentum, Adam or AdamW, with clipping, lookahead and an average of the
+// The optimizer of a training: SGD with momentum, Adam, AdamW or Muon, with clipping, lookahead and an average of the
 // weights.
 #pragma once
 
@@ -14,9 +14,12 @@ using OptimizerState = std::vector<NamedTensor>;
 
 /// The formulas are in core/ops/optimizer.h. The learning rate is not an option: see Optimizer::set().
 struct OptimizerOptions {
-    enum class Kind : uint8_t { sgd, adam, adamw } kind = Kind::sgd;
-    double momentum = 0.9; // of sgd
-    bool nesterov = false; // of sgd
+    /// muon: as sgd, but for the filters of convolutions (Jordan, 2024; its program airbench94_muon). Each step scales
+    /// a filter tensor [k r s c] to the norm sqrt(k), and then subtracts lr * orthogonalised(the step of sgd), without
+    /// weight decay. So convolutions need a batch norm after them, and the lengths of gradients have no effect.
+    enum class Kind : uint8_t { sgd, adam, adamw, muon } kind = Kind::sgd;
+    double momentum = 0.9; // of sgd and muon
+    bool nesterov = false; // of sgd and muon
     double weight_decay = 0;
     bool decay_biases = true; // false: only parameters with two or more extents decay, so no bias and no batch norm
     double max_norm = 0;      // limit for the norm of all gradients together; 0: no limit
@@ -31,15 +34,18 @@ struct OptimizerOptions {
     /// lookahead.
     double lookahead = 0;
 
+    /// True for the kinds with momentum and one buffer.
+    bool has_momentum() const { return kind == Kind::sgd || kind == Kind::muon; }
     /// Returns the number of buffers of the optimizer.
-    int64_t buffers() const { return (kind == Kind::sgd ? 1 : 2) + (average > 0) + (lookahead > 0); }
+    int64_t buffers() const { return (has_momentum() ? 1 : 2) + (average > 0) + (lookahead > 0); }
 };
 
 /// Updates flat parameters. Per-step values are in tensors, so that a replay picks up new ones.
 class Optimizer {
 public:
     /// Takes each entry's factors for learning rate and weight decay, and its number of epochs, from `parameters`,
-    /// which must outlive this. Set them before.
+    /// which must outlive this. Set them before. Throws Error if muon shall clip gradients, or shall stop to change a
+    /// filter tensor after some epochs.
     Optimizer(const Parameters& parameters, const OptimizerOptions& options);
 
     /// Call this before the steps of an epoch, counted from 1. Updates no longer change values whose Entry::epochs have
@@ -74,12 +80,16 @@ public:
 
 private:
     void exchange_average() const;
+    bool is_filter(const Parameters::Entry& entry) const;
+    Tensor rates_in(int64_t epoch) const;
+    void update_filters() const;
 
     const Parameters& parameters_;
     const OptimizerOptions options_;
     OptimizerState state_;
     Tensor average_, slow_; // of Parameters::all(); average_ is undefined without an average, slow_ without lookahead
     mutable bool is_set_ = false;
+    std::vector<const Parameters::Entry*> filters_; // those that muon changes in its own way
     const Tensor rate_and_step_, next_rate_and_step_ = Tensor::on_host({2});
     const Tensor non_finite_at_ = Tensor::zeros({}, DType::i32);
     UpdateInputs inputs_;

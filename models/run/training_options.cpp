@@ -154,8 +154,8 @@ void TrainingOptions::declare_training(Options& o) {
         .also({"max-steps", "num-steps", "iterations"});
     o.add("lr", &schedule.base,
           cat("highest learning rate; 0: ", default_rate.text(),
-              optimizer.kind == Kind::sgd ? cat("; with adam or adamw ", kAdamRate)
-                                          : cat("; with sgd ", DefaultRate().text())))
+              optimizer.has_momentum() ? cat("; with adam or adamw ", kAdamRate)
+                                       : cat("; with sgd or muon ", DefaultRate().text())))
         .at_least(0)
         .also({"learning-rate", "initial-learn-rate"})
         .basic();
@@ -170,7 +170,8 @@ void TrainingOptions::declare_training(Options& o) {
         .at_least(0);
     o.add("drop-factor", &schedule.factor, "piecewise: factor for the rate at each drop").at_least(1e-9);
     o.add("lr-floor", &schedule.floor, "cosine, triangular: last rate").at_least(0);
-    o.add("lr-peak", &schedule.peak, "triangular: when the rate is highest, as a fraction of the training; not 0 or 1")
+    o.add("lr-peak", &schedule.peak,
+          "triangular: when the rate is highest, as a fraction of the training below 1; 0: at its beginning")
         .range(0, 1);
     o.add("lr-start", &schedule.start, "triangular: first rate; -1: that of --lr-floor").at_least(-1);
     o.add("warmup", &schedule.warmup, "epochs in which a factor of the rate rises linearly from 0 to 1")
@@ -182,13 +183,16 @@ void TrainingOptions::declare_training(Options& o) {
         .metavar("NAMES");
     o.add("lr-scale", &rate_factors, "factors of the learning rate of layers, such as fc=10,layer4=0.1")
         .metavar("LIST");
-    default_optimizer_ = optimizer.kind;
-    o.add("optimizer", &optimizer.kind, {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}},
-          "update rule; sgd: SGD with momentum")
+    default_momentum_ = optimizer.has_momentum();
+    o.add("optimizer", &optimizer.kind,
+          {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}, {"muon", Kind::muon}},
+          "update rule; sgd: SGD with momentum; muon: sgd with orthogonal steps for filters, which then all need a "
+          "batch "
+          "norm")
         .also({"optim", "opt", "solver"})
         .fixed();
-    o.add("momentum", &optimizer.momentum, "sgd: momentum").range(0, 1);
-    o.add("nesterov", &optimizer.nesterov, "sgd: use Nesterov momentum");
+    o.add("momentum", &optimizer.momentum, "sgd, muon: momentum").range(0, 1);
+    o.add("nesterov", &optimizer.nesterov, "sgd, muon: use Nesterov momentum");
     o.add("l2", &optimizer.weight_decay,
           "weight decay: factor of a parameter that is added to its gradient; adamw: decoupled")
         .at_least(0)
@@ -214,15 +218,19 @@ void TrainingOptions::declare_training(Options& o) {
 
 double TrainingOptions::highest_rate() const {
     if (schedule.base > 0) return schedule.base;
-    const bool adam = optimizer.kind != Kind::sgd, same = adam == (default_optimizer_ != Kind::sgd);
-    return adam && !same ? kAdamRate : (same ? default_rate : DefaultRate()).at(data_options.batch_size);
+    const bool momentum = optimizer.has_momentum(), same = momentum == default_momentum_;
+    return momentum || same ? (same ? default_rate : DefaultRate()).at(data_options.batch_size) : kAdamRate;
 }
 
 void TrainingOptions::check(const Options& options) const {
-    if (optimizer.kind != Kind::sgd)
+    if (!optimizer.has_momentum())
         for (const char* name : {"momentum", "nesterov"})
             RG_CHECK(!options.was_given(name), "--", name,
-                     ": expected --optimizer sgd, got another one; omit one of them");
+                     ": expected --optimizer sgd or muon, got another one; omit one of them");
+    RG_CHECK(
+        optimizer.kind != Kind::muon || optimizer.max_norm == 0,
+        "--clip: expected another --optimizer than muon, whose steps do not depend on the length of gradients; omit "
+        "one of them");
     RG_CHECK(drop_every == 0 || !options.was_given("drops"),
              "--drop-every: expected no --drops beside it, got both; omit one of them");
     (void)full_schedule();

@@ -90,7 +90,7 @@ private:
     data::Augment augmentation() const;
     std::vector<float> weights_of_classes(const data::ImageSet& images) const;
 
-    OptimizerOptions::Kind default_optimizer_ = OptimizerOptions::Kind::sgd; // the optimizer that default_rate is for
+    bool default_momentum_ = true; // true if default_rate is for sgd and muon, false if it is for Adam
 };
 
 } // namespace rg
