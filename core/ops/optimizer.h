@@ -54,9 +54,9 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, const Tensor& lr_and_step, const UpdateInputs& inputs = {});
 
-/// Returns the matrix x [k m] with its singular values moved close to 1, between about 0.7 and 1.2, unless they are far
-/// below the largest one: Newton-Schulz iteration with the polynomial of Jordan, "Muon: An optimizer for hidden layers
-/// in neural networks", 2024. The result hardly depends on the length of x. Small k makes this fast.
+/// Returns the matrix x [k m] with its singular values moved towards 1, by `steps` of the Newton-Schulz iteration of
+/// Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024. A constant factor of x has no effect, up to
+/// rounding. Most of the time goes into products with a square matrix of min(k, m) rows.
 Tensor orthogonalised(const Tensor& x, int steps = 3);
 
 /// Returns x * length / norm. `norm`, a scalar, is the Euclidean norm of x, from first_non_finite().

@@ -187,8 +187,7 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("optimizer", &optimizer.kind,
           {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}, {"muon", Kind::muon}},
           "update rule; sgd: SGD with momentum; muon: sgd with orthogonal steps for filters, which then all need a "
-          "batch "
-          "norm")
+          "batch norm")
         .also({"optim", "opt", "solver"})
         .fixed();
     o.add("momentum", &optimizer.momentum, "sgd, muon: momentum").range(0, 1);
