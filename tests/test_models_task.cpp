@@ -42,6 +42,15 @@ Json png(int64_t width, int64_t height, int channels, std::vector<uint8_t> pixel
 Tensor floats(const Shape& shape, std::vector<float> values) { return Tensor::of<float>(shape, values); }
 Tensor labels(const Shape& shape, std::vector<int32_t> values) { return Tensor::of<int32_t>(shape, values); }
 
+/// The machine of a test of a network: one rank, without accelerate().
+struct OneCpu {
+    par::SingleLink link;
+    par::Group group{link};
+    MachineOptions settings{.device = "cpu", .accelerate = false};
+    Options options{"toy", ""};
+    Machine machine = (settings.declare(options), Machine(settings, options, group));
+};
+
 } // namespace
 
 TEST_SUITE("models") {
@@ -287,14 +296,9 @@ TEST_SUITE("models") {
         data::ImageSet set{1, 8, 8, 1, pixels, {0}, {"a", "b"}};
         set.window = {4, 5};
         std::vector<float> seen; // the first and the last pixel of each view
-        par::SingleLink link;
-        par::Group group(link);
-        MachineOptions settings{.device = "cpu", .accelerate = false};
-        Options options("toy", "");
-        settings.declare(options);
-        Machine machine(settings, options, group);
+        OneCpu here;
         const Task task = classification();
-        Evaluation evaluation(group, machine, set, {}, {{0}, {1.0f / 255}}, task,
+        Evaluation evaluation(here.group, here.machine, set, {}, {{0}, {1.0f / 255}}, 1, task,
                               [&](const data::Batch& batch, Mode) -> std::vector<Tensor> {
                                   CHECK(batch.x.shape() == Shape{1, 4, 5, 1});
                                   for (const int64_t i : {0, 19}) seen.push_back(std::round(batch.x.data<float>()[i]));
@@ -306,5 +310,19 @@ TEST_SUITE("models") {
         seen.clear();
         CHECK(evaluation.score(data::mirrored_and_shifted(set.input_size().width)).loss == Approx(score.loss));
         CHECK(seen == std::vector<float>{22, 56, 26, 52, 11, 45, 15, 41, 33, 67, 37, 63});
+    }
+
+    TEST_CASE("evaluation: passes no more images to the network than a mini-batch of the training has") {
+        const data::ImageSet set{8, 2, 2, 1, std::vector<uint8_t>(8 * 4), std::vector<int32_t>(8), {"a", "b"}};
+        OneCpu here;
+        const Task task = classification();
+        std::vector<int64_t> sizes;
+        const Forward forward = [&](const data::Batch& batch, Mode) -> std::vector<Tensor> {
+            sizes.push_back(batch.x.shape()[0]);
+            return {Tensor::zeros({batch.size, 2})};
+        };
+        for (const int64_t batch_size : {3, 1000})
+            Evaluation(here.group, here.machine, set, {}, {{0}, {1.0f / 255}}, batch_size, task, forward).score();
+        CHECK(sizes == std::vector<int64_t>{3, 3, 2, 8});
     }
 }

@@ -3,6 +3,8 @@
 
 #include "ringgrad/core/ops.h"
 
+#include <algorithm>
+
 namespace rg {
 
 std::vector<Tensor> outputs_of(const Forward& forward, const Task& task, const data::Batch& batch, Mode mode) {
@@ -19,8 +21,8 @@ void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& t
 }
 
 Evaluation::Evaluation(par::Group& group, const Machine& machine, const data::ImageSet& set,
-                       std::vector<data::Column> columns, const data::Normalise& normalise, const Task& task,
-                       const Forward& forward)
+                       std::vector<data::Column> columns, const data::Normalise& normalise, int64_t batch_size,
+                       const Task& task, const Forward& forward)
     : predict([this, forward](std::span<const Tensor> in,
                               bool) { return outputs_of(forward, task_, feed_.batch(in), Mode::evaluate); },
               machine.options().accelerate),
@@ -29,7 +31,7 @@ Evaluation::Evaluation(par::Group& group, const Machine& machine, const data::Im
       normalise_(normalise),
       task_(task),
       feed_(set,
-            {.batch_size = kBatch * machine.workers().count,
+            {.batch_size = std::min(kBatch, batch_size) * machine.workers().count,
              .shuffle = data::Shuffle::never,
              .keep_partial = true,
              .augment = {.fill = data::Fill::reflect},

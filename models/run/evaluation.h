@@ -18,12 +18,13 @@ void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& t
 /// Tests a network on a set of images, such as the test set.
 class Evaluation {
 public:
-    static constexpr int64_t kBatch = 250; // most images per call of the network
+    static constexpr int64_t kBatch = 250; // most images of a worker per call of the network
 
-    /// `columns` are those of the task. Keeps copies of these, of `normalise` and of `forward`; all other arguments
-    /// must outlive this.
+    /// A worker passes at most `batch_size` images to the network at once, so that a test needs no more memory than a
+    /// training with mini-batches of this size. `columns` are those of the task. Keeps copies of these, of `normalise`
+    /// and of `forward`; all other arguments must outlive this.
     Evaluation(par::Group& group, const Machine& machine, const data::ImageSet& set, std::vector<data::Column> columns,
-               const data::Normalise& normalise, const Task& task, const Forward& forward);
+               const data::Normalise& normalise, int64_t batch_size, const Task& task, const Forward& forward);
 
     /// Collective. Returns the score on the whole set, on all ranks. The outputs for an image are the weighted sum of
     /// those for its views. Pixels of a view that lie outside of the image are mirrored at its edges. `pulse`: see

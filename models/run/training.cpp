@@ -180,7 +180,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     Trainer trainer(run, machine, parameters, optimizer, feed, task, forward);
 
     const auto evaluation_of = [&](const data::ImageSet& set) {
-        return Evaluation(group, machine, set, columns(set), normalise, task, forward);
+        return Evaluation(group, machine, set, columns(set), normalise, loading.batch_size, task, forward);
     };
     Evaluation evaluation = evaluation_of(data.test);
     const auto score = [&](const std::vector<data::WeightedView>& views = {{}}) {
@@ -401,7 +401,8 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
     const data::TrainTest data = load(group, {});
     const Task task = this->task(data.train);
     Evaluation evaluation(group, machine, data.test, columns(data.test), stored_normalise(file, normalise(data.train)),
-                          task, [&](const data::Batch& batch, Mode mode) { return forward(*network, batch, mode); });
+                          data_options.batch_size, task,
+                          [&](const data::Batch& batch, Mode mode) { return forward(*network, batch, mode); });
     const Score score = evaluation.score();
     TestResult result{task.text(score.metrics), Json::object().set("test_loss", score.loss), evaluation.report(score)};
     for (size_t i = 0; i < task.metrics.size(); ++i)
