@@ -163,12 +163,16 @@ private:
     bool ended_ = false;
 };
 
+/// The last line of tar after any error; those before it tell the reason.
+constexpr std::string_view kEndOfTar = "tar: Exiting with failure status due to previous errors";
+
 /// Returns ": LINE" with the last line that is not empty, or "".
-std::string last_line(const std::string& text) {
+std::string last_line(std::string_view text) {
     const size_t last = text.find_last_not_of(" \t\r\n");
-    if (last == std::string::npos) return "";
-    const size_t before = text.find_last_of("\r\n", last), begin = before == std::string::npos ? 0 : before + 1;
-    return ": " + excerpt(text.substr(begin, last + 1 - begin));
+    if (last == text.npos) return "";
+    const size_t before = text.find_last_of("\r\n", last), begin = before == text.npos ? 0 : before + 1;
+    const std::string_view line = text.substr(begin, last + 1 - begin);
+    return line == kEndOfTar ? last_line(text.substr(0, begin)) : ": " + excerpt(line);
 }
 
 } // namespace

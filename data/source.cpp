@@ -50,15 +50,27 @@ void check_unpacked(const fs::path& folder) {
     }
 }
 
+/// Returns the program that has compressed an archive, or "".
+std::string compressor_of(const std::string& archive) {
+    char begin[6] = {};
+    std::ifstream(archive, std::ios::binary).read(begin, sizeof begin);
+    for (const auto& [bytes, program] : {std::pair("\x1F\x8B", "gzip"),
+                                         {"BZh", "bzip2"},
+                                         {"\xFD"
+                                          "7zXZ",
+                                          "xz"},
+                                         {"\x28\xB5\x2F\xFD", "zstd"}})
+        if (std::string_view(begin, sizeof begin).starts_with(bytes)) return program;
+    return "";
+}
+
 /// Throws Error unless the archive has its end: 1024 zero bytes. GNU tar accepts one that is cut between two files.
 void check_end(const std::string& archive) {
     std::ifstream file(archive, std::ios::binary);
-    char begin[512] = {}, end[1024] = {};
-    file.read(begin, sizeof begin);
-    if (std::memcmp(begin + 257, "ustar", 5) != 0) return; // it is compressed, or tar will refuse it
+    char end[1024] = {};
     file.seekg(-std::streamoff(sizeof end), std::ios::end).read(end, sizeof end);
     RG_CHECK(file && std::all_of(std::begin(end), std::end(end), [](char c) { return c == 0; }),
-             "expected the end of the archive, got a stream that is cut off");
+             "expected a whole tar, got a stream that is cut off, or no tar");
 }
 
 /// Throws Error if a copy has filled the disk up to its reserve.
@@ -101,14 +113,20 @@ void unpack_stream(const std::string& command, const std::string& folder) {
             return formatted("copying: %.0f MB, %.1f MB/s", mb, mb / (seconds_now() - begin));
         });
     });
+    if (const std::string program = compressor_of(archive); !program.empty()) {
+        const std::string plain = folder + ".plain.tar";
+        run_command(cat(program, " -dc ", shell_word(archive), " > ", shell_word(plain)),
+                    [&](int64_t) { check_space(fs::path(archive).parent_path()); });
+        fs::rename(plain, archive);
+    }
     check_end(archive);
     fs::create_directory(part);
-    run_command(
-        cat("tar -x -v -i -k --no-same-owner --no-same-permissions -C ", shell_word(part), " -f ", shell_word(archive)),
-        [&](int64_t files) {
-            check_space(part);
-            progress.update([&] { return cat("copying: ", files, " files unpacked"); });
-        });
+    run_command(cat("LC_ALL=C tar -x -v -i -k --no-same-owner --no-same-permissions -C ", shell_word(part), " -f ",
+                    shell_word(archive)),
+                [&](int64_t files) {
+                    check_space(part);
+                    progress.update([&] { return cat("copying: ", files, " files unpacked"); });
+                });
     check_unpacked(part);
     fs::rename(part, folder);
 }
@@ -116,7 +134,7 @@ void unpack_stream(const std::string& command, const std::string& folder) {
 /// Removes what unpack_stream() leaves behind after an error.
 void remove_parts(const std::string& folder) {
     std::error_code ignored;
-    fs::remove(folder + ".tar", ignored);
+    for (const char* const archive : {".tar", ".plain.tar"}) fs::remove(folder + archive, ignored);
     fs::remove_all(folder + ".part", ignored);
 }
 

@@ -31,9 +31,10 @@ std::string source_folder(const std::string& path, const std::string& cache);
 /// the differences before it copies them, for the progress. The set has the objects that the client lists: aws takes a
 /// list that the server cuts off without a token for a whole one.
 ///
-/// A tar, compressed or not, is unpacked. If `cache` names a folder, later calls take the same copy without running the
-/// command, until the user deletes it; otherwise the copy is deleted with the result. Several archives one after
-/// another are allowed. Links, devices, duplicates and names that leave the folder are refused.
+/// A tar, plain or compressed with gzip, bzip2, xz or zstd, is unpacked. If `cache` names a folder, later calls take
+/// the same copy without running the command, until the user deletes it; otherwise the copy is deleted with the result.
+/// Several archives one after another are allowed. Links, devices, duplicates and names with .. are refused; absolute
+/// names are taken below the folder.
 ///
 /// Throws Error with the last line that the command or the client printed; for a tar also if it is cut off, or if its
 /// command writes nothing for 300 s. Also throws Error when less than 1 GB or less than 1 % of the disk, the smaller of

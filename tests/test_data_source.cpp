@@ -166,10 +166,12 @@ TEST_CASE("source: a tar is unpacked once, whole or not at all") {
     for (const size_t cut : {size_t{0}, size_t{1}, size_t{700}, size_t{1024}, after_last_file - 512, after_last_file}) {
         CAPTURE(cut);
         write_file_atomic(dir / "cut.tar", whole.substr(0, cut));
-        CHECK(error_of_tar("cat " + dir / "cut.tar", cache) != "");
+        for (const char* command : {"cat ", "gzip -c "})
+            CHECK(contains(error_of_tar(command + dir / "cut.tar", cache), "expected a whole tar"));
     }
     CHECK(contains(error_of_tar(tar + "; echo nothing left >&2; false", cache), "exit status 1: nothing left"));
-    CHECK(contains(error_of_tar("echo no tar", cache), "data: pipe:echo no tar: exit status 2: "));
+    CHECK(contains(error_of_tar("echo no tar", cache), "data: pipe:echo no tar: expected a whole tar"));
+    CHECK(contains(error_of_tar(tar + " | gzip | head -c 100", cache), "gzip: "));
     int entries = 0;
     for (const fs::directory_entry& entry : fs::directory_iterator(cache))
         entries += entry.is_directory() || entry.path().extension() != ".lock";
@@ -204,6 +206,7 @@ archive.close()
         CHECK_FALSE(fs::exists(dir / "out"));
         CHECK_FALSE(fs::exists(dir / "cache/out"));
     }
+    CHECK(contains(error("../out"), "exit status 2: tar: ../out: "));
     CHECK(error(dir / "absolute") == ""); // tar removes the slash
     CHECK_FALSE(fs::exists(dir / "absolute"));
 }
