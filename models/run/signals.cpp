@@ -4,6 +4,7 @@
 #include <atomic>
 #include <csignal>
 #include <cstdio>
+#include <unistd.h>
 
 namespace rg {
 namespace {
@@ -13,6 +14,14 @@ std::atomic<bool> interrupted{false}; // true after a stop signal other than SIG
 void on_signal(int number) {
     if (number != SIGINT) interrupted.store(true, std::memory_order_relaxed);
     request_stop();
+}
+
+/// The signal for memory of a mapped file that cannot be read. Without this, the program would end without a word.
+void on_bus_error(int) {
+    constexpr char kText[] =
+        "error: cannot read a mapped file, such as a packed set: it was cut off, or its disk failed\n";
+    [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, kText, sizeof kText - 1);
+    ::_exit(1);
 }
 
 /// True if the process was started with SIGHUP ignored, for example by nohup. UCX, a library that MPICH can use,
@@ -38,6 +47,8 @@ void install_stop_signals() {
     for (const int number : {SIGINT, SIGUSR1, SIGTERM}) sigaction(number, &action, nullptr);
     if (started_with_hangup_ignored) action.sa_handler = SIG_IGN;
     sigaction(SIGHUP, &action, nullptr);
+    action.sa_handler = on_bus_error;
+    sigaction(SIGBUS, &action, nullptr);
 }
 
 int stopped_exit_code(par::Group& group) {

@@ -19,7 +19,7 @@ namespace rg {
 
 constexpr int kExitInterrupted = 75; // EX_TEMPFAIL of sysexits.h: "try again later"
 
-/// Makes the first signal of each kind a stop request. SIGHUP stays ignored if it was ignored when the process started
+/// Makes the first signal of each kind a stop request, and lets SIGBUS end the process with an error text. SIGHUP stays ignored if it was ignored when the process started
 /// (nohup). Call this after MPI_Init(), which installs its own handler for SIGUSR1.
 void install_stop_signals();
 

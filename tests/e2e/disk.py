@@ -121,6 +121,16 @@ class Disk(job.JobTest):
         self.assertEqual([name for name in (self.folder / "left").read_text().split() if ".lock" not in name], [])
         self.succeed([*command, "--cache", "none"])
 
+    def test_cut_file_of_packed_images(self):
+        command = job.train(1, *OPTIONS, "--data", str(self.write_sample()), "--cache", "cache", "--epochs", "100000",
+                            "--run-name", "cut")
+        process = self.start(command)
+        self.assertTrue(job.within_limit(lambda: list(self.runs.glob("cut/metrics.jsonl"))))
+        [images] = self.folder.glob("cache/*.images")
+        os.truncate(images, 4096)
+        self.assertIn("cannot read a mapped file, such as a packed set", process.communicate(timeout=job.LIMIT)[1])
+        self.assertEqual(process.returncode, 1)
+
     def test_unwritable_folder(self):
         # Root may write everywhere, so another user trains.
         root = os.geteuid() == 0
