@@ -58,9 +58,10 @@ public:
         options_.height = model.resize.height, options_.width = model.resize.width;
         options_.labels = model.outputs.labels;
         if (only.empty()) return;
-        const std::vector<std::string> names = split(read_file(only), '\n');
-        only_ = {names.begin(), names.end()};
-        only_.erase("");
+        for (std::string& name : split(read_file(only), '\n')) {
+            if (name.ends_with('\r')) name.pop_back(); // the line break of Windows
+            if (!name.empty()) only_.insert(std::move(name));
+        }
         RG_CHECK(!only_.empty(), "--only: expected names of images, got none (", only, ")");
     }
 
@@ -158,8 +159,11 @@ private:
         for (const auto& [set, indices] : {std::pair(&sets.train, &of_train), {&sets.test, &of_test}})
             for (int64_t i = 0; i < std::ssize(set->names); ++i)
                 if (only_.contains(set->names[size_t(i)])) indices->push_back(i);
-        RG_CHECK(of_train.size() + of_test.size() == only_.size(), "--only: expected ", only_.size(), " images in ",
-                 path, ", got ", of_train.size() + of_test.size(), " of them");
+        std::set<std::string> missing = only_;
+        for (const auto& [set, indices] : {std::pair(&sets.train, &of_train), {&sets.test, &of_test}})
+            for (const int64_t i : *indices) missing.erase(set->names[size_t(i)]);
+        RG_CHECK(missing.empty(), "--only: expected ", only_.size(), " images in ", path, ", got ",
+                 only_.size() - missing.size(), " of them; there is no ", *missing.begin());
         RG_CHECK(of_train.empty() || of_test.empty(), "--only: expected training or test images of ", path,
                  ", got both");
         return of_test.empty() ? data::subset(sets.train, of_train) : data::subset(sets.test, of_test);

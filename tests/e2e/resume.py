@@ -166,8 +166,8 @@ class Resume(job.JobTest):
         out = self.succeed(job.train(1, *options, "--data", "set", "--epochs", "1", "--validation", "0.25", "--run-name", "best"))
         self.assertEqual((self.runs / "best" / "held-out.txt").read_text().splitlines(), held_out)
         self.assertRegex(out, r"next: \S+predict \S*best/model-best.safetensors \S*set --only \S*best/held-out.txt")
-        (self.folder / "list").write_text("cat/1.png\nnone.png\n")
-        self.refuse([*predict, "--only", "list"], "--only: expected 2 images in set, got 1 of them")
+        (self.folder / "list").write_text("cat/1.png\r\nnone.png\r\n")
+        self.refuse([*predict, "--only", "list"], "--only: expected 2 images in set, got 1 of them; there is no none.png")
 
         saved = run / "checkpoint" / "step-00000008.safetensors"
         (self.folder / "set" / "dog").rename(self.folder / "set" / "ant")
