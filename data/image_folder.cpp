@@ -106,24 +106,23 @@ constexpr const char* kNoClass = "images";
 
 bool can_read(const std::string& format) { return format == "PNG" || format == "JPEG"; }
 
+/// Returns true for names of files and folders that systems put beside the user's.
+bool is_hidden(const std::string& name) {
+    return name.starts_with('.') || name == "__MACOSX" || name == "@eaDir" || name == "Thumbs.db";
+}
+
 /// Lists a folder. Believes names that end in .png or .jpg, so that such files are opened only once, unless images of
 /// other formats are skipped.
 Listing list(const fs::path& folder, bool skip_other_images) {
     Listing listing;
     std::vector<std::pair<std::string, std::string>> others; // path, format
-    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
     const size_t prefix = (folder / "").string().size();
-    for (auto entry = fs::recursive_directory_iterator(folder, kFollow); entry != fs::end(entry); ++entry) {
-        check_stop();
-        const fs::path& file = entry->path();
-        if (is_hidden(file.filename().string())) {
-            entry.disable_recursion_pending();
-            continue;
-        }
-        check_link(*entry);
+    visit_files(folder, [&](const fs::directory_entry& entry) {
+        const fs::path& file = entry.path();
+        check_link(entry);
         std::string below = file.string().substr(prefix); // lexically_relative() would take many times as long
-        if (entry->is_directory()) listing.folders.push_back(below + "/");
-        if (!entry->is_regular_file()) continue;
+        if (entry.is_directory()) listing.folders.push_back(below + "/");
+        if (!entry.is_regular_file()) return;
         if (file.filename() == kAnglesFile) {
             listing.angles.push_back(below);
         } else if (file.filename() == kLabelsFile) {
@@ -135,7 +134,7 @@ Listing list(const fs::path& folder, bool skip_other_images) {
             listing.images.push_back(std::move(below));
         else if (!format.empty())
             others.emplace_back(file.string(), format);
-    }
+    });
     std::sort(others.begin(), others.end());
     for (const auto& [name, format] : others) listing.others.add(name, format);
     return listing;
@@ -161,6 +160,9 @@ struct Table {
     std::map<std::string, std::vector<std::string>, std::less<>> values; // by file
 };
 using Tables = std::map<std::string, Table, std::less<>>; // by the folder of the table, such as "train/"
+
+/// Returns true if the first field of a table may be that of a heading, such as "file": no name of an image.
+bool is_heading(const std::string& file) { return !can_read(image_format(file, {})); }
 
 bool is_number(const std::string& text) {
     float value = 0;
@@ -267,8 +269,8 @@ std::vector<std::string> class_paths(const std::string& folder, const std::vecto
     std::set<std::string, std::less<>> known(images.begin(), images.end());
     for (const auto& [where, table] : labels)
         for (const auto& [file, values] : table.values)
-            RG_CHECK(known.contains(where + file) || file == table.first, "image folder: expected an image ", file,
-                     ", got none (", folder, "/", where, kLabelsFile, ")");
+            RG_CHECK(known.contains(where + file) || (file == table.first && is_heading(file)),
+                     "image folder: expected an image ", file, ", got none (", folder, "/", where, kLabelsFile, ")");
     const bool of_classes = options.labels == Labels::one_class;
     const bool needs_line = (!labels.empty() || !of_classes) && !options.unlabelled;
     const bool any_place = options.labels == Labels::none;
@@ -295,8 +297,19 @@ std::vector<std::string> class_paths(const std::string& folder, const std::vecto
 
 } // namespace
 
-bool is_hidden(const std::string& name) {
-    return name.starts_with('.') || name == "__MACOSX" || name == "@eaDir" || name == "Thumbs.db";
+void visit_files(const std::string& folder, const std::function<void(const fs::directory_entry&)>& visit) {
+    std::error_code error;
+    std::string last = folder;
+    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
+    for (fs::recursive_directory_iterator entry(folder, kFollow, error), end; entry != end; entry.increment(error)) {
+        check_stop();
+        last = entry->path();
+        if (is_hidden(entry->path().filename()))
+            entry.disable_recursion_pending();
+        else
+            visit(*entry);
+    }
+    RG_CHECK(!error, "image folder: cannot read ", last, ": ", error.message());
 }
 
 Image decode_image(Bytes bytes, const std::string& name) {

@@ -13,6 +13,9 @@
 
 #include "ringgrad/data/decode.h"
 
+#include <filesystem>
+#include <functional>
+
 namespace rg::data {
 
 /// Tables beside images: CSV with a line per image, its path below the folder of the table, and its values. An image
@@ -33,8 +36,10 @@ inline constexpr const char *kAnglesFile = "angles.csv", *kLabelsFile = "labels.
 /// skipped, throws Error for images of other formats, and for images beside the class folders.
 TrainTest read_images(const std::string& folder, const LoadOptions& options, Conversion& conversion);
 
-/// Returns true for names of files and folders that systems put beside the user's: hidden ones, and previews.
-bool is_hidden(const std::string& name);
+/// Calls `visit` for each file and folder below a folder, but for those that systems put beside the user's: hidden
+/// ones, and previews. Follows links. Throws Error that names a folder which cannot be read, and Stopped after a stop
+/// request.
+void visit_files(const std::string& folder, const std::function<void(const std::filesystem::directory_entry&)>& visit);
 
 /// Decodes a PNG or a JPEG. `name` is the name of the file, for error texts. Throws Error if the file is neither, or is
 /// damaged.

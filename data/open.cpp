@@ -96,7 +96,10 @@ Source open_source(const std::string& path, const LoadOptions& options) try {
     if (source.path.empty() || source.path.ends_with(kPackedEnding) || options.cache == kNoCache) return source;
     check_folder(source.path, path);
     try {
-        make_cache(cache_folder(options.cache));
+        const std::string cache = cache_folder(options.cache), data = fs::canonical(source.path) / "";
+        RG_CHECK(!(fs::weakly_canonical(cache) / "").string().starts_with(data),
+                 "cache: expected a folder outside of the data, got ", cache, " in ", path, "; choose another --cache");
+        make_cache(cache);
     } catch (const Error& error) {
         if (!options.cache.empty()) throw;
         std::cerr << "warning: " << printable(error.what()) << "; all images are kept in memory\n";

@@ -131,7 +131,8 @@ public:
             tensors.push_back({cat(name, ".targets"), Tensor::of<float>({std::ssize(set->targets)}, set->targets)});
             tensors.push_back({cat(name, ".names"), tensor_of(set->names)});
         }
-        const std::string tail = encode_tensors(tensors, {{"source", printable(source_)},
+        const std::string tail = encode_tensors(tensors, {{"made_as", fs::path(path_).filename().string()},
+                                                          {"source", printable(source_)},
                                                           {"kind", contents.kind},
                                                           {"note", contents.note},
                                                           {"classes", json_of(contents.sets.train.classes).dump()},
@@ -158,18 +159,13 @@ private:
 /// Returns a checksum of the names, sizes and times of the files below a folder.
 uint64_t state_of(const std::string& folder) {
     std::vector<std::string> files;
-    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
-    const size_t prefix = folder.size();
-    for (auto entry = fs::recursive_directory_iterator(folder, kFollow); entry != fs::end(entry); ++entry) {
-        check_stop();
+    visit_files(folder, [&](const fs::directory_entry& entry) {
         struct stat info;
-        const std::string& path = entry->path().native();
-        if (is_hidden(entry->path().filename().native()))
-            entry.disable_recursion_pending();
-        else if (::stat(path.c_str(), &info) == 0 && !S_ISDIR(info.st_mode))
-            files.push_back(cat(std::string_view(path).substr(prefix), '\0', info.st_size, ' ', info.st_mtim.tv_sec,
-                                ' ', info.st_mtim.tv_nsec));
-    }
+        const std::string& path = entry.path().native();
+        if (::stat(path.c_str(), &info) == 0 && !S_ISDIR(info.st_mode))
+            files.push_back(cat(std::string_view(path).substr(folder.size()), '\0', info.st_size, ' ',
+                                info.st_mtim.tv_sec, ' ', info.st_mtim.tv_nsec));
+    });
     std::sort(files.begin(), files.end());
     uint64_t sum = files.size();
     for (const std::string& file : files) sum = checksum(cat(sum, file));
@@ -178,7 +174,10 @@ uint64_t state_of(const std::string& folder) {
 
 bool is_complete(const std::string& path) {
     try {
-        return fs::exists(path) && PackedFile(path).pixels().data();
+        if (!fs::exists(path)) return false;
+        RG_CHECK(PackedFile(path).tail().text("made_as") == fs::path(path).filename(),
+                 "packed set: expected the set that was made with this name, got another one (", path, ")");
+        return true;
     } catch (const Error& error) {
         std::cerr << "warning: " << printable(error.what()) << "; it is made again\n";
         return false;
@@ -220,8 +219,6 @@ Contents read_packed(const std::string& path) {
 std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options, bool temporary,
                  std::shared_ptr<CacheLock>& lock, const std::function<Contents(PixelSink& sink)>& read) {
     const std::string cache = cache_folder(options.cache), whole = fs::canonical(folder).string();
-    RG_CHECK(!(fs::canonical(cache) / "").string().starts_with((fs::path(whole) / "").string()),
-             "cache: expected a folder outside of the data, got ", cache, " in ", folder, "; choose another --cache");
     const uint64_t state = state_of(whole);
     const std::string source = hex(checksum(cat(whole, '\0', options.channels, ' ', options.height, ' ', options.width,
                                                 ' ', options.skip_other_images, options.unlabelled,

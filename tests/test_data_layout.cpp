@@ -210,6 +210,7 @@ TEST_SUITE("data") {
               "a:in/train/2.png b:in/train/1.png | b:in/test/3.png ");
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,a\n2.png,b\n"}}, {}), "a line for 3.png in labels.csv, got none"));
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,a\n2.png,b\n3.png,b\n4.png,b\n"}}, {}), "an image 4.png, got none"));
+        CHECK(contains(load_with(flat, {{"labels.csv", "4.png,a\n1.png,a\n2.png,b\n3.png,b\n"}}, {}), "an image 4.png, got none"));
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,a\n1.png,b\n"}}, {}), "second one"));
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png\n"}}, {}), "expected a file and a label, got 1.png"));
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,caf\xe9\n"}}, {}), "labels.csv, line 1); save the table as UTF-8"));
