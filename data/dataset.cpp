@@ -210,6 +210,11 @@ TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, c
              set.classes.size(), " classes (", what, ")");
     TrainTest sets{subset(set, parts.others), subset(set, parts.selected), ""};
     sets.held_out = true;
+    const std::vector<int64_t> counts = count_per_label(set);
+    if (const auto single = std::ranges::find(counts, 1); single != counts.end())
+        sets.warnings.push_back(
+            cat("warning: classes with a single image, which no test can have: ", std::ranges::count(counts, 1),
+                ", such as ", set.classes[size_t(single - counts.begin())]));
     return described(std::move(sets), what, note);
 }
 

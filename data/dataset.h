@@ -142,7 +142,7 @@ std::vector<uint8_t> copy_pixels(const ImageSet& set, int64_t first, int64_t n);
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
 /// Splits a set with split_fraction(): the selected images are for testing, the others for training. `what` and `note`
 /// describe the set, as in described(). With a fraction of 0, all are for training. Throws Error unless the fraction is
-/// in [0, 1), and if it is positive but one of the two sets would be empty.
+/// in [0, 1), and if it is positive but one of the two sets would be empty. Warns of classes with a single image.
 TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what,
                      const std::string& note = "");
 

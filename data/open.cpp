@@ -128,7 +128,7 @@ TrainTest load_source(const std::string& path, const LoadOptions& options, const
              " for testing alone (", shown, ")");
     TrainTest parts =
         split_sets(test_alone ? sets.test : sets.train, options.test_fraction, options.seed, what, contents.note);
-    parts.warnings = std::move(sets.warnings);
+    parts.warnings.insert(parts.warnings.begin(), sets.warnings.begin(), sets.warnings.end());
     return parts;
 } catch (const fs::filesystem_error& error) {
     fail("data: cannot read ", error.path1().string(), ": ", error.code().message());

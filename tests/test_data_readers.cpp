@@ -628,6 +628,11 @@ TEST_SUITE("data") {
             CHECK(part.image(int64_t(i))[0] == uint8_t(a.selected[i]));
             CHECK(part.labels[i] == set.labels[size_t(a.selected[i])]);
         }
+        CHECK(split_sets(set, 0.3, 1, "images").warnings.empty());
+        const ImageSet with_single{3, 1, 1, 1, Vec(3), {0, 2, 2}, {"ant", "bee", "cat"}};
+        const std::vector<std::string> warnings = split_sets(with_single, 0.5, 1, "images").warnings;
+        REQUIRE(warnings.size() == 1);
+        CHECK(contains(warnings[0], "single image, which no test can have: 1, such as ant"));
         CHECK_THROWS_AS(split_fraction(set, 1.5, 1), Error);
         CHECK(contains(error_of([&] { split_sets(set, 1, 1, "images"); }), "less than 1 for testing, got 1 (images)"));
         CHECK_THROWS_AS(subset(set, std::array<int64_t, 1>{200}), Error);
