@@ -200,7 +200,7 @@ TEST_SUITE("models") {
                 update(weight, toy.parameters, {.momentum = 0.6, .nesterov = nesterov}, double(0.2f), step);
             }
             CHECK_FALSE(differ(values_in(values[0]), weight[0].p)); // as SGD
-            CHECK(values_in(values[1]) == Values(6, 1));
+            CHECK_FALSE(differ(values_in(values[1]), Values(6, 1)));
         }
     }
 
