@@ -51,17 +51,18 @@ struct Images {
 class Reader {
 public:
     /// If `only` is not empty, it is a file with the names of images below a folder, one per line. Folders then give
-    /// these images alone.
-    Reader(const Predictor& model, const data::LoadOptions& reading, const std::string& only)
+    /// these images alone. `held_out` is such a file, which may be missing: warns if a folder has more than its images.
+    Reader(const Predictor& model, const data::LoadOptions& reading, const std::string& only,
+           const std::string& held_out)
         : model_(model), options_(reading) {
         options_.channels = int(model.task.channels);
         options_.height = model.resize.height, options_.width = model.resize.width;
         options_.labels = model.outputs.labels;
-        if (only.empty()) return;
-        for (std::string& name : split(read_file(only), '\n')) {
-            if (name.ends_with('\r')) name.pop_back(); // the line break of Windows
-            if (!name.empty()) only_.insert(std::move(name));
+        if (only.empty()) {
+            if (fs::exists(held_out)) held_out_ = held_out, held_out_names_ = names_in(held_out);
+            return;
         }
+        only_ = names_in(only);
         RG_CHECK(!only_.empty(), "--only: expected names of images, got none (", only, ")");
     }
 
@@ -94,6 +95,14 @@ public:
     const std::vector<std::string>& warnings() const { return warnings_; }
 
 private:
+    static std::set<std::string> names_in(const std::string& path) {
+        std::set<std::string> names;
+        for (std::string& name : split(read_file(path), '\n')) {
+            if (name.ends_with('\r')) name.pop_back(); // the line break of Windows
+            if (!name.empty()) names.insert(std::move(name));
+        }
+        return names;
+    }
     /// Reads a set of images. Takes its test images, or all images if it has no test set.
     Images read_set(const std::string& path) {
         data::TrainTest sets = data::load(path, options_);
@@ -101,6 +110,13 @@ private:
         Images images{sets.test.count > 0 ? sets.test : sets.train, {}};
         if (!only_.empty()) images.set = only_of(sets, path);
         const data::ImageSet& set = images.set;
+        const auto held_out =
+            std::ranges::count_if(set.names, [&](const std::string& name) { return held_out_names_.contains(name); });
+        if (held_out > 0 && held_out == std::ssize(held_out_names_) && held_out < set.count)
+            warnings_.push_back(cat("warning: ", path,
+                                    " also has the images of the training, for which a network is "
+                                    "too good; test it with --only ",
+                                    held_out_));
         const std::string folder = path.starts_with("pipe:") ? "" : path.ends_with('/') ? path : path + "/";
         for (int64_t i = 0; i < set.count; ++i) {
             Item item{set.names.empty() ? cat(path.empty() ? "sample" : path, "#", i) : folder + set.names[size_t(i)]};
@@ -196,7 +212,8 @@ private:
     const Predictor& model_;
     data::LoadOptions options_;
     std::vector<std::string> warnings_;
-    std::set<std::string> only_;
+    std::set<std::string> only_, held_out_names_;
+    std::string held_out_; // the file of these names
 };
 
 enum class Format : uint8_t { text, json, csv };
@@ -314,7 +331,7 @@ private:
 
 struct Settings {
     MachineOptions machine{.precision = "fp32"};
-    int64_t batch_size = 250, top = 1;
+    int64_t batch_size = 0, top = 1;
     bool quiet = false, json = false, csv = false, test_views = false;
     data::LoadOptions reading{.test_fraction = 0, .unlabelled = true};
     std::string only;
@@ -338,8 +355,16 @@ void declare(Options& o, Settings& s) {
         .metavar("FILE");
     o.add("test-views", &s.test_views,
           "predict with the weighted mean scores of six views of each image, as a training with --test-views");
-    o.add("batch-size", &s.batch_size, "images per mini-batch").range(1, 65536);
+    o.add("batch-size", &s.batch_size,
+          "images per mini-batch; 0: 250, but on a CPU fewer of more than 64x64 pixels, which take much memory")
+        .range(0, 65536);
     s.machine.declare_compute(o);
+}
+
+/// Returns the number of images of a mini-batch, for inputs of this number of pixels.
+int64_t batch_size_for(int64_t pixels, bool on_device) {
+    constexpr int64_t kMost = 250, kPixels = 64 * 64;
+    return on_device ? kMost : std::clamp<int64_t>(kMost * kPixels / pixels, 1, kMost);
 }
 
 int predict(const Options& options, Settings& s, par::Group& group) {
@@ -350,7 +375,9 @@ int predict(const Options& options, Settings& s, par::Group& group) {
     const ContextScope scope(context);
     Predictor model(s.arguments[0], machine.activations());
     if (s.test_views) model.views = data::mirrored_and_shifted(model.task.width);
-    Reader reader(model, s.reading, s.only);
+    if (s.batch_size == 0) s.batch_size = batch_size_for(model.task.height * model.task.width, machine.device());
+    const fs::path given = s.arguments[0], run = fs::is_directory(given) ? given : given.parent_path();
+    Reader reader(model, s.reading, s.only, (run / "held-out.txt").string());
     const std::vector<Images> parts = reader.read({s.arguments.begin() + 1, s.arguments.end()});
     size_t count = 0;
     for (const Images& part : parts) count += part.items.size();

@@ -161,7 +161,9 @@ class Resume(job.JobTest):
         predict = [job.BUILD / "predict", run, "set"]
         accuracy = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["test_accuracy"]
         self.assertIn(f"8 images; accuracy {100 * accuracy:.1f}%", self.succeed([*predict, "--only", run / "held-out.txt"]))
-        self.assertIn("40 images;", self.succeed(predict))
+        all_images = self.run_command(predict)
+        self.assertIn("40 images;", all_images.out)
+        self.assertIn("also has the images of the training", all_images.err)
         # With a validation set, these are the images of the test in the end, which the best model takes.
         out = self.succeed(job.train(1, *options, "--data", "set", "--epochs", "1", "--validation", "0.25", "--run-name", "best"))
         self.assertEqual((self.runs / "best" / "held-out.txt").read_text().splitlines(), held_out)
