@@ -292,6 +292,12 @@ int64_t Json::as_int() const { return as<int64_t>("an integer"); }
 double Json::as_double() const { return is_int() ? double(std::get<int64_t>(value_)) : as<double>("a number"); }
 const std::string& Json::as_string() const { return as<std::string>("a string"); }
 const Json::Array& Json::as_array() const { return as<Array>("an array"); }
+std::vector<std::string> Json::as_texts() const {
+    std::vector<std::string> texts;
+    for (const Json& text : as_array()) texts.push_back(text.as_string());
+    return texts;
+}
+Json Json::of_texts(const std::vector<std::string>& texts) { return Array(texts.begin(), texts.end()); }
 const Json::Object& Json::as_object() const { return as<Object>("an object"); }
 
 const Json* Json::find(std::string_view key) const {

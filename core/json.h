@@ -43,6 +43,7 @@ public:
     Json(const T*) = delete; // a pointer would convert to bool
     static Json array() { return Array{}; }
     static Json object() { return Object{}; }
+    static Json of_texts(const std::vector<std::string>& texts);
 
     /// Largest depth of a value that parse() accepts. The outermost value has depth 1. The parser recurses once per
     /// level.
@@ -74,6 +75,7 @@ public:
     double as_double() const;
     const std::string& as_string() const;
     const Array& as_array() const;
+    std::vector<std::string> as_texts() const; // of an array of strings
     const Object& as_object() const;
 
     /// Returns the member of that name, or a null pointer if there is none. Throws Error if this is not an object.

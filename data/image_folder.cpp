@@ -73,32 +73,20 @@ void check_link(const fs::directory_entry& entry) {
              entry.path().string(), ")");
 }
 
-/// Counts the images of a data set that cannot be used.
-struct OtherImages {
-    int64_t count = 0;
-    std::string first, format; // name and format of the first one
-    void add(const std::string& name, const std::string& format_name) {
-        if (count++ == 0) first = name, format = format_name;
-    }
-    /// Throws Error if there are any.
-    void check() const {
-        if (count == 0) return;
-        fail("image folder: expected only PNG and JPEG images in class folders, got ", count, " other image",
-             count == 1 ? ", " : "s, the first is ", first, " (", format, "); ", kHowToConvert,
-             ", then remove the original; or leave out such files with --skip-other-images");
-    }
-};
-
-/// Counts other images as left out with --skip-other-images. Without it, throws Error if there are any.
-void leave_out(const OtherImages& others, const LoadOptions& options, Conversion& conversion) {
-    if (!options.skip_other_images) return others.check();
-    conversion.leave_out(others.count, cat(others.first, " (", others.format, ")"));
+/// Counts other images, "NAME (FORMAT)", as left out with --skip-other-images. Without it, throws Error if there are
+/// any.
+void leave_out(const std::vector<std::string>& others, const LoadOptions& options, Conversion& conversion) {
+    if (others.empty()) return;
+    RG_CHECK(options.skip_other_images, "image folder: expected only PNG and JPEG images in class folders, got ",
+             others.size(), " other image", others.size() == 1 ? ", " : "s, the first is ", others.front(), "; ",
+             kHowToConvert, ", then remove the original; or leave out such files with --skip-other-images");
+    conversion.leave_out(std::ssize(others), others.front());
 }
 
 /// The files of a folder, as paths below it.
 struct Listing {
     std::vector<std::string> images, angles, labels, folders; // angles, labels: tables
-    OtherImages others;
+    std::vector<std::string> others;                          // images that cannot be read, with their formats
 };
 
 /// The class of all images that have no single class.
@@ -115,7 +103,6 @@ bool is_hidden(const std::string& name) {
 /// other formats are skipped.
 Listing list(const fs::path& folder, bool skip_other_images) {
     Listing listing;
-    std::vector<std::pair<std::string, std::string>> others; // path, format
     const size_t prefix = (folder / "").string().size();
     visit_files(folder, [&](const fs::directory_entry& entry) {
         const fs::path& file = entry.path();
@@ -133,10 +120,9 @@ Listing list(const fs::path& folder, bool skip_other_images) {
                    can_read(format))
             listing.images.push_back(std::move(below));
         else if (!format.empty())
-            others.emplace_back(file.string(), format);
+            listing.others.push_back(cat(file.string(), " (", format, ")"));
     });
-    std::sort(others.begin(), others.end());
-    for (const auto& [name, format] : others) listing.others.add(name, format);
+    std::sort(listing.others.begin(), listing.others.end());
     return listing;
 }
 
@@ -356,11 +342,11 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
              " with lines file,label");
     ImageSet all{.classes = classes, .target_names = targets.names};
     int64_t train = 0; // number of images for training; they come first
-    OtherImages beside;
+    std::vector<std::string> beside;
     for (const std::vector<Layout::Image>* images : {&layout.train, &layout.test})
         for (const Layout::Image& image : *images) {
             if (image.length == 0 && !options.unlabelled) {
-                beside.add(folder + "/" + image.file, "an image beside the class folders");
+                beside.push_back(cat(folder, "/", image.file, " (an image beside the class folders)"));
                 continue;
             }
             for (const std::string& empty : empty_folders)                 // a folder beside a class folder is one, too

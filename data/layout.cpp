@@ -147,7 +147,6 @@ Layout layout_of(const std::vector<std::string>& paths, const std::string& folde
             }
             std::for_each(in.begin(), in.end(), descend);
             (is_train ? layout.train : layout.test) = std::move(in);
-            if (is_test) layout.test_name = name;
         }
     } else {
         layout.train = std::move(images);

@@ -23,7 +23,6 @@ struct Layout {
         std::string_view label() const { return std::string_view(path).substr(position, length); }
     };
     std::vector<Image> train, test;    // sorted by label, and then by path, folder by folder
-    std::string test_name;             // name of the folder with the test set, such as "valid"; empty: there is none
     std::vector<std::string> warnings; // for users: images that are left out, and folders that may be mistaken
 
     /// Returns the sorted labels of the training images, or without training images those of the test images.

@@ -21,6 +21,26 @@ namespace fs = std::filesystem;
 
 bool holds_records(const std::string& folder) { return find_cifar(folder) != CifarFolder::none || has_idx(folder); }
 
+/// Returns the folder at or below this one that holds CIFAR or IDX files, or "" if there is none.
+std::string records_folder(const std::string& folder) {
+    // Archives unpack into a folder of their own. Users often give the path of its parent folder instead.
+    for (const char* const inner : {"", "/cifar-10-batches-bin", "/cifar-100-binary", "/MNIST/raw", "/raw"})
+        if (fs::is_directory(folder + inner) && holds_records(folder + inner)) return folder + inner;
+    std::string outermost = folder;
+    for (int depth = 0; depth < 8; ++depth) {
+        std::string only;
+        for (const fs::directory_entry& entry : fs::directory_iterator(outermost)) {
+            if (entry.path().filename().string().starts_with('.')) continue;
+            if (!only.empty() || !entry.is_directory()) return "";
+            only = entry.path().string();
+        }
+        if (only.empty()) return "";
+        if (holds_records(only)) return only;
+        outermost = only;
+    }
+    return "";
+}
+
 /// Reads a folder. The pixels go to `sink`, or to memory if it is null.
 Contents read_folder(const std::string& folder, const LoadOptions& options, PixelSink* sink) {
     Conversion conversion(options, sink);
@@ -59,25 +79,6 @@ void check_folder(const std::string& folder, const std::string& shown) {
 }
 
 } // namespace
-
-std::string records_folder(const std::string& folder) {
-    // Archives unpack into a folder of their own. Users often give the path of its parent folder instead.
-    for (const char* const inner : {"", "/cifar-10-batches-bin", "/cifar-100-binary", "/MNIST/raw", "/raw"})
-        if (fs::is_directory(folder + inner) && holds_records(folder + inner)) return folder + inner;
-    std::string outermost = folder;
-    for (int depth = 0; depth < 8; ++depth) {
-        std::string only;
-        for (const fs::directory_entry& entry : fs::directory_iterator(outermost)) {
-            if (entry.path().filename().string().starts_with('.')) continue;
-            if (!only.empty() || !entry.is_directory()) return "";
-            only = entry.path().string();
-        }
-        if (only.empty()) return "";
-        if (holds_records(only)) return only;
-        outermost = only;
-    }
-    return "";
-}
 
 void declare_reading(Options& options, LoadOptions& reading) {
     options.add(

@@ -29,7 +29,4 @@ Source open_source(const std::string& path, const LoadOptions& options);
 /// `shown` is the path that the user gave.
 TrainTest load_source(const std::string& path, const LoadOptions& options, const std::string& shown);
 
-/// Returns the folder at or below this one that holds CIFAR or IDX files, or "" if there is none.
-std::string records_folder(const std::string& folder);
-
 } // namespace rg::data

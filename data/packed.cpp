@@ -73,19 +73,6 @@ std::vector<std::string> texts_of(const std::vector<uint8_t>& all) {
     return texts;
 }
 
-Json json_of(const std::vector<std::string>& texts) {
-    Json list = Json::array();
-    for (const std::string& text : texts) list.push(text);
-    return list;
-}
-
-std::vector<std::string> strings_of(const std::string& json, const char* name) {
-    const Json list = Json::parse(json, name);
-    std::vector<std::string> texts;
-    for (const Json& text : list.as_array()) texts.push_back(text.as_string());
-    return texts;
-}
-
 /// Writes the images into NAME.part.
 class Writer final : public PixelSink {
 public:
@@ -131,13 +118,14 @@ public:
             tensors.push_back({cat(name, ".targets"), Tensor::of<float>({std::ssize(set->targets)}, set->targets)});
             tensors.push_back({cat(name, ".names"), tensor_of(set->names)});
         }
-        const std::string tail = encode_tensors(tensors, {{"made_as", fs::path(path_).filename().string()},
-                                                          {"source", printable(source_)},
-                                                          {"kind", contents.kind},
-                                                          {"note", contents.note},
-                                                          {"classes", json_of(contents.sets.train.classes).dump()},
-                                                          {"targets", json_of(contents.sets.train.target_names).dump()},
-                                                          {"warnings", json_of(contents.sets.warnings).dump()}});
+        const std::string tail =
+            encode_tensors(tensors, {{"made_as", fs::path(path_).filename().string()},
+                                     {"source", printable(source_)},
+                                     {"kind", contents.kind},
+                                     {"note", contents.note},
+                                     {"classes", Json::of_texts(contents.sets.train.classes).dump()},
+                                     {"targets", Json::of_texts(contents.sets.train.target_names).dump()},
+                                     {"warnings", Json::of_texts(contents.sets.warnings).dump()}});
         head_.tail_bytes = tail.size(), head_.tail_checksum = checksum(tail), head_.checksum = head_.own_checksum();
         file_.write(PackedHead::kBytes + head_.images * uint64_t(image_bytes_), tail);
         file_.write(0, {reinterpret_cast<const char*>(&head_), sizeof head_});
@@ -192,7 +180,7 @@ Contents read_packed(const std::string& path) {
     Contents contents;
     contents.kind = tail.text("kind"), contents.note = tail.text("note");
     contents.path = tail.text("source");
-    contents.sets.warnings = strings_of(tail.text("warnings"), "warnings");
+    contents.sets.warnings = Json::parse(tail.text("warnings"), "warnings").as_texts();
     for (const auto& [name, set] : {std::pair("train", &contents.sets.train), {"test", &contents.sets.test}}) {
         const auto values = [&, part = name]<class T>(const char* what, std::vector<T>& to) {
             const Tensor* const stored = tail.find(cat(part, ".", what));
@@ -204,8 +192,8 @@ Contents read_packed(const std::string& path) {
         values("rows", set->rows), values("labels", set->labels), values("targets", set->targets);
         values("names", names);
         set->names = texts_of(names);
-        set->classes = strings_of(tail.text("classes"), "classes");
-        set->target_names = strings_of(tail.text("targets"), "targets");
+        set->classes = Json::parse(tail.text("classes"), "classes").as_texts();
+        set->target_names = Json::parse(tail.text("targets"), "targets").as_texts();
         set->count = std::ssize(set->labels), set->height = file->height(), set->width = file->width();
         set->channels = file->channels();
         if (set->count > 0) set->pixels = Pixels(file);

@@ -57,20 +57,8 @@ std::string line(const std::string& name, const char* type, const std::string& s
 }
 
 std::string line(const std::string& name, const Tensor& t) {
-    const auto describe = [&](auto values, auto to_number) {
-        return line(name, name_of(t.dtype()), t.shape().str(), t.numel(),
-                    [&](size_t i) { return to_number(values[i]); });
-    };
-    const auto as_is = [](auto v) { return v; };
-    switch (t.dtype()) {
-    case DType::f32: return describe(t.span<float>(), as_is);
-    case DType::bf16: return describe(t.span<bf16>(), [](bf16 v) { return to_float(v); });
-    case DType::u8: return describe(t.span<uint8_t>(), as_is);
-    case DType::i32: return describe(t.span<int32_t>(), as_is);
-    case DType::f64: return describe(t.span<double>(), as_is);
-    case DType::i64: return describe(t.span<int64_t>(), as_is);
-    }
-    fail("inspect: unknown type of ", name);
+    const Tensor wide = t.to(DType::f64);
+    return line(name, name_of(t.dtype()), t.shape().str(), t.numel(), [&](size_t i) { return wide.span<double>()[i]; });
 }
 
 std::string describe_png(Bytes bytes, const std::string& path) {

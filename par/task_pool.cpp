@@ -382,8 +382,6 @@ TaskPool::TaskPool(Link& link, const TaskTable& functions, const std::string& jo
     : state_(new State(link, functions, journal)) {}
 TaskPool::~TaskPool() = default;
 
-Link& TaskPool::link() { return state_->link_; }
-
 Future TaskPool::submit(const std::string& function, Json args, int ranks) {
     RG_CHECK(state_->functions_.contains(function), "submit: the pool has no function ", function);
     RG_CHECK(ranks >= 1 && ranks <= state_->link_.size(), "submit ", function, ": expected 1 to ", state_->link_.size(),

@@ -94,7 +94,6 @@ public:
     TaskPool(const TaskPool&) = delete;
     TaskPool& operator=(const TaskPool&) = delete;
     ~TaskPool();
-    Link& link();
 
     /// Queues a task that needs `ranks` ranks, or takes its result from the journal. Sends it to its ranks at once if
     /// enough are free and no other task waits. Throws Error if the function does not exist, or `ranks` is below 1 or
@@ -109,8 +108,8 @@ public:
     /// Ends a queued task at once, and asks a running one to end. Does nothing if the task has ended. The journal keeps
     /// the reason.
     void cancel(int64_t id, const std::string& reason = "");
-    /// Cancels all tasks, also those that are submitted later. Those that then end as cancelled stay out of the journal,
-    /// so a later run repeats them.
+    /// Cancels all tasks, also those that are submitted later. Those that then end as cancelled stay out of the
+    /// journal, so a later run repeats them.
     void interrupt();
 
     /// Sets the callback for the data that running tasks report. Data of one task arrive in order.

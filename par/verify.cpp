@@ -9,7 +9,7 @@ namespace rg::par {
 
 void verify_same(Group& group, const std::string& name, const std::vector<std::string>& parts,
                  const std::string& hint) {
-    const std::vector<std::string> texts = group.allgather(Json(Json::Array(parts.begin(), parts.end())).dump(), name);
+    const std::vector<std::string> texts = group.allgather(Json::of_texts(parts).dump(), name);
     if (std::count(texts.begin(), texts.end(), texts[0]) == std::ssize(texts)) return;
     const auto is_majority = [&](const std::string& text) {
         return 2 * std::count(texts.begin(), texts.end(), text) > std::ssize(texts);

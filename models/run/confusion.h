@@ -19,7 +19,6 @@ public:
     Confusion(const data::ImageSet& set, std::span<const double> predicted);
     void add(int32_t truth, size_t predicted);
     bool empty() const { return total_ == 0; }
-    double accuracy() const { return double(correct_) / double(total_); }
 
     static constexpr size_t kMostShown = 100;
     /// Returns the classes that tables show, in ascending order. These are all classes if there are at most kMostShown.

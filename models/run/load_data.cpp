@@ -128,13 +128,6 @@ void DataOptions::hold_out_validation(data::TrainTest& sets) const {
     sets.source += cat(", ", sets.test.count, " of the training images for validation");
 }
 
-void expect_images(const data::TrainTest& sets, const Shape& image) {
-    const auto [height, width] = sets.train.input_size();
-    const Shape shape = {height, width, sets.train.channels};
-    RG_CHECK(shape == image, "--data: expected images of ", image.str(), ", got ", shape.str(), " in ", sets.source,
-             "; give --size ", image[0], "x", image[1]);
-}
-
 data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse) {
     data::LoadOptions grey = options.load_options();
     grey.channels = 1, grey.test_fraction = 0.1;
@@ -145,7 +138,10 @@ data::TrainTest load_digits(par::Group& group, const DataOptions& options, const
         return data::split_sets(sets.train, drawn.test_fraction, drawn.seed, "drawn digits", conversion.text());
     };
     data::TrainTest sets = load_data(group, options, grey, pulse, draw);
-    expect_images(sets, {data::kDigitSide, data::kDigitSide, 1});
+    const auto [height, width] = sets.train.input_size();
+    const Shape shape = {height, width, sets.train.channels}, expected = {data::kDigitSide, data::kDigitSide, 1};
+    RG_CHECK(shape == expected, "--data: expected images of ", expected.str(), ", got ", shape.str(), " in ",
+             sets.source, "; give --size ", expected[0], "x", expected[1]);
     options.hold_out_validation(sets);
     return sets;
 }

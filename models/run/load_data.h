@@ -52,7 +52,4 @@ data::TrainTest load_data(par::Group& group, const DataOptions& options, data::L
 /// hold_out_validation() does.
 data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse = {});
 
-/// Throws Error unless a network's inputs of the training images have this shape, [height width channels].
-void expect_images(const data::TrainTest& sets, const Shape& image);
-
 } // namespace rg

@@ -30,16 +30,15 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
     const auto [height, width] = images.input_size();
     Metadata metadata{{"network", network.dump()},
                       {"image", Json(Json::Array{height, width, images.channels}).dump()},
-                      {"classes", Json(Json::Array(images.classes.begin(), images.classes.end())).dump()},
+                      {"classes", Json::of_texts(images.classes).dump()},
                       {"normalise", Json::object().set("mean", mean).set("deviation", deviation).dump()}};
     if (height != images.height || width != images.width)
         metadata.emplace_back("resize", Json(Json::Array{images.height, images.width}).dump());
     if (!images.target_names.empty()) metadata.emplace_back("image_targets", cat(images.target_names.size()));
-    metadata.emplace_back("outputs", Json(Json::Array(outputs.kinds.begin(), outputs.kinds.end())).dump());
+    metadata.emplace_back("outputs", Json::of_texts(outputs.kinds).dump());
     metadata.emplace_back("labels", std::string(kLabelKinds[size_t(outputs.labels)]));
-    const std::vector<std::string>& numbers = outputs.input_numbers;
-    if (!numbers.empty())
-        metadata.emplace_back("input_numbers", Json(Json::Array(numbers.begin(), numbers.end())).dump());
+    if (!outputs.input_numbers.empty())
+        metadata.emplace_back("input_numbers", Json::of_texts(outputs.input_numbers).dump());
     if (outputs.targets.empty()) return metadata;
     Json list = Json::array();
     for (const Target& target : outputs.targets)
@@ -69,10 +68,7 @@ TensorFile load_model(std::string path) {
 }
 
 std::vector<std::string> stored_classes(const TensorFile& file) {
-    std::vector<std::string> names;
-    const Json list = Json::parse(file.text("classes"), file.source + ": classes");
-    for (const Json& name : list.as_array()) names.push_back(name.as_string());
-    return names;
+    return Json::parse(file.text("classes"), file.source + ": classes").as_texts();
 }
 
 ModelOutputs stored_outputs(const TensorFile& file) {
@@ -83,9 +79,7 @@ ModelOutputs stored_outputs(const TensorFile& file) {
             outputs.targets.push_back({target.at("name").as_string(), target.at("unit").as_string()});
     }
     if (const std::string* const text = file.find_text("outputs")) {
-        const Json list = Json::parse(*text, file.source + ": outputs");
-        outputs.kinds.clear();
-        for (const Json& kind : list.as_array()) outputs.kinds.push_back(kind.as_string());
+        outputs.kinds = Json::parse(*text, file.source + ": outputs").as_texts();
         RG_CHECK(!outputs.kinds.empty(), file.source, ": outputs: expected at least one, got none");
     } else { // an older file
         outputs.kinds.resize(1 + outputs.targets.size(), "numbers");
@@ -96,10 +90,8 @@ ModelOutputs stored_outputs(const TensorFile& file) {
                  *text);
         outputs.labels = data::Labels(kind - std::begin(kLabelKinds));
     }
-    if (const std::string* const text = file.find_text("input_numbers")) {
-        const Json list = Json::parse(*text, file.source + ": input_numbers");
-        for (const Json& name : list.as_array()) outputs.input_numbers.push_back(name.as_string());
-    }
+    if (const std::string* const text = file.find_text("input_numbers"))
+        outputs.input_numbers = Json::parse(*text, file.source + ": input_numbers").as_texts();
     return outputs;
 }
 

@@ -70,7 +70,7 @@ Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs
     RG_CHECK(group.rank() != 0 || fs::is_directory(runs, none), "trial: expected the folder ", runs,
              ", got none; it was deleted or renamed");
     const bool resumes = group.all(has_checkpoint(folder), "checkpoint");
-    std::vector<std::string> arguments = texts_of(args.at("arguments"));
+    std::vector<std::string> arguments = args.at("arguments").as_texts();
     if (resumes) {
         arguments = without_init(arguments);
         arguments.push_back("--resume");

@@ -138,7 +138,7 @@ void submit_trials(par::TaskPool& pool, const TrialsRun& run) {
         pool.submit("trial",
                     Json::object()
                         .set("program", run.trials.program->name)
-                        .set("arguments", Json(Json::Array(args.begin(), args.end())))
+                        .set("arguments", Json::of_texts(args))
                         .set("name", cat(row.number)),
                     run.trials.ranks_each);
     }
@@ -222,7 +222,7 @@ RunFolder open_folder(const std::string& program, const Trials& trials, const st
                                       .set("program", program)
                                       .set("version", kVersion)
                                       .set("ranks", ranks)
-                                      .set("arguments", Json(Json::Array(typed.begin(), typed.end())))
+                                      .set("arguments", Json::of_texts(typed))
                                       .set("options", options.to_json())
                                       .set("trials", Json::array());
     Json table = Json::array();

@@ -44,6 +44,15 @@ void check_arguments(const std::string& name, const Trials& trials, const std::v
     }
 }
 
+/// Returns the checked options of a trial. Throws Error, with its number, for a wrong one.
+Json options_of(const Trials& trials, const std::vector<std::string>& arguments, size_t trial) try {
+    return trials.program->check(arguments);
+} catch (const Error& error) {
+    const bool list =
+        std::ranges::any_of(trials.base, [](const std::string& text) { return text.find(',') != text.npos; });
+    fail(error.what(), " (trial ", trial, ")", list ? "; give values to try by --grid, e.g. --grid lr=0.01,0.1" : "");
+}
+
 /// Collective. Throws Error if the device or the precision in a trial's options is not available.
 void check_machine(par::Group& group, const Json& trial) {
     MachineOptions settings;
@@ -137,7 +146,7 @@ void check_trials(par::Group& group, const std::string& name, Trials& trials, co
     for (const TrialSettings& settings : trials.table) {
         arguments.push_back(arguments_of(trials, settings));
         check_arguments(name, trials, arguments.back(), arguments.size());
-        options.push_back(trials.program->check(arguments.back()));
+        options.push_back(options_of(trials, arguments.back(), arguments.size()));
         RG_CHECK(options.back().at("validation").as_double() > 0, name,
                  ": expected a --validation above 0, got 0 (trial ", options.size(),
                  "); trials are ranked on their validation sets; to train on all images, use ", trials.program->name);
@@ -174,7 +183,7 @@ TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
     const Json config = Json::parse(read_file(path), path);
     RG_CHECK(config.at("program").as_string() == program, path, ": expected a run of ", program, ", got one of ",
              config.at("program").as_string());
-    std::vector<std::string> arguments = texts_of(config.at("arguments"));
+    std::vector<std::string> arguments = config.at("arguments").as_texts();
     // If the user repeats the command of the run, drop the repeated part: list options would get their values twice.
     std::vector<std::string> added = typed;
     std::erase(added, "--resume");
@@ -192,12 +201,6 @@ std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings&
     std::vector<std::string> args = trials.base;
     for (const std::string& arg : arguments_of(settings)) args.push_back(arg);
     return args;
-}
-
-std::vector<std::string> texts_of(const Json& list) {
-    std::vector<std::string> texts;
-    for (const Json& text : list.as_array()) texts.push_back(text.as_string());
-    return texts;
 }
 
 std::vector<std::string> without_init(const std::vector<std::string>& arguments) {

@@ -66,9 +66,6 @@ void check_trials(par::Group& group, const std::string& name, Trials& trials, co
 /// adds --init.
 TrialsArguments arguments_to_resume(const std::string& program, const Trials& s, const std::vector<std::string>& typed);
 
-/// Returns the elements of a list of texts.
-std::vector<std::string> texts_of(const Json& list);
-
 /// Returns the arguments without --init, which programs refuse with --resume.
 std::vector<std::string> without_init(const std::vector<std::string>& arguments);
 
