@@ -62,7 +62,9 @@ Tensor Convolution::operator()(const Tensor& x) const {
 ConvNorm::ConvNorm(Parameters& parameters, const std::string& layer, const Names& names, const Spec& s)
     : name_(layer),
       conv_(parameters, names.conv, {s.out, s.kernel, s.in, s.conv, s.bias}),
-      norm_(parameters, names.norm, {s.out, s.relu, s.zero_gamma, s.norm}) {}
+      norm_(parameters, names.norm, {s.out, s.relu, s.zero_gamma, s.norm}) {
+    parameters.entry(names.conv + ".weight").scale_free = true;
+}
 
 Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
     const LayerScope layer(name_);

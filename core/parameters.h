@@ -37,7 +37,8 @@ public:
         float decay = 1; // factor of the weight decay
         /// Number of epochs in which the value changes.
         int64_t epochs = std::numeric_limits<int64_t>::max();
-        int64_t offset = 0; // elements from the start of values(), and of gradients()
+        bool scale_free = false; // filters before a batch norm (ConvNorm), to which their scale makes no difference
+        int64_t offset = 0;      // elements from the start of values(), and of gradients()
         Tensor value = {}, gradient = {};
     };
     struct State {

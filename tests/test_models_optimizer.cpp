@@ -19,6 +19,7 @@ struct Toys {
         parameters.add("weight", {6, 4}, Parameters::Entry::Start::random);
         parameters.add("bias", {6}, Parameters::Entry::Start::ones);
         parameters.add("filter", {4, 2, 3, 5}, Parameters::Entry::Start::random);
+        parameters.entry("filter").scale_free = true;
         parameters.allocate(3, Init::he);
     }
     void draw_gradients(uint64_t step) {
@@ -207,6 +208,7 @@ TEST_SUITE("models") {
     TEST_CASE("optimizer: muon refuses what its steps do not depend on") {
         Parameters parameters;
         parameters.add("conv", {4, 3, 3, 2}, Parameters::Entry::Start::random);
+        parameters.entry("conv").scale_free = true;
         parameters.allocate(3, Init::he);
         CHECK(contains(error_of([&] { Optimizer(parameters, {.kind = Kind::muon, .max_norm = 1}); }),
                        "expected no limit for the norm of gradients with muon"));

@@ -66,6 +66,7 @@ Tensor move_filters(Device* device, bool accelerate) {
     parameters.add("wide", {4, 2, 3, 5}, Parameters::Entry::Start::random);
     parameters.add("tall", {24, 1, 1, 3}, Parameters::Entry::Start::random);
     parameters.add("bias", {5}, Parameters::Entry::Start::ones);
+    for (const char* name : {"wide", "tall"}) parameters.entry(name).scale_free = true;
     parameters.allocate(3, Init::he);
     const Optimizer optimizer(parameters, {.kind = OptimizerOptions::Kind::muon, .nesterov = true});
     const Tensor loss = Tensor::zeros({}), gradients = Tensor::on_host(parameters.values().shape());

@@ -277,6 +277,7 @@ void write_muon(const std::string& path) {
     const Attributes a{{"lr", 0.1}, {"momentum", 0.6}, {"filters", 20}};
     Parameters parameters;
     parameters.add("filters", {20, 5, 5, 2}, Parameters::Entry::Start::random);
+    parameters.entry("filters").scale_free = true;
     parameters.allocate(1, Init::he);
     const Optimizer optimizer(parameters, {.kind = OptimizerOptions::Kind::muon, .momentum = 0.6, .nesterov = true});
     const Tensor p = parameters.value_list()[0].reshape({kValues}), start = p.clone(),

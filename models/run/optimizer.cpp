@@ -38,7 +38,7 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
                  "optimizer: expected no limit for the norm of gradients with muon, whose steps ",
                  "do not depend on it, got ", options.max_norm);
         for (const Entry& entry : parameters.entries())
-            if (entry.shape.rank() == 4 && entry.rate > 0) {
+            if (entry.scale_free && entry.rate > 0) {
                 RG_CHECK(entry.epochs == kLastEpoch, "optimizer: expected that muon changes ", entry.name,
                          " in all epochs, got a limit of ", entry.epochs);
                 filters_.push_back(&entry);

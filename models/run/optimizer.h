@@ -14,9 +14,9 @@ using OptimizerState = std::vector<NamedTensor>;
 
 /// The formulas are in core/ops/optimizer.h. The learning rate is not an option: see Optimizer::set().
 struct OptimizerOptions {
-    /// muon: as sgd, but for the filters of convolutions (Jordan, 2024; its program airbench94_muon). Each step scales
-    /// a filter tensor [k r s c] to the norm sqrt(k), and then subtracts lr * orthogonalised(the step of sgd), without
-    /// weight decay. So convolutions need a batch norm after them, and the lengths of gradients have no effect.
+    /// muon: as sgd, but for filters [k r s c] before a batch norm, Entry::scale_free (Jordan, 2024; its program
+    /// airbench94_muon). Each step scales them to the norm sqrt(k), and then subtracts lr * orthogonalised(the step of
+    /// sgd), without weight decay. So the lengths of their gradients have no effect.
     enum class Kind : uint8_t { sgd, adam, adamw, muon } kind = Kind::sgd;
     double momentum = 0.9; // of sgd and muon
     bool nesterov = false; // of sgd and muon
