@@ -156,8 +156,8 @@ TEST_SUITE("models") {
         CHECK(error_of([&] {
                   load({"fc", "head"});
               }) ==
-              "--init-skip: expected the first part of the name of a tensor, got head, which begins no name in the "
-              "network or in saved");
+              "--init-skip: expected layers of the network or of saved, got head");
+        CHECK(contains(error_of([&] { load({"f"}); }), "expected tensor fc.weight"));
         CHECK(same_bits(net.parameters.values(), start)); // an error changes nothing
         load({"fc", "fc.weight", "block2"}); // a tensor may begin with several of the names
         for (const Parameters::Entry& e : net.parameters.entries()) {

@@ -125,6 +125,8 @@ TEST_SUITE("models") {
         CHECK(drops(4, "0.5,3") == std::vector<double>{2, 3});
         CHECK(drops(100, "0.9", 45) == std::vector<double>{45, 90});
         CHECK(drops(8, "0.9", 0.25) == std::vector<double>{2, 4, 6});
+        CHECK(drops(100, "0.07,0.55") == std::vector<double>{7, 55});
+        CHECK(contains(error_of([&] { drops(2, "0.9", 1e-14); }), "--drop-every: expected at most 10000 drops"));
         CHECK(contains(error_of([&] { drops(50, "30,0.5"); }), "got 25 after 30"));
         options.drops = "0.9";
         CHECK(options.full_schedule().base == doctest::Approx(0.1 * 32 / 256)); // the default rate follows the size

@@ -41,8 +41,13 @@ Tensor running_row(const Parameters::State& state, int64_t row) {
     return state.running.slice(row * state.channels, {state.channels});
 }
 
-bool has_prefix(const std::string& name, const std::vector<std::string>& prefixes) {
-    return std::any_of(prefixes.begin(), prefixes.end(), [&](const auto& prefix) { return name.starts_with(prefix); });
+/// Returns true if the name is that of the layer, or of a part of it.
+bool is_within(const std::string& name, const std::string& layer) {
+    return cat(name, ".").starts_with(cat(layer, "."));
+}
+
+bool is_within(const std::string& name, const std::vector<std::string>& layers) {
+    return std::ranges::any_of(layers, [&](const std::string& layer) { return is_within(name, layer); });
 }
 
 /// Returns the name of the layer with this tensor: all of the name before its last dot.
@@ -72,8 +77,8 @@ void check_state_dict(const Parameters& parameters, const TensorFile& file, cons
     std::set<std::string> known;
     std::set<std::string> unused(skip.begin(), skip.end());
     const auto is_skipped = [&](const std::string& name) {
-        std::erase_if(unused, [&](const std::string& prefix) { return name.starts_with(prefix); });
-        return has_prefix(name, skip);
+        std::erase_if(unused, [&](const std::string& layer) { return is_within(name, layer); });
+        return is_within(name, skip);
     };
     const auto need = [&](const std::string& name, DType type, const Shape& shape) -> const Tensor& {
         known.insert(name);
@@ -101,22 +106,22 @@ void check_state_dict(const Parameters& parameters, const TensorFile& file, cons
         RG_CHECK(is_skipped(t.name) || known.contains(t.name), file.source,
                  ": expected only tensors of this network, got ", t.name,
                  "; load a file of the same network, or omit the tensor with --init-skip ", layer_of(t.name));
-    RG_CHECK(unused.empty(), "--init-skip: expected the first part of the name of a tensor, got ", *unused.begin(),
-             ", which begins no name in the network or in ", file.source);
+    RG_CHECK(unused.empty(), "--init-skip: expected layers of the network or of ", file.source, ", got ",
+             *unused.begin());
 }
 
 void load_state_dict(Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip) {
     RG_CHECK(parameters.values().defined(), "state dict: expected allocated parameters, got none; call allocate()");
     check_state_dict(parameters, file, skip);
     for (const auto& e : parameters.entries()) {
-        if (has_prefix(e.name, skip)) continue;
+        if (is_within(e.name, skip)) continue;
         const Tensor value = Tensor::on_host(e.shape);
         permute(value, *file.find(e.name), false);
         e.value.copy_from(value);
     }
     parameters.batches_tracked = 0;
     for (const auto& s : parameters.states()) {
-        if (has_prefix(s.name, skip)) continue;
+        if (is_within(s.name, skip)) continue;
         running_row(s, 0).copy_from(*file.find(s.name + ".running_mean"));
         running_row(s, 1).copy_from(*file.find(s.name + ".running_var"));
         parameters.batches_tracked = *file.find(s.name + ".num_batches_tracked")->data<int64_t>();

@@ -69,7 +69,8 @@ void TrainingOptions::declare_data(Options& o) {
           {{"auto", Normalisation::automatic}, {"imagenet", Normalisation::imagenet}, {"none", Normalisation::none}},
           "mean and deviation by channel that normalise the images; auto: those of the data; imagenet: those of "
           "torchvision's pretrained networks, for --init; none: 0 and 1, so inputs are bytes / 255")
-        .also({"normalize"});
+        .also({"normalize"})
+        .fixed();
     o.add("augment", &augment,
           cat("random changes of the training images: none, or a list of ", joined(augment_names()),
               allows("crop") ? "; crop: with --store-size, a window at a random place" : ""))
@@ -186,8 +187,7 @@ void TrainingOptions::declare_training(Options& o) {
     default_momentum_ = optimizer.has_momentum();
     o.add("optimizer", &optimizer.kind,
           {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}, {"muon", Kind::muon}},
-          "update rule; sgd: SGD with momentum; muon: sgd with orthogonal steps for filters, which then all need a "
-          "batch norm")
+          "update rule; sgd: SGD with momentum; muon: sgd with orthogonal steps for filters before a batch norm")
         .also({"optim", "opt", "solver"})
         .fixed();
     o.add("momentum", &optimizer.momentum, "sgd, muon: momentum").range(0, 1);
@@ -205,12 +205,14 @@ void TrainingOptions::declare_training(Options& o) {
          "decay of a moving average of the weights and of batch norm's running statistics, such as 0.999 for about the "
          "last 1000 steps; tests and models then use the average; 0: none")
         .range(0, 0.999999)
-        .also({"ema", "ema-decay"});
+        .also({"ema", "ema-decay"})
+        .fixed();
     o.add(
          "lookahead", &optimizer.lookahead,
          "every 5 steps, move the weights back towards where the last such move left them, by the fraction X (s / S)^3 "
          "at step s of S; after step S, they are those of the last move; 0: never")
-        .range(0, 0.999999);
+        .range(0, 0.999999)
+        .fixed();
     if (has_smoothing)
         o.add("label-smoothing", &smoothing, "fraction of the target spread over all classes").range(0, 0.99);
 }
@@ -245,6 +247,7 @@ void TrainingOptions::fit_batch_size(int64_t images, const Workers& workers) {
 }
 
 Schedule TrainingOptions::full_schedule() const {
+    constexpr int64_t kMostDrops = 10000;
     Schedule full = schedule;
     full.base = highest_rate();
     full.epochs = double(epochs);
@@ -252,7 +255,10 @@ Schedule TrainingOptions::full_schedule() const {
     RG_CHECK(drops.empty() || !times.empty(),
              "--drops: expected fractions of the training, or from 1 on epochs, such as 0.9 or 30,45, got \"", drops,
              "\"");
-    const auto in_epochs = [&](double time) { return time < 1 ? time * full.epochs : time; };
+    // 0.07 * 100 is a little more than 7, which is meant.
+    const auto in_epochs = [&](double time) { return time < 1 ? std::round(time * full.epochs * 1e9) / 1e9 : time; };
+    RG_CHECK(drop_every == 0 || in_epochs(drop_every) * kMostDrops >= full.epochs, "--drop-every: expected at most ",
+             kMostDrops, " drops, got more; make it larger");
     if (drop_every > 0)
         for (int64_t i = 1; double(i) * in_epochs(drop_every) < full.epochs; ++i)
             full.drops.push_back(double(i) * in_epochs(drop_every));

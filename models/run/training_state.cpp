@@ -7,6 +7,7 @@
 #include "ringgrad/models/run/run_folder.h"
 
 #include <filesystem>
+#include <map>
 #include <set>
 
 namespace rg {
@@ -66,9 +67,11 @@ void restore_options(const TensorFile& file, Options& options) {
     }
     const Json saved = Json::parse(file.text("options"), file.source);
     const auto run = std::filesystem::path(file.source).parent_path().parent_path(); // file.source: RUN/checkpoint/FILE
+    const std::map<std::string, std::string> replaced_by{{"drops", "drop-every"}, {"drop-every", "drops"}};
     for (const auto& [name, value] : options.values()) {
         const Json* saved_value = saved.find(name);
-        if (!saved_value) continue;
+        const auto other = replaced_by.find(name);
+        if (!saved_value || (other != replaced_by.end() && options.was_given(other->second))) continue;
         const std::string& old = saved_value->as_string();
         if (!options.was_given(name)) {
             check_stored_command(run.string(), old, cat("give --", name, " again"));
