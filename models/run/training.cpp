@@ -415,12 +415,16 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
 
 namespace {
 
-/// Returns the arguments, after those of --preset if it is among them.
+/// Returns the arguments, after those of --preset if it is among them, but for its --drops if there is --drop-every.
 std::vector<std::string> with_preset(const Program& program, std::vector<std::string> args) {
     for (size_t i = 0; i < args.size(); ++i)
         if (args[i] == "--preset=matlab" || (args[i] == "--preset" && i + 1 < args.size() && args[i + 1] == "matlab")) {
-            const std::vector<std::string> preset = split(program.matlab, ' ');
-            args.insert(args.begin(), preset.begin() + 1, preset.end());
+            std::vector<std::string> preset = split(program.matlab, ' ');
+            const auto drops_every = [](const std::string& arg) { return arg.starts_with("--drop-every"); };
+            std::erase_if(preset, [&](const std::string& arg) {
+                return arg.empty() || (arg.starts_with("--drops") && std::ranges::any_of(args, drops_every));
+            });
+            args.insert(args.begin(), preset.begin(), preset.end());
             break;
         }
     return args;
