@@ -108,6 +108,14 @@ TEST_SUITE("models") {
             CHECK(conv(Tensor::zeros({2, 5, 5, 3}), mode).shape() == Shape{2, 3, 3, 6});
     }
 
+    TEST_CASE("layers: filters before a batch norm alone are free of scale") {
+        Parameters parameters;
+        const ConvNorm inner(parameters, "inner", {6, 3, 3});
+        const Convolution outer(parameters, "outer", {2, 1, 6});
+        for (const Parameters::Entry& entry : parameters.entries())
+            CHECK(entry.scale_free == (entry.name.starts_with("inner") && entry.shape.rank() == 4));
+    }
+
     TEST_CASE("layers: a parameter whose rate is 0 gets no gradient") {
         Parameters parameters;
         const Dense dense(parameters, "fc", 3, 2);
