@@ -54,12 +54,8 @@ void check_unpacked(const fs::path& folder) {
 std::string compressor_of(const std::string& archive) {
     char begin[6] = {};
     std::ifstream(archive, std::ios::binary).read(begin, sizeof begin);
-    for (const auto& [bytes, program] : {std::pair("\x1F\x8B", "gzip"),
-                                         {"BZh", "bzip2"},
-                                         {"\xFD"
-                                          "7zXZ",
-                                          "xz"},
-                                         {"\x28\xB5\x2F\xFD", "zstd"}})
+    for (const auto& [bytes, program] :
+         {std::pair("\x1F\x8B", "gzip"), {"BZh", "bzip2"}, {"\xFD\x37zXZ", "xz"}, {"\x28\xB5\x2F\xFD", "zstd"}})
         if (std::string_view(begin, sizeof begin).starts_with(bytes)) return program;
     return "";
 }

@@ -113,10 +113,8 @@ private:
         const auto held_out =
             std::ranges::count_if(set.names, [&](const std::string& name) { return held_out_names_.contains(name); });
         if (held_out > 0 && held_out == std::ssize(held_out_names_) && held_out < set.count)
-            warnings_.push_back(cat("warning: ", path,
-                                    " also has the images of the training, for which a network is "
-                                    "too good; test it with --only ",
-                                    held_out_));
+            warnings_.push_back(cat("warning: ", path, " also has the images of the training, which make the results ",
+                                    "too good; take the others alone by --only ", held_out_));
         const std::string folder = path.starts_with("pipe:") ? "" : path.ends_with('/') ? path : path + "/";
         for (int64_t i = 0; i < set.count; ++i) {
             Item item{set.names.empty() ? cat(path.empty() ? "sample" : path, "#", i) : folder + set.names[size_t(i)]};
@@ -356,7 +354,7 @@ void declare(Options& o, Settings& s) {
     o.add("test-views", &s.test_views,
           "predict with the weighted mean scores of six views of each image, as a training with --test-views");
     o.add("batch-size", &s.batch_size,
-          "images per mini-batch; 0: 250, but on a CPU fewer of more than 64x64 pixels, which take much memory")
+          "images per mini-batch; 0: 250, or on a CPU fewer if they have more than 64x64 pixels, to save memory")
         .range(0, 65536);
     s.machine.declare_compute(o);
 }

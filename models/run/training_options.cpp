@@ -255,7 +255,7 @@ Schedule TrainingOptions::full_schedule() const {
     RG_CHECK(drops.empty() || !times.empty(),
              "--drops: expected fractions of the training, or from 1 on epochs, such as 0.9 or 30,45, got \"", drops,
              "\"");
-    // 0.07 * 100 is a little more than 7, which is meant.
+    // In floating point, 0.07 * 100 is a little more than the 7 that is meant.
     const auto in_epochs = [&](double time) { return time < 1 ? std::round(time * full.epochs * 1e9) / 1e9 : time; };
     RG_CHECK(drop_every == 0 || in_epochs(drop_every) * kMostDrops >= full.epochs, "--drop-every: expected at most ",
              kMostDrops, " drops, got more; make it larger");

@@ -37,7 +37,7 @@ class Digits(job.JobTest):
         for name, value in {"lr": 0.01, "batch-size": 128, "schedule": "constant", "initializer": "glorot", "epochs": 1}.items():
             self.assertEqual(options[name], value)
         self.refuse(program(1, "train_digits", "--preset", "keras"), "expected one of none or matlab")
-        # Of --drops and --drop-every, the one that is given holds.
+        # --drop-every replaces the --drops of the preset.
         self.train(1, "every", *job.TINY, "--preset", "matlab", "--drop-every", "10", "--steps", "0")
 
     def test_make_digits(self):
