@@ -71,7 +71,7 @@ public:
     /// the checkpoint needs all lines up to it.
     void sync();
     /// Removes from metrics.jsonl the lines of steps after `step`, of epochs after `epochs`, and of the end of a
-    /// training ("best_epoch"), which writes them again. Also removes damaged lines, with a warning on standard error,
+    /// training ("end"), which writes them again. Also removes damaged lines, with a warning on standard error,
     /// and a last line that a kill has cut off.
     void cut_metrics(int64_t step, int64_t epochs);
 

@@ -190,8 +190,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
         return result;
     };
     const auto score_with_views = [&] {
-        const Score result = score(data::mirrored_and_shifted(data.test.input_size().width));
-        run.note(cat(run.test_set_name, " ", task.text(result.metrics), " with six views"));
+        run.end_test_with_views(score(data::mirrored_and_shifted(data.test.input_size().width)));
     };
     const auto test_model = [&](const TensorFile& model) { // on the images that no test has used before
         load_state_dict(parameters, model);
@@ -415,14 +414,16 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
 
 namespace {
 
-/// Returns the arguments, after those of --preset if it is among them, but for its --drops if there is --drop-every.
+/// Returns the arguments, after those of --preset if it is among them, but for its --drops if others replace them.
 std::vector<std::string> with_preset(const Program& program, std::vector<std::string> args) {
     for (size_t i = 0; i < args.size(); ++i)
         if (args[i] == "--preset=matlab" || (args[i] == "--preset" && i + 1 < args.size() && args[i + 1] == "matlab")) {
             std::vector<std::string> preset = split(program.matlab, ' ');
-            const auto drops_every = [](const std::string& arg) { return arg.starts_with("--drop-every"); };
+            const auto replaces_drops = [](const std::string& arg) {
+                return arg.starts_with("--drop-every") || arg.starts_with("--schedule");
+            };
             std::erase_if(preset, [&](const std::string& arg) {
-                return arg.empty() || (arg.starts_with("--drops") && std::ranges::any_of(args, drops_every));
+                return arg.empty() || (arg.starts_with("--drops") && std::ranges::any_of(args, replaces_drops));
             });
             args.insert(args.begin(), preset.begin(), preset.end());
             break;

@@ -120,8 +120,7 @@ void TrainingOptions::declare_data(Options& o) {
         .fixed();
     o.add("cutmix", &cutmix,
           "the same for the area of a box that is replaced by a part of another training image, such as 1; with "
-          "--mixup, "
-          "one of both is drawn for each image; 0: off")
+          "--mixup, one of both is drawn for each image; 0: off")
         .range(0, 100)
         .fixed();
     if (!has_smoothing) return;
@@ -232,6 +231,18 @@ void TrainingOptions::check(const Options& options) const {
         optimizer.kind != Kind::muon || optimizer.max_norm == 0,
         "--clip: expected another --optimizer than muon, whose steps do not depend on the length of gradients; omit "
         "one of them");
+    const bool drops_rate = schedule.kind == ScheduleKind::piecewise, rises = schedule.kind == ScheduleKind::triangular,
+               falls = rises || schedule.kind == ScheduleKind::cosine;
+    const auto check_schedule = [&](const char* name, bool fits, const char* kinds) {
+        RG_CHECK(fits || !options.was_given(name), "--", name, ": expected --schedule ", kinds,
+                 ", got another one; omit one of them");
+    };
+    for (const char* name : {"drops", "drop-every", "drop-factor"}) check_schedule(name, drops_rate, "piecewise");
+    for (const char* name : {"lr-peak", "lr-start"}) check_schedule(name, rises, "triangular");
+    check_schedule("lr-floor", falls, "cosine or triangular");
+    RG_CHECK(sampler != "balanced" || data_options.shuffle != data::Shuffle::never,
+             "--sampler balanced: expected another --shuffle than never, since it draws images at random; omit one of "
+             "them");
     RG_CHECK(drop_every == 0 || !options.was_given("drops"),
              "--drop-every: expected no --drops beside it, got both; omit one of them");
     (void)full_schedule();

@@ -367,8 +367,14 @@ std::optional<TensorFile> TrainingRun::model_to_test() {
 }
 
 void TrainingRun::end_test(const Score& score) {
-    log(with_score(Json::object().set("best_epoch", position_.best_epoch), "test_", score.loss, score.metrics));
+    const Json line = Json::object().set("end", "best_model").set("best_epoch", position_.best_epoch);
+    log(with_score(line, "test_", score.loss, score.metrics));
     note(cat("test set, with the best model: loss ", formatted("%.4f ", score.loss), task_->text(score.metrics)));
+}
+
+void TrainingRun::end_test_with_views(const Score& score) {
+    log(with_score(Json::object().set("end", "six_views"), test_set_name + "_", score.loss, score.metrics));
+    note(cat(test_set_name, " ", task_->text(score.metrics), " with six views"));
 }
 
 void TrainingRun::save_model() {

@@ -63,6 +63,9 @@ class BadInput(job.JobTest):
         self.refuse_training(["--epochs"], "--epochs", "the end of the command line")
         self.refuse_training(["here"], "here")
         self.refuse_training(["--drops", "9,3"], "3 after 9")
+        for schedule, option in (("cosine", "--drops"), ("cosine", "--drop-every"), ("constant", "--drop-factor"),
+                                 ("cosine", "--lr-peak"), ("piecewise", "--lr-start"), ("piecewise", "--lr-floor")):
+            self.refuse_training(["--schedule", schedule, option, "0.5"], f"{option}: expected --schedule")
         for drops in [",", "30,", "30,,45", "30;45", "x", "nan", "30 ,45", "-1"]:
             self.refuse_training(["--drops", drops], "such as 0.9 or 30,45", drops)
         self.refuse_training(["--freeze", "conv9"], "--freeze: ", "got conv9")
@@ -91,7 +94,7 @@ class BadInput(job.JobTest):
         self.refuse_training(["--class-weights", "even"], "--class-weights: expected none, balanced, or a list", '"even"')
         self.refuse_training(["--class-weights", "0,1,1,1,1,1,1,1,1,1"], "class weights above 0, got 0")
         self.refuse_training(["--sampler", "weighted"], "--sampler", "uniform or balanced", "weighted")
-        self.refuse_training(["--sampler", "balanced", "--shuffle", "never"], "a random order with balanced classes")
+        self.refuse_training(["--sampler", "balanced", "--shuffle", "never"], "--sampler balanced: expected another --shuffle")
         self.refuse_training(["--run-name", "a/b"], "a/b")
         self.refuse_training([], "RG_ISA", "portable", "nonsense", RG_ISA="nonsense")
 

@@ -98,7 +98,9 @@ class Examples(job.JobTest):
         out = self.succeed(program(job.rank_counts(1, 2)[-1], "quick94", *options))
         self.assertGreater(job.epoch_lines(run)[-1]["test_accuracy"], 0.7)  # 0.33 is chance
         self.assertLess(job.epoch_lines(run)[-1]["test_loss"], 1.1)  # the loss of a constant prediction
-        self.assertRegex(out, r"test acc [\d.]+ % with six views")
+        six_views = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
+        self.assertEqual(six_views["end"], "six_views")
+        self.assertIn(f"test acc {100 * six_views['test_accuracy']:.2f} % with six views", out)
 
     def test_quick94_takes_the_default_rate_of_another_optimizer(self):
         run = self.runs / "adamw"

@@ -151,7 +151,7 @@ def epoch_lines(run):
     lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     timing = ("images_per_s", "seconds")
     return [{k: v for k, v in line.items() if k not in timing} for line in lines
-            if "step" not in line and "best_epoch" not in line]
+            if "step" not in line and "epoch" in line]
 
 
 def report(run):

@@ -249,6 +249,12 @@ class MonitorTest(job.JobTest):
         self.assertEqual(changed(since)[1], ["run-1"])
         for odd in ("other-1", since + "x", since + 30 * "9", "-", "\u00b2"):
             self.assertEqual(len(changed(odd)[1]), 3, odd)
+        # Without a report, the results are those in the lines of epochs.
+        (self.runs / "run-2" / "metrics.jsonl").write_text(
+            '{"step": 1, "epoch": 1, "test_accuracy": 0.9}\n{"epoch": 1, "test_accuracy": 0.5}\n'
+            '{"epoch": 2, "test_accuracy": 0.4}\n{"end": "six_views", "test_accuracy": 0.8}\n')
+        run = next(run for run in json.loads(self.ask("/data?since=")[1])["runs"] if run["name"] == "run-2")
+        self.assertEqual((run["row"]["best"], run["last"]["epoch"]), (0.5, 2))
 
     def test_notes(self):
         hostile = "</script><b>\n=1+1\x00\u202e\U0001f600"

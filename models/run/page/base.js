@@ -75,11 +75,11 @@ const noLines = () => ({steps: [], epochs: [], tests: []});
 const MAX_STEPS = 8000; // lines of steps per run that the page keeps; if there are more, it drops every second one
 function addLines(run, lines) {
   for (const line of lines) {
-    if ('best_epoch' in line) {
-      run.final = line; // of the best model on the test set
+    const test = asTest(line);
+    if (!('step' in line) && !('epoch' in line)) {
+      run[line.end] = test; // of a test in the end: `best_model` or `six_views`
       continue;
     }
-    const test = asTest(line);
     if ('loss' in line) run.steps.push(line);
     else if (!('step' in line) && 'epoch' in line)
       run.epochs.push(Object.assign(test, {last_step: last(run.steps)?.step}));

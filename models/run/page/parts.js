@@ -33,7 +33,8 @@ function tiles(run) {
     done ? [set + ' loss', digits(epoch.test_loss)] : [name + ', last 20 steps', text(recent(run, metric.name))],
     ...metricsOf(run).map(m => [`${set} ${spaced(m.name)}`, metricText(m)(epoch['test_' + m.name])]),
     ['best ' + ranking.title, metricText(ranking)(best(run))],
-    ...(run.final ? [[`test ${name} of the best`, text(run.final['test_' + metric.name])]] : []),
+    ...(run.six_views ? [[`${set} ${name}, six views`, text(run.six_views['test_' + metric.name])]] : []),
+    ...(run.best_model ? [[`test ${name} of the best`, text(run.best_model['test_' + metric.name])]] : []),
     live && !done ? ['steps/s', digits(perSecond)] : ['images/s', count(epoch.images_per_s)],
     ...(isNumber(elapsed(run)) ? [['elapsed', seconds(Math.max(0, elapsed(run)))]] : []),
     live || run.state === 'running' ? ['time left, about', seconds(left > 0 ? left : NaN)] :
