@@ -19,8 +19,9 @@ namespace rg {
 
 constexpr int kExitInterrupted = 75; // EX_TEMPFAIL of sysexits.h: "try again later"
 
-/// Makes the first signal of each kind a stop request, and lets SIGBUS end the process with an error text. SIGHUP stays ignored if it was ignored when the process started
-/// (nohup). Call this after MPI_Init(), which installs its own handler for SIGUSR1.
+/// Makes the first signal of each kind a stop request, and lets SIGBUS end the process with an error text. SIGHUP stays
+/// ignored if it was ignored when the process started (nohup). Call this after MPI_Init(), which installs its own
+/// handler for SIGUSR1.
 void install_stop_signals();
 
 /// Collective. Returns the exit code of a stopped training, the same on all ranks: 0 or kExitInterrupted.
