@@ -219,6 +219,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 5, 6, 4, 4, 1, 1, 3, 0, true, true, normal, 1, 4},      // pixels that no tap reaches
              {1, 44, 70, 32, 32, 3, 3, 1, 1, true, true, normal, 1, 32}, // several bands of rows
              {1, 71, 40, 20, 20, 3, 3, 3, 1, true, true, normal, 1, 20},
+             {1, 90, 67, 20, 20, 3, 3, 2, 1, true, true, normal, 1, 20},
              {19, 3, 4, 4, 4, 3, 3, 1, 1, true, true, normal, 1, 4},
              {0, 6, 6, 4, 4, 3, 3, 1, 1, true, true, normal, 1, 4},
              {2, 7, 8, 6, 6, 3, 3, 1, 1, true, false, special, 1, 6},

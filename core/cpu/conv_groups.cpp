@@ -3,9 +3,9 @@
 // With few channels in a group, each lane of a vector computes one channel of the result (LaneConv). A channel of the
 // result multiplies c channels of its group, so there are c copies of each pixel. In copy j, lane i holds channel j of
 // the group of result channel i. A depthwise convolution of f32 with as many results as channels needs no copy: it
-// reads the image itself. Taps that lie in the padding are left out. So a row of results is split into parts, whose
-// results all use the same taps. For example, with stride 1, 3 x 3 filters and padding 1 there are three parts: the
-// first pixel, the last pixel, and all between them.
+// reads the image itself. Taps that lie in the padding are left out. So the rows and the columns of the result are
+// split into parts, whose results all use the same taps. For example, with stride 1, 3 x 3 filters and padding 1 there
+// are three parts of a row: the first pixel, the last pixel, and all between them.
 //
 // With more channels, each group is a convolution of its own, on copies of its channels: then the products cost much
 // more than the copies.
@@ -55,6 +55,31 @@ struct Axis {
     }
 };
 
+/// Results of an axis that use the same taps, Axis::result_step() apart.
+struct Part {
+    int64_t first, count;
+};
+
+/// Divides the results of an axis into parts.
+class Parts {
+public:
+    explicit Parts(const Axis& axis) : parts_(axis.results) {
+        const int64_t step = axis.result_step();
+        for (int64_t first = 0; first < std::min(step, axis.results); ++first)
+            for (int64_t result = first; result < axis.results; result += step)
+                if (result == first || !axis.same_taps(result, result - step))
+                    parts_[count_++] = {result, 1};
+                else
+                    ++parts_[count_ - 1].count;
+    }
+    const Part* begin() const { return parts_; }
+    const Part* end() const { return parts_ + count_; }
+
+private:
+    Scratch<Part> parts_;
+    int64_t count_ = 0;
+};
+
 /// Convolves bands of rows of an image: x [h w c] to y [p q k], or for Pass::dgrad, dy [p q k] to dx [h w c].
 class LaneConv {
 public:
@@ -69,37 +94,33 @@ public:
     int64_t filter_step() const { return filter_step_; }
 
     /// Calls f(row of the result, first column, part of the row, image) for all parts of rows [first, first + rows) of
-    /// the result for image n. The columns of a part are result_step() apart. `image` is the memory that load()
-    /// returns. `copied` has room for copied_floats() floats.
+    /// the result for image n. The taps of the part are offsets in `image`. `copied` has room for copied_floats()
+    /// floats.
     template <class T, class F>
     void each_part(const Images<T>& images, int64_t n, int64_t first, int64_t rows, float* copied, F f) const;
     const float* filters() const { return filters_; }
 
 private:
-    struct Part {
-        int64_t first, count; // first column of the result, and number of columns
-    };
     /// Returns an upper bound of the number of rows of the source that `rows` rows of the result need.
     int64_t source_rows(int64_t rows) const {
         return std::min(rows_.extent, (rows - 1) * rows_.stride + (rows_.taps - 1) * rows_.dilation + 1);
     }
     void find_sources(int64_t groups);
-    void find_parts();
     void pack(const Tensor& w, int64_t groups, bool to_bf16);
     /// Returns rows [begin, end) of the source as f32, with all copies of their pixels. Writes them to `copied`, unless
     /// the memory of `images` has this form already.
     template <class T>
     const float* load(const Images<T>& images, int64_t n, int64_t begin, int64_t end, float* copied) const;
-    /// Lists the taps of a part of row `row` of the result, and returns their number. The image that load() returned
-    /// begins at row `begin` of the source.
-    int64_t list_taps(int64_t row, const Part& part, int64_t begin, LaneTap* taps) const;
+    /// Lists the taps of a pixel of the result, and returns their number. The image that load() returned begins at row
+    /// `begin` of the source.
+    int64_t list_taps(int64_t row, int64_t column, int64_t begin, LaneTap* taps) const;
 
     Axis rows_, columns_;
     int64_t lanes_, copies_; // channels of the result; copies of each pixel
     int64_t row_;            // floats in a row of the image
-    int64_t filter_step_, band_ = 0, parts_count_ = 0;
+    int64_t filter_step_, band_ = 0;
     Scratch<LaneSources> sources_; // one for each vector of the copies of a pixel
-    Scratch<Part> parts_;          // the parts of a row
+    const Parts row_parts_, column_parts_;
     Prepared<float> filters_;
 };
 
@@ -111,11 +132,11 @@ LaneConv::LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& fr
       row_(from[2] * copies_ * lanes_),
       filter_step_(round_up(lanes_, isa().width)),
       sources_(divide_up(copies_ * lanes_, isa().width)),
-      parts_(to[2]),
+      row_parts_(rows_),
+      column_parts_(columns_),
       filters_(filter_floats()) {
     band_ = std::min(to[1], std::max(kLeastBand, kBandFloats / (row_ * rows_.source_step())));
     find_sources(conv.groups);
-    find_parts();
     pack(w, conv.groups, to_bf16);
 }
 
@@ -132,16 +153,6 @@ void LaneConv::find_sources(int64_t groups) {
         sources.reach = last - sources.first + 1;
         for (int64_t j = 0; j < lanes; ++j) sources.place[j] = channels[j] - sources.first;
     }
-}
-
-void LaneConv::find_parts() {
-    const int64_t step = columns_.result_step();
-    for (int64_t first = 0; first < std::min(step, columns_.results); ++first)
-        for (int64_t column = first; column < columns_.results; column += step)
-            if (column == first || !columns_.same_taps(column, column - step))
-                parts_[parts_count_++] = {column, 1};
-            else
-                ++parts_[parts_count_ - 1].count;
 }
 
 void LaneConv::pack(const Tensor& w, int64_t groups, bool to_bf16) {
@@ -175,16 +186,28 @@ const float* LaneConv::load(const Images<T>& images, int64_t n, int64_t begin, i
     return copied;
 }
 
-int64_t LaneConv::list_taps(int64_t row, const Part& part, int64_t begin, LaneTap* taps) const {
+int64_t LaneConv::list_taps(int64_t row, int64_t column, int64_t begin, LaneTap* taps) const {
     int64_t count = 0;
-    for (int64_t r = 0; r < rows_.taps; ++r)
-        for (int64_t s = 0; s < columns_.taps; ++s) {
-            const int64_t i = rows_.source(row, r), j = columns_.source(part.first, s);
-            for (int64_t copy = 0; copy < copies_ && i >= 0 && j >= 0; ++copy)
-                taps[count++] = {(i - begin) * row_ + (j * copies_ + copy) * lanes_,
-                                 ((r * columns_.taps + s) * copies_ + copy) * filter_step_};
-        }
+    const int64_t taps_in_filter = rows_.taps * columns_.taps;
+    for (int64_t t = 0; t < taps_in_filter; ++t) {
+        // From top to bottom and from left to right in the source
+        const int64_t tap = rows_.pass == Pass::forward ? t : taps_in_filter - 1 - t;
+        const int64_t i = rows_.source(row, tap / columns_.taps), j = columns_.source(column, tap % columns_.taps);
+        for (int64_t copy = 0; copy < copies_ && i >= 0 && j >= 0; ++copy)
+            taps[count++] = {(i - begin) * row_ + (j * copies_ + copy) * lanes_, (tap * copies_ + copy) * filter_step_};
+    }
     return count;
+}
+
+/// Returns LaneRow::reuse of taps, for result pixels that are `step` apart in the image.
+int reuse_of(std::span<const LaneTap> taps, int64_t step) {
+    for (const int reuse : {1, 2}) {
+        bool fits = !taps.empty() && taps.size() % 3 == 0 && step % reuse == 0;
+        for (size_t t = 1; t < taps.size(); ++t)
+            fits = fits && (t % 3 == 0 || taps[t].image - taps[t - 1].image == step / reuse);
+        if (fits) return reuse;
+    }
+    return 0;
 }
 
 template <class T, class F>
@@ -195,17 +218,28 @@ void LaneConv::each_part(const Images<T>& images, int64_t n, int64_t first, int6
             if (const int64_t i = rows_.source(row, r); i >= 0) begin = std::min(begin, i), end = std::max(end, i + 1);
     const float* const image = begin < end ? load(images, n, begin, end, copied) : copied;
     const Scratch<LaneTap> taps(rows_.taps * columns_.taps * copies_);
-    for (int64_t row = first; row < first + rows; ++row)
-        for (int64_t i = 0; i < parts_count_; ++i) {
-            const int64_t count = list_taps(row, parts_[i], begin, taps);
-            const LaneRow part{.q = parts_[i].count,
-                               .lanes = lanes_,
-                               .count = count,
-                               .taps = taps,
-                               .step = columns_.source_step() * copies_ * lanes_,
-                               .y_step = columns_.result_step() * lanes_};
-            f(row, parts_[i].first, part, image);
+    const int64_t row_step = rows_.result_step(), pixel = copies_ * lanes_, step = columns_.source_step() * pixel;
+    for (const Part& part : row_parts_) {
+        const int64_t part_end = std::min(part.first + part.count * row_step, first + rows),
+                      skipped = std::max<int64_t>(0, divide_up(first - part.first, row_step)),
+                      begin_row = part.first + skipped * row_step;
+        for (const Part& columns : column_parts_) {
+            if (begin_row >= part_end) break;
+            const int64_t count = list_taps(begin_row, columns.first, begin, taps);
+            const LaneRow lane_row{.q = columns.count,
+                                   .lanes = lanes_,
+                                   .count = count,
+                                   .taps = taps,
+                                   .step = step,
+                                   .y_step = columns_.result_step() * lanes_,
+                                   .reuse = reuse_of({taps.data(), size_t(count)}, step),
+                                   .next = rows_.source_step() * row_,
+                                   .y_next = row_step * columns_.results * lanes_};
+            const float* from = image;
+            for (int64_t row = begin_row; row < part_end; row += row_step, from += rows_.source_step() * row_)
+                f(row, columns.first, lane_row, from);
         }
+    }
 }
 
 /// Calls f(image, first row of a band, number of rows) for bands [begin, end). The bands of all images are numbered in

@@ -292,6 +292,11 @@ struct LaneRow {
     int64_t count;        // number of taps
     const LaneTap* taps;  // [count]
     int64_t step, y_step; // distance from one result pixel to the next in the image, and in the result
+    /// 1 or 2: the taps come in threes, which multiply values of the image that are `step` / reuse apart. 0: others.
+    int reuse;
+    /// Distances to the next row of results, in the image and in the result. Processors do not foresee rows that are
+    /// read by several vectors of a pixel at a time, so the kernels prefetch the next row.
+    int64_t next, y_next;
 };
 /// Tells spread() which channels of a pixel go to the lanes of a vector: lane i gets channel first + place[i].
 struct LaneSources {
