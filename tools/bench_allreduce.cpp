@@ -15,12 +15,11 @@
 #define MPICH_SKIP_MPICXX 1
 #define OMPI_SKIP_MPICXX 1
 
+#include "ringgrad/core/clock.h"
 #include "ringgrad/core/options.h"
-#include "ringgrad/par/reduce.h"
 #include "ringgrad/par/session.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -51,11 +50,6 @@ constexpr size_t kKindsWithoutShared = 3;
 constexpr int kWarmUp = 6; // MPICH changes its algorithm after five calls
 constexpr double kSecondsPerSize = 2.5;
 
-double now() {
-    using namespace std::chrono;
-    return duration<double>(steady_clock::now().time_since_epoch()).count();
-}
-
 /// Returns integers whose sum over up to 256 ranks is below 2^24, so that every order of addition gives the same float.
 float value_of(size_t i, int rank) { return float((i * 31 + 7) % 4093 * size_t(rank + 1) % 65521); }
 
@@ -81,9 +75,9 @@ void check_sums(Group& group, std::span<float> values, const Kind& kind) {
 double time_call(Group& group, std::span<float> values, const Kind& kind) {
     std::fill(values.begin(), values.end(), 1.0f);
     group.barrier("before a call");
-    const double begin = now();
+    const double begin = rg::seconds_now();
     sum(group, values, kind);
-    return now() - begin;
+    return rg::seconds_now() - begin;
 }
 
 /// Returns the time of the slowest rank for each call, in ascending order.
@@ -110,10 +104,10 @@ void measure(Group& group, std::span<const Kind> kinds, std::span<float> memory,
         for (int i = 0; i < kWarmUp; ++i) time_call(group, vector_for(kind), kind);
     }
     std::vector<std::vector<double>> times(kinds.size());
-    const double begin = now();
+    const double begin = rg::seconds_now();
     for (int i = 0; i < iterations; ++i) {
         for (size_t k = 0; k < kinds.size(); ++k) times[k].push_back(time_call(group, vector_for(kinds[k]), kinds[k]));
-        if (!group.all(now() - begin < kSecondsPerSize, "time left")) break;
+        if (!group.all(rg::seconds_now() - begin < kSecondsPerSize, "time left")) break;
     }
     const double n = group.size(), bytes = double(count * sizeof(float));
     double yardstick = 0;
@@ -127,48 +121,6 @@ void measure(Group& group, std::span<const Kind> kinds, std::span<float> memory,
                         worst.size());
     }
     std::fflush(stdout);
-}
-
-/// Prints the constants of the cost model for this machine, from messages between the first and the last rank and sums
-/// in memory.
-void measure_model(Group& group) {
-    constexpr size_t kBytes = 1 << 20;
-    constexpr int kRepeats = 50;
-    rg::par::Link& link = group.link();
-    std::vector<float> mine(kBytes / sizeof(float), 1.0f), theirs(mine);
-    const rg::par::Operation op{"bench_allreduce", "ping-pong"};
-    const auto half_round_trip = [&](size_t bytes) {
-        const int other = group.size() - 1 - group.rank();
-        rg::par::Channel out = link.open_send(mine.data(), bytes, other, 9);
-        rg::par::Channel in = link.open_receive(theirs.data(), bytes, other, 9);
-        std::vector<double> times;
-        for (int i = 0; i < kRepeats; ++i) {
-            const double begin = now();
-            for (const bool sends : {group.rank() == 0, group.rank() != 0}) {
-                link.start(sends ? out : in);
-                link.wait(sends ? out : in, op);
-            }
-            times.push_back((now() - begin) / 2);
-        }
-        std::sort(times.begin(), times.end());
-        return times[times.size() / 2];
-    };
-    group.barrier("before the ping-pong");
-    if (group.rank() == 0 || group.rank() == group.size() - 1) {
-        const double alpha = half_round_trip(8), beta = (half_round_trip(kBytes) - alpha) / double(kBytes);
-        const double begin = now();
-        for (int i = 0; i < kRepeats; ++i)
-            rg::par::add_into(rg::par::Element::f32, reinterpret_cast<std::byte*>(mine.data()),
-                              reinterpret_cast<const std::byte*>(theirs.data()), mine.size());
-        const double gamma = (now() - begin) / kRepeats / double(kBytes);
-        const rg::par::CostModel model;
-        if (group.rank() == 0)
-            std::printf("alpha %.2f us, 1/beta %.3g GB/s, 1/gamma %.3g GB/s here; %.2f, %.1f, %.1f in the model for "
-                        "several nodes\n",
-                        alpha * 1e6, 1e-9 / beta, 1e-9 / gamma, model.alpha * 1e6, 1e-9 / model.beta,
-                        1e-9 / model.gamma);
-    }
-    group.barrier("after the ping-pong");
 }
 
 int run(Group& group, int argc, char** argv) {
@@ -186,10 +138,8 @@ int run(Group& group, int argc, char** argv) {
     const std::span<std::byte> bytes = group.memory(longest, "benchmark");
     const std::span<float> memory(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float));
     if (group.rank() == 0)
-        std::printf("allreduce of float32 over %d ranks, %d on this node\n", group.size(), group.local_size());
-    measure_model(group);
-    if (group.rank() == 0)
-        std::printf("%10s  %-15s %12s %12s %10s %10s %7s\n", "bytes", "algorithm", "median us", "best us", "bus GB/s",
+        std::printf("allreduce of float32 over %d ranks, %d on this node\n%10s  %-15s %12s %12s %10s %10s %7s\n",
+                    group.size(), group.local_size(), "bytes", "algorithm", "median us", "best us", "bus GB/s",
                     "of MPI's", "calls");
     for (const size_t count : kCounts) measure(group, kinds, memory, count, int(iterations));
     return 0;

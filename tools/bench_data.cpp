@@ -8,12 +8,12 @@
 // ImageSet, here on one thread. For a folder it includes reads of the cached files. `batches` augments, normalises and
 // lays out the images of an epoch with the Loader of the programs. images_per_s is the rate of both stages in sequence;
 // with threads=1 it is the rate per core. PNG cases decode files from memory to 8-bit RGB; an MB is 10^6 bytes of
-// decoded pixels. In a build with libpng (-Dbench_libpng=enabled), libpng takes turns with our decoder on the same
-// files, and must give the same pixels. Figures are medians; those in *_max are the best.
+// decoded pixels. Figures are medians; those in *_max are the best.
 //
 // With --images, --photos or --pillow, it measures only how fast all threads list and load a folder of many PNGs, or of
 // photos as JPEGs. With --pillow, Pillow does so in turn.
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/clock.h"
 #include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/options.h"
@@ -26,12 +26,8 @@
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/sample.h"
-#ifdef RG_BENCH_LIBPNG
-#include "ringgrad/tools/bench/png_libpng.h"
-#endif
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
@@ -50,29 +46,24 @@ struct Settings {
     double seconds = 2;
 };
 
-template <class F>
-double seconds_of(F&& f) {
-    const auto begin = std::chrono::steady_clock::now();
-    f();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+double seconds_of(const std::function<void()>& job) {
+    const double begin = seconds_now();
+    job();
+    return seconds_now() - begin;
 }
 
 struct Times {
-    std::vector<double> all;
-    double median() {
-        std::sort(all.begin(), all.end());
-        return all[all.size() / 2];
-    }
-    double best() const { return *std::min_element(all.begin(), all.end()); }
+    double median, best;
+    size_t runs;
 };
 
-/// Runs the jobs in turn for about this time and at least 5 rounds, after a round that does not count.
-std::vector<Times> time_in_turn(double seconds, const std::vector<std::function<void()>>& jobs) {
-    std::vector<Times> times(jobs.size());
-    for (const auto& job : jobs) job();
-    for (double used = 0; used < seconds || times[0].all.size() < 5;)
-        for (size_t i = 0; i < jobs.size(); ++i) used += times[i].all.emplace_back(seconds_of(jobs[i]));
-    return times;
+/// Runs the job for about this time and at least 5 times, after a run that does not count.
+Times time_of(double seconds, const std::function<void()>& job) {
+    std::vector<double> times;
+    job();
+    for (double used = 0; used < seconds || times.size() < 5;) used += times.emplace_back(seconds_of(job));
+    std::sort(times.begin(), times.end());
+    return {times[times.size() / 2], times.front(), times.size()};
 }
 
 // ---- pipeline ----
@@ -80,7 +71,7 @@ std::vector<Times> time_in_turn(double seconds, const std::vector<std::function<
 void bench_pipeline(const Settings& s, const char* name, const std::string& source,
                     const std::function<data::ImageSet()>& decode) {
     data::ImageSet set;
-    Times decoding = time_in_turn(s.seconds, {[&] { set = decode(); }})[0];
+    const Times decoding = time_of(s.seconds, [&] { set = decode(); });
     const double images = double(set.count);
     std::vector<int64_t> thread_counts{1};
     if (s.threads > 1) thread_counts.push_back(s.threads);
@@ -92,17 +83,17 @@ void bench_pipeline(const Settings& s, const char* name, const std::string& sour
                                   .threads = int(threads),
                                   .depth = 2 * int(threads)});
         int64_t epoch = 0;
-        Times batches = time_in_turn(s.seconds, {[&] {
-                                         for (loader.start(epoch++); loader.has_next();) loader.next();
-                                     }})[0];
+        const Times batches = time_of(s.seconds, [&] {
+            for (loader.start(epoch++); loader.has_next();) loader.next();
+        });
         std::printf("case=%s source=%s size=%lldx%lldx%lld images=%.0f threads=%lld images_per_s=%.0f "
                     "images_per_s_max=%.0f decode_per_s=%.0f decode_per_s_max=%.0f batches_per_s=%.0f "
                     "batches_per_s_max=%.0f runs=%zu\n",
                     name, source.c_str(), static_cast<long long>(set.height), static_cast<long long>(set.width),
                     static_cast<long long>(set.channels), images, static_cast<long long>(threads),
-                    images / (decoding.median() + batches.median()), images / (decoding.best() + batches.best()),
-                    images / decoding.median(), images / decoding.best(), images / batches.median(),
-                    images / batches.best(), std::min(decoding.all.size(), batches.all.size()));
+                    images / (decoding.median + batches.median), images / (decoding.best + batches.best),
+                    images / decoding.median, images / decoding.best, images / batches.median, images / batches.best,
+                    std::min(decoding.runs, batches.runs));
         std::fflush(stdout);
     }
 }
@@ -207,32 +198,16 @@ void bench_png(const Settings& s, const Files& files) {
         const data::Image image = data::to_u8(data::decode_png(file, files.name), 3);
         pixel_bytes += double(image.pixels.size());
         file_bytes += double(file.size());
-#ifdef RG_BENCH_LIBPNG
-        RG_CHECK(libpng_decode(file).pixels == image.pixels, "bench_data: expected the same pixels from libpng, ",
-                 "got others (", files.name, "); one of the decoders has a bug");
-#endif
     }
     size_t sink = 0; // keeps the compiler from removing the work
-    std::vector<std::function<void()>> jobs{[&] {
+    const Times times = time_of(s.seconds, [&] {
         for (const auto& file : files.bytes) sink += data::to_u8(data::decode_png(file, files.name), 3).pixels.back();
-    }};
-#ifdef RG_BENCH_LIBPNG
-    jobs.push_back([&] {
-        for (const auto& file : files.bytes) sink += libpng_decode(file).pixels.back();
     });
-#endif
-    std::vector<Times> times = time_in_turn(s.seconds * double(jobs.size()), jobs);
-    const auto rate = [&](double seconds) { return pixel_bytes / seconds * 1e-6; };
+    const double mb = pixel_bytes * 1e-6;
     std::printf("case=png_decode files=%s count=%zu pixel_mb=%.2f ratio_of_file=%.3f mb_per_s=%.1f mb_per_s_max=%.1f "
-                "us_per_file=%.2f",
-                files.name.c_str(), files.bytes.size(), pixel_bytes * 1e-6, file_bytes / pixel_bytes,
-                rate(times[0].median()), rate(times[0].best()), times[0].median() * 1e6 / double(files.bytes.size()));
-#ifdef RG_BENCH_LIBPNG
-    std::printf(" libpng_mb_per_s=%.1f libpng_mb_per_s_max=%.1f ours_over_libpng=%.2f ours_over_libpng_best=%.2f",
-                rate(times[1].median()), rate(times[1].best()), times[1].median() / times[0].median(),
-                times[1].best() / times[0].best());
-#endif
-    std::printf(" runs=%zu check=%zu\n", times[0].all.size(), sink % 256);
+                "us_per_file=%.2f runs=%zu check=%zu\n",
+                files.name.c_str(), files.bytes.size(), mb, file_bytes / pixel_bytes, mb / times.median,
+                mb / times.best, times.median * 1e6 / double(files.bytes.size()), times.runs, sink % 256);
     std::fflush(stdout);
 }
 
@@ -253,16 +228,6 @@ void bench_png_files(const Settings& s, bool from_folder) {
         small.bytes.push_back(data::encode_png(set.width, set.height, 3, set.image(i)));
     bench_png(s, small);
     bench_png(s, {"photo_1920x1080", {data::encode_png(large.width, large.height, 3, large.pixels)}});
-#ifdef RG_BENCH_LIBPNG
-    for (int64_t i = 0; i < set.count; ++i) {
-        const std::span<const uint8_t> pixels = set.image(i);
-        small.bytes[size_t(i)] =
-            libpng_encode({set.width, set.height, 3, 8, std::vector<uint8_t>(pixels.begin(), pixels.end())});
-    }
-    small.name = "sample_32x32_by_libpng";
-    bench_png(s, small);
-    bench_png(s, {"photo_1920x1080_by_libpng", {libpng_encode(large)}});
-#endif
 }
 
 // ---- folder of many images ----

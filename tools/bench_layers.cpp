@@ -1,5 +1,6 @@
-// bench_layers measures pooling, GELU, and depthwise, grouped and dilated convolution: the milliseconds of the forward
-// pass and of all gradients. tools/bench/layers.py compares them with PyTorch.
+// bench_layers measures pooling, GELU, and plain, depthwise, grouped and dilated convolution: the milliseconds of the
+// forward pass and of all gradients. tools/bench/layers.py compares them with PyTorch.
+#include "ringgrad/core/clock.h"
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/core/cpu/thread_pool.h"
@@ -9,7 +10,6 @@
 
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstdio>
 #include <functional>
 #include <iostream>
@@ -35,9 +35,9 @@ double median_ms(int64_t rounds, const std::function<void()>& f) {
     std::vector<double> ms;
     f(); // a warm-up, which allocates scratch memory and starts threads
     for (int64_t round = 0; round < rounds; ++round) {
-        const auto start = std::chrono::steady_clock::now();
+        const double begin = seconds_now();
         f();
-        ms.push_back(std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count());
+        ms.push_back(1e3 * (seconds_now() - begin));
     }
     std::sort(ms.begin(), ms.end());
     return ms[ms.size() / 2];
@@ -95,7 +95,7 @@ void bench_gelu(const Settings& s, const Shape& shape) {
 
 int run_program(int argc, const char* const* argv) {
     Settings s;
-    Options options("bench_layers", "measures pooling, GELU, and convolutions with groups or dilation");
+    Options options("bench_layers", "measures pooling, GELU and convolution");
     options.add("threads", &s.threads, "number of threads; 0: one per core").range(0, 1024);
     options.add("rounds", &s.rounds, "number of measurements, of which the median is printed").at_least(1);
     options.add("precision", &s.precision, "number format").one_of({"fp32", "fp32-strict", "bf16"});
@@ -113,6 +113,10 @@ int run_program(int argc, const char* const* argv) {
     bench_pool(s, "max_pool_2x2", op::max_pool2d, op::max_pool2d_grad, image, {2, 2});
     bench_pool(s, "global_avg_pool", op::avg_pool2d, op::avg_pool2d_grad, {64, 7, 7, 2048}, {.window = 7});
     bench_gelu(s, image);
+    bench_conv(s, "conv_3x3_32", 32, 32, 3, {.pad = 1});
+    bench_conv(s, "conv_3x3_64", 56, 64, 3, {.pad = 1});
+    bench_conv(s, "conv_3x3_512", 14, 512, 3, {.pad = 1});
+    bench_conv(s, "conv_1x1_64", 56, 64, 1, {});
     bench_conv(s, "depthwise_3x3", 56, 64, 3, {.pad = 1, .groups = 64});
     bench_conv(s, "depthwise_3x3_stride_2", 56, 64, 3, {.stride = 2, .pad = 1, .groups = 64});
     bench_conv(s, "depthwise_3x3_512", 14, 512, 3, {.pad = 1, .groups = 512});

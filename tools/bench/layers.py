@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Compares pooling, GELU, and depthwise, grouped and dilated convolution with PyTorch: forward pass and all gradients.
+"""Compares pooling, GELU and convolution of all kinds with PyTorch: forward pass and all gradients.
 
 usage: layers.py [--build FOLDER] [--threads N] [--rounds N] [--python PYTHON]
 
@@ -23,6 +23,10 @@ LAYERS = [
     ("max_pool_2x2", (16, 64, 112, 112), lambda F, x, w: F.max_pool2d(x, 2), None),
     ("global_avg_pool", (64, 2048, 7, 7), lambda F, x, w: F.adaptive_avg_pool2d(x, 1), None),
     ("gelu", (16, 64, 112, 112), lambda F, x, w: F.gelu(x), None),
+    ("conv_3x3_32", (16, 32, 32, 32), lambda F, x, w: F.conv2d(x, w, padding=1), (32, 32, 3, 3)),
+    ("conv_3x3_64", (16, 64, 56, 56), lambda F, x, w: F.conv2d(x, w, padding=1), (64, 64, 3, 3)),
+    ("conv_3x3_512", (16, 512, 14, 14), lambda F, x, w: F.conv2d(x, w, padding=1), (512, 512, 3, 3)),
+    ("conv_1x1_64", (16, 64, 56, 56), lambda F, x, w: F.conv2d(x, w), (64, 64, 1, 1)),
     ("depthwise_3x3", (16, 64, 56, 56), lambda F, x, w: F.conv2d(x, w, padding=1, groups=64), (64, 1, 3, 3)),
     ("depthwise_3x3_stride_2", (16, 64, 56, 56),
      lambda F, x, w: F.conv2d(x, w, stride=2, padding=1, groups=64), (64, 1, 3, 3)),
