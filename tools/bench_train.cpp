@@ -1,6 +1,7 @@
 // bench_train measures images per second of a training step (forward, loss, backward, update) or of prediction, on
 // random data in memory. It prints a line of key=value pairs, to compare with the same line of other frameworks.
 #include "ringgrad/core/accelerate.h"
+#include "ringgrad/core/clock.h"
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/core/cpu/isa.h"
@@ -10,15 +11,13 @@
 #include "ringgrad/core/rng.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/gpu/device.h"
-#include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/nets/networks.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstdio>
 #include <iostream>
-#include <map>
 #include <memory>
+#include <numeric>
 
 using namespace rg;
 
@@ -46,25 +45,11 @@ struct Subject {
     }
 };
 
-/// Returns a network by its name or letter; see the help.
-Subject subject(std::string name, int64_t side) {
-    static const std::map<std::string, std::string> kLetters = {
-        {"A", "cifar"}, {"B", "digits-angles"}, {"C", "digits"}};
-    if (const auto letter = kLetters.find(name); letter != kLetters.end()) name = letter->second;
-    if (name[0] == 'D') {
-        const int64_t depth = name[1] - '0';
-        return {std::make_unique<CifarNet>(
-                    CifarNet::Options{.width = std::lround(16 / std::sqrt(double(depth))), .depth = depth}),
-                32, 3};
-    }
+Subject subject(const std::string& name, int64_t side) {
     const bool digits = name.starts_with("digits");
     if (side == 0) side = digits ? 28 : 32;
     const int64_t channels = digits ? 1 : 3;
     return {NetworkChoice({name}).make({side, side, channels, 10}), side, channels};
-}
-
-double seconds_since(std::chrono::steady_clock::time_point start) {
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
 int bench(const Settings& s) {
@@ -111,13 +96,12 @@ int bench(const Settings& s) {
     for (int i = 0; i < 3; ++i) step();
     if (s.profile) context.profile = &profile;
     std::vector<double> times;
-    for (const auto start = std::chrono::steady_clock::now(); seconds_since(start) < s.seconds || times.size() < 5;) {
-        const auto begin = std::chrono::steady_clock::now();
+    for (const double start = seconds_now(); seconds_now() - start < s.seconds || times.size() < 5;) {
+        const double begin = seconds_now();
         step();
-        times.push_back(seconds_since(begin));
+        times.push_back(seconds_now() - begin);
     }
-    double total = 0;
-    for (double t : times) total += t;
+    const double total = std::accumulate(times.begin(), times.end(), 0.0);
 
     // Count only conv2d, with 2 operations per multiply-add, and the backward pass as twice the forward pass.
     Profile one;
@@ -140,20 +124,15 @@ int bench(const Settings& s) {
 int run_program(int argc, const char* const* argv) {
     Settings s;
     Options options("bench_train", "measures training or prediction on random data in memory");
-    options
-        .add("net", &s.net,
-             "network, as in models/nets; A: cifar; B: digits-angles; C: digits; D1 to D4: cifar with depth 1 to 4 and "
-             "width round(16 / sqrt(depth))")
-        .one_of({"cifar", "digits", "digits-angles", "resnet18", "resnet20", "resnet50", "wrn16-4", "A", "B", "C", "D1",
-                 "D2", "D3", "D4"});
+    options.add("net", &s.net, "network, as in models/nets")
+        .one_of({"cifar", "digits", "digits-angles", "resnet18", "resnet20", "resnet50", "wrn16-4"});
     options.add("size", &s.size, "height and width of the images; 0: 32, or 28 for digits").range(0, 4096);
     options.add("mode", &s.mode, "measure training steps or predictions").one_of({"train", "infer"});
     options.add("device", &s.device, "device that computes").one_of({"cpu", "cuda"});
     options.add("batch", &s.batch, "images per mini-batch").at_least(1);
     options.add("threads", &s.threads, "number of threads; 0: one per core").range(0, 1024);
     options
-        .add("precision", &s.precision,
-             "number format of activations; fp32-strict: only plain multiply-adds, on CPUs")
+        .add("precision", &s.precision, "number format of activations; fp32-strict: only plain multiply-adds, on CPUs")
         .one_of({"fp32", "fp32-strict", "bf16"});
     options.add("seconds", &s.seconds, "time to measure, at least 5 steps").at_least(0);
     options.add("accelerate", &s.accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");

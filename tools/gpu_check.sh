@@ -90,8 +90,8 @@ speed() { # kernels, mode, precision
 }
 speed_of_other_networks() {
     need $build/bench_train
-    measure --net B --precision bf16 --batch 32
-    measure --net C --precision bf16 --batch 128
+    measure --net digits-angles --precision bf16 --batch 32
+    measure --net digits --precision bf16 --batch 128
     for mode in train infer; do measure --net resnet18 --size 224 --mode $mode --precision bf16 --batch 256; done
 }
 profile() { # kernels
