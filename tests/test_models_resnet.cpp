@@ -1,5 +1,5 @@
 // Tests the residual networks: names and sizes, initial values, results, and the plan of a training step.
-// tools/compare_resnet.py compares their values with PyTorch.
+// tools/compare_pytorch.py compares their values with PyTorch.
 #include "ringgrad/core/accelerate.h"
 #include "ringgrad/core/plan.h"
 #include "ringgrad/core/tape.h"
@@ -151,7 +151,7 @@ TEST_SUITE("models") {
         struct Case {
             std::string name;
             std::vector<std::string> arguments;
-            std::vector<double> scores; // of torchvision's modules, and those of tools/compare_resnet.py
+            std::vector<double> scores; // of torchvision's modules, and those of tools/pytorch_nets.py
         };
         const Tensor x = Tensor::empty({1, 12, 10, 3});
         for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(i * 37 % 101) / 50 - 1;

@@ -4,8 +4,8 @@
 //     compare_ops DIR
 //
 // Each file holds one case. That of an op has its inputs by name, dy, the result y, and the gradient "d NAME" of each
-// input that has one. For that of an optimizer, see write_update(). The metadata holds the name and the attributes. To
-// cover another op, add a line to op_cases() or updates() here, and one to the table in compare_ops.py.
+// input that has one. For that of an optimizer, see write_optimizer(). The metadata holds the name and the attributes.
+// To cover another op, add a line to op_cases() or main() here, and one to the table in compare_ops.py.
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/core/safetensors.h"
@@ -200,96 +200,43 @@ void write_case(const Case& c, DType activations, const std::string& path) {
     save_tensors(path, file, metadata(c.op, c.attributes));
 }
 
-/// An update rule. f updates p by the gradient g in the step number `step`, counted from 1. m and v are its state.
-struct Update {
-    const char* name;
-    Attributes attributes;
-    void (*f)(const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& g, Attributes a, int64_t step);
-};
-
-std::vector<Update> updates() {
-    using A = Attributes;
-    const auto sgd = [](const Tensor& p, const Tensor& m, const Tensor&, const Tensor& g, A a, int64_t) {
-        sgdm_update(p, m, g, {float(a["lr"]), float(a["momentum"]), float(a["weight_decay"]), a["nesterov"] > 0});
-    };
-    const auto adam = [](const Tensor& p, const Tensor& m, const Tensor& v, const Tensor& g, A a, int64_t step) {
-        adam_update(p, m, v, g, {.lr = float(a["lr"]), .weight_decay = float(a["weight_decay"])}, step);
-    };
-    return {
-        {"SGD", {{"lr", 0.1}, {"momentum", 0.9}, {"weight_decay", 0.01}, {"nesterov", 0}}, sgd},
-        {"SGD", {{"lr", 0.1}, {"momentum", 0.9}, {"weight_decay", 0.01}, {"nesterov", 1}}, sgd},
-        {"Adam", {{"lr", 0.01}, {"weight_decay", 0.01}}, adam}, // write_groups() has AdamW
-    };
-}
-
 /// Writes the parameters before the first step ("start"), the gradients of each step ("g"), and the parameters after it
-/// ("p").
-void write_update(const Update& u, const std::string& path) {
-    constexpr int64_t kSteps = 20, kValues = 1000;
-    const Tensor start = draw({"start", {kValues}}, {}, DType::f32, 0), p = start.clone(), m = Tensor::zeros({kValues}),
-                 v = Tensor::zeros({kValues}), g = draw({"g", {kSteps, kValues}}, {}, DType::f32, 1),
-                 all = Tensor::zeros({kSteps, kValues});
-    for (int64_t step = 0; step < kSteps; ++step) {
-        u.f(p, m, v, g.slice(step * kValues, {kValues}), u.attributes, step + 1);
-        all.slice(step * kValues, {kValues}).copy_from(p);
-    }
-    save_tensors(path, {{"start", start}, {"g", g}, {"p", all}}, metadata(u.name, u.attributes));
-}
-
-/// Does the same for AdamW with two groups, clipping and an average ("average"). The first kWeights values have half of
-/// the learning rate; the others have no weight decay.
-void write_groups(const std::string& path) {
-    constexpr int64_t kSteps = 20, kWeights = 800, kBiases = 200, kValues = kWeights + kBiases;
-    Attributes a{{"lr", 0.01}, {"weight_decay", 0.05}, {"max_norm", 20}, {"average", 0.9}, {"weights", kWeights}};
+/// ("p"), as flat buffers: a vector of biases, unless the optimizer is muon, and then filters. The filters have half of
+/// the learning rate. The metadata holds the options. With an average, also writes that after each step ("average").
+void write_optimizer(const char* name, double lr, const OptimizerOptions& options, const std::string& path) {
+    constexpr int64_t kSteps = 20, kFilters = 16, kBiases = 208; // multiples of 16, so that nothing is padded
+    const bool is_muon = options.kind == OptimizerOptions::Kind::muon;
     Parameters parameters;
-    parameters.add("weight", {40, 20}, Parameters::Entry::Start::random);
-    parameters.add("bias", {kBiases}, Parameters::Entry::Start::ones);
+    parameters.add("filters", {kFilters, 5, 5, 2}, Parameters::Entry::Start::random);
+    if (!is_muon) parameters.add("biases", {kBiases}, Parameters::Entry::Start::ones);
     parameters.allocate(1, Init::he);
-    parameters.entry("weight").rate = 0.5f;
-    const Optimizer optimizer(parameters, {.kind = OptimizerOptions::Kind::adamw,
-                                           .weight_decay = a["weight_decay"],
-                                           .decay_biases = false,
-                                           .max_norm = a["max_norm"],
-                                           .average = a["average"]});
-    const auto copy_values = [&](const Tensor& to, int64_t begin) {
-        to.slice(begin, {40, 20}).copy_from(parameters.value_list()[0]);
-        to.slice(begin + kWeights, {kBiases}).copy_from(parameters.value_list()[1]);
-    };
-    const Tensor start = Tensor::zeros({kValues}), g = draw({"g", {kSteps, kValues}}, {}, DType::f32, 1),
-                 all = Tensor::zeros({kSteps, kValues}), average = Tensor::zeros({kSteps, kValues});
-    copy_values(start, 0);
+    parameters.entry("filters").rate = 0.5f;
+    parameters.entry("filters").scale_free = is_muon;
+    const Optimizer optimizer(parameters, options);
+    const Tensor& values = parameters.values();
+    const int64_t n = values.numel();
+    const Tensor start = values.clone(), g = draw({"g", {kSteps, n}}, {}, DType::f32, 1);
+    const Tensor p = Tensor::zeros({kSteps, n}), average = Tensor::zeros({kSteps, n});
     for (int64_t step = 0; step < kSteps; ++step) {
-        const int64_t begin = step * kValues;
-        parameters.gradient_list()[0].copy_from(g.slice(begin, {40, 20}));
-        parameters.gradient_list()[1].copy_from(g.slice(begin + kWeights, {kBiases}));
-        optimizer.set(a["lr"], step + 1);
+        parameters.gradients().copy_from(g.slice(step * n, {n}));
+        optimizer.set(lr, step + 1);
         optimizer.update(Tensor::zeros({}));
         optimizer.end_step(step + 1, kSteps);
-        copy_values(all, begin);
-        optimizer.with_average([&] { copy_values(average, begin); });
+        p.slice(step * n, {n}).copy_from(values);
+        optimizer.with_average([&] { average.slice(step * n, {n}).copy_from(values); });
     }
-    save_tensors(path, {{"start", start}, {"g", g}, {"p", all}, {"average", average}}, metadata("AdamW", a));
-}
-
-/// Does the same for Muon and a tensor of 20 filters.
-void write_muon(const std::string& path) {
-    constexpr int64_t kSteps = 20, kValues = 1000;
-    const Attributes a{{"lr", 0.1}, {"momentum", 0.6}, {"filters", 20}};
-    Parameters parameters;
-    parameters.add("filters", {20, 5, 5, 2}, Parameters::Entry::Start::random);
-    parameters.entry("filters").scale_free = true;
-    parameters.allocate(1, Init::he);
-    const Optimizer optimizer(parameters, {.kind = OptimizerOptions::Kind::muon, .momentum = 0.6, .nesterov = true});
-    const Tensor p = parameters.value_list()[0].reshape({kValues}), start = p.clone(),
-                 gradient = parameters.gradient_list()[0].reshape({kValues}),
-                 g = draw({"g", {kSteps, kValues}}, {}, DType::f32, 1), all = Tensor::zeros({kSteps, kValues});
-    for (int64_t step = 0; step < kSteps; ++step) {
-        gradient.copy_from(g.slice(step * kValues, {kValues}));
-        optimizer.set(0.1, step + 1);
-        optimizer.update(Tensor::zeros({}));
-        all.slice(step * kValues, {kValues}).copy_from(p);
-    }
-    save_tensors(path, {{"start", start}, {"g", g}, {"p", all}}, metadata("Muon", a));
+    std::vector<NamedTensor> file{{"start", start}, {"g", g}, {"p", p}};
+    if (options.average > 0) file.push_back({"average", average});
+    save_tensors(path, file,
+                 metadata(name, {{"lr", lr},
+                                 {"momentum", options.momentum},
+                                 {"nesterov", options.nesterov},
+                                 {"weight_decay", options.weight_decay},
+                                 {"decay_biases", options.decay_biases},
+                                 {"max_norm", options.max_norm},
+                                 {"average", options.average},
+                                 {"filters", kFilters},
+                                 {"biases", is_muon ? 0 : kBiases}}));
 }
 
 } // namespace
@@ -311,9 +258,14 @@ int main(int argc, char** argv) {
             write_case(c, DType::f32, next());
             if (c.inputs[0].kind == Kind::activation) write_case(c, DType::bf16, next());
         }
-        for (const Update& u : updates()) write_update(u, next());
-        write_groups(next());
-        write_muon(next());
+        using Kind = OptimizerOptions::Kind;
+        write_optimizer("SGD", 0.1, {.kind = Kind::sgd, .weight_decay = 0.01}, next());
+        write_optimizer("SGD", 0.1, {.kind = Kind::sgd, .nesterov = true, .weight_decay = 0.01}, next());
+        write_optimizer("Adam", 0.01, {.kind = Kind::adam, .weight_decay = 0.01}, next());
+        write_optimizer(
+            "AdamW", 0.01,
+            {.kind = Kind::adamw, .weight_decay = 0.05, .decay_biases = false, .max_norm = 20, .average = 0.9}, next());
+        write_optimizer("Muon", 0.1, {.kind = Kind::muon, .momentum = 0.6, .nesterov = true}, next());
     } catch (const std::exception& e) {
         std::fprintf(stderr, "compare_ops: %s\n", e.what());
         return 1;

@@ -1,95 +1,165 @@
 #!/usr/bin/env python3
-"""Repeats a run of train_cifar in PyTorch and compares the loss of every step and the changes by the first step.
+"""Compares the networks of train_cifar with PyTorch: probabilities, losses of a training, and files in both directions.
 
-usage: compare_pytorch.py TRAIN_CIFAR DATA [--steps 20] [--batch 256] [--option=...]
+usage: compare_pytorch.py BUILD [--nets cifar,resnet20,...] [--steps 20] [--precision fp32-strict|fp32]
 
-Needs a Python with torch and numpy. DATA is the folder of CIFAR-10 binary files. train_cifar writes its initial model
-(--steps 0) and trains from it without augmentation in file order. PyTorch does the same from the same file, with
-torch.nn modules of the same names and SGD with the same settings, in float32. Unknown arguments go to train_cifar.
+Needs a Python with torch and numpy. If it has torchvision too, resnet18 and resnet50 with the stem for large images are
+torchvision's modules; all others are those of pytorch_nets.py. Each network gets random values, which train_cifar loads
+by --init. Then the probabilities of both are compared, and the losses of a training with SGD, without augmentation, on
+random images, all of them in each mini-batch. The module then loads the trained model strictly, and the probabilities
+are compared again.
 
-Losses: the exit status is 1 if the relative difference of a loss exceeds 3e-4, or that of the first loss 1e-6. First
-change of each tensor: a rounding decides on which side of zero a few activations are, and with that whether their
-gradient exists. So in float32, PyTorch differs from itself in another memory layout. This script therefore compares our
-change and PyTorch's changes in both layouts with PyTorch in float64. The exit status is 1 if our difference exceeds
-1e-4 and the larger one of PyTorch. It skips the biases before batch norm, whose true gradient is zero.
+The exit status is 1 if probabilities differ by more than 1e-4, or if a loss differs from that of PyTorch in float64 by
+more than 3e-4 (relative) and than those of PyTorch in float32, in both memory layouts. A rounding decides on which side
+of zero a few activations are, so float32 trainings differ from each other by about as much.
 """
-import argparse, json, os, subprocess, sys, tempfile
+import argparse, json, pathlib, struct, subprocess, sys, tempfile, zlib
 import numpy as np
 import torch
+import torch.nn as nn
 import torch.nn.functional as F
-from pytorch_nets import CifarNet, load_safetensors
+from pytorch_nets import network, read_safetensors
+
+try:
+    import torchvision
+except ImportError:
+    torchvision = None
+
+CLASSES = 3
+NETS = {  # name: --net and its options, sides of the images, name in torchvision
+    "cifar": (["--net", "cifar"], (32,), None),
+    "resnet20": (["--net", "resnet20"], (32, 45), None),
+    "wrn16-4": (["--net", "wrn16-4"], (32,), None),
+    "resnet18-cifar": (["--net", "resnet18"], (32,), None),
+    "resnet18": (["--net", "resnet18", "--stem", "imagenet"], (64, 224), "resnet18"),
+    "resnet50": (["--net", "resnet50"], (97, 224), "resnet50"),
+}
 
 
-def load_cifar(folder):
-    records = np.concatenate([np.fromfile(f"{folder}/data_batch_{i}.bin", np.uint8).reshape(-1, 3073)
-                              for i in range(1, 6)])
-    mean = torch.tensor([.4914, .4822, .4465]).view(1, 3, 1, 1)
-    std = torch.tensor([.2470, .2435, .2616]).view(1, 3, 1, 1)
-    labels = torch.from_numpy(records[:, 0].astype(np.int64))
-    return lambda a, b: ((torch.from_numpy(records[a:b, 1:].reshape(-1, 3, 32, 32).astype(np.float32)) / 255 - mean) / std,
-                         labels[a:b])
+def write_safetensors(path, tensors):
+    header, data = {}, b""
+    for name, t in sorted(tensors.items(), key=lambda item: item[1].dtype != torch.int64):  # i64 first, for alignment
+        raw = t.contiguous().numpy().tobytes()
+        header[name] = {"dtype": "I64" if t.dtype == torch.int64 else "F32", "shape": list(t.shape),
+                        "data_offsets": [len(data), len(data) + len(raw)]}
+        data += raw
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    pathlib.Path(path).write_bytes(struct.pack("<Q", len(text)) + text + data)
 
 
-def gradients(state, data, dtype, layout):
-    net = CifarNet(state)
+def write_png(path, pixels):  # [h w 3], u8
+    def chunk(kind, data):
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+    height, width, _ = pixels.shape
+    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)) +
+                     chunk(b"IDAT", zlib.compress(rows)) + chunk(b"IEND", b""))
+
+
+def write_images(folder, side):
+    """Writes random images for training and test. Returns those for training, with their labels. Batch norm amplifies
+    roundings too much unless it has some hundred values per channel, so small images are more."""
+    random, pixels, labels = np.random.default_rng(side), [], []
+    for part in ("train", "test"):
+        for label in range(CLASSES):
+            for i in range(16 if side <= 64 else 4):
+                small = random.integers(0, 256, (9, 9, 3))
+                large = np.kron(small, np.ones((side // 9 + 1,) * 2 + (1,)))[:side, :side].astype(np.uint8)
+                write_png(folder / part / f"class{label}" / f"{i}.png", large)
+                if part == "train":
+                    pixels.append(large), labels.append(label)
+    return np.stack(pixels), torch.tensor(labels)
+
+
+def randomise(net):
+    """Gives all batch norms values as after a training."""
+    for module in net.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1), nn.init.normal_(module.bias, 0, 0.1)
+            nn.init.normal_(module.running_mean, 0, 0.1), nn.init.uniform_(module.running_var, 0.5, 2)
+
+
+def losses(make, state, x, labels, steps, dtype, layout=torch.contiguous_format):
+    net = make()
     net.load_state_dict(state)
-    net = net.to(dtype).to(memory_format=layout)
-    F.cross_entropy(net(data[0].to(dtype).contiguous(memory_format=layout)), data[1]).backward()
-    return {name: p.grad.double() for name, p in net.named_parameters()}
+    net, x = net.to(dtype).to(memory_format=layout).train(), x.to(dtype).contiguous(memory_format=layout)
+    sgd, result = torch.optim.SGD(net.parameters(), lr=0.001, momentum=0.9), []
+    for _ in range(steps):
+        loss = F.cross_entropy(net(x), labels)
+        sgd.zero_grad(), loss.backward(), sgd.step()
+        result.append(loss.item())
+    return result
+
+
+def compare(build, folder, name, side, steps, precision):
+    """Returns the differences of the probabilities before and after the training, and the largest relative ones of the
+    losses from those in float64: of ringgrad, and of PyTorch in both layouts."""
+    options, _, official = NETS[name]
+    pixels, labels = write_images(folder / "images", side)
+    options = [*options, "--data", folder / "images", "--batch-size", len(labels), "--augment", "none", "--shuffle",
+               "never", "--l2", "0", "--precision", precision, "--runs", folder]
+
+    def train(run, *more):
+        subprocess.run(list(map(str, [build / "train_cifar", *options, "--run-name", run, *more])), check=True,
+                       stdout=subprocess.DEVNULL)
+        return folder / run / "model.safetensors"
+
+    def make():
+        if official and torchvision:
+            return getattr(torchvision.models, official)(num_classes=CLASSES)
+        return network(state)
+
+    def difference(net, model):
+        from ringgrad import Model
+        ours = torch.tensor([result["scores"] for result in Model(model.parent).predict(pixels)])
+        with torch.no_grad():
+            return (ours - net.eval()(x).softmax(1)).abs().max().item()
+
+    state, metadata = read_safetensors(train("first", "--steps", 0))
+    normalise = json.loads(metadata["normalise"])
+    mean, deviation = (torch.tensor(normalise[key]) for key in ("mean", "deviation"))
+    x = ((torch.from_numpy(pixels) / 255 - mean) / deviation).permute(0, 3, 1, 2).contiguous()
+    torch.manual_seed(1)
+    net = make()
+    randomise(net)
+    state = {key: value.clone() for key, value in net.state_dict().items()}
+    write_safetensors(folder / "initial.safetensors", state)
+    options += ["--init", folder / "initial.safetensors"]
+    before = difference(net, train("start", "--steps", 0))
+
+    trained = train("trained", "--steps", steps, "--lr", 0.001, "--schedule", "constant")
+    ours = [x["loss"] for x in map(json.loads, open(trained.parent / "metrics.jsonl")) if "step" in x]
+    assert len(ours) == steps, "expected a loss of each step"
+    exact = losses(make, state, x, labels, steps, torch.float64)
+    peers = [losses(make, state, x, labels, steps, torch.float32, layout)
+             for layout in (torch.contiguous_format, torch.channels_last)]
+    differences = [max(abs(a - b) / b for a, b in zip(each, exact)) for each in (ours, *peers)]
+    net = make()
+    net.load_state_dict(read_safetensors(trained)[0], strict=True)
+    return before, difference(net, trained), differences
 
 
 def main():
     p = argparse.ArgumentParser(usage=__doc__)
-    p.add_argument("train_cifar"), p.add_argument("data")
-    p.add_argument("--steps", type=int, default=20), p.add_argument("--batch", type=int, default=256)
-    a, options = p.parse_known_args()
-    temporary = tempfile.TemporaryDirectory(prefix="ringgrad-")  # removed at the end
-    runs = temporary.name
-
-    def ours(name, *more):
-        subprocess.run([os.path.abspath(a.train_cifar), f"--data={a.data}", f"--runs={runs}", f"--run-name={name}",
-                        f"--batch-size={a.batch}", "--augment=none", "--shuffle=never", *options, *more],
-                       check=True, stdout=subprocess.DEVNULL)
-        return f"{runs}/{name}"
-
-    start = ours("start", "--steps=0") + "/model.safetensors"
-    initial = load_safetensors(start)
-    batch = load_cifar(a.data)
-
-    def theirs(lr, steps):
-        net = CifarNet(initial)
-        net.load_state_dict(initial)
-        sgd = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9, weight_decay=1e-10)
-        losses = []
-        for i in range(steps):
-            x, y = batch(i * a.batch, (i + 1) * a.batch)
-            loss = F.cross_entropy(net(x), y)
-            sgd.zero_grad(), loss.backward(), sgd.step()
-            losses.append(loss.item())
-        return losses
-
+    p.add_argument("build", type=pathlib.Path), p.add_argument("--nets", default=",".join(NETS))
+    p.add_argument("--steps", type=int, default=20)
+    p.add_argument("--precision", choices=["fp32", "fp32-strict"], default="fp32-strict")
+    a = p.parse_args()
+    sys.path.append(str(a.build))  # ringgrad.py
     bad = False
-    run = ours("losses", f"--init={start}", "--lr=0.001", f"--steps={a.steps}")
-    ours_losses = [x["loss"] for x in map(json.loads, open(run + "/metrics.jsonl")) if "step" in x]
-    theirs_losses = theirs(0.001, a.steps)
-    relative = [abs(x - y) / y for x, y in zip(ours_losses, theirs_losses)]
-    bad |= len(ours_losses) != a.steps or relative[0] > 1e-6 or max(relative) > 3e-4
-    print(f"losses of {a.steps} steps: first {relative[0]:.1e}, largest difference {max(relative):.1e} (relative)")
-
-    one = load_safetensors(ours("one", f"--init={start}", "--lr=0.1", "--steps=1") + "/model.safetensors")
-    exact = gradients(initial, batch(0, a.batch), torch.float64, torch.contiguous_format)
-    peers = [gradients(initial, batch(0, a.batch), torch.float32, layout)
-             for layout in (torch.contiguous_format, torch.channels_last)]
-    print("change by the first step, difference from float64 (relative norm): ours, PyTorch NCHW, PyTorch NHWC")
-    for name, wanted in exact.items():
-        if name.endswith("conv.bias"):
-            continue
-        changes = [(initial[name].double() - one[name].double()) / 0.1] + [p[name] for p in peers]
-        errors = [((g - wanted).norm() / wanted.norm()).item() for g in changes]
-        fails = errors[0] > max(1e-4, *errors[1:])
-        bad |= fails
-        print(f"  {name:22s}", *(f"{e:.1e}" for e in errors), "  <--" if fails else "")
-    sys.exit(1 if bad else 0)
+    print("probabilities before and after the training; losses from those in float64: ours, PyTorch NCHW, PyTorch NHWC")
+    for name in a.nets.split(","):
+        for side in NETS[name][1]:
+            with tempfile.TemporaryDirectory(prefix="ringgrad-") as folder:
+                before, after, (loss, *peers) = compare(a.build.resolve(), pathlib.Path(folder), name, side, a.steps,
+                                                        a.precision)
+            fails = not (max(before, after) <= 1e-4 and loss <= max(3e-4, *peers))  # also if one is NaN
+            bad |= fails
+            print(f"  {name:15s} {side:3d}  {before:.1e} {after:.1e}  {loss:.1e}", *(f"{p:.1e}" for p in peers),
+                  "  <--" if fails else "", flush=True)
+    sys.exit(bad)
 
 
 if __name__ == "__main__":

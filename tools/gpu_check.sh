@@ -175,8 +175,8 @@ find_torch() {
 }
 torch() { # options of torch_train.py
     [ -f $build/torch ] || skip "no PyTorch"
-    "$(cat $build/torch)" tools/bench/torch_train.py --device cuda --precision bf16 --seconds "$seconds" "$@" 2>>"$log" ||
-        fail "exit status $?: $(tail -n 1 "$log")"
+    set -- --build $build --device cuda --precision bf16 --seconds "$seconds" "$@"
+    "$(cat $build/torch)" tools/bench/torch_train.py "$@" 2>>"$log" || fail "exit status $?: $(tail -n 1 "$log")"
 }
 
 if [ "${1:-}" = --step ]; then

@@ -1,5 +1,4 @@
-"""The networks of train_cifar as PyTorch modules, and load(), which makes the one of a file. Needs torch and
-numpy.
+"""The networks of train_cifar as PyTorch modules, and load(), which makes the one of a file. Needs torch.
 
     net = load("runs/NAME/model.safetensors").eval()
 
@@ -8,21 +7,20 @@ shapes of the tensors in the file. The metadata "classes" and "normalise" hold t
 and deviation of the images' bytes / 255.
 """
 import json, struct
-import numpy as np
 import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
 
-def load_safetensors(path):
-    """Returns the tensors of a file, by name."""
+def read_safetensors(path):
+    """Returns the tensors of a file by name, and its metadata."""
     with open(path, "rb") as f:
         header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
-        data = f.read()
-    types = {"F32": np.float32, "I64": np.int64}
-    return {name: torch.from_numpy(np.frombuffer(data[t["data_offsets"][0]:t["data_offsets"][1]], types[t["dtype"]])
-                                   .reshape(t["shape"]).copy())
-            for name, t in header.items() if name != "__metadata__"}
+        data = bytearray(f.read())
+    types = {"F32": torch.float32, "BF16": torch.bfloat16, "I32": torch.int32, "I64": torch.int64}
+    metadata = header.pop("__metadata__")
+    return {name: torch.frombuffer(data[slice(*t["data_offsets"])], dtype=types[t["dtype"]]).reshape(t["shape"])
+            for name, t in header.items()}, metadata
 
 
 class Layer(nn.Module):
@@ -31,7 +29,7 @@ class Layer(nn.Module):
         self.conv, self.bn = nn.Conv2d(c, k, 3, padding=1), nn.BatchNorm2d(k)
 
     def forward(self, x):
-        return F.relu(self.bn(self.conv(x)))
+        return F.relu(self.bn(self.conv(x)), inplace=True)
 
 
 class CifarNet(nn.Module):
@@ -78,13 +76,13 @@ class Block(nn.Module):
 
     def forward(self, x):
         if self.wide:
-            y = F.relu(self.bn1(x))
-            return self.conv2(F.relu(self.bn2(self.conv1(y)))) + self.downsample(y if len(self.downsample) else x)
+            y = F.relu(self.bn1(x), inplace=True)
+            return self.conv2(F.relu(self.bn2(self.conv1(y)), inplace=True)) + self.downsample(y if len(self.downsample) else x)
         y = x
         for i in range(1, self.count + 1):
             conv, bn = getattr(self, f"conv{i}"), getattr(self, f"bn{i}")
-            y = F.relu(bn(conv(y))) if i < self.count else bn(conv(y))
-        return F.relu(y + self.downsample(x))
+            y = F.relu(bn(conv(y)), inplace=True) if i < self.count else bn(conv(y))
+        return F.relu(y + self.downsample(x), inplace=True)
 
 
 class ResNet(nn.Module):
@@ -106,7 +104,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(*reversed(state["fc.weight"].shape))
 
     def forward(self, x):
-        x = self.conv1(x) if self.wide else F.relu(self.bn1(self.conv1(x)))
+        x = self.conv1(x) if self.wide else F.relu(self.bn1(self.conv1(x)), inplace=True)
         if self.imagenet:
             x = F.max_pool2d(x, 3, 2, 1)
         for stage in range(1, self.stages + 1):
@@ -121,7 +119,7 @@ def network(state):
 
 def load(path):
     """Returns the network of a file, with its values."""
-    state = load_safetensors(path)
+    state, _ = read_safetensors(path)
     net = network(state)
     net.load_state_dict(state)
     return net

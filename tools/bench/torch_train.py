@@ -1,35 +1,31 @@
 #!/usr/bin/env python3
 """Measures images per second of training steps or predictions in PyTorch for vs_pytorch.sh. Prints a line of key=value.
 
-usage: torch_train.py [--mode train|infer] [--layout nhwc|nchw] [--traced|--frozen] [--batch 256] [--threads N] [--seconds 5]
-                      [--precision fp32|bf16] [--device cpu|cuda] [--compile] [--net cifar|resnet18|...] [--size 32]
+usage: torch_train.py [--mode train|infer] [--layout nhwc|nchw] [--traced|--frozen] [--batch 256] [--threads N]
+                      [--seconds 5] [--precision fp32|bf16] [--device cpu|cuda] [--compile]
+                      [--net cifar|resnet18|...] [--size 32] [--build FOLDER]
 
-The network cifar is cifar_net(width 32, depth 4) as in models/nets/cifar_net.h, and digits-angles the two-headed one of
-models/nets/digits_net.h. The others are those of compare_resnet.py and torchvision, which they need. Like bench_train it uses random data in memory, and a training step
-is forward, cross-entropy, backward and SGD with momentum. nhwc is PyTorch's channels_last, and nchw its contiguous
-layout. --traced trains the network as torch.jit.trace() made it. --frozen traces it and lets PyTorch optimise it for
-prediction (with folded batch norm). --compile is torch.compile with CUDA graphs, and bf16 is PyTorch's autocast. After a warm-up, each step is
-timed: images_per_s is from the median, and images_per_s_max from the fastest step.
+digits-angles is the two-headed network of models/nets/digits_net.h. train_cifar in --build (default: build) makes the
+other networks, which are then modules of pytorch_nets.py. Like bench_train it uses random data in memory, and a
+training step is forward, cross-entropy, backward and SGD with momentum. nhwc is PyTorch's channels_last, and nchw its
+contiguous layout. --traced trains the network as torch.jit.trace() made it. --frozen traces it and lets PyTorch
+optimise it for prediction (with folded batch norm). --compile is torch.compile with CUDA graphs, and bf16 is PyTorch's
+autocast. After a warm-up, each step is timed: images_per_s is from the median, and images_per_s_max from the fastest
+step.
 """
 import argparse
 import pathlib
 import statistics
+import subprocess
 import sys
+import tempfile
 import time
 
 import torch
 from torch import nn
 
-
-def cifar_net(width, depth):
-    layers, c = [], 3
-    for block in range(3):
-        for _ in range(depth):
-            k = width << block
-            layers += [nn.Conv2d(c, k, 3, padding=1), nn.BatchNorm2d(k), nn.ReLU(inplace=True)]
-            c = k
-        layers.append(nn.MaxPool2d(2) if block < 2 else nn.AvgPool2d(8))
-    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(c, 10))
+sys.path.append(str(pathlib.Path(__file__).resolve().parents[1]))
+from pytorch_nets import load
 
 
 def convolution(out, kernel, channels, stride=1):
@@ -50,14 +46,15 @@ class DigitsAngles(nn.Module):
         return self.classify(z), self.degrees(z)
 
 
-def network(name, size):
-    if name == "cifar":
-        return cifar_net(32, 4)
+def network(name, size, build):
+    """Returns the network of this name, with the initial values that train_cifar gives it."""
     if name == "digits-angles":
         return DigitsAngles()
-    sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent))
-    from compare_resnet import NETS
-    return NETS["resnet18-cifar" if name == "resnet18" and size <= 64 else name][0]()
+    stem = ["--stem", "imagenet"] if name == "resnet18" and size > 64 else []
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([f"{build}/train_cifar", "--net", name, *stem, "--size", str(size), "--steps", "0", "--runs",
+                        folder, "--run-name", "net"], check=True, stdout=subprocess.DEVNULL)
+        return load(f"{folder}/net/model.safetensors")
 
 
 def main():
@@ -74,6 +71,7 @@ def main():
     p.add_argument("--seconds", type=float, default=5)
     p.add_argument("--net", choices=["cifar", "digits-angles", "resnet18", "resnet20", "resnet50", "wrn16-4"], default="cifar")
     p.add_argument("--size", type=int, default=32)
+    p.add_argument("--build", default="build")
     a = p.parse_args()
     if a.frozen and a.mode == "train" or a.traced and a.mode == "infer":
         p.error("--frozen is for prediction, and --traced for training")
@@ -82,7 +80,7 @@ def main():
         torch.set_num_threads(a.threads)
 
     layout = torch.channels_last if a.layout == "nhwc" else torch.contiguous_format
-    net = network(a.net, a.size).to(a.device, memory_format=layout).train(a.mode == "train")
+    net = network(a.net, a.size, a.build).to(a.device, memory_format=layout).train(a.mode == "train")
     channels = 1 if a.net == "digits-angles" else 3
     x = torch.randn(a.batch, channels, a.size, a.size, device=a.device).contiguous(memory_format=layout)
     labels = torch.randint(0, 3, (a.batch,), device=a.device)

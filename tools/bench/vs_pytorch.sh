@@ -42,7 +42,7 @@ torch() {
         MALLOC_ARENA_MAX=1 MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=20000000000 MALLOC_TOP_PAD_=268435456 \
         GLIBC_TUNABLES=glibc.malloc.hugetlb=1 $capability \
         "$found" tools/bench/torch_train.py --batch "$batch" --threads "$threads" --seconds "$seconds" \
-        --precision "${precision%-strict}" --net "$net" --size "$size" "$@"
+        --precision "${precision%-strict}" --net "$net" --size "$size" --build "$build" "$@"
 }
 capability='env'
 if grep -qw avx512bw /proc/cpuinfo; then capability="env ATEN_CPU_CAPABILITY=avx512"; fi
