@@ -3,6 +3,7 @@
 // Messages contain the path and the system's text ("No space left on device", "Permission denied"), since both help a
 // user to solve the problem. Opening, reading and writing are repeated if a signal interrupts them (EINTR).
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/descriptor.h"
 
 #include <cerrno>
 #include <cstring>
@@ -11,27 +12,10 @@
 #include <new>
 #include <random>
 #include <sys/stat.h>
-#include <unistd.h>
 #include <vector>
 
 namespace rg {
 namespace {
-
-/// Closes a file descriptor at the end of the scope. To close it earlier and check the result, call ::close(release()).
-class Descriptor {
-public:
-    explicit Descriptor(int fd) : fd_(fd) {}
-    ~Descriptor() {
-        if (fd_ >= 0) ::close(fd_);
-    }
-    Descriptor(const Descriptor&) = delete;
-    Descriptor& operator=(const Descriptor&) = delete;
-    int get() const { return fd_; }
-    int release() { return std::exchange(fd_, -1); }
-
-private:
-    int fd_;
-};
 
 int open_retrying(const char* path, int flags, mode_t mode = 0666) {
     int fd;

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
-#include <unistd.h>
 
 namespace rg::par {
 
@@ -33,13 +32,9 @@ Journal::Journal(const std::string& path) : path_(path) {
             fail(message, "; remove this line, then its task runs again");
         });
     }
-    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    RG_CHECK(file_ >= 0 && ::ftruncate(file_, off_t(complete_bytes)) == 0, "journal: cannot open ", path_, ": ",
-             std::strerror(errno));
-}
-
-Journal::~Journal() {
-    if (file_ >= 0) ::close(file_);
+    file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    RG_CHECK(file_.get() >= 0 && ::ftruncate(file_.get(), off_t(complete_bytes)) == 0, "journal: cannot open ", path_,
+             ": ", std::strerror(errno));
 }
 
 std::optional<Json> Journal::take(const std::string& function, const Json& args) {
@@ -52,12 +47,12 @@ std::optional<Json> Journal::take(const std::string& function, const Json& args)
 }
 
 void Journal::write(const Json& entry) {
-    if (file_ < 0) return;
+    if (file_.get() < 0) return;
     const std::string line = entry.dump() + "\n";
     ssize_t n;
-    do n = ::write(file_, line.data(), line.size());
+    do n = ::write(file_.get(), line.data(), line.size());
     while (n < 0 && errno == EINTR);
-    RG_CHECK(n == ssize_t(line.size()) && ::fsync(file_) == 0, "journal: cannot append to ", path_, ": ",
+    RG_CHECK(n == ssize_t(line.size()) && ::fsync(file_.get()) == 0, "journal: cannot append to ", path_, ": ",
              std::strerror(n >= 0 && n < ssize_t(line.size()) ? ENOSPC : errno));
 }
 

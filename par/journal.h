@@ -6,6 +6,7 @@
 // line, which is then dropped.
 #pragma once
 
+#include "ringgrad/core/descriptor.h"
 #include "ringgrad/core/json.h"
 
 #include <map>
@@ -20,9 +21,6 @@ public:
     /// complete line is not a JSON object with a "state" (and "function" and "args", if the task finished or was
     /// cancelled).
     explicit Journal(const std::string& path);
-    Journal(const Journal&) = delete;
-    Journal& operator=(const Journal&) = delete;
-    ~Journal();
 
     /// Returns an entry that was read from the file and says that this task finished or was cancelled. Returns nothing
     /// if there is none. If equal tasks have left several entries, each call returns the next.
@@ -33,7 +31,7 @@ public:
 
 private:
     std::string path_;
-    int file_ = -1;
+    Descriptor file_;                          // none without a path
     std::multimap<std::string, Json> entries_; // entries not yet taken, by key_of(function, args)
 };
 
