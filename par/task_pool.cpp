@@ -191,7 +191,8 @@ struct TaskPool::State final : Runner {
     /// The controller's knowledge of a rank.
     struct Peer {
         std::optional<Mail> mail;
-        int64_t task = 0;                     // 0 if free
+        int64_t task = 0; // 0 if free
+        double task_begun = 0;
         double last_heard = 0, last_told = 0; // since when a letter from it is awaited; time of the last to it
     };
     Peer& peer(int rank) { return peers[size_t(rank)]; }
@@ -272,10 +273,9 @@ struct TaskPool::State final : Runner {
             ++running;
             task.state = TaskState::running;
             task.ranks = free;
-            start_times[task.id] = seconds_now();
             for (const int r : free) {
                 peer(r).task = task.id;
-                peer(r).last_heard = seconds_now();
+                peer(r).task_begun = peer(r).last_heard = seconds_now();
                 tell(r, describe(task, letter("run", task.id)));
             }
             if (on_change) on_change(task);
@@ -293,7 +293,7 @@ struct TaskPool::State final : Runner {
     void finish(TaskRecord& task, const Json& end) {
         if (task.state == TaskState::running) {
             --running;
-            task.seconds = seconds_now() - start_times[task.id];
+            task.seconds = seconds_now() - peer(task.ranks.front()).task_begun;
             for (const int r : task.ranks) peer(r).task = 0;
         }
         const auto name = std::find(std::begin(kStates), std::end(kStates), end.at("state").as_string());
@@ -308,7 +308,6 @@ struct TaskPool::State final : Runner {
                               .set("error", task.error)
                               .set("cancel_reason", task.cancel_reason)
                               .set("seconds", task.seconds));
-        unfetched.push_back(task.id);
         if (on_change) on_change(task);
     }
 
@@ -365,10 +364,9 @@ struct TaskPool::State final : Runner {
 
     using Runner::link_, Runner::functions_;
     Journal journal;
-    std::deque<Peer> peers;                // by rank
-    std::deque<TaskRecord> tasks;          // by id, from 1; a deque, so that records keep their addresses
-    std::deque<int64_t> queue, unfetched;  // ids of queued tasks, and of ended ones not yet returned
-    std::map<int64_t, double> start_times; // start time by id
+    std::deque<Peer> peers;       // by rank
+    std::deque<TaskRecord> tasks; // by id, from 1; a deque, so that records keep their addresses
+    std::deque<int64_t> queue;    // ids of queued tasks
     int running = 0;
     Json local_task; // the letter of a task that rank 0 has yet to run; null if none
     bool interrupted = false;
@@ -406,18 +404,9 @@ Future TaskPool::submit(const std::string& function, Json args, int ranks) {
 
 std::vector<const TaskRecord*> TaskPool::fetch_outputs() {
     state_->work_until([&] { return state_->all_ended(); });
-    state_->unfetched.clear();
     std::vector<const TaskRecord*> all;
     for (const TaskRecord& task : state_->tasks) all.push_back(&task);
     return all;
-}
-
-const TaskRecord* TaskPool::fetch_next() {
-    state_->work_until([&] { return !state_->unfetched.empty() || state_->all_ended(); });
-    if (state_->unfetched.empty()) return nullptr;
-    const TaskRecord* task = &state_->record(state_->unfetched.front());
-    state_->unfetched.pop_front();
-    return task;
 }
 
 void TaskPool::cancel(int64_t id, const std::string& reason) { state_->cancel_one(id, reason); }

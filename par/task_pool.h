@@ -101,9 +101,6 @@ public:
     Future submit(const std::string& function, Json args, int ranks = 1);
     /// Blocks until all tasks have ended, and returns them in the order of submission.
     std::vector<const TaskRecord*> fetch_outputs();
-    /// Returns a task that has ended and was not returned before, here or by fetch_outputs(). Blocks until there is
-    /// one. Returns null if all tasks have been returned.
-    const TaskRecord* fetch_next();
 
     /// Ends a queued task at once, and asks a running one to end. Does nothing if the task has ended. The journal keeps
     /// the reason.

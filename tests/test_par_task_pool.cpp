@@ -65,7 +65,6 @@ TEST_SUITE("par") {
                     outputs.push_back(task->output.as_int());
                     ids.push_back(task->id);
                 }
-                if (pool.fetch_next()) outputs.push_back(-1); // there must be none left
             });
             REQUIRE(outputs.size() == 40);
             for (int i = 0; i < 40; ++i) {
@@ -105,10 +104,13 @@ TEST_SUITE("par") {
                                               {"short", [&](TaskContext&, const Json&) { return Json(++ended); }},
                                               {"first", [&](TaskContext&, const Json&) { return Json(); }}};
                 pool_on(n, table, [&](TaskPool& pool) {
+                    pool.on_change([&](const TaskRecord& task) {
+                        if (task.state == TaskState::finished) order.push_back(task.id);
+                    });
                     if (!controller_is_busy) pool.submit("first", {}); // rank 0 runs this one
                     const par::Future one = pool.submit("long", {});
                     for (int i = 0; i < 20; ++i) pool.submit("short", i);
-                    while (const TaskRecord* task = pool.fetch_next()) order.push_back(task->id);
+                    pool.fetch_outputs();
                     ranks = one.record().ranks;
                 });
                 CHECK(ended == 20);
