@@ -153,25 +153,23 @@ Place start_mpi(int& argc, char**& argv) {
           "MPI_Comm_split_type", place.rank);
     MPI_Comm_rank(place.node, &place.local_rank);
     MPI_Comm_size(place.node, &place.local_size);
+    const auto gather = [&](const auto& own, MPI_Comm comm, int ranks) {
+        std::vector<std::decay_t<decltype(own)>> all(static_cast<size_t>(ranks));
+        check(MPI_Allgather(&own, sizeof own, MPI_CHAR, all.data(), sizeof own, MPI_CHAR, comm), "MPI_Allgather",
+              place.rank);
+        return all;
+    };
     int first = place.rank;
     check(MPI_Bcast(&first, 1, MPI_INT, 0, place.node), "MPI_Bcast", place.rank);
-    place.first_of_node.resize(size_t(place.size));
-    check(MPI_Allgather(&first, 1, MPI_INT, place.first_of_node.data(), 1, MPI_INT, place.comm), "MPI_Allgather",
-          place.rank);
+    place.first_of_node = gather(first, place.comm, place.size);
     cpu_set_t cores;
     if (sched_getaffinity(0, sizeof cores, &cores) != 0)
         std::memset(&cores, 0xff, sizeof cores); // more than 1024 cores
-    std::vector<cpu_set_t> cores_of_node(size_t(place.local_size));
-    check(MPI_Allgather(&cores, sizeof cores, MPI_CHAR, cores_of_node.data(), sizeof cores, MPI_CHAR, place.node),
-          "MPI_Allgather", place.rank);
-    place.core_sharers = count_sharers(cores, cores_of_node);
+    place.core_sharers = count_sharers(cores, gather(cores, place.node, place.local_size));
     Host host{};
     int length = 0;
     MPI_Get_processor_name(host.data(), &length);
-    place.hosts.resize(size_t(place.size));
-    check(MPI_Allgather(host.data(), int(host.size()), MPI_CHAR, place.hosts.data(), int(host.size()), MPI_CHAR,
-                        place.comm),
-          "MPI_Allgather", place.rank);
+    place.hosts = gather(host, place.comm, place.size);
     return place;
 }
 
@@ -194,21 +192,18 @@ class MpiLink final : public Link {
 public:
     explicit MpiLink(Place place)
         : Link(place.rank, place.size, place.local_rank, place.local_size),
-          comm_(place.comm),
-          node_comm_(place.node),
-          first_of_node_(std::move(place.first_of_node)),
-          hosts_(std::move(place.hosts)),
+          place_(std::move(place)),
           exceptions_(std::uncaught_exceptions()) {
-        set_nodes(first_of_node_);
-        set_core_sharers(place.core_sharers);
+        set_nodes(place_.first_of_node);
+        set_core_sharers(place_.core_sharers);
     }
 
     ~MpiLink() override {
         if (std::uncaught_exceptions() > exceptions_) MpiLink::abort(1); // finalising would wait for the other ranks
         const Alarm limit("MPI_Finalize", cat("rank ", rank()), deadline());
         if (local_size() != size()) prepare_to_finalize();
-        MPI_Comm_free(&node_comm_);
-        MPI_Comm_free(&comm_);
+        MPI_Comm_free(&place_.node);
+        MPI_Comm_free(&place_.comm);
         MPI_Finalize();
     }
 
@@ -219,7 +214,9 @@ public:
         MPI_Abort(MPI_COMM_WORLD, code);
     }
 
-    std::string name_of(int rank) const override { return cat("rank ", rank, " on ", hosts_[size_t(rank)].data()); }
+    std::string name_of(int rank) const override {
+        return cat("rank ", rank, " on ", place_.hosts[size_t(rank)].data());
+    }
 
 private:
     /// Makes MPI_Finalize safe between machines. With MPICH over UCX and TCP, a rank in MPI_Finalize asks each peer to
@@ -230,20 +227,20 @@ private:
     /// they make no MPI calls, because any call would answer. Their own questions arrive before their answers.
     void prepare_to_finalize() {
         int first_elsewhere = 0;
-        while (first_of_node_[size_t(first_elsewhere)] == first_of_node_[0]) ++first_elsewhere;
+        while (place_.first_of_node[size_t(first_elsewhere)] == place_.first_of_node[0]) ++first_elsewhere;
         const auto last_for = [&](int q) {
-            return first_of_node_[size_t(q)] == first_of_node_[0] ? first_elsewhere : 0;
+            return place_.first_of_node[size_t(q)] == place_.first_of_node[0] ? first_elsewhere : 0;
         };
         std::vector<MPI_Request> requests;
         const auto exchange = [&](int peer) {
-            MPI_Isend(nullptr, 0, MPI_BYTE, peer, 0, comm_, &requests.emplace_back());
-            MPI_Irecv(nullptr, 0, MPI_BYTE, peer, 0, comm_, &requests.emplace_back());
+            MPI_Isend(nullptr, 0, MPI_BYTE, peer, 0, place_.comm, &requests.emplace_back());
+            MPI_Irecv(nullptr, 0, MPI_BYTE, peer, 0, place_.comm, &requests.emplace_back());
         };
         const bool is_last = rank() == 0 || rank() == first_elsewhere;
         for (const int q : others())
             if (q == last_for(rank()) || last_for(q) == rank()) exchange(q);
         MPI_Waitall(int(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
-        MPI_Barrier(comm_);
+        MPI_Barrier(place_.comm);
         std::this_thread::sleep_for((is_last ? 2 : 1) * kPauseBeforeFinalize);
     }
 
@@ -255,12 +252,12 @@ private:
         MPI_Info_set(info, "alloc_shared_noncontig", "true"); // lets the library place each part near its rank
         MPI_Win window = MPI_WIN_NULL;
         void* local_part = nullptr;
-        const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, node_comm_, &local_part, &window);
+        const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, place_.node, &local_part, &window);
         MPI_Info_free(&info);
         // All ranks of the job must use a window, or none: if one gave up alone, the others would wait for it in vain.
         enum { allocated, usable };
         int ok[] = {code == MPI_SUCCESS, code == MPI_SUCCESS && is_usable(window, local_part, bytes)};
-        check(MPI_Allreduce(MPI_IN_PLACE, ok, 2, MPI_INT, MPI_MIN, comm_), "open_shared", rank(), -1, bytes);
+        check(MPI_Allreduce(MPI_IN_PLACE, ok, 2, MPI_INT, MPI_MIN, place_.comm), "open_shared", rank(), -1, bytes);
         if (!ok[usable]) {
             if (ok[allocated]) MPI_Win_free(&window);
             return nullptr;
@@ -288,8 +285,8 @@ private:
         if (requests_.size() <= size_t(i)) requests_.resize(size_t(i) + 1, MPI_REQUEST_NULL);
         const Slot& s = slot(i);
         MPI_Request* request = &requests_[size_t(i)];
-        const int code = s.send ? MPI_Send_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, comm_, request)
-                                : MPI_Recv_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, comm_, request);
+        const int code = s.send ? MPI_Send_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, place_.comm, request)
+                                : MPI_Recv_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, place_.comm, request);
         check(code, s.send ? "MPI_Send_init" : "MPI_Recv_init", rank(), s.peer, s.bytes);
     }
 
@@ -332,17 +329,15 @@ private:
         for (;;) {
             int pending = 0, count = 0;
             MPI_Status status;
-            check(MPI_Iprobe(peer, tag, comm_, &pending, &status), "MPI_Iprobe", rank(), peer);
+            check(MPI_Iprobe(peer, tag, place_.comm, &pending, &status), "MPI_Iprobe", rank(), peer);
             if (pending) MPI_Get_count(&status, MPI_BYTE, &count);
             if (!pending || count > kShort) return;
-            check(MPI_Recv(scratch.data(), count, MPI_BYTE, peer, tag, comm_, MPI_STATUS_IGNORE), "MPI_Recv", rank(),
-                  peer);
+            check(MPI_Recv(scratch.data(), count, MPI_BYTE, peer, tag, place_.comm, MPI_STATUS_IGNORE), "MPI_Recv",
+                  rank(), peer);
         }
     }
 
-    MPI_Comm comm_, node_comm_;      // all ranks, and those of this node
-    std::vector<int> first_of_node_; // by rank: the lowest rank on its node
-    std::vector<Host> hosts_;        // by rank
+    Place place_;
     int exceptions_;
     std::vector<MPI_Request> requests_; // by slot
 };
