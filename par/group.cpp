@@ -6,17 +6,10 @@
 #include "ringgrad/par/group.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace rg::par {
 
 namespace {
-
-std::vector<int> all_ranks(int size) {
-    std::vector<int> ranks(static_cast<size_t>(size));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    return ranks;
-}
 
 template <class T>
 Vector vector_of(std::span<T> values) {
@@ -33,7 +26,7 @@ Group::Group(Link& link, size_t chunk_bytes)
       chunk_bytes_(chunk_bytes),
       handshake_(link),
       roll_call_(link, handshake_),
-      all_(link, all_ranks(link.size()), chunk_bytes) {
+      all_(link, link.ranks(), chunk_bytes) {
     RG_CHECK(chunk_bytes >= 1, "Group: expected chunks of at least one byte, got none");
 }
 
@@ -63,13 +56,13 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
     const uint64_t place = is_shared ? shared_->place_of(vector) : 0;
     const uint64_t detail =
         (place ? place : chunk_bytes_) << 8 | (size_of(vector.type) | uint64_t(wire)) << 4 | uint64_t(algorithm);
-    const Operation op = next_operation(name, what, vector.bytes(), detail);
-    if (is_shared) return shared_->run(vector, handshake_, op, {wire, in_order, several});
+    if (is_shared) {
+        const Operation op = next_operation(name, what, vector.bytes(), detail);
+        return shared_->run(vector, handshake_, op, {wire, in_order, several});
+    }
     // Finishes the handshake before data are sent. Otherwise an error in the handshake could make the caller free the
     // vector while a peer still reads it.
-    handshake_.start(op);
-    handshake_.finish(op);
-    sum_over(all_, vector, algorithm, wire, op);
+    sum_over(all_, vector, algorithm, wire, agree(name, what, vector.bytes(), detail));
 }
 
 Operation Group::agree(const char* name, std::string_view what, size_t bytes, uint64_t detail) {

@@ -96,12 +96,13 @@ void Link::set_nodes(std::span<const int> first_of_node) {
     for (const auto& [first, ranks] : nodes) node_.order.insert(node_.order.end(), ranks.begin(), ranks.end());
 }
 
-void Link::set_one_rank_per_node() {
+std::vector<int> Link::ranks() const {
     std::vector<int> ranks(static_cast<size_t>(size_));
     std::iota(ranks.begin(), ranks.end(), 0);
-    node_ = {};
-    set_nodes(ranks);
+    return ranks;
 }
+
+void Link::set_one_rank_per_node() { node_ = {{rank_}, 0, ranks()}; }
 
 void Link::read_environment() {
     const std::optional<double> seconds = environment_deadline();

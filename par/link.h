@@ -112,6 +112,8 @@ public:
 
     int rank() const { return rank_; }
     int size() const { return size_; }
+    /// Returns all ranks in ascending order.
+    std::vector<int> ranks() const;
     /// Return the next and the previous rank in the ring that all ranks form, and all ranks except this one.
     int next() const { return (rank_ + 1) % size_; }
     int previous() const { return (rank_ + size_ - 1) % size_; }
