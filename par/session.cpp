@@ -92,24 +92,21 @@ int fail_job(Link* link, const std::exception& error) {
 } // namespace
 
 int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body) {
+    std::shared_ptr<Link> link;
+    std::unique_ptr<Group> group; // outlives body: peers may still read from its buffers
     try {
         prepare_process();
-        const std::shared_ptr<Link> link = open_link(argc, argv);
-        std::unique_ptr<Group> group; // outlives body: peers may still read from its buffers
-        try {
-            if (link->size() == 1) check_launcher();
-            link->read_environment();
-            group = std::make_unique<Group>(*link);
-            verify_same(*group, "program", {cat("version ", version())}, "install one version on all machines");
-            const int code = body(*group);
-            if (code == 0) finish_output();
-            group->barrier("end"); // names a missing rank, which MPI_Finalize cannot
-            return code;
-        } catch (const std::exception& error) {
-            return fail_job(link.get(), error);
-        }
+        link = open_link(argc, argv);
+        if (link->size() == 1) check_launcher();
+        link->read_environment();
+        group = std::make_unique<Group>(*link);
+        verify_same(*group, "program", {cat("version ", version())}, "install one version on all machines");
+        const int code = body(*group);
+        if (code == 0) finish_output();
+        group->barrier("end"); // names a missing rank, which MPI_Finalize cannot
+        return code;
     } catch (const std::exception& error) {
-        return fail_job(nullptr, error);
+        return fail_job(link.get(), error);
     }
 }
 
