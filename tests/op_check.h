@@ -37,6 +37,12 @@ private:
     Tensor whole_, copy_;
 };
 
+/// Sets a context that it holds, until the end of the scope.
+struct InContext {
+    Context context;
+    ContextScope scope{context};
+};
+
 /// The outputs of a kernel. `error` names the buffers whose guards were damaged; it is empty if there are none.
 struct KernelRun {
     std::vector<Tensor> results;
@@ -59,6 +65,19 @@ struct Floats : std::vector<float> {
     bool operator==(const Floats& other) const;
 };
 Floats list(const Tensor& t);
+
+/// Return tensors of these values.
+template <class... Values>
+Tensor floats(const Shape& shape, Values... values) {
+    const float list[] = {float(values)...};
+    return Tensor::of<float>(shape, list);
+}
+
+template <class... Values>
+Tensor integers(const Shape& shape, Values... values) {
+    const int32_t list[] = {values...};
+    return Tensor::of<int32_t>(shape, list);
+}
 
 /// Checks the gradient of <r, f(x)>, where f is the op of a case, r is a fixed random tensor, and x is each input that
 /// is differentiable.

@@ -6,6 +6,10 @@
 #include "ringgrad/core/base.h"
 #include "ringgrad/core/temp_folder.h"
 
+#include <csignal>
+#include <ostream>
+#include <sys/resource.h>
+
 namespace rg {
 
 class TempDir : public TempFolder {
@@ -24,6 +28,33 @@ std::string error_of(F&& f) {
     return {};
 }
 
+/// Returns the error of `f` while no file may have more bytes, which stands for a full disk.
+template <class F>
+std::string error_on_full_disk(size_t bytes, F&& f) {
+    rlimit before{};
+    RG_CHECK(::getrlimit(RLIMIT_FSIZE, &before) == 0, "getrlimit");
+    rlimit small = before;
+    small.rlim_cur = bytes;
+    const auto handler = std::signal(SIGXFSZ, SIG_IGN);
+    RG_CHECK(::setrlimit(RLIMIT_FSIZE, &small) == 0, "setrlimit");
+    const std::string error = error_of(f);
+    ::setrlimit(RLIMIT_FSIZE, &before);
+    std::signal(SIGXFSZ, handler);
+    return error;
+}
+
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
+
+/// Equals each text that contains `part`. A failed comparison shows both.
+struct Containing {
+    std::string part;
+    bool operator==(const std::string& text) const { return contains(text, part); }
+    friend std::ostream& operator<<(std::ostream& out, const Containing& c) {
+        return out << "... " << c.part << " ...";
+    }
+};
+
+/// Checks that a call throws an Error whose text contains `part`. The call comes last, since it may have commas.
+#define CHECK_ERROR(part, ...) CHECK(error_of([&] { __VA_ARGS__; }) == Containing{part})
 
 } // namespace rg

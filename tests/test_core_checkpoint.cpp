@@ -84,23 +84,22 @@ TEST_SUITE("core") {
                 std::string bad = good;
                 bad[i] = char(bad[i] ^ (1 << bit));
                 overwrite(other, bad);
-                CAPTURE(i);
-                CAPTURE(bit);
+                INFO("i ", i, ", bit ", bit);
                 const std::string error = error_of([&] { load_checkpoint(other); });
                 CHECK(contains(error, other));
                 CHECK(contains(error, damaged_part(i)));
             }
             overwrite(other, good.substr(0, i));
-            CHECK(contains(error_of([&] { load_checkpoint(other); }), i < data ? "header" : "tensor "));
-            CHECK(contains(error_of([&] { load_checkpoint(other); }), other));
+            CHECK_ERROR(i < data ? "header" : "tensor ", load_checkpoint(other));
+            CHECK_ERROR(other, load_checkpoint(other));
         }
         overwrite(other, good + '\0');
-        CHECK(contains(error_of([&] { load_checkpoint(other); }), "data bytes for all tensors, got "));
+        CHECK_ERROR("data bytes for all tensors, got ", load_checkpoint(other));
         std::string swapped = good; // two exchanged words do not change a plain sum
         std::swap_ranges(swapped.end() - 16, swapped.end() - 8, swapped.end() - 8);
         REQUIRE(swapped != good);
         overwrite(other, swapped);
-        CHECK(contains(error_of([&] { load_checkpoint(other); }), "of tensor w"));
+        CHECK_ERROR("of tensor w", load_checkpoint(other));
         overwrite(other, good);
         CHECK(load_checkpoint(other).step == 5);
     }
@@ -149,10 +148,10 @@ TEST_SUITE("core") {
         CHECK(mixed.step == 4);
         CHECK(mixed.state.metadata == Metadata{{"k", "v"}, {"z", "w"}});
         CHECK(decode_checkpoint(encode_checkpoint(4, mixed.state), "t").state.metadata == mixed.state.metadata);
-        CHECK(contains(error_of([&] { decode(sums + ", \"step\": \"-1\""); }), "step of at least 0, got -1"));
-        CHECK(contains(error_of([&] { decode(sums); }), "metadata step"));
-        CHECK(contains(error_of([&] { decode(", \"step\": \"1\", \"tensor_checksums\": \"00\""); }),
-                       "a checksum of each of 0 tensors, got 2 digits"));
+        CHECK_ERROR("step of at least 0, got -1", decode(sums + ", \"step\": \"-1\""));
+        CHECK_ERROR("metadata step", decode(sums));
+        CHECK_ERROR("a checksum of each of 0 tensors, got 2 digits",
+                    decode(", \"step\": \"1\", \"tensor_checksums\": \"00\""));
     }
 
     TEST_CASE("checkpoint: keeps the last K and removes only leftovers of killed writes") {
@@ -177,7 +176,7 @@ TEST_SUITE("core") {
         const std::string first = save_checkpoint(dir.path(), 1, state_of(1), 1);
         fs::create_directory(dir / "step-00000002.safetensors"); // makes the rename fail
         overwrite(dir / "step-00000002.safetensors/x", "x");
-        CHECK(contains(error_of([&] { save_checkpoint(dir.path(), 2, state_of(2), 1); }), "cannot rename"));
+        CHECK_ERROR("cannot rename", save_checkpoint(dir.path(), 2, state_of(2), 1));
         CHECK(load_checkpoint(first).step == 1);
         CHECK(load_latest_checkpoint(dir.path()).step == 1);
     }
@@ -214,14 +213,14 @@ TEST_SUITE("core") {
 
     TEST_CASE("checkpoint: throws if there is nothing to load or save") {
         TempDir dir;
-        CHECK(contains(error_of([&] { load_latest_checkpoint(dir / "none"); }), "no folder"));
-        CHECK(contains(error_of([&] { load_latest_checkpoint(dir.path()); }), "nothing to resume from"));
+        CHECK_ERROR("no folder", load_latest_checkpoint(dir / "none"));
+        CHECK_ERROR("nothing to resume from", load_latest_checkpoint(dir.path()));
         save_tensors(dir / "model.safetensors", state_of(1).tensors, {{"k", "v"}});
-        CHECK(contains(error_of([&] { load_checkpoint(dir / "model.safetensors"); }), "not a checkpoint"));
-        CHECK(contains(error_of([&] { save_checkpoint(dir.path(), -1, state_of(1), 1); }), "at least 0"));
-        CHECK(contains(error_of([&] { save_checkpoint(dir.path(), 1, state_of(1), 0); }), "keep at least 1"));
+        CHECK_ERROR("not a checkpoint", load_checkpoint(dir / "model.safetensors"));
+        CHECK_ERROR("at least 0", save_checkpoint(dir.path(), -1, state_of(1), 1));
+        CHECK_ERROR("keep at least 1", save_checkpoint(dir.path(), 1, state_of(1), 0));
         overwrite(dir / "file", "");
-        CHECK(contains(error_of([&] { save_checkpoint(dir / "file", 1, state_of(1), 1); }), dir / "file"));
+        CHECK_ERROR(dir / "file", save_checkpoint(dir / "file", 1, state_of(1), 1));
     }
 }
 

@@ -185,8 +185,7 @@ TEST_SUITE("core") {
         };
         CHECK(count_steps(v, f, with(op::cross_entropy, CrossEntropyOp::dloss)) == 1);
         CHECK(count_steps(v, f, is(op::cross_entropy_grad)) == 0);
-        const float three[] = {0.5f, 1, 2};
-        const Tensor class_weights = Tensor::of<float>({3}, three);
+        const Tensor class_weights = floats({3}, 0.5, 1, 2);
         const auto weighted = [&](const Tensor& x) -> std::vector<Tensor> {
             Tape tape;
             const Tensor loss = cross_entropy(linear(x.reshape({4, 288}), w), labels, 0.1f, class_weights);
@@ -195,8 +194,7 @@ TEST_SUITE("core") {
         };
         CHECK(count_steps(v, weighted, with(op::cross_entropy, CrossEntropyOp::dloss)) == 1);
         CHECK(count_steps(v, weighted, is(op::cross_entropy_grad)) == 0);
-        const float four[] = {1, 0, 2, 0.5f};
-        const Tensor of_samples = Tensor::of<float>({4}, four), others = random_labels(4, 3, 7);
+        const Tensor of_samples = floats({4}, 1, 0, 2, 0.5), others = random_labels(4, 3, 7);
         const auto two_labels = [&](const Tensor& x) -> std::vector<Tensor> { // of mixed images
             Tape tape;
             const Tensor scores = linear(x.reshape({4, 288}), w);

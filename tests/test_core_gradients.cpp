@@ -6,7 +6,6 @@
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/sync_ranks.h"
 
-#include <cmath>
 #include <doctest/doctest.h>
 #include <set>
 

@@ -60,8 +60,8 @@ TEST_SUITE("core") {
         CHECK(j.at("a").as_array().size() == 3);
         CHECK(j.find("x") == nullptr);
         CHECK(j.as_object()[1].first == "t"); // members keep their order
-        CHECK(contains(error_of([&] { j.at("x"); }), "\"x\""));
-        CHECK(contains(error_of([&] { j.at("s").as_int(); }), "expected an integer, got a string"));
+        CHECK_ERROR("\"x\"", j.at("x"));
+        CHECK_ERROR("expected an integer, got a string", j.at("s").as_int());
     }
 
     TEST_CASE("json: keeps 64-bit integers exact and doubles bit-exact") {
@@ -90,7 +90,7 @@ TEST_SUITE("core") {
         CHECK(Json("\"\\\n\x01").dump() == "\"\\\"\\\\\\n\\u0001\"");
         Json twice = Json().set("a", 1);
         CHECK(twice.set("a", 2).dump() == "{\"a\": 2}");
-        CHECK(contains(error_of([] { Json(1).set("a", 1); }), "expected an object"));
+        CHECK_ERROR("expected an object", Json(1).set("a", 1));
     }
 
     TEST_CASE("json: reads back what it wrote") {
@@ -143,13 +143,13 @@ TEST_SUITE("core") {
             CHECK(contains(error, c.second));
             CHECK(error.starts_with("t: json: "));
         }
-        CHECK(contains(error_of([] { parse(std::string_view("1\0", 2)); }), "got byte 0 at offset 1"));
+        CHECK_ERROR("got byte 0 at offset 1", parse(std::string_view("1\0", 2)));
     }
 
     TEST_CASE("json: limits the depth") {
         const auto nested = [](int n) { return std::string(size_t(n), '[') + std::string(size_t(n), ']'); };
         CHECK(error_of([&] { parse(nested(Json::kMaxDepth)); }).empty());
-        CHECK(contains(error_of([&] { parse(nested(Json::kMaxDepth + 1)); }), "nesting deeper than 64 at offset 64"));
+        CHECK_ERROR("nesting deeper than 64 at offset 64", parse(nested(Json::kMaxDepth + 1)));
         CHECK_FALSE(error_of([&] { parse(std::string(1000000, '[')); }).empty());
     }
 
@@ -158,8 +158,8 @@ TEST_SUITE("core") {
                    "b")
                   .dump() == "\"a\\udcffb\"");
         CHECK(Json("\xe2\x82").dump() == "\"\\udce2\\udc82\"");
-        CHECK(contains(error_of([] { parse("\"\\udc7f\""); }), "a high surrogate before the low one"));
-        CHECK(contains(error_of([] { parse("\"\\udd00\""); }), "a high surrogate before the low one"));
+        CHECK_ERROR("a high surrogate before the low one", parse("\"\\udc7f\""));
+        CHECK_ERROR("a high surrogate before the low one", parse("\"\\udd00\""));
         CHECK(Json("\xe2\x82\xac").dump() == "\"\xe2\x82\xac\"");
         for (const char* bad :
              {"\xc0\x80", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xf0\x9f\x98", "\x80"}) {

@@ -58,10 +58,7 @@ void cube_grad_cpu(const Call& call) {
 constexpr Argument kCubeInputs[] = {{"x"}};
 constexpr Argument kCubeGradInputs[] = {{"dy"}, {"x"}};
 
-const OpRow kCubeGrad{.name = "cube_grad",
-                      .reference = cube_grad_reference,
-                      .cpu = cube_grad_cpu,
-                      .infer = infer_cube,
+const OpRow kCubeGrad{.name = "cube_grad", .reference = cube_grad_reference, .cpu = cube_grad_cpu, .infer = infer_cube,
                       .inputs = kCubeGradInputs};
 
 void backward_cube(Backward& b) {
@@ -73,14 +70,8 @@ void check_cube(const Call& call) {
     for (const double v : ref::read(call.in[CubeOp::x])) RG_CHECK(v < 1e6, "cube: expected x below 1e6, got ", v);
 }
 
-const OpRow kCube{.name = "cube",
-                  .reference = cube_reference,
-                  .cpu = cube_cpu,
-                  .infer = infer_cube,
-                  .inputs = kCubeInputs,
-                  .backward = backward_cube,
-                  .saves = saves_in(CubeOp::x),
-                  .check = check_cube};
+const OpRow kCube{.name = "cube", .reference = cube_reference, .cpu = cube_cpu, .infer = infer_cube,
+                  .inputs = kCubeInputs, .backward = backward_cube, .saves = saves_in(CubeOp::x), .check = check_cube};
 
 int launches = 0;                 // of the kernel for GPUs
 void cube_gpu(const Call& call) { // the executor's device memory is host memory
@@ -139,8 +130,7 @@ TEST_SUITE("core") {
             CHECK(differs(got, want, type == DType::bf16 ? kNarrow : kRounded) == "");
         }
         const OpCase c{&kCube, {{{3, 7}, Draw::away}}, CubeOp{0.5f}};
-        const Context reference{.backend = Backend::reference};
-        const ContextScope scope(reference);
+        const InContext reference{{.backend = Backend::reference}};
         REQUIRE(GradientCase::possible(c));
         const GradientCase check(c);
         CHECK(check.judge(0, check.backward()[0], true) == "");
@@ -158,8 +148,7 @@ TEST_SUITE("core") {
             for (const auto captures : {ExecutorDevice::Captures::work, ExecutorDevice::Captures::fail}) {
                 ExecutorDevice device;
                 device.captures = captures;
-                const Context on{.device = &device};
-                const ContextScope scope(on);
+                const InContext on{{.device = &device}};
                 for (const bool plan : {false, true})
                     CHECK(differs(train(kCube, type, plan).w, plain.w, tolerance) == "");
                 if (type == DType::bf16) continue; // cube_gpu is for f32
@@ -185,10 +174,9 @@ TEST_SUITE("core") {
         CHECK(error_of([&] { run(&incomplete, {Tensor::zeros({2})}, CubeOp{}); }) ==
               "cube: expected a row with reference, cpu and infer, got one without; define all three");
         ExecutorDevice device; // without a kernel for it, the op runs on the host, where its values can be checked
-        const Context on_device{.device = &device};
-        const ContextScope device_scope(on_device);
+        const InContext on_device{{.device = &device}};
         const Tensor there = Tensor::empty({2});
         there.copy_from(large);
-        CHECK(contains(error_of([&] { run(&kCube, {there}, CubeOp{}); }), "cube: expected x below 1e6"));
+        CHECK_ERROR("cube: expected x below 1e6", run(&kCube, {there}, CubeOp{}));
     }
 }

@@ -2,14 +2,12 @@
 // format. Also tests atomic files; a limit of the file size stands for a full disk.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/safetensors.h"
+#include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
 
-#include <bit>
-#include <csignal>
 #include <cstring>
 #include <doctest/doctest.h>
 #include <fstream>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -21,11 +19,6 @@ Tensor patterned(const Shape& shape, DType type, int salt) {
     Tensor t = Tensor::empty(shape, type);
     for (int64_t i = 0; i < t.bytes(); ++i) t.bytes_data()[i] = std::byte(i * 7 + salt * 31 + 1);
     return t;
-}
-
-bool same(const Tensor& a, const Tensor& b) {
-    return a.dtype() == b.dtype() && a.shape() == b.shape() &&
-           (a.bytes() == 0 || std::memcmp(a.bytes_data(), b.bytes_data(), size_t(a.bytes())) == 0);
 }
 
 /// Returns a file with this header and this number of data bytes.
@@ -74,7 +67,7 @@ TEST_SUITE("core") {
         for (size_t i = 0; i < tensors.size(); ++i) {
             CAPTURE(tensors[i].name);
             CHECK(back.tensors[i].name == tensors[i].name);
-            CHECK(same(back.tensors[i].value, tensors[i].value));
+            CHECK(same_bits(back.tensors[i].value, tensors[i].value));
         }
         CHECK(decode_tensors(encode_tensors({}, {}), "none").tensors.empty());
     }
@@ -82,7 +75,7 @@ TEST_SUITE("core") {
     TEST_CASE("safetensors: aligns each tensor to its element size") {
         const TensorFile back = decode_tensors(
             encode_tensors({{"a", patterned({3}, DType::u8, 1)}, {"b", patterned({}, DType::i64, 2)}}, {}), "f");
-        CHECK(same(back.tensors[0].value, patterned({3}, DType::u8, 1)));
+        CHECK(same_bits(back.tensors[0].value, patterned({3}, DType::u8, 1)));
         const std::string bytes =
             encode_tensors({{"a", patterned({3}, DType::u8, 1)}, {"b", patterned({}, DType::i64, 2)}}, {});
         CHECK(contains(bytes, "\"a\": {\"dtype\": \"U8\", \"shape\": [3], \"data_offsets\": [8, 11]}"));
@@ -104,23 +97,22 @@ TEST_SUITE("core") {
         CHECK(f.find("v") == nullptr);
         CHECK(f.tensor("w", DType::f32, {2}).numel() == 2);
         CHECK(f.number("n") == -12);
-        CHECK(contains(error_of([&] { f.tensor("w", DType::f32, {3}); }),
-                       "my.file: expected tensor w of f32 [3], got f32 [2]"));
-        CHECK(contains(error_of([&] { f.tensor("w", DType::i32, {2}); }), "w of i32 [2], got f32 [2]"));
-        CHECK(contains(error_of([&] { f.tensor("v", DType::f32, {2}); }), "tensor v of f32 [2], got no tensor"));
-        CHECK(contains(error_of([&] { f.number("t"); }), "expected an integer as metadata t, got \"12x\""));
-        CHECK(contains(error_of([&] { f.text("u"); }), "expected metadata u, got none"));
+        CHECK_ERROR("my.file: expected tensor w of f32 [3], got f32 [2]", f.tensor("w", DType::f32, {3}));
+        CHECK_ERROR("w of i32 [2], got f32 [2]", f.tensor("w", DType::i32, {2}));
+        CHECK_ERROR("tensor v of f32 [2], got no tensor", f.tensor("v", DType::f32, {2}));
+        CHECK_ERROR("expected an integer as metadata t, got \"12x\"", f.number("t"));
+        CHECK_ERROR("expected metadata u, got none", f.text("u"));
     }
 
     TEST_CASE("safetensors: does not write what it could not read") {
         const Tensor t = patterned({2}, DType::f32, 1);
-        CHECK(contains(error_of([&] { encode_tensors({{"a", t}, {"a", t}}, {}); }), "\"a\" twice"));
-        CHECK(contains(error_of([&] { encode_tensors({{"__metadata__", t}}, {}); }), "expected a tensor name"));
-        CHECK(contains(error_of([&] { encode_tensors({{"", t}}, {}); }), "expected a tensor name"));
-        CHECK(contains(error_of([&] { encode_tensors({{"a", Tensor()}}, {}); }), "got undefined a"));
-        CHECK(contains(error_of([&] { encode_tensors({{"a", t}}, {{"k", "1"}, {"k", "2"}}); }), "\"k\" twice"));
-        CHECK(contains(error_of([&] { encode_tensors({{"\xff", t}}, {}); }), "valid UTF-8"));
-        CHECK(contains(error_of([&] { encode_tensors({{"a", t}}, {{"k", "\xff"}}); }), "valid UTF-8"));
+        CHECK_ERROR("\"a\" twice", encode_tensors({{"a", t}, {"a", t}}, {}));
+        CHECK_ERROR("expected a tensor name", encode_tensors({{"__metadata__", t}}, {}));
+        CHECK_ERROR("expected a tensor name", encode_tensors({{"", t}}, {}));
+        CHECK_ERROR("got undefined a", encode_tensors({{"a", Tensor()}}, {}));
+        CHECK_ERROR("\"k\" twice", encode_tensors({{"a", t}}, {{"k", "1"}, {"k", "2"}}));
+        CHECK_ERROR("valid UTF-8", encode_tensors({{"\xff", t}}, {}));
+        CHECK_ERROR("valid UTF-8", encode_tensors({{"a", t}}, {{"k", "\xff"}}));
     }
 
     TEST_CASE("safetensors: rejects names and metadata that are not UTF-8") {
@@ -191,8 +183,7 @@ TEST_SUITE("core") {
         };
         for (const Case& c : cases) {
             const std::string error = error_of_file(c.bytes);
-            CAPTURE(c.message);
-            CAPTURE(error);
+            INFO("message ", c.message, ", error ", error);
             CHECK(contains(error, c.message));
             CHECK(error.starts_with("safetensors f: "));
         }
@@ -253,20 +244,20 @@ TEST_SUITE("core") {
         CHECK(read_file(path).empty());
         CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 1); // no temporary file is left
 
-        CHECK(contains(error_of([&] { read_file(dir / "none"); }), dir / "none: No such file"));
-        CHECK(contains(error_of([&] { read_file(dir.path()); }), "expected a regular file, got a folder"));
-        CHECK(contains(error_of([&] { read_file("/dev/zero"); }), "expected a regular file, got a device"));
+        CHECK_ERROR(dir / "none: No such file", read_file(dir / "none"));
+        CHECK_ERROR("expected a regular file, got a folder", read_file(dir.path()));
+        CHECK_ERROR("expected a regular file, got a device", read_file("/dev/zero"));
         REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
-        CHECK(contains(error_of([&] { read_file(dir / "fifo"); }), "expected a regular file"));
+        CHECK_ERROR("expected a regular file", read_file(dir / "fifo"));
         std::ofstream(dir / "long") << "12345";
         CHECK(read_file(dir / "long", 5) == "12345");
-        CHECK(contains(error_of([&] { read_file(dir / "long", 4); }), dir / "long: expected at most 4 bytes, got 5"));
+        CHECK_ERROR(dir / "long: expected at most 4 bytes, got 5", read_file(dir / "long", 4));
         std::filesystem::resize_file(dir / "long", uintmax_t{1} << 40);
-        CHECK(contains(error_of([&] { read_file(dir / "long"); }), "expected at most 8589934592 bytes"));
-        CHECK(contains(error_of([&] { load_tensors(dir / "long"); }), "expected at most 68719476736 bytes"));
-        CHECK(contains(error_of([&] { write_file_atomic(dir / "no/file", "x"); }), "No such file"));
+        CHECK_ERROR("expected at most 8589934592 bytes", read_file(dir / "long"));
+        CHECK_ERROR("expected at most 68719476736 bytes", load_tensors(dir / "long"));
+        CHECK_ERROR("No such file", write_file_atomic(dir / "no/file", "x"));
         std::filesystem::create_directory(dir / "folder");
-        CHECK(contains(error_of([&] { write_file_atomic(dir / "folder", "x"); }), "cannot rename"));
+        CHECK_ERROR("cannot rename", write_file_atomic(dir / "folder", "x"));
         CHECK_FALSE(contains(std::filesystem::directory_iterator(dir.path())->path().string(), kTempMark.data()));
         // A process with the same id on another machine may have a temporary file here.
         const std::string other = cat(dir / "shared", kTempMark, ::getpid());
@@ -313,15 +304,7 @@ TEST_SUITE("core") {
         TempDir dir;
         const std::string path = dir / "file";
         write_file_atomic(path, "precious");
-        rlimit before{};
-        REQUIRE(::getrlimit(RLIMIT_FSIZE, &before) == 0);
-        rlimit small = before;
-        small.rlim_cur = 4096;
-        const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-        REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
-        const std::string error = error_of([&] { write_file_atomic(path, std::string(100000, 'x')); });
-        ::setrlimit(RLIMIT_FSIZE, &before);
-        std::signal(SIGXFSZ, handler);
+        const std::string error = error_on_full_disk(4096, [&] { write_file_atomic(path, std::string(100000, 'x')); });
         CHECK(contains(error, "write " + path + ": cannot write all bytes (100000 bytes): File too large"));
         CHECK(read_file(path) == "precious");
         CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 1);

@@ -211,6 +211,13 @@ void run_threads(int size, const std::function<void(Link&)>& body, int per_node)
     if (peer_failed) std::rethrow_exception(peer_failed);
 }
 
+void run_groups(int size, const std::function<void(Group&)>& body) {
+    run_threads(size, [&](Link& link) {
+        Group group(link);
+        body(group);
+    });
+}
+
 void on_ranks(const std::function<void(Link&)>& body) {
     for (int n = 1; n <= 9; ++n) run_threads(n, body);
 }

@@ -5,7 +5,7 @@
 // works here does not depend on buffering.
 #pragma once
 
-#include "ringgrad/par/link.h"
+#include "ringgrad/par/group.h"
 
 #include <functional>
 
@@ -31,5 +31,7 @@ private:
 /// start or await a message. Then this function throws the first error, and a PeerFailed only if there is no other.
 /// `per_node` is that of ThreadWorld.
 void run_threads(int size, const std::function<void(Link&)>& body, int per_node = 0);
+/// Like run_threads(), but gives each rank a Group.
+void run_groups(int size, const std::function<void(Group&)>& body);
 
 } // namespace rg::par
