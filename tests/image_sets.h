@@ -1,14 +1,35 @@
 // Helpers for tests that compare sets of images.
 #pragma once
 
+#include "ringgrad/core/rng.h"
 #include "ringgrad/data/augment.h"
 #include "ringgrad/data/decode.h"
 #include "ringgrad/data/open.h"
+#include "ringgrad/data/png.h"
+
+#include <filesystem>
 
 namespace rg::data {
 
+/// Returns images of random bytes, with random labels of three classes.
+inline ImageSet random_set(int64_t count, int64_t h, int64_t w, int64_t c) {
+    Rng rng(uint64_t(count), Purpose::test);
+    std::vector<uint8_t> pixels(static_cast<size_t>(count * h * w * c));
+    for (uint8_t& pixel : pixels) pixel = uint8_t(rng.next());
+    ImageSet set{count, h, w, c, std::move(pixels), {}, {"a", "b", "c"}};
+    for (int64_t i = 0; i < count; ++i) set.labels.push_back(int32_t(rng.uniform_below(3)));
+    return set;
+}
+
 /// Returns the pixels of all images of a set, in order.
 inline std::vector<uint8_t> pixels_of(const ImageSet& set) { return copy_pixels(set, 0, set.count); }
+
+/// Writes an image of 8 bits per sample as a PNG, and makes the folders above it.
+inline void write_image(const std::string& path, int64_t width, int64_t height, int channels,
+                        const std::vector<uint8_t>& pixels) {
+    std::filesystem::create_directories(std::filesystem::path(path).parent_path());
+    write_png(path, width, height, channels, pixels);
+}
 
 /// Returns all images of a folder.
 inline ImageSet read_image_folder(const std::string& folder, int channels, bool skip_other_images = false) {

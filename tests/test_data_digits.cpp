@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cmath>
 #include <doctest/doctest.h>
-#include <filesystem>
 #include <numeric>
 #include <set>
 
@@ -24,10 +23,7 @@ TrainTest digits_at(const std::string& path, int64_t seed) {
     DataOptions options;
     options.path = path, options.seed = seed;
     TrainTest sets;
-    par::run_threads(1, [&](par::Link& link) {
-        par::Group group(link);
-        sets = load_digits(group, options);
-    });
+    par::run_groups(1, [&](par::Group& group) { sets = load_digits(group, options); });
     return sets;
 }
 
@@ -116,7 +112,7 @@ TEST_SUITE("data") {
         CHECK(back.labels == set.labels);
         CHECK(pixels_of(back) == pixels_of(set));
         CHECK(back.targets == set.targets);
-        CHECK(contains(error_of([&] { write_digits(dir / "set", set); }), "new or empty"));
+        CHECK_ERROR("new or empty", write_digits(dir / "set", set));
 
         // A tenth of each class is for testing (1 of 12). Another seed selects other images.
         const TrainTest a = digits_at(dir / "set", 3), again = digits_at(dir / "set", 3);
@@ -126,18 +122,14 @@ TEST_SUITE("data") {
         CHECK(a.train.targets == again.train.targets);
         CHECK(pixels_of(digits_at(dir / "set", 4).test) != pixels_of(a.test));
         CHECK(contains(a.source, "110 + 10 images 28x28x1"));
-        std::filesystem::create_directories(dir / "wide/0");
-        write_png(dir / "wide/0/a.png", 29, 28, 1, std::vector<uint8_t>(29 * 28));
-        write_png(dir / "wide/0/b.png", 29, 28, 1, std::vector<uint8_t>(29 * 28));
-        CHECK(contains(error_of([&] { digits_at(dir / "wide", 0); }), "[28 28 1], got [28 29 1]"));
+        for (const char* name : {"wide/0/a.png", "wide/0/b.png"})
+            write_image(dir / name, 29, 28, 1, std::vector<uint8_t>(29 * 28));
+        CHECK_ERROR("[28 28 1], got [28 29 1]", digits_at(dir / "wide", 0));
     }
 
     TEST_CASE("image folder: rejects every violation of angles.csv") {
         const TempDir dir;
-        for (const char* name : {"a/1.png", "a/2.png", "b/x,y.png"}) {
-            std::filesystem::create_directories(std::filesystem::path(dir / name).parent_path());
-            write_png(dir / name, 1, 1, 1, std::vector<uint8_t>(1));
-        }
+        for (const char* name : {"a/1.png", "a/2.png", "b/x,y.png"}) write_image(dir / name, 1, 1, 1, {0});
         const auto read = [&](const std::string& table) {
             write_file_atomic(dir / "angles.csv", table);
             return read_image_folder(dir.path(), 1).targets;
@@ -183,9 +175,9 @@ TEST_SUITE("data") {
 
         ImageSet bad = set;
         bad.targets.pop_back();
-        CHECK(contains(error_of([&] { bad.check("bad"); }), "expected 1 targets for each of 40 images, got 39 (bad)"));
+        CHECK_ERROR("expected 1 targets for each of 40 images, got 39 (bad)", bad.check("bad"));
         bad.targets.push_back(NAN);
-        CHECK(contains(error_of([&] { Loader(bad, {}); }), "finite target, got nan (image 39)"));
+        CHECK_ERROR("finite target, got nan (image 39)", Loader(bad, {}));
     }
 }
 

@@ -199,15 +199,9 @@ TEST_SUITE("data") {
             for (int64_t y = 0; y < h; ++y)
                 for (int64_t x = 0; x < w; ++x) {
                     // Moves the sides of the stored image as the table in Exif 2.32, section 4.6.4, says.
-                    const std::array<std::array<int64_t, 2>, 9> target = {{{},
-                                                                           {x, y},
-                                                                           {w - 1 - x, y},
-                                                                           {w - 1 - x, h - 1 - y},
-                                                                           {x, h - 1 - y},
-                                                                           {y, x},
-                                                                           {h - 1 - y, x},
-                                                                           {h - 1 - y, w - 1 - x},
-                                                                           {y, w - 1 - x}}};
+                    const std::array<std::array<int64_t, 2>, 9> target = {
+                        {{}, {x, y}, {w - 1 - x, y}, {w - 1 - x, h - 1 - y}, {x, h - 1 - y}, // orientations 0 to 4
+                         {y, x}, {h - 1 - y, x}, {h - 1 - y, w - 1 - x}, {y, w - 1 - x}}};
                     const auto [to_x, to_y] = target[size_t(orientation)];
                     for (int64_t k = 0; k < 3; ++k)
                         same &= image.pixels[size_t((to_y * image.width + to_x) * 3 + k)] ==
@@ -349,8 +343,7 @@ TEST_SUITE("data") {
         };
         for (const auto& c : cases) {
             const std::string error = jpeg_error(c.file);
-            CAPTURE(std::string(c.text));
-            CAPTURE(error);
+            INFO("text ", std::string(c.text), ", error ", error);
             CHECK(contains(error, c.text));
             CHECK((contains(error, "t.jpg") && error.find('\n') == std::string::npos));
         }

@@ -3,6 +3,7 @@
 #include "ringgrad/data/layout.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
+#include "ringgrad/tests/image_sets.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <cmath>
@@ -101,11 +102,8 @@ TEST_SUITE("data") {
         for (const Case& c : kCases) {
             const std::string folder = dir / cat("set", ++number);
             CAPTURE(c.expected);
-            for (size_t i = 0; i < c.images.size(); ++i) {
-                const std::string file = folder + "/" + c.images[i] + ".png";
-                std::filesystem::create_directories(std::filesystem::path(file).parent_path());
-                write_png(file, 1, 1, 1, std::vector<uint8_t>{uint8_t(i)});
-            }
+            for (size_t i = 0; i < c.images.size(); ++i)
+                write_image(folder + "/" + c.images[i] + ".png", 1, 1, 1, {uint8_t(i)});
             const LoadOptions options{.channels = 1, .test_fraction = 0, .skip_other_images = true, .cache = dir / "cache"};
             const auto loaded = [&](const std::string& path) {
                 try {
@@ -137,9 +135,7 @@ TEST_SUITE("data") {
         int number = 0;
         const auto load_with = [&](const std::string& table, Labels labels, bool unlabelled = false) {
             const std::string folder = dir / cat("set", ++number);
-            std::filesystem::create_directories(folder + "/photos");
-            for (const char* name : {"/a,1.png", "/b.png", "/photos/c.png"})
-                write_png(folder + name, 1, 1, 1, std::vector<uint8_t>{7});
+            for (const char* name : {"/a,1.png", "/b.png", "/photos/c.png"}) write_image(folder + name, 1, 1, 1, {7});
             write_file_atomic(folder + "/labels.csv", table);
             return load(folder, {.channels = 1, .test_fraction = 0, .labels = labels, .unlabelled = unlabelled}).train;
         };
@@ -164,10 +160,8 @@ TEST_SUITE("data") {
         CHECK(set.target_names == Names{"dog", "sea", "sky"});
         CHECK(set.targets == std::vector<float>{1, 0, 1, 0, 0, 0, 0, 1, 1});
         std::filesystem::remove(dir / cat("set", number, "/labels.csv"));
-        CHECK(contains(error_of([&] {
-                           load(dir / cat("set", number), {.channels = 1, .labels = Labels::several_classes});
-                       }),
-                       "a line for a,1.png in labels.csv, got none"));
+        CHECK_ERROR("a line for a,1.png in labels.csv, got none",
+                    load(dir / cat("set", number), {.channels = 1, .labels = Labels::several_classes}));
     }
 
     TEST_CASE("image folder: labels.csv and --label-from give the classes") {
@@ -177,10 +171,7 @@ TEST_SUITE("data") {
         const auto load_with = [&](const Names& images, const std::vector<std::pair<std::string, std::string>>& files,
                                    LoadOptions options) -> std::string {
             const std::string folder = dir / cat("set", ++number);
-            for (const std::string& image : images) {
-                std::filesystem::create_directories(std::filesystem::path(folder + "/" + image).parent_path());
-                write_png(folder + "/" + image + ".png", 1, 1, 1, std::vector<uint8_t>{7});
-            }
+            for (const std::string& image : images) write_image(folder + "/" + image + ".png", 1, 1, 1, {7});
             for (const auto& [name, text] : files) write_file_atomic(folder + "/" + name, text);
             options.channels = 1, options.test_fraction = 0;
             try {
@@ -225,7 +216,7 @@ TEST_SUITE("data") {
         CHECK(load_with(nested, {}, {.label_from = LabelFrom::parent}) ==
               "x:train/a/x/1.png x:train/b/x/3.png y:train/b/y/2.png | y:test/a/y/4.png ");
         std::filesystem::create_directories(dir / "py/cifar-10-batches-py");
-        CHECK(contains(error_of([&] { load(dir / "py"); }), "CIFAR's version for Python"));
+        CHECK_ERROR("CIFAR's version for Python", load(dir / "py"));
     }
 }
 

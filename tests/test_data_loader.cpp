@@ -19,15 +19,6 @@
 namespace rg::data {
 namespace {
 
-ImageSet random_set(int64_t count, int64_t h, int64_t w, int64_t c) {
-    Rng rng(uint64_t(count), Purpose::test);
-    std::vector<uint8_t> pixels(static_cast<size_t>(count * h * w * c));
-    for (uint8_t& pixel : pixels) pixel = uint8_t(rng.next());
-    ImageSet set{count, h, w, c, std::move(pixels), {}, {"a", "b", "c"}};
-    for (int64_t i = 0; i < count; ++i) set.labels.push_back(int32_t(rng.uniform_below(3)));
-    return set;
-}
-
 constexpr Normalise kPlain{{0.5f, 0.25f, 0.125f, 0.75f, 0.375f}, {0.5f, 2, 1, 0.3f, 0.7f}};
 
 /// Returns the window at (y0, x0) of an image that is flipped before, if asked. Outside it is black or mirrored.
@@ -183,8 +174,7 @@ TEST_SUITE("data") {
                       view(set, i, flip != (epoch % 2 != 0), 0, 0, 5, 7, Fill::zero));
         }
         CHECK(std::abs(flipped - 20) < 16); // 5 standard deviations
-        CHECK(contains(error_of([] { Augmenter(5, 7, 3, {.flip = true, .alternating_flip = true}, kPlain); }),
-                       "one kind of flip, got both"));
+        CHECK_ERROR("one kind of flip, got both", Augmenter(5, 7, 3, {.flip = true, .alternating_flip = true}, kPlain));
     }
 
     TEST_CASE("augment: the six views of a test image are shifted and mirrored, with weights that add up to 1") {
@@ -211,22 +201,10 @@ TEST_SUITE("data") {
             bool flip;
             int64_t y0, x0;
         };
-        const std::array<Expected, 8> whole = {{{false, 3, 0},
-                                                {false, -3, 4},
-                                                {false, -4, -3},
-                                                {true, 3, -1},
-                                                {true, -1, 3},
-                                                {false, 4, 1},
-                                                {false, -2, 1},
-                                                {true, -3, 2}}};
-        const std::array<Expected, 8> cropped = {{{false, 3, 1},
-                                                  {false, -1, 5},
-                                                  {false, -3, -2},
-                                                  {true, 5, 0},
-                                                  {true, 2, 5},
-                                                  {false, 5, 1},
-                                                  {false, -2, 3},
-                                                  {true, -3, 2}}};
+        const std::array<Expected, 8> whole = {{{false, 3, 0}, {false, -3, 4}, {false, -4, -3}, {true, 3, -1},
+                                                {true, -1, 3}, {false, 4, 1}, {false, -2, 1}, {true, -3, 2}}};
+        const std::array<Expected, 8> cropped = {{{false, 3, 1}, {false, -1, 5}, {false, -3, -2}, {true, 5, 0},
+                                                  {true, 2, 5}, {false, 5, 1}, {false, -2, 3}, {true, -3, 2}}};
         const ImageSet set = random_set(1, 32, 30, 3);
         for (const bool crop : {false, true}) {
             const Augmenter a(32, 30, 3, {.flip = true, .translate_x = 4, .translate_y = 4, .crop = crop}, kPlain,
@@ -441,9 +419,8 @@ TEST_SUITE("data") {
         CHECK(take_epoch(whole, 1).samples.size() == 20);
         o.batch_size = 24;
         Loader none(set, o);
-        CHECK(contains(error_of([&] { none.start(1); }),
-                       "at least 24 samples for a mini-batch, got 23; make batch_size"));
-        CHECK(contains(error_of([&] { none.has_next(); }), "expected start() before")); // it did not start
+        CHECK_ERROR("at least 24 samples for a mini-batch, got 23; make batch_size", none.start(1));
+        CHECK_ERROR("expected start() before", none.has_next()); // it did not start
     }
 
     TEST_CASE("loader: 1 to 5 ranks get the same batches together") {
@@ -491,8 +468,7 @@ TEST_SUITE("data") {
                 o.threads = threads;
                 o.depth = depth;
                 Loader loader(set, o);
-                CAPTURE(threads);
-                CAPTURE(depth);
+                INFO("threads ", threads, ", depth ", depth);
                 CHECK(take_epoch(loader, 1) == one);
                 CHECK(take_epoch(loader, 2) == two);
             }
@@ -534,20 +510,19 @@ TEST_SUITE("data") {
             LoaderOptions o = options_for(4);
             o.threads = threads;
             auto loader = std::make_unique<Loader>(set, o);
-            CHECK(contains(error_of([&] { loader->has_next(); }), "expected start() before"));
-            CHECK(contains(error_of([&] { loader->next(); }), "expected start() before"));
+            CHECK_ERROR("expected start() before", loader->has_next());
+            CHECK_ERROR("expected start() before", loader->next());
             const int32_t last = set.labels.back(); // no thread reads before start()
             set.labels.pop_back();
             loader->start(1);
             for (int again = 0; again < 3; ++again)
-                CHECK(contains(error_of([&] { loader->next(); }),
-                               "was changed while the loader used it (epoch 1, batch 0)"));
+                CHECK_ERROR("was changed while the loader used it (epoch 1, batch 0)", loader->next());
             loader.reset(); // its threads may still read the set
             set.labels.push_back(last);
             loader = std::make_unique<Loader>(set, o);
             CHECK(take_epoch(*loader, 1).samples.size() == 20);
-            CHECK(contains(error_of([&] { loader->next(); }), "only while has_next()"));
-            CHECK(contains(error_of([&] { loader->start(1, 6); }), "first batch of 0 to 5, got 6"));
+            CHECK_ERROR("only while has_next()", loader->next());
+            CHECK_ERROR("first batch of 0 to 5, got 6", loader->start(1, 6));
         }
     }
 
@@ -648,13 +623,12 @@ TEST_SUITE("data") {
         const ImageSet set = random_set(4, 2, 2, 1);
         const Tensor three = Tensor::zeros({3, 2}), four = Tensor::zeros({4, 2});
         const auto nothing = [](const Sample&, std::span<float>) {};
-        CHECK(
-            contains(error_of([&] { Loader(set, {}, {rows(three)}); }), "4 samples in every column, got 3 (column 0)"));
-        CHECK(contains(error_of([&] { Loader({rows(four), rows(three)}, {}); }), "got 3 (column 1)"));
-        CHECK(contains(error_of([&] { Loader({computed({2}, nothing)}, {}); }), "make one with rows()"));
-        CHECK(contains(error_of([&] { Loader({rows(four)}, {.views = true}); }), "images with views"));
-        CHECK(contains(error_of([&] { Loader({rows(four), {.extents = {1}}}, {}); }), "columns with a function"));
-        CHECK(contains(error_of([&] { rows(Tensor::zeros({})); }), "got a scalar"));
+        CHECK_ERROR("4 samples in every column, got 3 (column 0)", Loader(set, {}, {rows(three)}));
+        CHECK_ERROR("got 3 (column 1)", Loader({rows(four), rows(three)}, {}));
+        CHECK_ERROR("make one with rows()", Loader({computed({2}, nothing)}, {}));
+        CHECK_ERROR("images with views", Loader({rows(four)}, {.views = true}));
+        CHECK_ERROR("columns with a function", Loader({rows(four), {.extents = {1}}}, {}));
+        CHECK_ERROR("got a scalar", rows(Tensor::zeros({})));
     }
 
     TEST_CASE("normalisation: mean 0 and variance 1 over the set, per channel") {

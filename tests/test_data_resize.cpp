@@ -2,6 +2,7 @@
 // tools/compare_images.py compares with Pillow.
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/resize.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>
@@ -100,19 +101,10 @@ TEST_SUITE("data") {
         struct Size {
             int64_t height, width, to_height, to_width;
         };
-        for (const auto& size : {Size{9, 13, 4, 5},
-                                 {5, 4, 9, 13},
-                                 {9, 13, 9, 6},
-                                 {9, 13, 20, 13},
-                                 {17, 3, 2, 7},
-                                 {1, 40, 3, 7},
-                                 {40, 1, 1, 1},
-                                 {7, 7, 7, 7},
-                                 {30, 31, 29, 32}})
+        for (const auto& size : {Size{9, 13, 4, 5}, {5, 4, 9, 13}, {9, 13, 9, 6}, {9, 13, 20, 13}, {17, 3, 2, 7},
+                                 {1, 40, 3, 7}, {40, 1, 1, 1}, {7, 7, 7, 7}, {30, 31, 29, 32}})
             for (const int channels : {1, 2, 3, 4, 5}) {
-                CAPTURE(size.height);
-                CAPTURE(size.width);
-                CAPTURE(channels);
+                INFO("height ", size.height, ", width ", size.width, ", channels ", channels);
                 const Image image = random_image(size.height, size.width, channels);
                 const Image resized = resize(image, size.to_height, size.to_width);
                 const std::vector<double> expected = slow_resize(image, size.to_height, size.to_width);
@@ -148,19 +140,18 @@ TEST_SUITE("data") {
     TEST_CASE("resize: refuses sizes and images that it cannot handle") {
         const Image image = random_image(4, 4, 3);
         for (const auto f : {resize, fit}) {
-            CHECK_THROWS_WITH_AS(f(image, 0, 4),
-                                 doctest::Contains("expected a size of 1 to 134217728 pixels, got 0 x 4"), Error);
+            CHECK_ERROR("expected a size of 1 to 134217728 pixels, got 0 x 4", f(image, 0, 4));
             CHECK_THROWS_AS(f(image, 4, 0), Error);
             CHECK_THROWS_AS(f(image, 4, -1), Error);
             CHECK_THROWS_AS(f(image, 1 << 20, 1 << 20), Error);
             Image deep = image;
             deep.bit_depth = 16;
-            CHECK_THROWS_WITH_AS(f(deep, 2, 2), doctest::Contains("8 bits and 1 to 16 channels"), Error);
+            CHECK_ERROR("8 bits and 1 to 16 channels", f(deep, 2, 2));
             CHECK_THROWS_AS(f(random_image(2, 2, 17), 2, 2), Error);
             CHECK_THROWS_AS(f(Image{}, 2, 2), Error);
             Image cut_off = image;
             cut_off.pixels.pop_back();
-            CHECK_THROWS_WITH_AS(f(cut_off, 2, 2), doctest::Contains("got 47 bytes"), Error);
+            CHECK_ERROR("got 47 bytes", f(cut_off, 2, 2));
         }
     }
 }

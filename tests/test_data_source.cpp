@@ -262,8 +262,7 @@ TEST_CASE("load_data: one rank copies for all of its node, and all report its er
     const TempDir dir;
     for (int i = 0; i < 12; ++i) {
         const std::string file = dir / cat("set/", i < 8 ? "train/" : "test/", i % 2 ? "ant/" : "bird/", i, ".png");
-        fs::create_directories(fs::path(file).parent_path());
-        write_png(file, 1, 1, 1, std::vector<uint8_t>{uint8_t(i)});
+        write_image(file, 1, 1, 1, {uint8_t(i)});
     }
     const TrainTest disk = load(dir / "set");
     int number = 0;
@@ -274,8 +273,7 @@ TEST_CASE("load_data: one rank copies for all of its node, and all report its er
             options.test_path = test;
             options.reading.cache = dir / "cache";
             fs::remove(dir / "log");
-            par::run_threads(ranks, [&](par::Link& link) {
-                par::Group group(link);
+            par::run_groups(ranks, [&](par::Group& group) {
                 const TrainTest sets = load_data(group, options, options.load_options());
                 CHECK(pixels_of(sets.train) == pixels_of(disk.train));
                 CHECK(sets.train.labels == disk.train.labels);
@@ -286,8 +284,7 @@ TEST_CASE("load_data: one rank copies for all of its node, and all report its er
             CHECK(read_file(dir / "log") == "x\n");
         }
     const std::string error = error_of([&] {
-        par::run_threads(3, [&](par::Link& link) {
-            par::Group group(link);
+        par::run_groups(3, [&](par::Group& group) {
             load_data(group, "pipe:echo no such bucket >&2; false", {.cache = dir / "cache"});
         });
     });
