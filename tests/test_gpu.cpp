@@ -9,9 +9,9 @@
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/run/gradient_sum.h"
 #include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
 
-#include <cstdlib>
 #include <doctest/doctest.h>
 
 using namespace rg;
@@ -61,13 +61,12 @@ enum class Launches : uint8_t { ops, graph, graphs };
 Tensor train_on_device(DType type, Launches launches) {
     CifarNet net({.width = 32, .depth = 2});
     Parameters& parameters = net.parameters;
-    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     const Tensor velocity = Tensor::zeros(parameters.values().shape()), rate = Tensor::zeros({1}),
                  found = Tensor::zeros({}, DType::i32);
     Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
         const Tensor loss = cross_entropy(net.forward(cast(in[0], type), Mode::train), in[1]);
-        tape.gradients(loss, values, gradients);
+        tape.gradients(loss, parameters);
         first_non_finite(parameters.gradients(), loss, found);
         sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate, {found});
         return {loss};
@@ -87,14 +86,12 @@ Tensor train_on_device(DType type, Launches launches) {
 /// Returns the gradients after each of some steps, summed over the ranks. With `early`, their sum runs during backward.
 std::vector<Tensor> sum_there(par::Group& group, bool early) {
     const std::shared_ptr<Device> device = gpu::open_device(0);
-    const Context on{.device = device.get()};
-    const ContextScope scope(on);
+    const InContext on{{.device = device.get()}};
     CifarNet net({.width = 32, .depth = 2}); // has several gradient buckets
-    const std::vector<Tensor> values = net.parameters.value_list(), gradients = net.parameters.gradient_list();
     Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
         const Tensor loss = cross_entropy(net.forward(in[0], Mode::train), in[1]);
-        tape.gradients(loss, values, gradients);
+        tape.gradients(loss, net.parameters);
         return {loss};
     });
     GradientSum sum(group, net.parameters, par::Algorithm::automatic, false);
@@ -119,8 +116,7 @@ TEST_SUITE("gpu") {
     TEST_CASE("gpu: a plan's graph and its single launches give the same bits") {
         const std::shared_ptr<Device> device = first_gpu();
         if (!device) return;
-        const Context on{.device = device.get()};
-        const ContextScope scope(on);
+        const InContext on{{.device = device.get()}};
         const Tensor x = Tensor::empty({1000}), y = Tensor::empty({1000});
         x.copy_from(numbers(1000, 1));
         const auto work = [&] { run(op::add, {x, x}, {}, {y}); };
@@ -148,8 +144,7 @@ TEST_SUITE("gpu") {
     TEST_CASE("gpu: uploads any size, and moves chunks to the host and back between ops") {
         const std::shared_ptr<Device> device = first_gpu();
         if (!device) return;
-        const Context on{.device = device.get()};
-        const ContextScope scope(on);
+        const InContext on{{.device = device.get()}};
         constexpr int64_t kCount = (int64_t{5} << 20) + 3; // 20 MiB, more than is in flight at a time
         const Tensor host = numbers(kCount, 3), x = Tensor::empty({kCount});
         Tensor passing = host.clone();
@@ -189,8 +184,7 @@ TEST_SUITE("gpu") {
 
     TEST_CASE("gpu: gradients summed during backward and after it have the same bits") {
         if (!first_gpu()) return;
-        par::run_threads(2, [](par::Link& link) {
-            par::Group group(link);
+        par::run_groups(2, [](par::Group& group) {
             const std::vector<Tensor> late = sum_there(group, false), early = sum_there(group, true);
             for (size_t step = 0; step < late.size(); ++step) CHECK(same_bits(early[step], late[step]));
         });
@@ -199,7 +193,7 @@ TEST_SUITE("gpu") {
     TEST_CASE("gpu: names the requested and the available memory if there is not enough") {
         const std::shared_ptr<Device> device = first_gpu();
         if (!device) return;
-        CHECK_THROWS_WITH_AS(device->allocate(size_t{1} << 50), doctest::Contains("expected 1073741824 MiB"), Error);
+        CHECK_ERROR("expected 1073741824 MiB", device->allocate(size_t{1} << 50));
         void* const memory = device->allocate(1 << 20); // still works
         device->release(memory);
         device->synchronize();

@@ -11,6 +11,7 @@
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/tests/allocations.h"
 #include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/sync_ranks.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <cmath>
@@ -22,10 +23,7 @@ using namespace rg;
 namespace {
 
 Tensor random_images(int64_t n, uint64_t seed, DType type) {
-    const Tensor x = Tensor::empty({n, 32, 32, 3});
-    Rng random(seed, Purpose::test);
-    for (float& v : x.span<float>()) v = random.normal();
-    return cast(x, type);
+    return cast(random_tensor({n, 32, 32, 3}, DType::f32, seed), type);
 }
 
 Tensor random_labels(int64_t n, uint64_t seed) {
@@ -40,14 +38,12 @@ struct Trainee {
     explicit Trainee(const CifarNet::Options& options, bool enabled = true)
         : net(options),
           velocity(Tensor::zeros(net.parameters.values().shape())),
-          values(net.parameters.value_list()),
-          gradients(net.parameters.gradient_list()),
           step([this](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
               ++host_calls;
               if (!training) return {net.forward(in[0], Mode::evaluate)};
               Tape tape;
               const Tensor scores = net.forward(in[0], Mode::train), loss = cross_entropy(scores, in[1], 0.1f);
-              tape.gradients(loss, values, gradients);
+              tape.gradients(loss, net.parameters);
               return {loss, scores};
           }) {
         step.enabled = enabled;
@@ -59,7 +55,6 @@ struct Trainee {
     }
     CifarNet net;
     Tensor velocity;
-    std::vector<Tensor> values, gradients;
     int host_calls = 0;
     Accelerated step;
 };
@@ -75,18 +70,16 @@ const CifarNet::Options kNetworks[] = {{.width = 5, .depth = 1}, {.width = 16, .
 template <class Net, class Loss, class Scores>
 void check_digits(Loss loss, Scores scores) {
     ThreadPool pool(2);
-    const Context two_threads{.threads = &pool};
-    const ContextScope scope(two_threads);
+    const InContext two_threads{{.threads = &pool}};
     Net nets[] = {Net({}), Net({})};
     std::vector<Tensor> results[2];
     for (const bool replayed : {false, true}) {
         Net& net = nets[replayed];
-        const std::vector<Tensor> values = net.parameters.value_list(), gradients = net.parameters.gradient_list();
         Accelerated step([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
             if (!training) return {scores(net, in[0])};
             Tape tape;
             const Tensor l = loss(net, in);
-            tape.gradients(l, values, gradients);
+            tape.gradients(l, net.parameters);
             return {l};
         });
         step.enabled = replayed;
@@ -109,12 +102,7 @@ void check_digits(Loss loss, Scores scores) {
     }
 }
 
-Tensor random(const Shape& shape, uint64_t seed) {
-    const Tensor t = Tensor::empty(shape);
-    Rng random(seed, Purpose::test);
-    for (float& v : t.span<float>()) v = random.normal();
-    return t;
-}
+Tensor random(const Shape& shape, uint64_t seed) { return random_tensor(shape, DType::f32, seed); }
 
 /// A network whose convolutions use all engines, and are large enough for threads to share one image.
 struct Engines {
@@ -181,8 +169,7 @@ TEST_SUITE("models") {
                 CHECK(differs(alone, net.forward(x),
                               type == DType::f32 ? Tolerance{1e-4, 1e-4} : Tolerance{0.03, 0.2}) == "");
                 for (ThreadPool* pool : {&two, &three, &five}) {
-                    const Context context{.threads = pool};
-                    const ContextScope scope(context);
+                    const InContext context{{.threads = pool}};
                     CAPTURE(pool->size());
                     CHECK(same_bits(net.accelerated(type)({x})[0], alone));
                 }
@@ -238,8 +225,7 @@ TEST_SUITE("models") {
         for (bool strict : {false, true})
             for (const CifarNet::Options& options : kNetworks) {
                 CAPTURE(options.width);
-                const Context on{.threads = &pool, .strict_fp32 = strict};
-                const ContextScope scope(on);
+                const InContext on{{.threads = &pool, .strict_fp32 = strict}};
                 Trainee plain(options, false), fast(options);
                 for (uint64_t i = 0; i < 3; ++i) {
                     const float a = plain.train(6, i), b = fast.train(6, i);
@@ -260,8 +246,7 @@ TEST_SUITE("models") {
         ThreadPool pool(2);
         for (const CifarNet::Options& options : kNetworks) {
             CAPTURE(options.width);
-            const Context on{.threads = &pool};
-            const ContextScope scope(on);
+            const InContext on{{.threads = &pool}};
             Trainee exact(options, false), plain(options, false), fast(options);
             const float loss = exact.train(6, 0);
             CHECK(plain.train(6, 0, DType::bf16) == doctest::Approx(loss).epsilon(2e-2));
@@ -316,13 +301,12 @@ TEST_SUITE("models") {
 
     TEST_CASE("accelerate: sums of branches are made with what is around them") {
         DigitsAnglesNet net({});
-        const std::vector<Tensor> values = net.parameters.value_list(), gradients = net.parameters.gradient_list();
         Accelerated step([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
             if (!training) return {net.forward(in[0], Mode::evaluate)};
             Tape tape;
             const std::vector<Tensor> out = net.outputs(in[0], Mode::train);
             const Tensor loss = add(cross_entropy(out[0], in[1]), mse_loss(out[1], in[2]));
-            tape.gradients(loss, values, gradients);
+            tape.gradients(loss, net.parameters);
             return {loss};
         });
         const Tensor x = random({4, 28, 28, 1}, 1), angles = random({4, 1}, 2), labels = random_labels(4, 3);
@@ -388,13 +372,11 @@ TEST_SUITE("models") {
         trainee.train(3, 1, DType::bf16);        // another type
         step({random_images(3, 1, DType::f32)}); // not training
         {
-            const Context strict{.strict_fp32 = true};
-            const ContextScope scope(strict);
+            const InContext strict{{.strict_fp32 = true}};
             trainee.train(3, 1);
         }
         {
-            const Context reference{.backend = Backend::reference};
-            const ContextScope scope(reference);
+            const InContext reference{{.backend = Backend::reference}};
             trainee.train(3, 1);
         }
         CHECK(step.occupancy() == 6.0 / 50);
@@ -418,7 +400,7 @@ TEST_SUITE("models") {
         CHECK(step.occupancy() == 0);
         step.enabled = true;
         step.cache_size = 0;
-        CHECK(contains(error_of([&] { trainee.train(3, 1); }), "cache_size"));
+        CHECK_ERROR("cache_size", trainee.train(3, 1));
     }
 
     TEST_CASE("accelerate: the check finds a function that is none") {
@@ -432,15 +414,14 @@ TEST_SUITE("models") {
             return {add(in[0], Tensor::constant({1}, ++calls))};
         });
         drifting.check = true;
-        CHECK(contains(error_of([&] { drifting({Tensor::zeros({1})}); }), "expected the plain function's values"));
+        CHECK_ERROR("expected the plain function's values", drifting({Tensor::zeros({1})}));
     }
 
     TEST_CASE("accelerate: a steady step allocates nothing") {
         ThreadPool pool(2);
         for (DType type : {DType::f32, DType::bf16})
             for (bool training : {true, false}) {
-                const Context on{.threads = &pool};
-                const ContextScope scope(on);
+                const InContext on{{.threads = &pool}};
                 Trainee trainee({.width = 9, .depth = 2});
                 const Tensor x = random_images(20, 1, type), labels = random_labels(20, 1);
                 const auto step = [&] {

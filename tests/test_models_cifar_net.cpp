@@ -33,7 +33,7 @@ double train_step(CifarNet& net, const Batch& batch, const Tensor& velocity, flo
     Parameters& p = net.parameters;
     Tape tape;
     const Tensor loss = cross_entropy(net.forward(batch.images, Mode::train), batch.labels);
-    tape.gradients(loss, p.value_list(), p.gradient_list());
+    tape.gradients(loss, p);
     if (DryRun::active()) return 0;
     sgdm_update(p.values(), velocity, p.gradients(), {.lr = lr});
     return double(loss.data<float>()[0]);
@@ -63,9 +63,8 @@ TEST_SUITE("models") {
         CHECK(net.parameters.entries()[24].shape == Shape{7, 16});
         // Count the filters, and a bias, scale and shift per channel.
         int64_t count = 0;
-        for (int64_t in : {3, 32, 32, 32}) count += 32 * (9 * in + 3);
-        for (int64_t in : {32, 64, 64, 64}) count += 64 * (9 * in + 3);
-        for (int64_t in : {64, 128, 128, 128}) count += 128 * (9 * in + 3);
+        for (const auto& [in, out] : {std::pair(3, 32), {32, 64}, {64, 128}})
+            count += out * (9 * in + 3) + 3 * out * (9 * out + 3);
         CHECK(CifarNet({}).parameters.count() == count + 1290);
         CHECK(CifarNet({}).parameters.count() == 677610);
     }
@@ -112,11 +111,11 @@ TEST_SUITE("models") {
     TEST_CASE("parameters: name wrong use") {
         Parameters p;
         p.add("w", {2, 3}, Parameters::Entry::Start::random);
-        CHECK(contains(error_of([&] { p.add("w", {1}, Parameters::Entry::Start::zeros); }), "got w twice"));
+        CHECK_ERROR("got w twice", p.add("w", {1}, Parameters::Entry::Start::zeros));
         p.allocate(1, Init::he);
-        CHECK(contains(error_of([&] { p.add("b", {1}, Parameters::Entry::Start::zeros); }), "got b after it"));
-        CHECK(contains(error_of([&] { p.allocate(1, Init::he); }), "expected one call of allocate()"));
-        CHECK(contains(error_of([] { CifarNet({.width = 0}); }), "of at least 1, got 0, 4, 10 and 3"));
+        CHECK_ERROR("got b after it", p.add("b", {1}, Parameters::Entry::Start::zeros));
+        CHECK_ERROR("expected one call of allocate()", p.allocate(1, Init::he));
+        CHECK_ERROR("of at least 1, got 0, 4, 10 and 3", CifarNet({.width = 0}));
     }
 
     TEST_CASE("cifar_net: has results of the expected shapes, and rejects wrong inputs") {
@@ -193,8 +192,7 @@ TEST_SUITE("models") {
         const Batch batch(4);
         Tensor values[2], states[2], gradients[2];
         for (Backend backend : {Backend::reference, Backend::cpu}) {
-            const Context on{.backend = backend};
-            const ContextScope scope(on);
+            const InContext on{{.backend = backend}};
             CifarNet net({.width = 4, .depth = 1, .seed = 2});
             train_step(net, batch, Tensor::zeros(net.parameters.values().shape()), 0.1f);
             values[size_t(backend)] = net.parameters.values();

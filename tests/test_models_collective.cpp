@@ -4,6 +4,7 @@
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/tape.h"
+#include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
 
 #include <chrono>
@@ -37,8 +38,7 @@ TEST_SUITE("models") {
 
     TEST_CASE("while_meeting: calls back on the calling thread while the work runs") {
         for (const int ranks : {1, 2})
-            par::run_threads(ranks, [](par::Link& link) {
-                par::Group group(link);
+            par::run_groups(ranks, [](par::Group& group) {
                 std::atomic<int> pulses{0};
                 const std::thread::id caller = std::this_thread::get_id();
                 const auto load = [&] {
@@ -51,16 +51,14 @@ TEST_SUITE("models") {
 
     TEST_CASE("while_meeting: the work runs in the caller's context") {
         for (const int ranks : {1, 2})
-            par::run_threads(ranks, [&](par::Link& link) {
-                par::Group group(link);
+            par::run_groups(ranks, [&](par::Group& group) {
                 const Context reference{.backend = Backend::reference};
                 const ContextScope scope(reference);
                 DType type = DType::f32; // f64 is for that backend alone
                 run_while_polling(group, "model", [&] { type = relu(Tensor::zeros({2}, DType::f64)).dtype(); });
                 CHECK(type == DType::f64);
                 const Tape tape;
-                CHECK_THROWS_WITH_AS(run_while_polling(group, "model", [] {}),
-                                     doctest::Contains("model: expected no tape"), Error);
+                CHECK_ERROR("model: expected no tape", run_while_polling(group, "model", [] {}));
             });
     }
 

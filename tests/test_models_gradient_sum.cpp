@@ -21,11 +21,10 @@ std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std:
     CifarNet net({.width = 32, .depth = 2}); // has several gradient buckets
     Parameters& parameters = net.parameters;
     GradientSum sum(group, parameters, par::Algorithm::automatic, overlap); // before gradient_list(): moves them
-    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
         const Tensor loss = cross_entropy(net.forward(in[0], Mode::train), in[1]);
-        tape.gradients(loss, values, gradients);
+        tape.gradients(loss, parameters);
         return {loss};
     });
     step.after_step = [&](const Plan& plan, size_t s) {
@@ -52,10 +51,9 @@ TEST_SUITE("models") {
         std::vector<float> results[2][2];
         std::string table;
         for (const bool overlap : {false, true})
-            par::run_threads(2, [&](par::Link& link) {
-                par::Group group(link);
-                results[overlap][link.rank()] =
-                    gradients_of(group, overlap, false, overlap && link.rank() == 0 ? &table : nullptr);
+            par::run_groups(2, [&](par::Group& group) {
+                results[overlap][group.rank()] =
+                    gradients_of(group, overlap, false, overlap && group.rank() == 0 ? &table : nullptr);
             });
         CHECK(results[0][0] == results[0][1]);
         CHECK(results[1][0] == results[0][0]); // a sum of two values does not depend on their order
@@ -65,8 +63,7 @@ TEST_SUITE("models") {
 
     TEST_CASE("gradient sum: weighs the gradients of each worker by its share, in every step") {
         for (const bool overlap : {false, true})
-            par::run_threads(2, [&](par::Link& link) {
-                par::Group group(link);
+            par::run_groups(2, [&](par::Group& group) {
                 group.sum_in_order();
                 group.set_workers({2, 1});
                 Parameters parameters;
@@ -74,9 +71,9 @@ TEST_SUITE("models") {
                 parameters.allocate(1, Init::he);
                 GradientSum sum(group, parameters, par::Algorithm::automatic, overlap);
                 for (int step = 0; step < 2; ++step) {
-                    if (link.rank() == 0) parameters.gradients().fill(16), sum.keep(0.125);
-                    sum.begin(link.rank() == 0 ? 0.25 : 0.625);
-                    parameters.gradients().fill(link.rank() == 0 ? 8 : 4);
+                    if (group.rank() == 0) parameters.gradients().fill(16), sum.keep(0.125);
+                    sum.begin(group.rank() == 0 ? 0.25 : 0.625);
+                    parameters.gradients().fill(group.rank() == 0 ? 8 : 4);
                     sum.finish();
                     // 16 / 8 + 8 / 4 + 4 * 5 / 8: exact, as are all parts
                     CHECK(std::ranges::count(parameters.gradients().span<float>(), 6.5f) == 300'000);
@@ -86,23 +83,20 @@ TEST_SUITE("models") {
 
     TEST_CASE("gradient sum: refuses shares that do not add up to 1, as of ranks that all take whole mini-batches") {
         std::vector<std::string> errors(2);
-        par::run_threads(2, [&](par::Link& link) {
-            par::Group group(link);
+        par::run_groups(2, [&](par::Group& group) {
             Parameters parameters;
             parameters.add("a", {3}, Parameters::Entry::Start::zeros);
             parameters.allocate(1, Init::he);
             GradientSum sum(group, parameters, par::Algorithm::automatic, false);
-            errors[size_t(link.rank())] = error_of([&] { sum.begin(1); });
+            errors[size_t(group.rank())] = error_of([&] { sum.begin(1); });
         });
         for (const std::string& error : errors) CHECK(contains(error, "add up to 1, got 2; give each rank its part"));
     }
 
     TEST_CASE("gradient sum: a rank that fails during backward ends all ranks") {
-        CHECK_THROWS_WITH_AS(par::run_threads(2,
-                                              [](par::Link& link) {
-                                                  par::Group group(link);
-                                                  gradients_of(group, true, link.rank() == 1);
-                                              }),
-                             doctest::Contains("a rank that fails"), Error);
+        CHECK_ERROR("a rank that fails", par::run_threads(2, [](par::Link& link) {
+                        par::Group group(link);
+                        gradients_of(group, true, link.rank() == 1);
+                    }));
     }
 }

@@ -36,26 +36,23 @@ TEST_SUITE("models") {
     TEST_CASE("layers: have inputs, outputs and names of their own") {
         Parameters parameters;
         const Dense dense(parameters, "fc", 2, 3);
-        CHECK(contains(error_of([&] { Dense(parameters, "fc", 2, 3); }), "distinct names, got fc.weight twice"));
-        CHECK(contains(error_of([&] { Dense(parameters, "none", 2, 0); }), "at least 1, got [2 0] (none.weight)"));
-        CHECK(contains(error_of([&] { Convolution(parameters, "none", {0, 3, 3}); }), "at least 1, got [0 3 3 3]"));
+        CHECK_ERROR("distinct names, got fc.weight twice", Dense(parameters, "fc", 2, 3));
+        CHECK_ERROR("at least 1, got [2 0] (none.weight)", Dense(parameters, "none", 2, 0));
+        CHECK_ERROR("at least 1, got [0 3 3 3]", Convolution(parameters, "none", {0, 3, 3}));
     }
 
     TEST_CASE("layers: convolution with bias and layer norm apply their parameters") {
         Parameters parameters;
         const Convolution conv(parameters, "out", {2, 1, 1, {.stride = 2}});
         const LayerNorm norm(parameters, "norm", 2, 0.0f);
-        CHECK(parameters.entries()[0].name == "out.weight");
-        CHECK(parameters.entries()[1].name == "out.bias");
-        CHECK(parameters.entries()[2].name == "norm.weight");
-        CHECK(parameters.entries()[3].name == "norm.bias");
+        for (size_t i = 0; const char* const name : {"out.weight", "out.bias", "norm.weight", "norm.bias"})
+            CHECK(parameters.entries()[i++].name == name);
         parameters.allocate(0, Init::he);
         const auto set = [&](size_t entry, std::vector<float> values) {
             std::copy(values.begin(), values.end(), parameters.entries()[entry].value.data<float>());
         };
         set(0, {10, -1}), set(1, {0.5, 2});
-        const float pixels[] = {1, 2, 3};
-        const Tensor y = conv(Tensor::of<float>({1, 1, 3, 1}, pixels)); // pixels 0 and 2
+        const Tensor y = conv(floats({1, 1, 3, 1}, 1, 2, 3)); // pixels 0 and 2
         CHECK(list(y) == Floats{10.5, 1, 30.5, -1});
         CHECK(list(norm(y)) == Floats{1, -1, 1, -1}); // weight 1, bias 0
         set(2, {3, 5}), set(3, {1, 2});
@@ -65,11 +62,11 @@ TEST_SUITE("models") {
     TEST_CASE("layers: dropout drops in training only, and its stream tells layers apart") {
         const Tensor x = Tensor::constant({20, 50}, 1);
         Parameters parameters, others;
-        CHECK(contains(error_of([&] { parameters.begin_step(1); }), "expected begin_step() after allocate()"));
+        CHECK_ERROR("expected begin_step() after allocate()", parameters.begin_step(1));
         const Dropout first(parameters, 0.25f), second(parameters, 0.25f), other(others, 0.25f);
         parameters.allocate(3, Init::he), others.allocate(4, Init::he);
         CHECK(first(x, Mode::evaluate).key() == x.key());
-        CHECK(contains(error_of([&] { first(x, Mode::train); }), "expected begin_step() before a layer draws"));
+        CHECK_ERROR("expected begin_step() before a layer draws", first(x, Mode::train));
         const auto mask = [&](const Dropout& layer) { return layer(x, Mode::train).clone(); };
         parameters.begin_step(1), others.begin_step(1);
         const Tensor of_step_1 = mask(first);
@@ -90,7 +87,7 @@ TEST_SUITE("models") {
         parameters.allocate(0, Init::he);
         Accelerated f([&](auto in, bool) { return std::vector{layer(in[0], Mode::train)}; });
         const Tensor x = Tensor::constant({100}, 1);
-        CHECK(contains(error_of([&] { f({x}); }), "expected begin_step() before a layer draws"));
+        CHECK_ERROR("expected begin_step() before a layer draws", f({x}));
         parameters.begin_step(1);
         f.plan({x});
         for (const int step : {1, 2, 1}) {
@@ -145,14 +142,14 @@ TEST_SUITE("models") {
         // The gradient of a pixel is the sum over its copies, here 264. Sums of bf16 would stay at 256.
         const Tensor pixel = Tensor::constant({1, 1, 1, 1}, 1, DType::bf16);
         const Tensor gradient = Tensor::zeros({1, 1, 1, 1}, DType::bf16);
-        const Tensor weights = Tensor::of<float>({1, 3, 3, 1}, std::vector<float>{256, 1, 1, 1, 1, 1, 1, 1, 1}).to(DType::bf16);
+        const Tensor weights = floats({1, 3, 3, 1}, 256, 1, 1, 1, 1, 1, 1, 1, 1).to(DType::bf16);
         {
             Tape tape;
             const Tensor loss = sum(cast(mul(upsample(pixel, 3), weights), DType::f32));
             tape.gradients(loss, std::array{pixel}, std::array{gradient});
         }
         CHECK(gradient.to(DType::f32).data<float>()[0] == doctest::Approx(264).epsilon(0.016)); // two steps of bf16
-        CHECK(contains(error_of([&] { upsample(x, 0); }), "factor of 1 to 12, got 0"));
+        CHECK_ERROR("factor of 1 to 12, got 0", upsample(x, 0));
     }
 
     TEST_CASE("layers: batch norm takes its epsilon and momentum, and can go without trained weights") {
@@ -162,8 +159,7 @@ TEST_SUITE("models") {
         parameters.allocate(0, Init::he);
         CHECK(parameters.entry("norm.weight").rate == 0);
         CHECK(parameters.entry("norm.bias").rate == 1);
-        const float pixels[] = {1, 3}; // mean 2, variance 1, unbiased variance 2
-        const Tensor x = Tensor::of<float>({1, 1, 2, 1}, pixels);
+        const Tensor x = floats({1, 1, 2, 1}, 1, 3); // mean 2, variance 1, unbiased variance 2
         CHECK(list(norm(x, Mode::train)) == Floats{-0.5, 0.5});
         CHECK(list(parameters.states()[0].running) == Floats{1, 1.5});
         CHECK(list(norm(x, Mode::evaluate))[1] == doctest::Approx(2 / std::sqrt(4.5)).epsilon(1e-5));

@@ -46,6 +46,14 @@ OnRanks machines(int ranks, const std::vector<const char*>& arguments, int per_n
         per_node);
     return found;
 }
+/// A folder with files of /proc and /sys.
+struct SystemFiles : TempDir {
+    void write(const std::string& path, const std::string& text) const {
+        const std::string file = *this / path;
+        std::filesystem::create_directories(std::filesystem::path(file).parent_path());
+        write_file_atomic(file, text);
+    }
+};
 /// Returns the description of the machine that a program on one rank prints at its start.
 std::string machine_text(const std::vector<const char*>& arguments) { return machines(1, arguments).texts[0]; }
 
@@ -75,63 +83,53 @@ constexpr gpu::GpuFunctions kGpuOnNode0{
 
 TEST_SUITE("models") {
     TEST_CASE("threads: the quota is the smallest of the control groups, rounded up") {
-        const TempDir root;
-        const auto write = [&](const std::string& path, const std::string& text) {
-            const std::string file = root / path;
-            std::filesystem::create_directories(std::filesystem::path(file).parent_path());
-            write_file_atomic(file, text);
-        };
+        const SystemFiles root;
         constexpr int kNone = std::numeric_limits<int>::max();
         CHECK(core_quota(root.path()) == kNone);
-        write("proc/self/cgroup", "0::/a/b\n");
-        write("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
+        root.write("proc/self/cgroup", "0::/a/b\n");
+        root.write("sys/fs/cgroup/a/b/cpu.max", "max 100000\n");
         CHECK(core_quota(root.path()) == kNone);
-        write("sys/fs/cgroup/a/cpu.max", "250000 100000\n");
+        root.write("sys/fs/cgroup/a/cpu.max", "250000 100000\n");
         CHECK(core_quota(root.path()) == 3);
-        write("sys/fs/cgroup/a/b/cpu.max", "50000 100000\n");
+        root.write("sys/fs/cgroup/a/b/cpu.max", "50000 100000\n");
         CHECK(core_quota(root.path()) == 1);
-        write("proc/self/cgroup", "6:cpuset:/x\n5:cpu,cpuacct:/pod/c\n0::/\n");
+        root.write("proc/self/cgroup", "6:cpuset:/x\n5:cpu,cpuacct:/pod/c\n0::/\n");
         CHECK(core_quota(root.path()) == kNone);
         const std::string mount = "sys/fs/cgroup/cpu";
-        write(mount + "/pod/c/cpu.cfs_quota_us", "-1\n");
-        write(mount + "/pod/c/cpu.cfs_period_us", "100000\n");
+        root.write(mount + "/pod/c/cpu.cfs_quota_us", "-1\n");
+        root.write(mount + "/pod/c/cpu.cfs_period_us", "100000\n");
         CHECK(core_quota(root.path()) == kNone);
-        write(mount + "/cpu.cfs_quota_us", "400000\n"); // in a container, the mount is its own group
-        write(mount + "/cpu.cfs_period_us", "100000\n");
+        root.write(mount + "/cpu.cfs_quota_us", "400000\n"); // in a container, the mount is its own group
+        root.write(mount + "/cpu.cfs_period_us", "100000\n");
         CHECK(core_quota(root.path()) == 4);
-        write(mount + "/pod/c/cpu.cfs_quota_us", "150000\n");
+        root.write(mount + "/pod/c/cpu.cfs_quota_us", "150000\n");
         CHECK(core_quota(root.path()) == 2);
         CHECK(core_quota() >= 1);
     }
 
     TEST_CASE("memory: available memory is the least of the machine's and the control groups'") {
-        const TempDir root;
-        const auto write = [&](const std::string& path, const std::string& text) {
-            const std::string file = root / path;
-            std::filesystem::create_directories(std::filesystem::path(file).parent_path());
-            write_file_atomic(file, text);
-        };
+        const SystemFiles root;
         CHECK(available_memory(root.path()) == std::numeric_limits<int64_t>::max()); // no limit is known
-        write("proc/meminfo", "MemTotal:       4000 kB\nMemFree:        1000 kB\nMemAvailable:   3000 kB\n");
+        root.write("proc/meminfo", "MemTotal:       4000 kB\nMemFree:        1000 kB\nMemAvailable:   3000 kB\n");
         CHECK(available_memory(root.path()) == 3'072'000);
 
         // In version 2, any folder above may have the limit, and "max" means no limit.
-        write("proc/self/cgroup", "0::/a/b\n");
-        write("sys/fs/cgroup/a/b/memory.max", "max\n");
-        write("sys/fs/cgroup/a/b/memory.current", "500000\n");
+        root.write("proc/self/cgroup", "0::/a/b\n");
+        root.write("sys/fs/cgroup/a/b/memory.max", "max\n");
+        root.write("sys/fs/cgroup/a/b/memory.current", "500000\n");
         CHECK(available_memory(root.path()) == 3'072'000);
-        write("sys/fs/cgroup/a/memory.max", "2000000\n");
-        write("sys/fs/cgroup/a/memory.current", "1200000\n");
+        root.write("sys/fs/cgroup/a/memory.max", "2000000\n");
+        root.write("sys/fs/cgroup/a/memory.current", "1200000\n");
         CHECK(available_memory(root.path()) == 800'000);
-        write("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 100000\nactive_file 7\n");
+        root.write("sys/fs/cgroup/a/memory.stat", "anon 1\ninactive_file 100000\nactive_file 7\n");
         CHECK(available_memory(root.path()) == 900'000);
 
         // In version 1, the mount is the group of the container itself.
-        write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:hugetlb,memory:/pod/c\n0::/\n");
+        root.write("proc/self/cgroup", "5:cpu,cpuacct:/x\n4:hugetlb,memory:/pod/c\n0::/\n");
         CHECK(available_memory(root.path()) == 3'072'000);
-        write("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n");
-        write("sys/fs/cgroup/memory/memory.usage_in_bytes", "300000\n");
-        write("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 50000\n");
+        root.write("sys/fs/cgroup/memory/memory.limit_in_bytes", "1000000\n");
+        root.write("sys/fs/cgroup/memory/memory.usage_in_bytes", "300000\n");
+        root.write("sys/fs/cgroup/memory/memory.stat", "inactive_file 1\ntotal_inactive_file 50000\n");
         CHECK(available_memory(root.path()) == 750'000);
         CHECK(available_memory() > 0);
     }
@@ -140,9 +138,8 @@ TEST_SUITE("models") {
         constexpr int64_t kGiB = int64_t{1} << 30;
         for (const int64_t each : {4, 5}) {
             std::vector<std::string> errors(3);
-            par::run_threads(3, [&](par::Link& link) {
-                par::Group group(link);
-                const auto rank = size_t(link.rank());
+            par::run_groups(3, [&](par::Group& group) {
+                const auto rank = size_t(group.rank());
                 // The rank that checks last sees the least memory.
                 errors[rank] = error_of([&] {
                     check_memory(group, (each + (rank == 0)) * kGiB, "steps", "make it smaller", (15 - rank) * kGiB);
@@ -160,10 +157,9 @@ TEST_SUITE("models") {
     TEST_CASE("memory: tells machines of the same name apart") {
         for (const int boots : {1, 2}) {
             std::vector<std::string> errors(2);
-            par::run_threads(2, [&](par::Link& link) {
-                par::Group group(link);
-                const Host host{"localhost", cat(link.rank() % boots)};
-                errors[size_t(link.rank())] = error_of([&] { check_memory(group, 5, "steps", "", 8, host); });
+            par::run_groups(2, [&](par::Group& group) {
+                const Host host{"localhost", cat(group.rank() % boots)};
+                errors[size_t(group.rank())] = error_of([&] { check_memory(group, 5, "steps", "", 8, host); });
             });
             for (const std::string& error : errors) CHECK(error.empty() == (boots == 2));
         }
@@ -180,8 +176,7 @@ TEST_SUITE("models") {
         plan();
         const int64_t planned = network.planned_bytes();
         CHECK(planned > 0);
-        par::run_threads(1, [&](par::Link& link) {
-            par::Group group(link);
+        par::run_groups(1, [&](par::Group& group) {
             const int64_t needed = planned + 1000;
             const int64_t before = live_bytes();
             for (const int64_t available : {needed, needed - 1}) {
@@ -242,10 +237,8 @@ TEST_SUITE("models") {
         CHECK(gpu::gpu_traits_of(132, {9, 0}, "hopper", "sm_90a").sm_count == 132);
         CHECK_THROWS_WITH_AS(gpu::gpu_traits_of(1, {9, 0}, "Hopper", "sm_90a"),
                              "RG_GPU_KERNELS: expected portable or hopper, got Hopper", Error);
-        CHECK_THROWS_WITH_AS(gpu::gpu_traits_of(1, {10, 0}, "hopper", "sm_90a"), doctest::Contains("got sm_100 and"),
-                             Error);
-        CHECK_THROWS_WITH_AS(gpu::gpu_traits_of(1, {9, 0}, "hopper", "sm_80, compute_90"),
-                             doctest::Contains("and a build for sm_80, compute_90"), Error);
+        CHECK_ERROR("got sm_100 and", gpu::gpu_traits_of(1, {10, 0}, "hopper", "sm_90a"));
+        CHECK_ERROR("and a build for sm_80, compute_90", gpu::gpu_traits_of(1, {9, 0}, "hopper", "sm_80, compute_90"));
     }
 
     TEST_CASE("machine: uses a GPU only if the build has code for it") {
@@ -258,12 +251,11 @@ TEST_SUITE("models") {
             CHECK(text.starts_with("cpu ("));
             CHECK(contains(text, ", since T4 is an sm_75 GPU, but this build was compiled for sm_80;"));
             CHECK_FALSE(contains(machine_text({"test", "--device", "cpu"}), "since"));
-            CHECK_THROWS_WITH_AS(machine_text({"test", "--device", "cuda"}), doctest::Contains("no such GPU"), Error);
+            CHECK_ERROR("no such GPU", machine_text({"test", "--device", "cuda"}));
         }
         const GpusInPlace one(kExecutorGpus);
         CHECK(machine_text({"test", "--threads", "1"}) == "the executor, 1 thread x 1 rank, fp32");
-        CHECK_THROWS_WITH_AS(machine_text({"test", "--precision", "fp32-strict"}),
-                             doctest::Contains("use --precision fp32, or --device cpu"), Error);
+        CHECK_ERROR("use --precision fp32, or --device cpu", machine_text({"test", "--precision", "fp32-strict"}));
         CHECK(machine_text({"test", "--precision", "fp32-strict", "--device", "cpu"}).ends_with("fp32-strict"));
     }
 
@@ -277,18 +269,15 @@ TEST_SUITE("models") {
         CHECK(machine_text({"test", "--gpus", "2", "--threads", "1"}) == "GPU 2, 1 thread x 1 rank, fp32");
         for (const char* const wrong : {"1", "4", "0,0", "0,", "", "0-2", "x"}) {
             CAPTURE(wrong);
-            CHECK_THROWS_WITH_AS(machine_text({"test", "--gpus", wrong}),
-                                 doctest::Contains("the GPUs are 0 (H200), 2 (H200), 3 (H200)"), Error);
+            CHECK_ERROR("the GPUs are 0 (H200), 2 (H200), 3 (H200)", machine_text({"test", "--gpus", wrong}));
         }
         CHECK_THROWS_WITH_AS(machine_text({"test", "--device", "cuda:1"}),
                              "--device cuda:N: expected numbers of this node's GPUs, each once, got \"1\"; the GPUs are "
                              "0 (H200), 2 (H200), 3 (H200)",
                              Error);
-        CHECK_THROWS_WITH_AS(machine_text({"test", "--device", "gpu"}), doctest::Contains("cuda:N for GPU N, got gpu"),
-                             Error);
+        CHECK_ERROR("cuda:N for GPU N, got gpu", machine_text({"test", "--device", "gpu"}));
         for (const char* const device : {"cpu", "cuda:0"})
-            CHECK_THROWS_WITH_AS(machine_text({"test", "--device", device, "--gpus", "0"}),
-                                 doctest::Contains("omit one of the two options"), Error);
+            CHECK_ERROR("omit one of the two options", machine_text({"test", "--device", device, "--gpus", "0"}));
         CHECK(machine_text({"test", "--device", "cpu"}).starts_with("cpu ("));
     }
 
@@ -316,7 +305,7 @@ TEST_SUITE("models") {
             CHECK(three.texts[1].ends_with("bf16"));
         }
         CHECK(machines(2, {"test", "--gpus", "0"}, 1).devices[0] == "GPU 0");
-        CHECK_THROWS_WITH_AS(machines(2, {"test", "--gpus", "1"}, 1), doctest::Contains("the GPUs are 0 (H200)"), Error);
+        CHECK_ERROR("the GPUs are 0 (H200)", machines(2, {"test", "--gpus", "1"}, 1));
         const GpusInPlace none({[] {
                                     return gpu::FoundGpus{{}, "there is no GPU"};
                                 },
@@ -377,7 +366,6 @@ TEST_SUITE("models") {
         CHECK(zero.part_range(100) == data::Range{0, 39}); // parts of 13, 13, 13, 13, 12, 12, 12 and 12
         CHECK(two.part_range(100) == data::Range{39, 76});
         CHECK(one.part_range(100) == data::Range{76, 100});
-        CHECK_THROWS_WITH_AS(workers_of({}, order, 0, false, 2),
-                             doctest::Contains("one worker for each of 3 ranks, got 2; start fewer ranks"), Error);
+        CHECK_ERROR("one worker for each of 3 ranks, got 2; start fewer ranks", workers_of({}, order, 0, false, 2));
     }
 }

@@ -9,7 +9,6 @@
 
 #include <cstring>
 #include <doctest/doctest.h>
-#include <fstream>
 #include <limits>
 
 namespace rg {
@@ -58,6 +57,17 @@ struct Toy {
             all.append(reinterpret_cast<const char*>(t.bytes_data()), size_t(t.bytes()));
         return all;
     }
+};
+
+/// A network with the guard of its steps.
+struct Guarded {
+    explicit Guarded(OnNan policy, const Position& at = {})
+        : position(at), guard(policy, toy.parameters, toy.optimizer, at) {}
+    Verdict handle(double loss) { return guard.handle_non_finite(position, loss, toy.update(loss), warning); }
+    Toy toy;
+    std::string warning;
+    Position position;
+    NanGuard guard;
 };
 
 /// A trial among others, which prints nothing.
@@ -115,47 +125,41 @@ std::string steps_of(const std::string& folder) {
 
 TEST_SUITE("models") {
     TEST_CASE("on-nan stop: names the first non-finite tensor, wherever the value is") {
-        Toy toy;
-        std::string warning;
-        Position position{.step = 11};
-        NanGuard guard(OnNan::stop, toy.parameters, toy.optimizer, position);
-        const auto handle = [&](double loss) {
-            return guard.handle_non_finite(position, loss, toy.update(loss), warning);
-        };
-        toy.compute(1);
-        for (const auto& e : toy.parameters.entries())
+        Guarded g(OnNan::stop, {.step = 11});
+        g.toy.compute(1);
+        for (const auto& e : g.toy.parameters.entries())
             for (const int64_t i : {int64_t{0}, e.gradient.numel() / 2, e.gradient.numel() - 1})
                 for (const float bad : {kNan, kInf, -kInf})
                     for (const bool gradient : {true, false}) {
                         float& value = (gradient ? e.gradient : e.value).data<float>()[i];
                         const float before = std::exchange(value, bad);
-                        const std::string error = error_of([&] { handle(gradient ? 0.5 : double(kNan)); });
+                        const std::string error = error_of([&] { g.handle(gradient ? 0.5 : double(kNan)); });
                         CAPTURE(error);
                         CHECK(contains(error, "step 12: "));
                         CHECK(contains(error, cat("got ", bad, gradient ? " in gradient of " : " in parameter ", e.name,
                                                   " (value ", i, " of ", e.shape.numel(), ")")));
                         value = before;
-                        CHECK(handle(0.5) == Verdict::applied);
+                        CHECK(g.handle(0.5) == Verdict::applied);
                     }
         for (const double loss : {double(kNan), double(kInf)})
-            CHECK(contains(error_of([&] { handle(loss); }), "as the loss, with finite gradients"));
+            CHECK_ERROR("as the loss, with finite gradients", g.handle(loss));
         // A forward pass that goes bad takes all gradients with it: the first layer that saw it is named.
-        for (const auto& e : toy.parameters.entries()) e.gradient.fill(double(kNan));
-        const auto statistics = [&](size_t i) { return toy.parameters.states()[i].running.data<float>(); };
-        CHECK(contains(error_of([&] { handle(kNan); }), "got nan in gradient of fc.bias")); // statistics are finite
+        for (const auto& e : g.toy.parameters.entries()) e.gradient.fill(double(kNan));
+        const auto statistics = [&](size_t i) { return g.toy.parameters.states()[i].running.data<float>(); };
+        CHECK_ERROR("got nan in gradient of fc.bias", g.handle(kNan)); // statistics are finite
         statistics(1)[0] = kNan;
-        CHECK(contains(error_of([&] { handle(kNan); }), "got nan in bn2.running_mean, from the activations before it"));
+        CHECK_ERROR("got nan in bn2.running_mean, from the activations before it", g.handle(kNan));
         statistics(0)[5] = kInf;
-        CHECK(contains(error_of([&] { handle(kInf); }), "got inf in bn.running_var, from the activations before it"));
-        CHECK(contains(error_of([&] { handle(0.5); }), "got nan in gradient of fc.bias")); // the loss is finite
+        CHECK_ERROR("got inf in bn.running_var, from the activations before it", g.handle(kInf));
+        CHECK_ERROR("got nan in gradient of fc.bias", g.handle(0.5)); // the loss is finite
         statistics(0)[5] = statistics(1)[0] = 1;
-        toy.compute(1);
+        g.toy.compute(1);
         // Backward reaches the last layer first. A parameter is older than any gradient.
-        toy.conv().gradient.data<float>()[0] = toy.fc().gradient.data<float>()[6] = kNan;
-        CHECK(contains(error_of([&] { handle(kNan); }), "gradient of fc.bias (value 6"));
-        toy.conv().value.data<float>()[1] = kInf;
-        CHECK(contains(error_of([&] { handle(kNan); }), "inf in parameter conv.weight (value 1"));
-        CHECK(warning.empty());
+        g.toy.conv().gradient.data<float>()[0] = g.toy.fc().gradient.data<float>()[6] = kNan;
+        CHECK_ERROR("gradient of fc.bias (value 6", g.handle(kNan));
+        g.toy.conv().value.data<float>()[1] = kInf;
+        CHECK_ERROR("inf in parameter conv.weight (value 1", g.handle(kNan));
+        CHECK(g.warning.empty());
     }
 
     TEST_CASE("on-nan: saves only finite values, running statistics included") {
@@ -174,89 +178,72 @@ TEST_SUITE("models") {
             {running.data<float>() + 5, "bn.running_var"}};
         for (const auto& [place, name] : places) {
             const float before = std::exchange(*place, kInf);
-            CHECK(contains(error_of([&] { guard.check_values(); }), std::string("inf in ") + name));
+            CHECK_ERROR(std::string("inf in ") + name, guard.check_values());
             *place = before;
         }
     }
 
     TEST_CASE("on-nan skip: a skipped step changes nothing, and the fourth in a row is an error") {
-        Toy toy;
-        std::string warning;
-        Position position{.step = 4};
-        NanGuard guard(OnNan::skip, toy.parameters, toy.optimizer, position);
-        const auto handle = [&](double loss) {
-            return guard.handle_non_finite(position, loss, toy.update(loss), warning);
-        };
-        toy.compute(5);
-        REQUIRE(handle(0.5) == Verdict::applied);
-        ++position.step;
+        Guarded g(OnNan::skip, {.step = 4});
+        g.toy.compute(5);
+        REQUIRE(g.handle(0.5) == Verdict::applied);
+        ++g.position.step;
         for (int round = 0; round < 4; ++round) {
-            const std::string before = toy.bytes();
-            for (int bad = 0; bad < 3; ++bad, ++position.step) {
-                toy.compute(position.step + 1);
-                CHECK(toy.bytes() != before);
-                CHECK(handle(kNan) == Verdict::skipped);
-                CHECK(contains(warning,
-                               cat("step ", position.step + 1, ": expected finite values, got nan as the loss")));
-                CHECK(toy.bytes() == before);
+            const std::string before = g.toy.bytes();
+            for (int bad = 0; bad < 3; ++bad, ++g.position.step) {
+                g.toy.compute(g.position.step + 1);
+                CHECK(g.toy.bytes() != before);
+                CHECK(g.handle(kNan) == Verdict::skipped);
+                CHECK(contains(g.warning,
+                               cat("step ", g.position.step + 1, ": expected finite values, got nan as the loss")));
+                CHECK(g.toy.bytes() == before);
             }
             if (round == 3) break;
-            toy.compute(position.step + 1); // a good one between
-            CHECK(handle(0.5) == Verdict::applied);
-            ++position.step;
+            g.toy.compute(g.position.step + 1); // a good one between
+            CHECK(g.handle(0.5) == Verdict::applied);
+            ++g.position.step;
         }
-        CHECK(contains(error_of([&] { handle(kNan); }), "after 3 skipped steps in a row"));
+        CHECK_ERROR("after 3 skipped steps in a row", g.handle(kNan));
     }
 
     TEST_CASE("on-nan rollback: restores the checkpoint, at most three times without progress") {
-        Toy toy;
-        std::string warning;
-        Position position{.epoch = 2, .batch = 3, .step = 8, .loss_sum = 2, .samples = 4, .sums = {3}};
-        NanGuard guard(OnNan::rollback, toy.parameters, toy.optimizer, {});
-        const auto handle = [&](double loss) {
-            return guard.handle_non_finite(position, loss, toy.update(loss), warning);
-        };
-        const std::string start = toy.bytes();
-        toy.compute(8), toy.update(0.5);
-        guard.checkpoint(position);
-        const std::string kept = toy.bytes();
+        Guarded g(OnNan::rollback);
+        g.position = {.epoch = 2, .batch = 3, .step = 8, .loss_sum = 2, .samples = 4, .sums = {3}};
+        const std::string start = g.toy.bytes();
+        g.toy.compute(8), g.toy.update(0.5);
+        g.guard.checkpoint(g.position);
+        const std::string kept = g.toy.bytes();
         CHECK(kept != start);
         const auto go = [&](int64_t steps) { // finite steps, then one that is not
-            for (int64_t i = 0; i < steps; ++i, ++position.step, ++position.batch) {
-                toy.compute(position.step + 1);
-                REQUIRE(handle(0.5) == Verdict::applied);
+            for (int64_t i = 0; i < steps; ++i, ++g.position.step, ++g.position.batch) {
+                g.toy.compute(g.position.step + 1);
+                REQUIRE(g.handle(0.5) == Verdict::applied);
             }
-            toy.compute(position.step + 1);
-            toy.fc().gradient.data<float>()[2] = -kInf;
-            return handle(0.5);
+            g.toy.compute(g.position.step + 1);
+            g.toy.fc().gradient.data<float>()[2] = -kInf;
+            return g.handle(0.5);
         };
         for (const int64_t steps : {4, 4, 2, 5, 5, 5}) { // not finite at 13, 13, 11; then 13 is finite
             CAPTURE(steps);
             CHECK(go(steps) == Verdict::rolled_back);
-            CHECK(toy.bytes() == kept);
-            CHECK(position.step == 8);
-            CHECK(position.epoch == 2);
-            CHECK(position.batch == 3);
-            CHECK(position.samples == 4);
-            CHECK(position.sums == std::vector<double>{3});
+            CHECK(g.toy.bytes() == kept);
+            CHECK(g.position.step == 8);
+            CHECK(g.position.epoch == 2);
+            CHECK(g.position.batch == 3);
+            CHECK(g.position.samples == 4);
+            CHECK(g.position.sums == std::vector<double>{3});
         }
-        CHECK(contains(warning, "rolled back to step 8, rollback 3 of 3"));
-        CHECK(contains(error_of([&] { go(5); }), "step 14: expected finite values, got -inf in gradient of fc.bias"));
+        CHECK(contains(g.warning, "rolled back to step 8, rollback 3 of 3"));
+        CHECK_ERROR("step 14: expected finite values, got -inf in gradient of fc.bias", go(5));
     }
 
     TEST_CASE("on-nan: the check of a step allocates nothing") {
         for (const OnNan policy : {OnNan::stop, OnNan::skip, OnNan::rollback}) {
-            Toy toy;
-            std::string warning;
-            Position position;
-            NanGuard guard(policy, toy.parameters, toy.optimizer, position);
-            const auto handle = [&](double loss) {
-                return guard.handle_non_finite(position, loss, toy.update(loss), warning);
-            };
-            toy.compute(1);
-            handle(0.5);
+            Guarded g(policy);
+            g.toy.compute(1);
+            g.handle(0.5);
             const long before = allocations();
-            for (int i = 0; i < 3; ++i) handle(0.5);
+            for (int i = 0; i < 3; ++i) g.handle(0.5);
             CHECK(allocations() == before);
         }
     }

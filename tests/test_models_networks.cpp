@@ -112,7 +112,7 @@ TEST_SUITE("models") {
             TensorFile damaged = model.file;
             for (auto& [name, value] : damaged.metadata)
                 if (name == "resize") value = text;
-            CHECK(contains(error_of([&] { stored_resize(damaged); }), text));
+            CHECK_ERROR(text, stored_resize(damaged));
         }
     }
 
@@ -124,11 +124,11 @@ TEST_SUITE("models") {
         CHECK(error_of([] {
                   saved({"flat", "cifar"}, {"--depth=1"}, images_of(8, 8, 3, 2));
               }) == "--depth: expected --net cifar, got --net flat, which has no such option; omit one of them");
-        CHECK(contains(error_of([] { saved({"digits"}, {}, images_of(28, 29, 1, 2)); }),
-                       "digits: expected grey images of 28 x 28, got images of 28 x 29 with 1 channels"));
+        CHECK_ERROR("digits: expected grey images of 28 x 28, got images of 28 x 29 with 1 channels",
+                    saved({"digits"}, {}, images_of(28, 29, 1, 2)));
         TensorFile bare = model.file;
         bare.metadata.clear();
-        CHECK(contains(error_of([&] { make_network(bare); }), "saved: expected the file of a model"));
+        CHECK_ERROR("saved: expected the file of a model", make_network(bare));
         CHECK(contains(replaced(model.file, "network", R"({"name": "no"})"), "this program knows, got no"));
         CHECK(contains(replaced(model.file, "network", R"({"name": "cifar", "breadth": 2})"), "--breadth"));
         CHECK(contains(replaced(model.file, "network", R"({"name": "cifar", "width": 0})"), "expected an integer"));
@@ -150,14 +150,14 @@ TEST_SUITE("models") {
             load_state_dict(net.parameters, three.file, skip);
         };
         Parameters unallocated;
-        CHECK(contains(error_of([&] { load_state_dict(unallocated, three.file); }), "call allocate()"));
+        CHECK_ERROR("call allocate()", load_state_dict(unallocated, three.file));
         CHECK(error_of([&] { load({}); }) == "saved: expected tensor fc.weight of [5 8], got [3 8]; load a file of the "
                                              "same network, or omit the tensor with --init-skip fc");
         CHECK(error_of([&] {
                   load({"fc", "head"});
               }) ==
               "--init-skip: expected layers of the network or of saved, got head");
-        CHECK(contains(error_of([&] { load({"f"}); }), "expected tensor fc.weight"));
+        CHECK_ERROR("expected tensor fc.weight", load({"f"}));
         CHECK(same_bits(net.parameters.values(), start)); // an error changes nothing
         load({"fc", "fc.weight", "block2"}); // a tensor may begin with several of the names
         for (const Parameters::Entry& e : net.parameters.entries()) {

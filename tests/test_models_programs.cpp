@@ -28,11 +28,10 @@ int train(const Program& program, const TempDir& folder, const std::string& name
     args.insert(args.end(),
                 {"--runs=" + folder.path(), "--run-name=" + name, "--device=cpu", "--threads=1", "--precision=fp32"});
     int code = -1;
-    par::run_threads(ranks, [&](par::Link& link) {
-        par::Group group(link);
+    par::run_groups(ranks, [&](par::Group& group) {
         Quiet trial;
         const int own = program.run(group, args, trial);
-        if (link.rank() == 0) code = own;
+        if (group.rank() == 0) code = own;
     });
     return code;
 }
@@ -126,8 +125,8 @@ TEST_SUITE("models") {
         CHECK(drops(100, "0.9", 45) == std::vector<double>{45, 90});
         CHECK(drops(8, "0.9", 0.25) == std::vector<double>{2, 4, 6});
         CHECK(drops(100, "0.07,0.55") == std::vector<double>{7, 55});
-        CHECK(contains(error_of([&] { drops(2, "0.9", 1e-14); }), "--drop-every: expected at most 10000 drops"));
-        CHECK(contains(error_of([&] { drops(50, "30,0.5"); }), "got 25 after 30"));
+        CHECK_ERROR("--drop-every: expected at most 10000 drops", drops(2, "0.9", 1e-14));
+        CHECK_ERROR("got 25 after 30", drops(50, "30,0.5"));
         options.drops = "0.9";
         CHECK(options.full_schedule().base == doctest::Approx(0.1 * 32 / 256)); // the default rate follows the size
     }
@@ -183,16 +182,14 @@ TEST_SUITE("models") {
 
         CHECK(error_of([&] { model.predict(pixels); }) ==
               "predict: expected 1 numbers for each of 40 images, got 0; give those of outputs.input_numbers");
-        CHECK(contains(error_of([&] { network->outputs(x, Mode::evaluate); }), "give it the numbers that it takes, too"));
-        CHECK(contains(error_of([&] { train(kNumbers, dir, "b", {"--steps=1"}); }),
-                       "--data: expected a folder with angles.csv, got "));
+        CHECK_ERROR("give it the numbers that it takes, too", network->outputs(x, Mode::evaluate));
+        CHECK_ERROR("--data: expected a folder with angles.csv, got ", train(kNumbers, dir, "b", {"--steps=1"}));
         const ImageTask task{.height = 28, .width = 28, .channels = channels, .classes = 10};
-        CHECK(contains(error_of([&] { DropoutNetwork(task, 0.5f).outputs(x, numbers, Mode::evaluate); }),
-                       "give it no numbers"));
+        CHECK_ERROR("give it no numbers", DropoutNetwork(task, 0.5f).outputs(x, numbers, Mode::evaluate));
         TensorFile wrong = file;
         for (auto& [key, text] : wrong.metadata)
             if (key == "input_numbers") text = "[";
-        CHECK(contains(error_of([&] { stored_outputs(wrong); }), "input_numbers"));
+        CHECK_ERROR("input_numbers", stored_outputs(wrong));
     }
 
     TEST_CASE("dropout: a training drops other values in each step, the same ones again after a resume") {

@@ -156,9 +156,8 @@ TEST_SUITE("models") {
         const std::vector<double> seen = {0, 2, 0, 1};
         CHECK(report_confusion(set, seen).dump() ==
               R"({"classes": ["a", "<b>", "c"], "counts": [[1, 0, 1], [1, 0, 0], [0, 1, 0]]})");
-        CHECK(contains(error_of([&] { report_confusion(set, std::span(seen).first(3)); }), "each of 4 images, got 3"));
-        CHECK(contains(error_of([&] { report_confusion(set, std::vector<double>{0, 3, 0, 0}); }),
-                       "below 3, got 3 (image 1)"));
+        CHECK_ERROR("each of 4 images, got 3", report_confusion(set, std::span(seen).first(3)));
+        CHECK_ERROR("below 3, got 3 (image 1)", report_confusion(set, std::vector<double>{0, 3, 0, 0}));
     }
 
     TEST_CASE("report: a large confusion matrix shows the classes with the most mistakes and images") {
@@ -211,8 +210,7 @@ TEST_SUITE("models") {
             ask();
             CHECK(folder.take_stop_request());
             ask();
-            CHECK(contains(error_of([&] { RunFolder::open(dir / "runs", "train", "run").lock(); }),
-                           "another process trains"));
+            CHECK_ERROR("another process trains", RunFolder::open(dir / "runs", "train", "run").lock());
         }
         RunFolder again = RunFolder::open(dir / "runs", "train", "run");
         CHECK(std::filesystem::exists(dir / "runs/run/stop"));

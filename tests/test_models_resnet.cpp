@@ -130,21 +130,15 @@ TEST_SUITE("models") {
             const auto net = make(name, task);
             const Tensor x = random_tensor({2, height, width, channels}, DType::f32, 2);
             for (const Mode mode : {Mode::train, Mode::evaluate}) CHECK(net->forward(x, mode).shape() == Shape{2, 3});
-            CHECK(contains(error_of([&] {
-                               net->forward(Tensor::zeros({2, 8, 8, task.channels + 1}), Mode::train);
-                           }),
-                           cat(name, ": expected images [n h w ", channels, "] with h and w of at least 1, got [2 8 8 ",
-                               channels + 1, "]")));
+            CHECK_ERROR(cat(name, ": expected images [n h w ", channels, "] with h and w of at least 1, got [2 8 8 ",
+                            channels + 1, "]"),
+                        net->forward(Tensor::zeros({2, 8, 8, task.channels + 1}), Mode::train));
         }
-        CHECK(contains(error_of([] {
-                           make("resnet20", {32, 32, 3, 2}, {"--stem=imagenet"});
-                       }),
-                       "--stem: expected cifar or auto for resnet20, got imagenet"));
-        CHECK(contains(error_of([] {
-                           make("wrn16-4", {32, 32, 3, 2}, {"--zero-last-gamma"});
-                       }),
-                       "--zero-last-gamma: expected a network whose branches end with batch norm, got wrn16-4"));
-        CHECK(contains(error_of([] { ResNet({.name = "resnet19"}); }), "wrn16-4, got resnet19"));
+        CHECK_ERROR("--stem: expected cifar or auto for resnet20, got imagenet",
+                    make("resnet20", {32, 32, 3, 2}, {"--stem=imagenet"}));
+        CHECK_ERROR("--zero-last-gamma: expected a network whose branches end with batch norm, got wrn16-4",
+                    make("wrn16-4", {32, 32, 3, 2}, {"--zero-last-gamma"}));
+        CHECK_ERROR("wrn16-4, got resnet19", ResNet({.name = "resnet19"}));
     }
 
     TEST_CASE("resnet: has the scores that PyTorch computes in float64 with the same weights") {
@@ -198,14 +192,12 @@ TEST_SUITE("models") {
         const Plan& training = step.run.plan({step.x, step.labels}, true);
         // 19 convolutions of 3 x 3, two shortcuts, and the dense layer. The only batch norm is that of the stem, whose
         // result is also the shortcut of the first block.
-        CHECK(count_of(training, op::conv2d) == 22);
-        CHECK(count_of(training, op::add) == 9);
-        CHECK(count_of(training, op::activation) == 0);
-        CHECK(count_of(training, op::channel_stats) == 0);
-        CHECK(count_of(training, op::batch_norm) == 1);
-        CHECK(count_of(training, op::conv2d_grad) == 23); // the dense layer has two
-        CHECK(count_of(training, op::activation_grad) == 9);
-        CHECK(count_of(training, op::batch_norm_grad) == 0);
+        for (const auto& c : {std::pair(op::conv2d, 22), {op::add, 9}, {op::activation, 0}, {op::channel_stats, 0},
+                              {op::batch_norm, 1}, {op::conv2d_grad, 23}, // the dense layer has two
+                              {op::activation_grad, 9}, {op::batch_norm_grad, 0}}) {
+            CAPTURE(c.first->name);
+            CHECK(count_of(training, c.first) == c.second);
+        }
         const Plan& prediction = step.run.plan({step.x}, false);
         CHECK(count_of(prediction, op::conv2d) == 22);
         CHECK(count_of(prediction, op::add) == 9);

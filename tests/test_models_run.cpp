@@ -18,7 +18,6 @@
 #include <fstream>
 #include <limits>
 #include <sstream>
-#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -58,13 +57,7 @@ struct SilentTrial final : Trial {
 
 /// Returns the status before the first step of an epoch of which this many steps are left.
 StepStatus first_step(int64_t epoch_left) {
-    return {.epoch = 1,
-            .epochs = 2,
-            .step = 0,
-            .steps = 80,
-            .loss = 1,
-            .metric = "acc 50.0 %",
-            .images = 256,
+    return {.epoch = 1, .epochs = 2, .step = 0, .steps = 80, .loss = 1, .metric = "acc 50.0 %", .images = 256,
             .epoch_left = epoch_left};
 }
 
@@ -73,12 +66,8 @@ StepStatus first_step(int64_t epoch_left) {
 TEST_SUITE("models") {
     TEST_CASE("run: counts the epochs that its steps begin, up to the largest number of steps") {
         constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-        for (const auto& [steps, batches, epochs] : {std::array<int64_t, 3>{0, 8, 1},
-                                                     {1, 8, 1},
-                                                     {8, 8, 1},
-                                                     {9, 8, 2},
-                                                     {kMost, 8, (kMost - 7) / 8 + 1},
-                                                     {kMost, 1, kMost}})
+        for (const auto& [steps, batches, epochs] : {std::array<int64_t, 3>{0, 8, 1}, {1, 8, 1}, {8, 8, 1}, {9, 8, 2},
+                                                     {kMost, 8, (kMost - 7) / 8 + 1}, {kMost, 1, kMost}})
             CHECK(TrainingRun::Length{steps, batches}.epochs() == epochs);
         const StepStatus status{1, kMost, 1, kMost, 1, "acc 50.0 %", 1, kMost};
         CHECK(contains(step_text(status, 1, 1e30, 200), "left 277777777777h46m/277777777777h46m"));
@@ -103,8 +92,7 @@ TEST_SUITE("models") {
             CAPTURE(c.part);
             const TempDir dir;
             std::vector<std::string> errors(2);
-            par::run_threads(2, [&](par::Link& link) {
-                par::Group group(link);
+            par::run_groups(2, [&](par::Group& group) {
                 Parameters parameters;
                 parameters.add("fc.bias", {7}, Parameters::Entry::Start::zeros);
                 parameters.add_state("bn", 3);
@@ -117,13 +105,13 @@ TEST_SUITE("models") {
                 const Task task = classification();
                 TrainingRun run(settings, options, group, trial);
                 try {
-                    if (c.at_start && link.rank() == 1) c.change(parameters, optimizer);
+                    if (c.at_start && group.rank() == 1) c.change(parameters, optimizer);
                     run.restore_parameters(parameters, optimizer, task);
                     run.begin({12, 4}, {}, "toy");
-                    if (link.rank() == 1) c.change(parameters, optimizer);
+                    if (group.rank() == 1) c.change(parameters, optimizer);
                     c.save(run);
                 } catch (const par::RanksDiffer& error) {
-                    errors[size_t(link.rank())] = error.what();
+                    errors[size_t(group.rank())] = error.what();
                 }
             });
             for (const std::string& error : errors)
@@ -190,17 +178,17 @@ TEST_SUITE("models") {
     TEST_CASE("run folder: rejects a second run of the same name") {
         TempDir dir;
         RunFolder::create(dir.path(), "train", "a");
-        CHECK(contains(error_of([&] { RunFolder::create(dir.path(), "train", "a"); }), "exists already"));
+        CHECK_ERROR("exists already", RunFolder::create(dir.path(), "train", "a"));
         for (const char* name : {"../a", "a/b", ".", ".."})
-            CHECK(contains(error_of([&] { RunFolder::create(dir.path(), "train", name); }), "expected a plain name"));
+            CHECK_ERROR("expected a plain name", RunFolder::create(dir.path(), "train", name));
         const std::string first = RunFolder::create(dir.path(), "train", "").path();
         const std::string second = RunFolder::create(dir.path(), "train", "").path();
         CHECK(first != second);
         CHECK(fs::path(first).filename().string().starts_with("train-20"));
         CHECK(fs::path(first).filename().string().size() == std::string("train-YYYYMMDD-HHMMSS").size());
         std::ofstream(dir / "file") << "x";
-        CHECK(contains(error_of([&] { RunFolder::create(dir / "file", "train", "a"); }), "cannot create"));
-        CHECK(contains(error_of([&] { RunFolder::open(dir.path(), "train", "none"); }), "no such folder"));
+        CHECK_ERROR("cannot create", RunFolder::create(dir / "file", "train", "a"));
+        CHECK_ERROR("no such folder", RunFolder::open(dir.path(), "train", "none"));
     }
 
     TEST_CASE("run folder: the error of a second run names the process of the first") {
@@ -213,12 +201,12 @@ TEST_SUITE("models") {
         CHECK(owner.at("job").as_string() == "job \"7\"");
         const std::string expected =
             cat(", of process ", ::getpid(), " on ", owner.at("host").as_string(), " since 20");
-        CHECK(contains(error_of([&] { RunFolder::create(dir.path(), "train", "a"); }), "a exists already" + expected));
+        CHECK_ERROR("a exists already" + expected, RunFolder::create(dir.path(), "train", "a"));
         RunFolder second = RunFolder::open(dir.path(), "train", "a");
-        CHECK(contains(error_of([&] { second.lock(); }), "/a" + expected));
+        CHECK_ERROR("/a" + expected, second.lock());
         for (const char* text : {"", "{\"process\": 1}", "[]"}) { // an owner that cannot be read is not named
             std::ofstream(first.owner_path()) << text;
-            CHECK(contains(error_of([&] { RunFolder::create(dir.path(), "train", "a"); }), "a exists already; give"));
+            CHECK_ERROR("a exists already; give", RunFolder::create(dir.path(), "train", "a"));
         }
     }
 
@@ -235,7 +223,7 @@ TEST_SUITE("models") {
             live.lock();
             for (const char* name : names) std::ofstream(dir / (std::string("a/") + name)) << "half";
             RunFolder second = RunFolder::open(dir.path(), "train", "a");
-            CHECK(contains(error_of([&] { second.lock(); }), "another process trains"));
+            CHECK_ERROR("another process trains", second.lock());
             CHECK(left() == 4);
         }
         std::ofstream(dir / "a/notes.tmp-1") << "not ours";
@@ -248,7 +236,7 @@ TEST_SUITE("models") {
 
     TEST_CASE("run folder: opens the run with the newest checkpoint if there is no name") {
         TempDir dir;
-        CHECK(contains(error_of([&] { RunFolder::open(dir / "none", "train", ""); }), "nothing to resume"));
+        CHECK_ERROR("nothing to resume", RunFolder::open(dir / "none", "train", ""));
         add_run(dir.path(), "train", "z-old", 200);
         add_run(dir.path(), "train", "a-new", 100);
         add_run(dir.path(), "other", "b-newest", 10);
@@ -267,8 +255,7 @@ TEST_SUITE("models") {
         // Resume from a checkpoint of every step, and at the end of an epoch from before and after its line.
         for (int64_t step = 0; step <= 11; ++step)
             for (int64_t epochs : {step / 4, (step - 1) / 4}) {
-                CAPTURE(step);
-                CAPTURE(epochs);
+                INFO("step ", step, ", epochs ", epochs);
                 RunFolder run = RunFolder::create(dir.path(), "train", "");
                 train(run, 1, 11);
                 std::ofstream(run.metrics_path(), std::ios::app) << "{\"step\": 12, \"epo"; // a kill cut the line
@@ -304,28 +291,14 @@ TEST_SUITE("models") {
         RunFolder run = RunFolder::create(dir.path(), "train", "a");
         train(run, 1, 3);
         const std::string before = read_file(run.metrics_path());
-        rlimit limit{};
-        REQUIRE(::getrlimit(RLIMIT_FSIZE, &limit) == 0);
-        rlimit small = limit;
-        small.rlim_cur = before.size() + 10;
-        const auto handler = std::signal(SIGXFSZ, SIG_IGN);
-        REQUIRE(::setrlimit(RLIMIT_FSIZE, &small) == 0);
-        const std::string error = error_of([&] { run.log(step_line(4, 1)); });
-        ::setrlimit(RLIMIT_FSIZE, &limit);
-        std::signal(SIGXFSZ, handler);
+        const std::string error = error_on_full_disk(before.size() + 10, [&] { run.log(step_line(4, 1)); });
         CHECK(contains(error, "cannot append to " + run.metrics_path()));
         CHECK(read_file(run.metrics_path()) == before);
     }
 
     TEST_CASE("progress: the line of a step fits the width and drops whole fields") {
-        const StepStatus s{.epoch = 2,
-                           .epochs = 50,
-                           .step = 300,
-                           .steps = 9800,
-                           .loss = 1.23456,
-                           .metric = "acc 51.2 %",
-                           .images = 256,
-                           .epoch_left = 92};
+        const StepStatus s{.epoch = 2, .epochs = 50, .step = 300, .steps = 9800, .loss = 1.23456,
+                           .metric = "acc 51.2 %", .images = 256, .epoch_left = 92};
         CHECK(step_text(s, 2345.6, 0.4, 79) ==
               "epoch 2/50  loss 1.235  acc 51.2 %  step 300/9800  left 0:37/1h03m  2346 img/s");
         CHECK(step_text(s, 0, 0, 200) == "epoch 2/50  loss 1.235  acc 51.2 %  step 300/9800");
@@ -380,14 +353,9 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("progress: redraws and clears the line on a terminal") {
-        const EpochStatus epoch{.epoch = 1,
-                                .epochs = 2,
-                                .train_loss = 0.5,
-                                .test_loss = std::nan(""),
-                                .train_metrics = {"acc 75.00 %"},
-                                .test_metrics = {"acc 62.50 %"},
-                                .images_per_second = 2560,
-                                .seconds = 1.5};
+        const EpochStatus epoch{.epoch = 1, .epochs = 2, .train_loss = 0.5, .test_loss = std::nan(""),
+                                .train_metrics = {"acc 75.00 %"}, .test_metrics = {"acc 62.50 %"},
+                                .images_per_second = 2560, .seconds = 1.5};
         const std::string text = "epoch 1/2  train loss 0.5000 acc 75.00 %  test loss nan acc 62.50 %  1.5 s\n";
         EpochStatus with_extra = epoch;
         with_extra.train_metrics.push_back("rmse 3.500 cm"), with_extra.test_metrics.push_back("rmse 4.500 cm");
@@ -442,7 +410,7 @@ TEST_SUITE("models") {
             };
             const bool there = fs::exists(place);
             const uintmax_t before = size();
-            CHECK(contains(error_of([&] { run.log(Json::object().set("step", 2)); }), "deleted, renamed or emptied"));
+            CHECK_ERROR("deleted, renamed or emptied", run.log(Json::object().set("step", 2)));
             CHECK(fs::exists(place) == there);
             CHECK(size() == before);
         }
@@ -452,11 +420,11 @@ TEST_SUITE("models") {
         sweep.lock();
         sweep.check_in_place();
         fs::rename(dir / "runs", dir / "kept");
-        CHECK(contains(error_of([&] { sweep.check_in_place(); }), "deleted, renamed or emptied"));
-        CHECK(contains(error_of([&] { RunFolder::create(dir / "runs", "train", "x", false); }), "cannot create"));
+        CHECK_ERROR("deleted, renamed or emptied", sweep.check_in_place());
+        CHECK_ERROR("cannot create", RunFolder::create(dir / "runs", "train", "x", false));
         CHECK(!fs::exists(dir / "runs"));
         fs::create_directories(dir / "runs/s");
-        CHECK(contains(error_of([&] { sweep.check_in_place(); }), "deleted, renamed or emptied"));
+        CHECK_ERROR("deleted, renamed or emptied", sweep.check_in_place());
     }
 
     TEST_CASE("signals: the first is a stop request, the second ends the process") {

@@ -145,8 +145,8 @@ TEST_SUITE("models") {
         REQUIRE(worst.size() == 2);
         CHECK(caption_of(worst[0]) == "width 1, predicted 5\nheight 1, predicted 1");
         CHECK(worst[1].at("name").as_string() == "image 0");
-        CHECK(contains(error_of([&] { evaluated(task, {floats({2, 1}, {3, 1})}, batch); }), "expected outputs"));
-        CHECK(contains(error_of([&] { evaluated(task, {floats({2, 2}, {3, 1, 5, 1})}, {}); }), "expected images with"));
+        CHECK_ERROR("expected outputs", evaluated(task, {floats({2, 1}, {3, 1})}, batch));
+        CHECK_ERROR("expected images with", evaluated(task, {floats({2, 2}, {3, 1, 5, 1})}, {}));
     }
 
     TEST_CASE("task: multi-label has the F1 score over all labels") {
@@ -164,7 +164,7 @@ TEST_SUITE("models") {
         REQUIRE(worst.size() == 1); // all labels of the other image are right
         CHECK(caption_of(worst[0]) == "true: a | c\npredicted: a | b");
         CHECK(evaluated(task, {floats({2, 3}, {-1, -1, -1, -1, -1, -1})}, batch).second == std::vector<double>{0});
-        CHECK(contains(error_of([&] { evaluated(task, {floats({2, 3}, {1, 1, 1, 1, 1, 1})}, {}); }), "targets"));
+        CHECK_ERROR("targets", evaluated(task, {floats({2, 3}, {1, 1, 1, 1, 1, 1})}, {}));
     }
 
     TEST_CASE("task: segmentation has the mean of intersection over union, and the accuracy of the pixels") {
@@ -190,8 +190,7 @@ TEST_SUITE("models") {
         CHECK(worst[0].at("pictures").as_array() ==
               Json::Array{png(2, 2, 1, {1, 2, 3, 4}), png(2, 2, 3, {0, 0, 0, 0, 0, 0, 128, 0, 0, 128, 0, 0}),
                           png(2, 2, 3, {0, 0, 0, 128, 0, 0, 128, 0, 0, 0, 128, 0})});
-        CHECK(contains(error_of([&] { evaluated(task, {floats({1, 2, 2, 1}, {0, 0, 0, 0})}, batch); }),
-                       "pixels and 4 classes"));
+        CHECK_ERROR("pixels and 4 classes", evaluated(task, {floats({1, 2, 2, 1}, {0, 0, 0, 0})}, batch));
     }
 
     TEST_CASE("task: reconstruction compares the output with the image") {
@@ -234,11 +233,10 @@ TEST_SUITE("models") {
         });
         order.insert(order.begin() + 1, 50); // NaN and infinity count alike
         for (const int ranks : {1, 2, 7})
-            par::run_threads(ranks, [&](par::Link& link) {
-                par::Group group(link);
+            par::run_groups(ranks, [&](par::Group& group) {
                 WorstSamples worst(samples);
                 for (int64_t first = 0; first < kCount; first += 45) {
-                    const data::Range part = data::part_range(45, ranks, link.rank());
+                    const data::Range part = data::part_range(45, ranks, group.rank());
                     data::Batch batch;
                     batch.first = first + part.begin, batch.size = part.size();
                     worst.add({set, {}, batch, {}});
@@ -285,7 +283,7 @@ TEST_SUITE("models") {
         CHECK(metrics == std::vector<double>{1, 3});
         CHECK(both.outputs.targets.size() == 1);
         CHECK(both.outputs.kinds == std::vector<std::string>{"classes", "numbers"});
-        CHECK(contains(error_of([&] { evaluated(both, {floats({1, 2}, {0, 0})}, batch); }), "at least 2 outputs"));
+        CHECK_ERROR("at least 2 outputs", evaluated(both, {floats({1, 2}, {0, 0})}, batch));
     }
 
     TEST_CASE("evaluation: of larger images, tests the central window, or views relative to it") {

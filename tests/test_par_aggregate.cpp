@@ -3,6 +3,7 @@
 #include "ringgrad/core/rng.h"
 #include "ringgrad/par/aggregate.h"
 #include "ringgrad/tests/ranks.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <cmath>
 #include <limits>
@@ -209,15 +210,14 @@ TEST_SUITE("par") {
         par::SingleLink link;
         Group group(link);
         float value = 1;
-        CHECK_THROWS_WITH_AS(group.sum_over_workers({&value, 1}, 1, "x"), doctest::Contains("set_workers() first"),
-                             Error);
-        CHECK_THROWS_WITH_AS(group.set_workers({1}), doctest::Contains("after sum_in_order()"), Error);
+        CHECK_ERROR("set_workers() first", group.sum_over_workers({&value, 1}, 1, "x"));
+        CHECK_ERROR("after sum_in_order()", group.set_workers({1}));
         group.sum_in_order();
-        CHECK_THROWS_WITH_AS(group.set_workers({0}), doctest::Contains("at least one worker"), Error);
-        CHECK_THROWS_WITH_AS(group.set_workers({1, 1}), doctest::Contains("got 2 numbers"), Error);
+        CHECK_ERROR("at least one worker", group.set_workers({0}));
+        CHECK_ERROR("got 2 numbers", group.set_workers({1, 1}));
         group.set_workers({2});
         par::StateSum sum;
         sum.add({}, 1);
-        CHECK_THROWS_WITH_AS(sum.finish(group, {}), doctest::Contains("statistics of 2 workers, got 1"), Error);
+        CHECK_ERROR("statistics of 2 workers, got 1", sum.finish(group, {}));
     }
 }

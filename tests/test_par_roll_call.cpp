@@ -51,8 +51,7 @@ TEST_SUITE("par") {
                     }
                 });
                 for (int r = 0; r < n; ++r) {
-                    CAPTURE(int(algorithm));
-                    CAPTURE(r);
+                    INFO("algorithm ", int(algorithm), ", r ", r);
                     const std::string& text = texts[size_t(r)];
                     CAPTURE(text);
                     if (r == missing) {

@@ -403,7 +403,7 @@ TEST_SUITE("par") {
         write_file_atomic(path, good + "{\"function\""); // a kill cut the line
         CHECK(par::Journal(path).take("f", 1));
         CHECK(read_file(path) == good);
-        CHECK(contains(error_of([&] { par::Journal journal(folder / "none/journal.jsonl"); }), "cannot open"));
+        CHECK_ERROR("cannot open", par::Journal journal(folder / "none/journal.jsonl"));
     }
 
     TEST_CASE("sub-link: keeps the same tags in two groups apart") {

@@ -14,6 +14,7 @@
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/models/run/gradient_sum.h"
 #include "ringgrad/tests/executor_device.h"
+#include "ringgrad/tests/image_sets.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
@@ -41,13 +42,12 @@ Trained train(par::Group& group, Device* device, DType type, bool sync_bn, int w
     CifarNet net({.width = 4, .depth = 1});
     Parameters& parameters = net.parameters;
     const Tensor velocity = Tensor::zeros(parameters.values().shape());
-    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
         const Tensor x = cast(in[0], type);
         if (!training) return {net.forward(x, Mode::evaluate)};
         Tape tape;
         const Tensor scores = net.forward(x, Mode::train), loss = cross_entropy(scores, in[1]);
-        tape.gradients(loss, values, gradients);
+        tape.gradients(loss, parameters);
         return {loss};
     });
     network.enabled = accelerate;
@@ -87,10 +87,7 @@ Trained train(par::Group& group, Device* device, DType type, bool sync_bn, int w
 
 Trained train_alone(Device* device, DType type, bool accelerate = true) {
     Trained result;
-    par::run_threads(1, [&](par::Link& link) {
-        par::Group group(link);
-        result = train(group, device, type, false, 1, accelerate);
-    });
+    par::run_groups(1, [&](par::Group& group) { result = train(group, device, type, false, 1, accelerate); });
     return result;
 }
 
@@ -98,11 +95,7 @@ Trained train_alone(Device* device, DType type, bool accelerate = true) {
 
 TEST_SUITE("simt") {
     TEST_CASE("device: views of resident images are those that the loader makes") {
-        Rng random(4, Purpose::test);
-        std::vector<uint8_t> pixels(50 * 9 * 7 * 3);
-        for (uint8_t& pixel : pixels) pixel = uint8_t(random.next());
-        data::ImageSet set{50, 9, 7, 3, pixels, {}, {"a", "b"}};
-        for (int64_t i = 0; i < set.count; ++i) set.labels.push_back(int32_t(random.uniform_below(2)));
+        data::ImageSet set = data::random_set(50, 9, 7, 3);
         const data::Augment shifts{.flip = true, .translate_x = 4, .translate_y = 6};
         const data::Augment turns{
             .flip_vertical = true, .rotate = 45, .scale = {0.5, 2}, .fill = data::Fill::reflect, .crop_area = {0.2, 1}};
@@ -117,14 +110,9 @@ TEST_SUITE("simt") {
                 for (const bool crop : {false, true}) {
                     set.window = crop ? data::ImageSize{8, 6} : data::ImageSize{};
                     augmentation.crop = crop && augmentation.crop_area == data::Interval{};
-                    const Context on{.device = there};
-                    const ContextScope scope(on);
-                    data::LoaderOptions options{.batch_size = 8,
-                                                .keep_partial = true,
-                                                .seed = 3,
-                                                .augment = augmentation,
-                                                .normalise = data::kCifar10,
-                                                .rank = 1,
+                    const InContext on{{.device = there}};
+                    data::LoaderOptions options{.batch_size = 8, .keep_partial = true, .seed = 3,
+                                                .augment = augmentation, .normalise = data::kCifar10, .rank = 1,
                                                 .ranks = 2};
                     data::Loader made(set, options);
                     options.views = true;
@@ -157,39 +145,34 @@ TEST_SUITE("simt") {
 
     TEST_CASE("device: an index outside of the set is seen, as a NaN") {
         ExecutorDevice device;
-        const Context on{.device = &device};
-        const ContextScope scope(on);
+        const InContext on{{.device = &device}};
         const Tensor images = Tensor::zeros({2, 3, 3, 1}, DType::u8), statistics = Tensor::zeros({2, 1}),
                      views = Tensor::zeros({3, 6}, DType::i32), indices = Tensor::empty({3}, DType::i32);
         statistics.fill(1);
-        const int32_t some[] = {1, 2, -1};
-        indices.copy_from(Tensor::of<int32_t>({3}, some));
+        indices.copy_from(integers({3}, 1, 2, -1));
         const Tensor y = augment(images, indices, views, statistics, {3, 3});
         CHECK(first_non_finite(y).to_host().data<int32_t>()[0] == 9);
         CHECK(std::isnan(y.to_host().data<float>()[26]));
         const Tensor whole = augment(images, indices, Tensor::zeros({3, 18}, DType::i32), statistics, {3, 3});
         CHECK(first_non_finite(whole).to_host().data<int32_t>()[0] == 9);
         const Tensor pairs = Tensor::empty({3, 2}, DType::i32); // the second image of the second pair does not exist
-        const int32_t more[] = {1, 0, 0, 2, 1, 1};
-        pairs.copy_from(Tensor::of<int32_t>({3, 2}, more));
+        pairs.copy_from(integers({3, 2}, 1, 0, 0, 2, 1, 1));
         const Tensor mixed = augment(images, pairs, Tensor::zeros({3, 36}, DType::i32), statistics, {3, 3}).to_host();
         for (int64_t i = 0; i < 27; ++i) CHECK(std::isnan(mixed.data<float>()[i]) == (i >= 9 && i < 18));
     }
 
     TEST_CASE("device: a label that is no class is refused before it gets there, in the CPU's words") {
         ExecutorDevice device;
-        const int32_t some[] = {3, 1, 4}, good[] = {3, 1, 2};
-        const Tensor scores = Tensor::on_host({3, 4}), labels = Tensor::of<int32_t>({3}, some);
+        const Tensor scores = Tensor::on_host({3, 4}), labels = integers({3}, 3, 1, 4), good = integers({3}, 3, 1, 2);
         scores.fill(1);
         for (Device* const there : {static_cast<Device*>(nullptr), static_cast<Device*>(&device)}) {
-            const Context on{.device = there};
-            const ContextScope scope(on);
+            const InContext on{{.device = there}};
             Accelerated loss(
                 [&](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {cross_entropy(in[0], in[1])}; });
             for (int i = 0; i < 3; ++i) { // the first replay, the one that makes the graph, and that of the graph
                 CHECK_THROWS_WITH_AS(loss({scores, labels}), "cross_entropy: label 4 of sample 2 lies outside [0, 4)",
                                      Error);
-                const Tensor value = loss({scores, Tensor::of<int32_t>({3}, good)})[0].to_host();
+                const Tensor value = loss({scores, good})[0].to_host();
                 CHECK(value.data<float>()[0] == doctest::Approx(std::log(4)));
             }
         }
@@ -197,11 +180,9 @@ TEST_SUITE("simt") {
 
     TEST_CASE("device: a label in the device's memory that is no class gives NaN, as loss and as gradient") {
         ExecutorDevice device;
-        const Context on{.device = &device};
-        const ContextScope scope(on);
-        const int32_t some[] = {3, 4, -1};
+        const InContext on{{.device = &device}};
         const Tensor scores = Tensor::zeros({3, 4}), labels = Tensor::empty({3}, DType::i32);
-        labels.copy_from(Tensor::of<int32_t>({3}, some));
+        labels.copy_from(integers({3}, 3, 4, -1));
         Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
             Tape tape;
             const Tensor loss = cross_entropy(in[0], labels), dx = Tensor::empty({3, 4});
@@ -218,8 +199,7 @@ TEST_SUITE("simt") {
 
     TEST_CASE("device: the loss of no samples is 0, as on a CPU") {
         ExecutorDevice device;
-        const Context on{.device = &device};
-        const ContextScope scope(on);
+        const InContext on{{.device = &device}};
         const Tensor loss = cross_entropy(Tensor::empty({0, 4}), Tensor::empty({0}, DType::i32));
         CHECK(loss.to_host().data<float>()[0] == 0);
     }
@@ -231,19 +211,18 @@ TEST_SUITE("simt") {
         const Tensor a = Tensor::empty({3}), host = Tensor::on_host({3});
         CHECK(a.device() == &device);
         CHECK(host.device() == nullptr);
-        CHECK_THROWS_WITH_AS(a.data<float>(), doctest::Contains("in the memory of the executor"), Error);
+        CHECK_ERROR("in the memory of the executor", a.data<float>());
         a.fill(2);
         host.fill(5);
         CHECK(a.to_host().data<float>()[2] == 2);
         CHECK(encode_tensors({{"a", a}}, {}) == encode_tensors({{"a", a.to_host()}}, {}));
-        CHECK_THROWS_WITH_AS(relu(host), doctest::Contains("activation: expected tensors on the executor"), Error);
+        CHECK_ERROR("activation: expected tensors on the executor", relu(host));
         const Tensor sum = add(a, a), copy = sum.clone();
         CHECK(copy.device() == &device);
         CHECK(copy.to_host().data<float>()[0] == doctest::Approx(4));
         copy.copy_from(host);
         CHECK(copy.to_host().data<float>()[0] == 5);
-        CHECK_THROWS_WITH_AS(copy.copy_from(Tensor::on_host({4})), doctest::Contains("copy_from: expected f32 [3]"),
-                             Error);
+        CHECK_ERROR("copy_from: expected f32 [3]", copy.copy_from(Tensor::on_host({4})));
         CHECK(&host.to_host().data<float>()[0] == host.data<float>());
 
         device.waits = 0;
@@ -255,10 +234,9 @@ TEST_SUITE("simt") {
         CHECK(three[2].data<float>()[1] == 5);
 
         ExecutorDevice another;
-        const Context there{.device = &another};
-        const ContextScope other(there);
+        const InContext there{{.device = &another}};
         std::array two{a, Tensor::empty({3})};
-        CHECK_THROWS_WITH_AS(to_host(two), doctest::Contains("expected tensors on one device"), Error);
+        CHECK_ERROR("expected tensors on one device", to_host(two));
     }
 
     TEST_CASE("device: a copy on the host that a gradient would have to pass is an error") {
@@ -282,8 +260,7 @@ TEST_SUITE("simt") {
             double time_of(const std::function<void()>& f) override { return f(), 0.5; }
         } device;
         Profile profile;
-        const Context on{.device = &device, .profile = &profile};
-        const ContextScope scope(on);
+        const InContext on{{.device = &device, .profile = &profile}};
         const Tensor x = Tensor::zeros({1000}), y = add(x, x); // 12,000 bytes, 1000 operations
         CHECK(y.to_host().data<float>()[999] == 0);
         const std::string table = profile.table(0, {.flops = 8e3, .bytes = 48e3});
@@ -302,8 +279,7 @@ TEST_SUITE("simt") {
         Tensor x;
         {
             const std::shared_ptr<Device> device = std::make_shared<Counted>();
-            const Context on{.device = device.get()};
-            const ContextScope scope(on);
+            const InContext on{{.device = device.get()}};
             x = Tensor::zeros({3});
         }
         CHECK(open);
@@ -406,10 +382,9 @@ TEST_SUITE("simt") {
             CAPTURE(sync_bn);
             std::vector<Trained> two(2), four(4);
             for (std::vector<Trained>* all : {&two, &four})
-                par::run_threads(int(all->size()), [&](par::Link& link) {
-                    par::Group group(link);
+                par::run_groups(int(all->size()), [&](par::Group& group) {
                     ExecutorDevice mine;
-                    (*all)[size_t(link.rank())] = train(group, &mine, DType::f32, sync_bn, 2);
+                    (*all)[size_t(group.rank())] = train(group, &mine, DType::f32, sync_bn, 2);
                 });
             for (const Trained& t : four) {
                 CHECK(t.losses == two[0].losses);
@@ -446,10 +421,9 @@ TEST_SUITE("simt") {
         const Trained one = train_alone(&device, DType::f32);
         for (const int ranks : {2, 3}) {
             std::vector<Trained> all(static_cast<size_t>(ranks));
-            par::run_threads(ranks, [&](par::Link& link) {
-                par::Group group(link);
+            par::run_groups(ranks, [&](par::Group& group) {
                 ExecutorDevice mine;
-                all[size_t(link.rank())] = train(group, &mine, DType::f32, true, ranks);
+                all[size_t(group.rank())] = train(group, &mine, DType::f32, true, ranks);
             });
             for (const Trained& t : all) {
                 CHECK(same_bits(t.parameters, all[0].parameters));
@@ -465,8 +439,7 @@ TEST_SUITE("simt") {
             CAPTURE(int(captures));
             ExecutorDevice device;
             device.captures = captures;
-            const Context on{.device = &device};
-            const ContextScope scope(on);
+            const InContext on{{.device = &device}};
             Accelerated twice(
                 [](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {add(in[0], in[0])}; });
             for (int i = 1; i <= 4; ++i) {

@@ -50,8 +50,7 @@ constexpr int kSteps = 7, kBad = 2, kRollback = 5;
 Standing train(par::Group& group, DType type, bool adam, Way way, Standing from = {}, int end = kSteps) {
     ExecutorDevice device;
     device.captures = way == Way::graph ? ExecutorDevice::Captures::work : ExecutorDevice::Captures::none;
-    const Context on{.device = &device};
-    const ContextScope scope(on);
+    const InContext on{{.device = &device}};
     Net net;
     Parameters& parameters = net.parameters;
     const Tensor p = parameters.values(), all = parameters.gradients(), m = Tensor::zeros(p.shape()),
@@ -59,7 +58,6 @@ Standing train(par::Group& group, DType type, bool adam, Way way, Standing from 
                  found = Tensor::zeros({}, DType::i32);
     const Tensor start = p.to_host().clone();
     if (from.at > 0) p.copy_from(from.parameters), m.copy_from(from.m), v.copy_from(from.v);
-    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
     const auto update = [&](const Tensor& loss) {
         run(op::add, {all, damage}, {}, {all});
         first_non_finite(all, loss, found);
@@ -71,7 +69,7 @@ Standing train(par::Group& group, DType type, bool adam, Way way, Standing from 
     Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
         const Tensor loss = mse_loss(net.forward(cast(in[0], type)), in[1]);
-        tape.gradients(loss, values, gradients);
+        tape.gradients(loss, parameters);
         if (group.size() == 1) update(loss);
         return {loss};
     });
@@ -82,8 +80,7 @@ Standing train(par::Group& group, DType type, bool adam, Way way, Standing from 
         Rng random(uint64_t(from.at), Purpose::test, 0, uint64_t(group.rank()));
         for (float& value : x.span<float>()) value = random.normal();
         for (float& value : target.span<float>()) value = random.normal();
-        const float varying[] = {0.05f, float(from.at + 1)};
-        now.copy_from(Tensor::of<float>({2}, varying));
+        now.copy_from(floats({2}, 0.05f, from.at + 1));
         damage.slice(40, {1}).fill(from.at == kBad ? NAN : 0);
         if (from.at == kRollback) p.copy_from(start);
         sum.begin(1.0 / group.size());
@@ -111,10 +108,8 @@ Standing train(par::Group& group, DType type, bool adam, Way way, Standing from 
 
 std::vector<Standing> train(int ranks, DType type, bool adam, Way way, const Standing& from = {}, int end = kSteps) {
     std::vector<Standing> all(static_cast<size_t>(ranks));
-    par::run_threads(ranks, [&](par::Link& link) {
-        par::Group group(link);
-        all[size_t(link.rank())] = train(group, type, adam, way, from, end);
-    });
+    par::run_groups(ranks,
+                    [&](par::Group& group) { all[size_t(group.rank())] = train(group, type, adam, way, from, end); });
     return all;
 }
 
@@ -132,8 +127,7 @@ TEST_SUITE("simt") {
         for (const auto& training : {std::pair{1, false}, {1, true}, {2, true}}) {
             const int ranks = training.first;
             const bool adam = training.second;
-            CAPTURE(adam);
-            CAPTURE(ranks);
+            INFO("adam ", adam, ", ranks ", ranks);
             const std::vector<Standing> plain = train(ranks, DType::bf16, adam, Way::op_by_op);
             CHECK(plain[0].losses[kRollback - 1] != plain[0].losses[kRollback]);
             for (const Way way : {Way::replayed, Way::graph}) {
@@ -151,8 +145,7 @@ TEST_SUITE("simt") {
 
     TEST_CASE("device: filters that a replay changes, or that are not aligned, are not rounded ahead") {
         ExecutorDevice device;
-        const Context on{.device = &device};
-        const ContextScope scope(on);
+        const InContext on{{.device = &device}};
         const Tensor changing = Tensor::zeros({8, 3, 3, 8}), anywhere = Tensor::zeros({67}).slice(3, {8, 1, 1, 8});
         anywhere.fill(1.001);
         Accelerated convolve([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {

@@ -26,8 +26,7 @@ struct Sent {
 
 /// Some steps whose gradients are in four pieces. Without `early`, nobody says when those may leave.
 Sent send(par::Group& group, ExecutorDevice& device, bool early) {
-    const Context on{.device = &device};
-    const ContextScope scope(on);
+    const InContext on{{.device = &device}};
     constexpr int64_t kValues = 100'000; // three quarters of a bucket: most have values of two parameters
     Parameters parameters;
     for (const char* const name : {"a", "b", "c", "d"})
@@ -73,33 +72,31 @@ TEST_SUITE("simt") {
         constexpr int kRanks = 3;
         std::vector<Tensor> first(kRanks), second(kRanks);
         long allocated = 1000; // in the step with the fewest: a link between threads now and then makes room for mail
-        par::run_threads(kRanks, [&](par::Link& link) {
-            par::Group group(link);
+        par::run_groups(kRanks, [&](par::Group& group) {
             ExecutorDevice device;
-            const Context on{.device = &device};
-            const ContextScope scope(on);
+            const InContext on{{.device = &device}};
             CifarNet net({.width = 32, .depth = 2});
             const Tensor& gradients = net.parameters.gradients();
             GradientSum sum(group, net.parameters, par::Algorithm::ring, true);
             const auto step = [&](float scale) {
                 const Tensor host = Tensor::on_host(gradients.shape());
                 for (int64_t i = 0; i < host.numel(); ++i) // small integers: sums are exact
-                    host.data<float>()[i] = scale * float((link.rank() + 1) * (i % 1021 + 1));
+                    host.data<float>()[i] = scale * float((group.rank() + 1) * (i % 1021 + 1));
                 gradients.copy_from(host);
                 group.barrier();
                 const long before = allocations();
                 group.barrier();
-                sum.begin(link.rank() == 2 ? 0 : 0.5);
+                sum.begin(group.rank() == 2 ? 0 : 0.5);
                 sum.finish();
                 group.barrier();
-                if (link.rank() == 0) allocated = std::min(allocated, allocations() - before);
+                if (group.rank() == 0) allocated = std::min(allocated, allocations() - before);
                 group.barrier();
                 return gradients.to_host().clone();
             };
-            first[size_t(link.rank())] = step(1);
+            first[size_t(group.rank())] = step(1);
             for (int i = 0; i < 6; ++i) step(2);
-            second[size_t(link.rank())] = step(4);
-            if (link.rank() == 0) CHECK(gradients.bytes() > 1 << 20); // of several pieces
+            second[size_t(group.rank())] = step(4);
+            if (group.rank() == 0) CHECK(gradients.bytes() > 1 << 20); // of several pieces
         });
         CHECK(allocated == 0);
         for (size_t rank = 0; rank < kRanks; ++rank) {
@@ -115,13 +112,11 @@ TEST_SUITE("simt") {
     TEST_CASE("device: gradients of several workers of a rank") {
         for (const int ranks : {1, 2}) {
             CAPTURE(ranks);
-            par::run_threads(ranks, [&](par::Link& link) {
-                par::Group group(link);
+            par::run_groups(ranks, [&](par::Group& group) {
                 group.sum_in_order();
                 group.set_workers(ranks == 1 ? std::vector{3} : std::vector{2, 1});
                 ExecutorDevice device;
-                const Context on{.device = &device};
-                const ContextScope scope(on);
+                const InContext on{{.device = &device}};
                 CifarNet net({.width = 32, .depth = 2});
                 const Tensor& gradients = net.parameters.gradients();
                 GradientSum sum(group, net.parameters, par::Algorithm::automatic, false);
@@ -150,14 +145,12 @@ TEST_SUITE("simt") {
             for (const auto& way : ways) {
                 const Captures captures = way.first;
                 const bool early = way.second;
-                CAPTURE(int(captures));
-                CAPTURE(early);
+                INFO("captures ", int(captures), ", early ", early);
                 std::vector<Sent> all(static_cast<size_t>(ranks));
-                par::run_threads(ranks, [&](par::Link& link) {
-                    par::Group group(link);
+                par::run_groups(ranks, [&](par::Group& group) {
                     ExecutorDevice device;
                     device.captures = captures;
-                    all[size_t(link.rank())] = send(group, device, early);
+                    all[size_t(group.rank())] = send(group, device, early);
                 });
                 if (late.empty()) late = all[0].gradients;
                 const bool graphs = captures == Captures::work;

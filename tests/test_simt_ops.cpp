@@ -146,14 +146,12 @@ TEST_SUITE("simt") {
         const Tensor host_w = random_tensor({8, 3, 3, 3}, DType::f32, 3),
                      host_gamma = random_tensor({8}, DType::f32, 4);
         ExecutorDevice device;
-        const Context on{.device = &device};
-        const ContextScope scope(on);
+        const InContext on{{.device = &device}};
         CifarNet net({.width = 8, .depth = 2});
-        const std::vector<Tensor> values = net.parameters.value_list(), gradients = net.parameters.gradient_list();
         Accelerated train([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
             Tape tape;
             const Tensor loss = cross_entropy(net.forward(in[0], Mode::train), in[1]);
-            tape.gradients(loss, values, gradients);
+            tape.gradients(loss, net.parameters);
             return {loss};
         });
         train.check = true; // compares losses, gradients and running statistics with those of single ops
@@ -181,8 +179,7 @@ TEST_SUITE("simt") {
         for (uint64_t seed = 1; seed <= programs_to_test(simt::kTsan || simt::kAsan ? 2 : 8); ++seed) {
             CAPTURE(seed);
             ExecutorDevice device;
-            const Context on{.device = &device};
-            const ContextScope scope(on);
+            const InContext on{{.device = &device}};
             CHECK(plan_differs(seed, DType::f32, 1e-3) == "");
             CHECK(plan_differs(seed, DType::bf16, 0.4) == ""); // as in test_core_programs.cpp
         }
@@ -292,8 +289,7 @@ TEST_SUITE("simt") {
                 x.data<float>()[i] = float(i / (8 * layer.width * c)); // the number of the image
             for (int64_t k = 0; k < c; ++k) w.data<float>()[((k * 3 + 1) * 3 + 1) * c + k] = 1; // y = x
             ExecutorDevice device;
-            const Context on{.device = &device};
-            const ContextScope scope(on);
+            const InContext on{{.device = &device}};
             simt::take_launched();
             const Conv conv{.pad = layer.dilation, .dilation = layer.dilation};
             const Tensor moments = conv2d_stats(x.to(DType::bf16).to_device(), w.to_device(), {}, conv).stats.to_host();
@@ -316,8 +312,7 @@ TEST_SUITE("simt") {
             x.data<float>()[i] = i / c % width == width - 1 ? INFINITY : float(i / c % 2); // y = 0 in each pixel
         for (int64_t i = 0; i < k; ++i) w.data<float>()[((i * 3 + 1) * 3 + 0) * c] = 1;
         ExecutorDevice device;
-        const Context on{.device = &device};
-        const ContextScope scope(on);
+        const InContext on{{.device = &device}};
         simt::take_launched();
         const Tensor moments =
             conv2d_stats(x.to(DType::bf16).to_device(), w.to_device(), {}, {.stride = 2}).stats.to_host();

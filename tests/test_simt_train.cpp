@@ -55,8 +55,7 @@ TEST_SUITE("simt") {
         const std::vector<double> cpu = train(train_cifar, 1, own, {"--device", "cpu"});
         REQUIRE(cpu.size() == 2);
         for (const auto& ranks : {std::pair{1, "share"}, {2, "share"}, {2, "idle"}}) {
-            CAPTURE(ranks.first);
-            CAPTURE(ranks.second);
+            INFO("first ", ranks.first, ", second ", ranks.second);
             const std::vector<double> gpu =
                 train(train_cifar, ranks.first, own, {"--device", "cuda", "--spare-ranks", ranks.second});
             REQUIRE(gpu.size() == 2);

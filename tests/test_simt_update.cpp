@@ -22,8 +22,7 @@ namespace {
 /// Parameters after some steps of a layer with dropout, each with its own seed, rate and number; the updates are part
 /// of what is replayed. Rates and seeds are inputs (Adam) or tensors that are written between the steps (SGDM).
 Tensor train_inside(Device* device, bool adam, bool accelerate) {
-    const Context on{.device = device};
-    const ContextScope scope(on);
+    const InContext on{{.device = device}};
     Rng random(1, Purpose::test);
     const Tensor x = Tensor::on_host({8, 6}), start = Tensor::on_host({5, 6});
     for (const Tensor& t : {x, start})
@@ -45,12 +44,12 @@ Tensor train_inside(Device* device, bool adam, bool accelerate) {
     step.enabled = accelerate;
     step.check = accelerate && !device; // which undoes the plain function's updates
     for (int i = 0; i < 5; ++i) {
-        const float varying[] = {0.1f / float(i + 1), float(i + 1)};
+        const float rate = 0.1f / float(i + 1);
         const Tensor now = seed_tensor(uint64_t(i) << 32 | 7);
-        lr.fill(varying[0]);
+        lr.fill(rate);
         seed.copy_from(now);
         if (adam)
-            step({x, now, Tensor::of<float>({2}, varying)}, true);
+            step({x, now, floats({2}, rate, i + 1)}, true);
         else
             step({x}, true);
     }
@@ -60,8 +59,7 @@ Tensor train_inside(Device* device, bool adam, bool accelerate) {
 /// Parameters after some steps of Muon, which are replayed or not. One filter tensor has more filters than values in
 /// each.
 Tensor move_filters(Device* device, bool accelerate) {
-    const Context on{.device = device};
-    const ContextScope scope(on);
+    const InContext on{{.device = device}};
     Parameters parameters;
     parameters.add("wide", {4, 2, 3, 5}, Parameters::Entry::Start::random);
     parameters.add("tall", {24, 1, 1, 3}, Parameters::Entry::Start::random);
@@ -93,8 +91,7 @@ struct Trained {
 /// Steps of a tiny network, each with its rate, of which the third has a NaN in one gradient, as --on-nan skip takes
 /// them. With `inside`, the update is a part of what is replayed.
 Trained train_skipping(Device* device, bool inside) {
-    const Context on{.device = device};
-    const ContextScope scope(on);
+    const InContext on{{.device = device}};
     CifarNet net({.width = 4, .depth = 1});
     Parameters& parameters = net.parameters;
     const OptimizerState optimizer{{"velocity", Tensor::zeros(parameters.values().shape())}};
