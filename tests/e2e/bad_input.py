@@ -57,45 +57,37 @@ class BadInput(job.JobTest):
                               ("num-epochs", "epochs"), ("dataset", "data"), ("img_size", "size"), ("gpu", "device"),
                               ("num-workers", "threads")):
             self.refuse_training([f"--{foreign}", "1"], f"--{foreign}", f"did you mean --{ours}?")
-        self.refuse_training(["--lr", "fast"], "--lr", "number", "fast")
-        self.refuse_training(["--width", "0"], "--width", "from 1 to 4096", "0")
-        self.refuse_training(["--schedule", "square"], "--schedule", "cosine", "square")
-        self.refuse_training(["--epochs"], "--epochs", "the end of the command line")
-        self.refuse_training(["here"], "here")
-        self.refuse_training(["--drops", "9,3"], "3 after 9")
+        for options, words in (  # separated by spaces, and by |
+                ("--lr fast", "--lr|number|fast"), ("--width 0", "--width|from 1 to 4096|0"),
+                ("--schedule square", "--schedule|cosine|square"), ("--epochs", "--epochs|the end of the command line"),
+                ("here", "here"), ("--drops 9,3", "3 after 9"), ("--freeze conv9", "--freeze: |got conv9"),
+                ("--lr-scale conv9=0.1", "--lr-scale: |got conv9"),
+                ("--init nothing", "--init: expected a run's folder|nothing"),
+                ("--augment flip,turn", "--augment|flip,alternating-flip,flip-vertical,translate|flip,turn"),
+                ("--augment=", '--augment|got ""'), ("--translate-y 32", "0 to 31 pixels in y|32"),
+                ("--rotate 200", "--rotate|from 0 to 180|200"), ("--scale 2", '--scale|MIN:MAX|"2"'),
+                ("--scale 1.5:0.5", "range of scales|1.5 to 0.5"), ("--resized-crop 0.5:2", "range of areas|0.5 to 2"),
+                ("--augment flip,crop", "--augment crop|--store-size"), ("--store-size 40", "--store-size|--size|none"),
+                ("--store-size 40x31 --size 32", "--store-size|at least --size 32x32|40x31"),
+                ("--store-size 0 --size 32", "--store-size|of 1 to 8192"),
+                ("--store-size 40 --size 32 --augment crop --resized-crop 0.5:1", "crop or resized-crop|omit one"),
+                ("--erase 1.5", "--erase|from 0 to 1|1.5"), ("--mixup -0.2", "--mixup|from 0 to 100|-0.2"),
+                ("--cutmix none", "--cutmix|number|none"),
+                ("--jitter 0.4,0.4,99", "changes of colours of 0 to 10, got 99"),
+                ("--class-weights 1,2,0.5", "--class-weights: expected 10 numbers|got 3"),
+                ("--class-weights even", '--class-weights: expected none, balanced, or a list|"even"'),
+                ("--class-weights 0,1,1,1,1,1,1,1,1,1", "class weights above 0, got 0"),
+                ("--sampler weighted", "--sampler|uniform or balanced|weighted"),
+                ("--sampler balanced --shuffle never", "--sampler balanced: expected another --shuffle"),
+                ("--run-name a/b", "a/b")):
+            self.refuse_training(options.split(), *words.split("|"))
         for schedule, option in (("cosine", "--drops"), ("cosine", "--drop-every"), ("constant", "--drop-factor"),
                                  ("cosine", "--lr-peak"), ("piecewise", "--lr-start"), ("piecewise", "--lr-floor")):
             self.refuse_training(["--schedule", schedule, option, "0.5"], f"{option}: expected --schedule")
         for drops in [",", "30,", "30,,45", "30;45", "x", "nan", "30 ,45", "-1"]:
             self.refuse_training(["--drops", drops], "such as 0.9 or 30,45", drops)
-        self.refuse_training(["--freeze", "conv9"], "--freeze: ", "got conv9")
-        self.refuse_training(["--lr-scale", "conv9=0.1"], "--lr-scale: ", "got conv9")
-        self.refuse_training(["--init", "nothing"], "--init: expected a run's folder", "nothing")
-        self.refuse_training(["--augment", "flip,turn"], "--augment", "flip,alternating-flip,flip-vertical,translate", "flip,turn")
-        self.refuse_training(["--augment="], "--augment", 'got ""')
-        self.refuse_training(["--translate-y", "32"], "0 to 31 pixels in y", "32")
-        self.refuse_training(["--rotate", "200"], "--rotate", "from 0 to 180", "200")
-        self.refuse_training(["--scale", "2"], "--scale", "MIN:MAX", '"2"')
-        self.refuse_training(["--scale", "1.5:0.5"], "range of scales", "1.5 to 0.5")
-        self.refuse_training(["--resized-crop", "0.5:2"], "range of areas", "0.5 to 2")
-        self.refuse_training(["--augment", "flip,crop"], "--augment crop", "--store-size")
-        self.refuse_training(["--store-size", "40"], "--store-size", "--size", "none")
-        self.refuse_training(["--store-size", "40x31", "--size", "32"], "--store-size", "at least --size 32x32", "40x31")
-        self.refuse_training(["--store-size", "0", "--size", "32"], "--store-size", "of 1 to 8192")
-        self.refuse_training(["--store-size", "40", "--size", "32", "--augment", "crop", "--resized-crop", "0.5:1"],
-                             "crop or resized-crop", "omit one")
-        self.refuse_training(["--erase", "1.5"], "--erase", "from 0 to 1", "1.5")
         for text in ("0.4", "0.4,0.4", "0.4,0.4,x", "0.4,-1,0", "0.4,0.4,0.4,0.1", ""):
             self.refuse_training([f"--jitter={text}"], "--jitter: expected three numbers", f'got "{text}"')
-        self.refuse_training(["--jitter", "0.4,0.4,99"], "changes of colours of 0 to 10, got 99")
-        self.refuse_training(["--mixup", "-0.2"], "--mixup", "from 0 to 100", "-0.2")
-        self.refuse_training(["--cutmix", "none"], "--cutmix", "number", "none")
-        self.refuse_training(["--class-weights", "1,2,0.5"], "--class-weights: expected 10 numbers", "got 3")
-        self.refuse_training(["--class-weights", "even"], "--class-weights: expected none, balanced, or a list", '"even"')
-        self.refuse_training(["--class-weights", "0,1,1,1,1,1,1,1,1,1"], "class weights above 0, got 0")
-        self.refuse_training(["--sampler", "weighted"], "--sampler", "uniform or balanced", "weighted")
-        self.refuse_training(["--sampler", "balanced", "--shuffle", "never"], "--sampler balanced: expected another --shuffle")
-        self.refuse_training(["--run-name", "a/b"], "a/b")
         self.refuse_training([], "RG_ISA", "portable", "nonsense", RG_ISA="nonsense")
 
     def test_not_enough_memory(self):

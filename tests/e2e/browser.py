@@ -116,6 +116,20 @@ class BrowserTest(job.JobTest):
         path.write_text(TEMPLATE.replace(">null</script>", f">{text}</script>", 1))
         return path.as_uri()
 
+    def open_runs(self, runs, width=1280, ready=CURVE, **members):
+        """Opens the page of these runs and waits until it is ready."""
+        page = self.browser.open(self.page_of({"runs": runs} | members), width)
+        page.wait(ready)
+        return page
+
+    def pages(self, url, ready):
+        """Opens an address in all widths and colours."""
+        for width in (1280, 400):
+            for dark in (False, True):
+                page = self.browser.open(url, width, dark)
+                page.wait(ready)
+                yield page
+
     def assert_fits(self, page, prefix=""):
         if "SHOTS" in os.environ:
             name = f"{self._testMethodName}-{prefix}{page.width}{'-dark' if page.dark else ''}.png"
@@ -130,31 +144,22 @@ class Frozen(BrowserTest):
         self.assertLess((run / "report.html").stat().st_size, 300_000)
         epochs = job.epoch_lines(run)
         backgrounds = set()
-        for width in (1280, 400):
-            for dark in (False, True):
-                page = self.browser.open((run / "report.html").as_uri(), width, dark)
-                page.wait("document.querySelectorAll('#charts path').length >= 9")
-                self.assertEqual(page.value("document.querySelector('h1').textContent.trim()"), "run done")
-                cells = page.value("[...document.querySelectorAll('.confusion tbody tr')]"
-                                   ".map(r => [...r.querySelectorAll('td')].map(d => d.textContent))")
-                self.assertEqual([row[10] for row in cells], 10 * ["20"])
-                right = sum(int(cells[i][i] or 0) for i in range(10))
-                self.assertAlmostEqual(right / 200, epochs[-1]["test_accuracy"])
-                page.wait("[...document.images].filter(image => image.naturalWidth === 32).length === 24")
-                self.assertIn("rank", page.value("document.getElementById('parts').textContent"))
-                self.assert_fits(page)
-                backgrounds.add((dark, page.value("getComputedStyle(document.body).backgroundColor")))
+        for page in self.pages((run / "report.html").as_uri(), "document.querySelectorAll('#charts path').length >= 9"):
+            self.assertEqual(page.value("document.querySelector('h1').textContent.trim()"), "run done")
+            cells = page.value("[...document.querySelectorAll('.confusion tbody tr')]"
+                               ".map(r => [...r.querySelectorAll('td')].map(d => d.textContent))")
+            self.assertEqual([row[10] for row in cells], 10 * ["20"])
+            right = sum(int(cells[i][i] or 0) for i in range(10))
+            self.assertAlmostEqual(right / 200, epochs[-1]["test_accuracy"])
+            page.wait("[...document.images].filter(image => image.naturalWidth === 32).length === 24")
+            self.assertIn("rank", page.value("document.getElementById('parts').textContent"))
+            self.assert_fits(page)
+            backgrounds.add((page.dark, page.value("getComputedStyle(document.body).backgroundColor")))
         self.assertEqual(len({colour for _, colour in backgrounds}), 2)
 
     def test_long_training(self):
         # Use as much data as a report of 50 epochs has: curves of 2000 points, and 24 images.
         chance = random.Random(1)
-        steps = [{"step": 5 * i, "epoch": 1 + (i - 1) // 40, "loss": 2.3 - i / 1000 + chance.gauss(0, 0.1),
-                  "accuracy": i / 2200, "lr": 0.1 * (1 - i / 2000)} for i in range(1, 2001)]
-        epochs = [{"epoch": e, "train_loss": 2.3 / e ** 0.5, "train_accuracy": 1 - 0.9 / e ** 0.5,
-                   "test_loss": 2.4 / e ** 0.4, "test_accuracy": 1 - 0.9 / e ** 0.4,
-                   "images_per_s": 1000 + chance.gauss(0, 9), "seconds": 50.0} for e in range(1, 51)]
-        metrics = [line for e in range(50) for line in (*steps[40 * e:40 * e + 40], epochs[e])]
         mistakes = [{"name": f"image {i}", "caption": f"{job.CLASSES[i % 10]}, predicted {job.CLASSES[(i + 1) % 10]}, 99.0 %",
                      "pictures": [base64.b64encode(job.png(32, 32, chance.randbytes(3072))).decode()]} for i in range(24)]
         samples = [{"title": "mistakes with the highest scores", "legend": [], "samples": mistakes}]
@@ -166,26 +171,19 @@ class Frozen(BrowserTest):
                    for name in ("conv.weight", "conv.bias", "bn.weight", "bn.bias")]
         network = {"parameters": 677610, "parameter_bytes": 2710440, "planned_bytes": 30 << 20,
                    "unshared_bytes": 90 << 20, "tensors": tensors}
-        url = self.page_of({"runs": [{
-            "name": "long", "state": "done", "summary": "a training of 50 epochs", "epochs": 50, "steps_per_epoch": 200,
-            "config": {"options": {f"option-{i}": i for i in range(40)}}, "metrics": metrics, "confusion": confusion,
-            "samples": samples, "ranks": ranks, "network": network}]})
+        url = self.page_of({"runs": [training(
+            "long", 50, 40, summary="a training of 50 epochs", confusion=confusion, samples=samples, ranks=ranks,
+            network=network, config={"options": {f"option-{i}": i for i in range(40)}})]})
         size = (self.folder / "page.html").stat().st_size
         self.assertLess(size, 1_000_000)
-        for width in (1280, 400):
-            for dark in (False, True):
-                page = self.browser.open(url, width, dark)
-                page.wait("document.images.length === 24")
-                self.assertEqual(page.wait(f"{CURVE}?.getAttribute('d').split('L').length"), 400)  # means of 5 steps
-                self.assert_fits(page)
-                loaded = page.value("performance.getEntriesByType('navigation')[0].loadEventEnd")
-                print(f"a report of 50 epochs, {size} bytes, {width} px: loaded after {loaded:.0f} ms", flush=True)
+        for page in self.pages(url, "document.images.length === 24"):
+            self.assertEqual(page.wait(f"{CURVE}?.getAttribute('d').split('L').length"), 400)  # means of 5 steps
+            self.assert_fits(page)
+            loaded = page.value("performance.getEntriesByType('navigation')[0].loadEventEnd")
+            print(f"a report of 50 epochs, {size} bytes, {page.width} px: loaded after {loaded:.0f} ms", flush=True)
 
     def test_printed(self):
-        epochs = [{"epoch": e, "train_loss": 1 / e, "train_accuracy": 0.5, "images_per_s": 9, "seconds": 9}
-                  for e in range(1, 6)]
-        page = self.browser.open(self.page_of({"runs": [{"name": "run", "metrics": epochs}]}))
-        page.wait(CURVE)
+        page = self.open_runs([training("run", 5, 0)])
         # Paper has another width than the window, and scripts do not run again for printing.
         charts = page.value(
             "(() => { dispatchEvent(new Event('beforeprint')); document.body.style.width = '700px';"
@@ -218,20 +216,19 @@ class Frozen(BrowserTest):
     def test_log_clip_and_zoom(self):
         run = training("run", 6, 40)
         run["metrics"][100]["loss"] = 1500.0  # a spike
-        page = self.browser.open(self.page_of({"runs": [run]}))
-        page.wait(CURVE)
+        page = self.open_runs([run])
         numbers = f"({AXIS_TEXTS}).slice(0, -2).map(Number).filter(x => x === x)"
         texts = page.value(AXIS_TEXTS)
         self.assertEqual(texts[-2:], ["epoch", "loss"])
         self.assertLess(max(page.value(numbers)), 10)  # the spike is clipped
         self.assertIn("the highest value is 1500", page.value(LOSS + ".legend.textContent"))
-        page.value("document.querySelector('[name=clip]').click()")
+        page.click("[name=clip]")
         self.assertGreaterEqual(max(page.value(numbers)), 1500)
-        page.value("document.querySelector('[name=log]').click()")
+        page.click("[name=log]")
         self.assertTrue({"1", "10", "100", "1000"} <= set(page.value(AXIS_TEXTS)))
         # The axis may have steps or times: 6 epochs of 40 steps and of 50 seconds.
         for axis, title, end in (("step", "step", 240), ("time", "training time (min)", 300), ("epoch", "epoch", 6)):
-            page.value(f"(a => (a.value = '{axis}', a.dispatchEvent(new Event('change'))))(document.getElementById('axis'))")
+            page.fill("axis", axis)
             self.assertEqual(page.value(AXIS_TEXTS)[-2], title)
             self.assertEqual(page.value(LOSS + ".map.x1"), end)
         # Drag over the third of the chart in the middle. All charts have the same horizontal axis.
@@ -247,8 +244,7 @@ class Frozen(BrowserTest):
         self.assertEqual(page.value(LOSS + ".map.x1"), 6)
 
     def test_hover_moves_nothing(self):
-        page = self.browser.open(self.page_of({"runs": many(20, 5, 5)}))
-        page.wait(CURVE)
+        page = self.open_runs(many(20, 5, 5))
         places = "JSON.stringify([...document.querySelectorAll('section, .tile, .chart')].map(e => e.getBoundingClientRect()))"
         page.value("charts[0].svg.scrollIntoView({block: 'center'})")
         before = page.value(places)
@@ -258,8 +254,7 @@ class Frozen(BrowserTest):
         self.assertEqual(page.value(places), before)
 
     def test_smoothing(self):
-        page = self.browser.open(self.page_of({"runs": [training("run", 3, 300)]}))
-        page.wait(CURVE)
+        page = self.open_runs([training("run", 3, 300)])
         page.value("document.getElementById('smoothing').focus()")
         page.press("End")
         self.assertEqual(page.value("view.smoothing"), 0.99)
@@ -270,8 +265,7 @@ class Frozen(BrowserTest):
         self.assertEqual(page.value("smoothed([[1, 2], [2, null], [3, 2]], .9).map(p => p[1] && +p[1].toFixed(9))"), [2, None, 2])
 
     def test_filter_and_colours(self):
-        page = self.browser.open(self.page_of({"runs": many(9, 3, 4)}))
-        page.wait(CURVE)
+        page = self.open_runs(many(9, 3, 4))
         rows = "[...document.querySelectorAll('#runs tbody tr')].map(r => r.querySelector('button').textContent)"
         colours = ("Object.fromEntries([...document.querySelectorAll('#runs tbody tr')].filter(r => r.querySelector('.swatch'))"
                    ".map(r => [r.querySelector('button').textContent, r.querySelector('.swatch').getAttribute('style')]))")
@@ -279,7 +273,7 @@ class Frozen(BrowserTest):
         self.assertEqual(len(set(first.values())), 9)
 
         def filter_by(text):
-            page.value(f"(f => (f.value = {json.dumps(text)}, f.dispatchEvent(new Event('input'))))(document.getElementById('filter'))")
+            page.fill("filter", text, "input")
             return page.value(rows)
 
         for text, names in (("lr>0.01", "369"), ("lr<=0.01 width=32", "45"), ("adam", "2468"), ("optimizer!=adam lr>=1e-1", "39"),
@@ -289,14 +283,14 @@ class Frozen(BrowserTest):
         self.assertEqual(page.value("document.getElementById('filtered').textContent"), "expected a column, got nothing")
         # "none" and "all" concern the rows that the filter shows. Colours stay.
         filter_by("lr>0.01")
-        page.value("document.getElementById('show-none').click()")
+        page.click("#show-none")
         self.assertEqual(page.value("shownRuns().map(r => r.name).join('')"), "124578")
         filter_by("")
         self.assertEqual(page.value(colours), {name: colour for name, colour in first.items() if name not in "369"})
-        page.value("document.getElementById('show-none').click()")
-        page.value("document.querySelector('[data-key=\"show 6\"]').click()")
+        page.click("#show-none")
+        page.click('[data-key="show 6"]')
         self.assertEqual(page.value(colours), {"6": first["6"]})
-        page.value("document.getElementById('show-all').click()")
+        page.click("#show-all")
         self.assertEqual(page.value(colours), first)
 
     def test_csv(self):
@@ -311,18 +305,17 @@ class Frozen(BrowserTest):
 
         page = self.browser.open((run / "report.html").as_uri())
         page.wait("document.querySelector('[aria-label=\"CSV of all epochs\"]')")
-        page.value("document.querySelector('[aria-label=\"CSV of all epochs\"]').click()")
+        page.click('[aria-label="CSV of all epochs"]')
         head, *rows = saved("run epochs.csv")
         lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
         self.assertEqual([dict(zip(head, map(float, row))) for row in rows], [line for line in lines if "step" not in line])
         # The table has the shown rows in their order. No text is a formula of a spreadsheet.
         trials = many(4, 2, 3)
         trials[1]["name"] = '=HYPERLINK("x"),\n'
-        page = self.browser.open(self.page_of({"runs": trials}))
-        page.wait(CURVE)
-        page.value("document.querySelector('[data-key=\"sort seed\"]').click()")
-        page.value("(f => (f.value = 'seed<3', f.dispatchEvent(new Event('input'))))(document.getElementById('filter'))")
-        page.value("document.getElementById('csv').click()")
+        page = self.open_runs(trials)
+        page.click('[data-key="sort seed"]')
+        page.fill("filter", "seed<3", "input")
+        page.click("#csv")
         head, *rows = saved("runs.csv")
         self.assertEqual([dict(zip(head, row))["run"] for row in rows], ["3", "'" + trials[1]["name"], "1"])
         self.assertEqual([float(dict(zip(head, row))["test loss"]) for row in rows],
@@ -330,9 +323,8 @@ class Frozen(BrowserTest):
 
     def test_groups(self):
         trials = many(6, 2, 2)
-        page = self.browser.open(self.page_of({"runs": trials}))
-        page.wait(CURVE)
-        page.value("(g => (g.value = 'optimizer', g.dispatchEvent(new Event('change'))))(document.getElementById('group'))")
+        page = self.open_runs(trials)
+        page.fill("group", "optimizer")
         fills = page.value("[...charts[0].svg.querySelectorAll('.band')].map(b => getComputedStyle(b).fill)")
         self.assertEqual((len(set(fills)), "none" in fills), (2, False))
         swatches = "[...document.querySelectorAll('#runs tbody .swatch')].map(s => s.getAttribute('style'))"
@@ -349,8 +341,7 @@ class Frozen(BrowserTest):
         self.assertNotIn("NaN", page.value(LOSS + ".svg.outerHTML"))
 
     def test_settings_and_results(self):
-        page = self.browser.open(self.page_of({"runs": many(9, 2, 2)}))
-        page.wait("document.querySelector('#settings circle')")
+        page = self.open_runs(many(9, 2, 2), ready="document.querySelector('#settings circle')")
         self.assertEqual(page.value("[...document.querySelectorAll('#settings svg')].map(s => s.querySelectorAll('circle, path').length)"),
                          [9, 9])
         page.value("document.querySelector('#settings svg').focus()")
@@ -360,7 +351,7 @@ class Frozen(BrowserTest):
             page.press("ArrowRight")
         self.assertEqual(page.value("option(runs.get(chosen), 'lr')"), 0.1)
         # The filter of the table holds here, too.
-        page.value("(f => (f.value = 'lr>0.01', f.dispatchEvent(new Event('input'))))(document.getElementById('filter'))")
+        page.fill("filter", "lr>0.01", "input")
         self.assertEqual(page.value("document.querySelectorAll('#settings circle').length"), 3)
 
     def test_link_to_a_trial(self):
@@ -368,8 +359,8 @@ class Frozen(BrowserTest):
         (self.folder / "trials" / "2").mkdir(parents=True)
         url = self.page_of({"runs": [training("2", 2, 2)]})
         (self.folder / "page.html").rename(self.folder / "trials" / "2" / "report.html")
-        page = self.browser.open(self.page_of({"sweep": {"name": "s", "state": "done", "best": "1"}, "runs": trials}))
-        page.wait("document.querySelectorAll('#runs a').length === 2")
+        page = self.open_runs(trials, ready="document.querySelectorAll('#runs a').length === 2",
+                              sweep={"name": "s", "state": "done", "best": "1"})
         page.value("document.querySelectorAll('#runs a')[1].click()")
         page.wait("location.href.endsWith('trials/2/report.html') && document.querySelector('h1')?.textContent.trim() === '2 done'")
         self.assertNotEqual(page.value("location.href"), url)
@@ -379,18 +370,14 @@ class Frozen(BrowserTest):
             url = self.page_of({"sweep": {"name": f"sweep of {number}", "state": "done", "best": "3", "summary": "trials",
                                           "build": "0.1.0 (1a2b3c4d5e6f), more", "command": "sweep_cifar --grid " + 40 * "lr=0.1,1 "},
                                 "runs": many(number, 8, 20, diverged)})
-            for width in (1280, 400) if number != 200 else (1280,):
-                for dark in (False, True):
-                    page = self.browser.open(url, width, dark)
-                    page.wait(CURVE)
-                    if diverged:
-                        self.assertLess(page.value(LOSS + ".map.Y(3)"), page.value(LOSS + ".map.Y(0)") - 50)  # not flat
-                    self.assert_fits(page, f"{number}-")
-                    page.call("Page.close")
+            for page in self.pages(url, CURVE):
+                if diverged:
+                    self.assertLess(page.value(LOSS + ".map.Y(3)"), page.value(LOSS + ".map.Y(0)") - 50)  # not flat
+                self.assert_fits(page, f"{number}-")
+                page.call("Page.close")
 
     def test_all_by_keyboard(self):
-        page = self.browser.open(self.page_of({"sweep": {"name": "s", "state": "done"}, "runs": many(3, 2, 4)}))
-        page.wait(CURVE)
+        page = self.open_runs(many(3, 2, 4), sweep={"name": "s", "state": "done"})
         focus = ("(e => e.getAttribute('data-key') || e.id || e.name || e.getAttribute('aria-label')?.split('.')[0] || e.textContent)"
                  "(document.activeElement)")
         seen = []
@@ -409,23 +396,16 @@ class Frozen(BrowserTest):
                     return
             self.fail(name)
 
-        focus_on("Loss")
-        page.press("End")
-        self.assertIn("epoch 2", page.value(LOSS + ".values.textContent"))
-        page.press("+")
-        self.assertEqual(page.value("view.zoom"), [1, 2])
-        page.press("0")
-        self.assertIsNone(page.value("view.zoom"))
-        focus_on("clip")
-        page.press(" ")
-        self.assertFalse(page.value(LOSS + ".clip"))
-        focus_on("show 2")
-        page.press(" ")
-        self.assertEqual(page.value("shownRuns().map(r => r.name)"), ["1", "3"])
-        self.assertEqual(page.value(focus), "show 2")
-        focus_on("choose 3")
-        page.press("Enter")
-        self.assertEqual(page.value("chosen"), "3")
+        for name, key, expression, expected in (
+                ("Loss", "End", LOSS + ".values.textContent.includes('epoch 2')", True),
+                ("Loss", "+", "view.zoom", [1, 2]), ("Loss", "0", "view.zoom", None), ("clip", " ", LOSS + ".clip", False),
+                ("show 2", " ", "shownRuns().map(r => r.name)", ["1", "3"]), ("choose 3", "Enter", "chosen", "3")):
+            if page.value(focus) != name:
+                focus_on(name)
+            page.press(key)
+            self.assertEqual(page.value(expression), expected, (name, key))
+            if name == "show 2":
+                self.assertEqual(page.value(focus), name)
         focus_on("axis")
         page.press("ArrowDown")
         page.wait("view.axis === 'step'")
@@ -433,8 +413,7 @@ class Frozen(BrowserTest):
     def test_hidden_classes_count_in_sums(self):
         confusion = {"classes": ["a", "b"], "counts": [[3, 1], [0, 2]], "images": [8, 4], "seen": [5, 3], "right": 50,
                      "total": 100, "left_out": 4998}
-        page = self.browser.open(self.page_of({"runs": [{"name": "many", "confusion": confusion}]}))
-        page.wait("document.querySelector('.confusion')")
+        page = self.open_runs([{"name": "many", "confusion": confusion}], ready="document.querySelector('.confusion')")
         text = page.value("document.getElementById('parts').textContent")
         self.assertIn("50 of 100 correct", text)
         self.assertRegex(text, "omits the 4.?998 others")
@@ -449,22 +428,22 @@ class Frozen(BrowserTest):
         samples = [{"title": evil, "legend": [[evil, evil, 1, 1]],
                     "samples": [{"name": evil, "caption": evil, "pictures": [base64.b64encode(job.png(1, 1, b"abc")).decode()]}]}]
         ranks = [{"rank": 0, "host": evil, "images": 1, "steps": 1, "seconds": {evil: 1, "compute": 1}}]
-        page = self.browser.open(self.page_of({"runs": [
-            {"name": evil, "state": evil, "summary": evil, "config": {evil: evil, "options": {evil: i}}, "confusion": confusion,
-             "samples": samples, "ranks": ranks, "network": {"parameters": 1, "tensors": [[evil, [1]]]}, "metrics": [{evil: 1}]} for i in (1,)]}))
-        page.wait("document.images.length")
+        page = self.open_runs([
+            {"name": evil, "state": evil, "summary": evil, "config": {evil: evil, "options": {evil: 1}},
+             "confusion": confusion, "samples": samples, "ranks": ranks, "metrics": [{evil: 1}],
+             "network": {"parameters": 1, "tensors": [[evil, [1]]]}}], ready="document.images.length")
         self.assertEqual(page.value("document.querySelectorAll('img:not(figure img)').length"), 0)
         self.assertIsNone(page.value("window.hacked"))
         self.assertIn(evil, page.value("document.querySelector('h1').textContent"))
         # The same holds in the table, the filter, the groups and the pictures of many runs.
-        page = self.browser.open(self.page_of({"runs": [
+        page = self.open_runs([
             training(evil + str(i), 2, 2, state=evil, note=evil, tested=evil, build=evil, command=evil,
-                     config={"options": {evil: evil + str(i), "__proto__": i, "constructor": {evil: i}}}) for i in range(3)]}))
-        page.wait("document.querySelectorAll('#settings circle').length === 3")
+                     config={"options": {evil: evil + str(i), "__proto__": i, "constructor": {evil: i}}}) for i in range(3)],
+            ready="document.querySelectorAll('#settings circle').length === 3")
         for name in ("group", "setting", "metric"):
             page.value(f"(s => [...s.options].forEach(o => (s.value = o.value, s.dispatchEvent(new Event('change')))))({name})")
         for text in (evil, "constructor=1", "__proto__>0", "toString=1"):
-            page.value(f"(f => (f.value = {json.dumps(text)}, f.dispatchEvent(new Event('input'))))(document.getElementById('filter'))")
+            page.fill("filter", text, "input")
         page.value("document.querySelectorAll('#runs button').forEach(b => b.click())")
         self.assertEqual(page.value("document.querySelectorAll('img').length"), 0)
         self.assertIsNone(page.value("window.hacked"))
@@ -472,8 +451,7 @@ class Frozen(BrowserTest):
 
     def test_empty_and_non_finite_metrics(self):
         self.browser.open(self.page_of(None)).wait("document.querySelector('h1').textContent.includes('no data')")
-        page = self.browser.open(self.page_of({"runs": [{"name": "empty"}]}))
-        page.wait("document.body.textContent.includes('no data yet')")
+        page = self.open_runs([{"name": "empty"}], ready="document.body.textContent.includes('no data yet')")
         page.value("document.querySelector('svg').focus()")
         page.press("End")
         steps = [{"step": i, "epoch": 1, "loss": 1.0 if i < 3 else None, "accuracy": 0.1, "lr": 0.1} for i in range(1, 5)]
@@ -483,9 +461,9 @@ class Frozen(BrowserTest):
         self.assertNotIn("NaN", page.value("document.body.innerHTML.replace(/<script[^]*?<\\/script>/g, '')"))
         # These values are so large and close that no round number is between them. Some steps are not numbers.
         for losses, at in (((1e17, 1e17 + 16), (1, 2)), ((1, 2), ("x", None))):
-            page = self.browser.open(self.page_of({"runs": [{"name": "odd", "metrics": [
-                {"step": i, "epoch": 1, "loss": loss} for i, loss in zip(at, losses)]}]}))
-            page.wait("document.querySelectorAll('#charts section').length")
+            metrics = [{"step": i, "epoch": 1, "loss": loss} for i, loss in zip(at, losses)]
+            self.open_runs([{"name": "odd", "metrics": metrics}],
+                           ready="document.querySelectorAll('#charts section').length")
 
     def test_trials(self):
         trials = [{"name": f"trial {i}", "config": {"options": {"lr": lr, "same": 1}}, "metrics": [
@@ -498,9 +476,9 @@ class Frozen(BrowserTest):
         self.assertNotIn("same", head)
         self.assertEqual(page.value(CURVES), 6)
         for column, order in (("best", [2, 1, 3]), ("best", [3, 1, 2]), ("lr", [3, 1, 2]), ("run", [1, 2, 3])):
-            page.value(f"document.querySelector('[data-key=\"sort {column}\"]').click()")
+            page.click(f'[data-key="sort {column}"]')
             self.assertEqual(page.value(names), [f"trial {i}" for i in order], column)
-        page.value("document.querySelector('#runs tbody input').click()")
+        page.click("#runs tbody input")
         self.assertEqual(page.value(CURVES), 4)
 
 
@@ -530,17 +508,17 @@ class Frozen(BrowserTest):
             self.assertEqual(cells[0]["validation loss"], page.value(f"digits({trials[0][-1]['validation_loss']})"))
             # Two trials have curves, for training and validation. A click sorts the rows.
             self.assertEqual(page.value(CURVES), 4)
-            page.value("document.querySelector('[data-key=\"sort validation loss\"]').click()")
+            page.click('[data-key="sort validation loss"]')
             worse = trials[0][-1]["validation_loss"] > trials[2][-1]["validation_loss"]
             self.assertEqual([row["trial"][0] for row in page.value(TABLE)], ["3", "1", "2"] if worse else ["1", "3", "2"])
-            page.value("document.querySelector('[data-key=\"sort state\"]').click()")
+            page.click('[data-key="sort state"]')
             self.assertEqual([row["state"] for row in page.value(TABLE)], ["failed", "finished", "stopped"])
             # The page shows the best trial's test results, and then the validation results of the selected trial.
             rows = [line.split(",") for line in (run / "confusion.csv").read_text().splitlines()[1:]]
             right = sum(int(row[1 + i]) for i, row in enumerate(rows))
             headings = "[...document.querySelectorAll('#parts h2')].map(h => h.textContent)"
             self.assertEqual(page.value(headings)[0], f"Best: trial 1, on the test set: {right} of 200 correct")
-            page.value("document.querySelector('[data-key=\"choose 3\"]').click()")
+            page.click('[data-key="choose 3"]')
             self.assertIn("trial 3, on the validation set", " ".join(page.value(headings)))
             self.assertIn("below 12 %", page.value("document.getElementById('chosen').textContent"))
             self.assert_fits(page)
@@ -550,8 +528,7 @@ class Frozen(BrowserTest):
         runs = many(18, 3, 4)
         for i, run in enumerate(runs):
             run["config"]["options"] |= {"runs": "runs", "epochs": 3} | {f"setting-{k}": f"value {i} {k}" for k in range(20)}
-        page = self.browser.open(self.page_of({"runs": runs}))
-        page.wait(CURVE)
+        page = self.open_runs(runs)
         shown = "[...document.querySelectorAll('#runs th')].filter(h => h.checkVisibility()).map(h => h.textContent)"
         results = ["run", "epoch", "test loss", "test accuracy", "best", "time"]
         self.assertEqual(page.value(shown)[:10], [*results, "lr", "width", "optimizer", "seed"])
@@ -562,15 +539,14 @@ class Frozen(BrowserTest):
         self.assertTrue(page.value(inside))
         self.assertRegex(page.value(TABLE)[0]["time"], r"^180 s$|^3\.0 min$")
         # The user may choose other columns.
-        page.value("document.querySelector('#columns summary').click()")
+        page.click("#columns summary")
         for name in ("train loss", "epochs", "test loss"):
             page.value(f"[...document.querySelectorAll('#columns label')].find(l => l.textContent.trim() === '{name}').click()")
         self.assertEqual(page.value(shown)[:7], ["run", "epoch", "test accuracy", "best", "time", "train loss", "lr"])
         self.assertEqual(page.value(shown)[-1], "epochs")
         self.assert_fits(page, "chosen-")
         # A narrow screen has the best result alone.
-        page = self.browser.open(self.page_of({"runs": runs}), 400)
-        page.wait(CURVE)
+        page = self.open_runs(runs, 400)
         self.assertEqual(page.value(shown), ["run", "best"])
         self.assertTrue(page.value("(s => s.scrollWidth <= s.clientWidth)(document.querySelector('#runs .scroll'))"))
         self.assert_fits(page)
@@ -583,9 +559,7 @@ class Frozen(BrowserTest):
                  "config": {"metrics": metrics, "options": {"lr": i}}, "metrics": [
                      {"epoch": e, "train_loss": 1, "validation_loss": 1, "validation_accuracy": i / 10,
                       "validation_angle_rmse": 10 * i - e} for e in (1, 2)]} for i in (1, 2, 3)]
-        page = self.browser.open(self.page_of({"sweep": {"name": "s", "state": "done", "best": "1", "rank_by": rank_by},
-                                               "runs": runs}))
-        page.wait(CURVE)
+        page = self.open_runs(runs, sweep={"name": "s", "state": "done", "best": "1", "rank_by": rank_by})
         rows = page.value(TABLE)
         self.assertEqual([row["best"] for row in rows], ["8", "18", "28"])
         self.assertEqual(list(rows[0])[-6:], ["epoch", "validation loss", "validation angle rmse", "best", "time", "lr"])
@@ -594,33 +568,27 @@ class Frozen(BrowserTest):
         # The best trial has the colour of the best, and is at the top by a click.
         dots = "[...document.querySelectorAll('#settings circle')].map(c => [Number(c.getAttribute('cx')), c.getAttribute('fill')])"
         self.assertIn("100%", min(page.value(dots))[1])
-        page.value("document.querySelector('[data-key=\"sort best\"]').click()")
+        page.click('[data-key="sort best"]')
         self.assertEqual([row["trial"][0] for row in page.value(TABLE)], ["1", "2", "3"])
 
     def test_failed_curve_ends_in_a_cross(self):
         runs = [{"name": str(i), "state": state, "tested": "validation", "note": state * i, "metrics": [
             {"epoch": e, "train_loss": 1 / e, "validation_loss": 2 / e} for e in range(1, 6 - i)]}
                 for i, state in enumerate(["finished", "failed", "queued"])]
-        page = self.browser.open(self.page_of({"sweep": {"name": "s", "state": "done", "best": "0"}, "runs": runs}))
-        page.wait(CURVE)
+        page = self.open_runs(runs, sweep={"name": "s", "state": "done", "best": "0"})
         self.assertEqual(page.value("document.querySelectorAll('svg .failed').length"), 1)
         self.assertEqual(page.value(TABLE)[1]["validation loss"], "0.5")
 
     def test_bars(self):
         groups = [{"name": "training", "bars": [["a", 2.0], ["b", 1.0]], "note": "2 times"}, {"name": "x", "bars": [["a", 0]]}]
         bars = {"title": "Before <b>", "unit": "s", "groups": groups}
-        page = self.browser.open(self.page_of({"runs": [{"name": "run", "bars": bars}]}))
-        page.wait("document.querySelectorAll('.bar i').length === 3")
+        page = self.open_runs([{"name": "run", "bars": bars}], ready="document.querySelectorAll('.bar i').length === 3")
         widths = "[...document.querySelectorAll('.bar i')].map(i => i.getBoundingClientRect().width)"
         long, short, _ = page.value(widths)
         self.assertAlmostEqual(long / short, 2, delta=0.05)
 
 
 class Live(BrowserTest):
-    def start_monitor(self, port=0):
-        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", str(port)])
-        return monitor, monitor.stdout.readline().strip()
-
     def add_run(self, data):
         """Writes the files of a run."""
         folder = self.runs / data["name"]
@@ -636,9 +604,8 @@ class Live(BrowserTest):
         monitor, url = self.start_monitor()
         training = self.start(job.train(1, "--run-name", "young", "--epochs", "1000", "--width", "32", "--depth", "4",
                                         "--batch-size", "10", "--threads", "1", "--precision", "fp32"))
-        pages = [self.browser.open(url, width, dark) for width in (1280, 400) for dark in (False, True)]
+        pages = list(self.pages(url, "runs.get('young')?.steps.length > 2"))
         for page in pages:
-            page.wait("runs.get('young')?.steps.length > 2")
             page.wait("rate(runs.get('young')) > 0")
             page.wait(CURVE)
             self.assert_fits(page)
@@ -669,8 +636,7 @@ class Live(BrowserTest):
         # The table has the settings and results of all runs. A run that starts later appears, and shows its results.
         for data in many(4, 3, 4):
             self.add_run(data)
-        monitor, url = self.start_monitor()
-        page = self.browser.open(url)
+        page = self.browser.open(self.start_monitor()[1])
         page.wait("runs.size === 4")
         self.assertEqual(page.value("shownRuns().length"), 1)
         rows = {row["run"]: row for row in page.value(TABLE)}
@@ -698,7 +664,7 @@ class Live(BrowserTest):
         page = self.browser.open(url)
         page.wait("document.querySelector('#runs td .note')?.textContent")
         self.assertEqual(page.value("document.querySelector('#notes textarea').value"), hostile)
-        page.value(f"document.querySelector('[data-key=\"choose {3 - int(name)}\"]').click()")
+        page.click(f'[data-key="choose {3 - int(name)}"]')
         self.assertEqual(page.value("document.querySelector('#notes textarea').value"), "")
         # A text that another page has changed does not replace the text that this one is editing.
         page.value("document.querySelector('#notes textarea').value = 'mine'")
@@ -721,7 +687,7 @@ class Live(BrowserTest):
         page.wait(f"runs.size === {number} && document.querySelector('#charts path')")
         said = [f"first paint {time.monotonic() - begin:.2f} s"]
         begin = time.monotonic()
-        page.value("document.getElementById('show-all').click()")
+        page.click("#show-all")
         page.wait("[...runs.values()].every(run => run.epochs.length === 10)")
         said.append(f"all curves {time.monotonic() - begin:.2f} s")
         for name, action in (("update", "update()"), ("zoom", "setZoom([2, 4])"), ("smoothing", "setView('smoothing', .9)"),
@@ -735,8 +701,7 @@ class Live(BrowserTest):
         self.assertEqual(page.value("shownRuns().length"), number)
 
     def test_sweep(self):
-        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
-        url = monitor.stdout.readline().strip()
+        monitor, url = self.start_monitor()
         sweep = self.start([str(job.BUILD / "sweep_cifar"), "--run-name", "a sweep", *job.TINY, "--epochs", "100000",
                             "--batch-size", "50", "--grid", "lr=1e30,0.05,0.01"])
         # In the list of runs, a sweep is one run with a page of its trials.
@@ -758,14 +723,13 @@ class Live(BrowserTest):
         self.assertNotIn(cells[1]["validation loss"], ("", "\u2013"))
         self.assertEqual(page.value("document.querySelector('h1').textContent.trim()"), "a sweep running")
         # A click stops a trial, and the next one starts. Then a click in the list stops the whole sweep.
-        page.value("document.querySelector('[data-key=\"stop 2\"]').click()")
+        page.click('[data-key="stop 2"]')
         page.wait("runs.get('3').state === 'running' && runs.get('3').epochs.length")
         self.assertEqual(page.value("runs.get('2').state + ', ' + runs.get('2').note"), "stopped, on request")
         page = self.browser.open(url)
         page.wait("document.querySelector('#runs button.stop')")
-        page.value("document.querySelector('#runs button.stop').click()")
-        result = self.finish(sweep)
-        self.assertEqual(result.code, 0, result.err)
+        page.click("#runs button.stop")
+        result = self.finish(sweep, 0)
         self.assertIn("stopped; continue with --resume", result.out)
         self.assertRegex(result.out, "best so far: trial [23] .*, on the test set: ")
         page.wait("runs.get('a sweep').state === 'stopped'")
@@ -775,8 +739,7 @@ class Live(BrowserTest):
         for name in names:
             (self.runs / name).mkdir(parents=True)
             (self.runs / name / "metrics.jsonl").write_text('{"step": 1, "epoch": 1, "loss": 2}\n')
-        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
-        page = self.browser.open(monitor.stdout.readline().strip())
+        page = self.browser.open(self.start_monitor()[1])
         page.wait("runs.size === 100")
         page.value("runs.forEach(run => run.shown = true)")
         page.wait("[...runs.values()].every(run => run.steps.length === 1)")
@@ -792,11 +755,10 @@ class Live(BrowserTest):
             run.mkdir(parents=True)
             (run / "config.json").write_text(json.dumps({"options": {"lr": i / 1000}}))
             (run / "metrics.jsonl").write_text('{"step": 1, "epoch": 1, "loss": 2}\n')
-        monitor, url = self.start_monitor()
-        page = self.browser.open(url)
+        page = self.browser.open(self.start_monitor()[1])
         page.wait("document.querySelectorAll('#runs tbody tr').length === 1000")
-        page.value("(f => (f.value = 'lr>=0.99', f.dispatchEvent(new Event('input'))))(document.getElementById('filter'))")
-        page.value("document.getElementById('show-all').click()")
+        page.fill("filter", "lr>=0.99", "input")
+        page.click("#show-all")
         page.wait("[...runs.values()].filter(run => run.steps.length).length >= 10")
         self.assertEqual(page.value("document.querySelectorAll('#runs tbody tr').length"), 10)
         self.assertEqual(page.value("document.getElementById('message').textContent"), "")
@@ -822,8 +784,7 @@ class Live(BrowserTest):
         with open(os.fsencode(self.runs) + b"/bad\xff/metrics.jsonl", "w") as file:
             file.write(steps)
         os.utime(self.runs / "good" / "config.json", (4e9, 4e9))
-        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
-        page = self.browser.open(monitor.stdout.readline().strip())
+        page = self.browser.open(self.start_monitor()[1])
         names = sorted(["bad\\xff", "good", *(f"odd-{i + 1}" for i in range(len(odd)))])
         page.wait(CURVE)  # the curve of the newest run
         self.assertEqual(page.value("[...runs.keys()].sort()"), names)
@@ -837,8 +798,7 @@ class Live(BrowserTest):
     def test_watch_and_stop(self):
         ranks = job.rank_counts(1, 4)[-1]
         options = ["--width", "8", "--depth", "1", "--epochs", "10000", "--seed", "7"]
-        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
-        url = monitor.stdout.readline().strip()
+        monitor, url = self.start_monitor()
         page = self.browser.open(url)
         page.wait("document.body.textContent.includes('No run yet')")
         training = self.start(job.train(ranks, *options, "--run-name", "live <b>"))
@@ -854,17 +814,16 @@ class Live(BrowserTest):
         page.wait("shownRuns().length === 2 && shownRuns().every(r => r.epochs.length)")
 
         seen = len(job.step_lines(run))
-        page.value("document.querySelector('#runs [data-key=\"stop live <b>\"]').click()")
-        result = self.finish(training)
-        self.assertEqual(result.code, 0, result.err)
+        page.click('#runs [data-key="stop live <b>"]')
+        result = self.finish(training, 0)
         steps = len(job.step_lines(run))
         self.assertIn(f"stopped after step {steps};", result.out)
         self.assertGreaterEqual(steps, seen)
         self.assertFalse((run / "stop").exists())
         page.wait("runs.get('live <b>').state === 'stopped' && !runs.get('live <b>').alive")
         self.assertIsNone(other.poll())
-        page.value("document.querySelector('#runs [data-key=\"stop other\"]').click()")
-        self.assertEqual(self.finish(other).code, 0)
+        page.click('#runs [data-key="stop other"]')
+        self.finish(other, 0)
         # The page shows each step once.
         page.wait(f"runs.get('live <b>').steps.length === {steps}")
         self.assertEqual(page.value("document.getElementById('message').textContent"), "")
@@ -884,16 +843,14 @@ class Live(BrowserTest):
         self.assertEqual(self.finish(monitor), (0, "", ""))
 
     def test_stop_button_ends_within_two_steps(self):
-        monitor = self.start([sys.executable, str(ROOT / "tools" / "monitor"), "--port", "0"])
-        page = self.browser.open(monitor.stdout.readline().strip())
+        page = self.browser.open(self.start_monitor()[1])
         # These steps take longer than a click.
         training = self.start(job.train(job.rank_counts(1, 4)[-1], "--run-name", "slow", "--epochs", "1000", "--width", "32",
                                         "--depth", "4", "--batch-size", "200", "--threads", "1", "--precision", "fp32"))
         page.wait("runs.get('slow')?.steps.length && document.querySelector('#runs button.stop')")
         seen = len(job.step_lines(self.runs / "slow"))
-        page.value("document.querySelector('#runs button.stop').click()")
-        result = self.finish(training)
-        self.assertEqual(result.code, 0, result.err)
+        page.click("#runs button.stop")
+        result = self.finish(training, 0)
         self.assertLessEqual(len(job.step_lines(self.runs / "slow")), seen + 2)
 
 

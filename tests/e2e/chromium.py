@@ -109,6 +109,14 @@ class Page:
             time.sleep(0.02)
         return value
 
+    def click(self, selector):
+        self.value(f"document.querySelector({json.dumps(selector)}).click()")
+
+    def fill(self, name, value, event="change"):
+        """Gives the control with this id a value, and sends it the event."""
+        self.value(f"(e => (e.value = {json.dumps(value)}, e.dispatchEvent(new Event('{event}'))))"
+                   f"(document.getElementById('{name}'))")
+
     def press(self, *keys):
         numbers = {"Tab": 9, "Enter": 13, " ": 32, "End": 35, "Home": 36, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39,
                    "ArrowDown": 40}

@@ -33,43 +33,16 @@ def records(content):
         content = content[16 + length:]
 
 
-def varint(content, at):
-    value = shift = 0
-    while True:
-        value |= (content[at] & 0x7f) << shift
-        shift, at = shift + 7, at + 1
-        if content[at - 1] < 0x80:
-            return value, at
-
-
-def fields(message):
-    """Yields (number, wire type, value) for each field of a protobuf message."""
-    at = 0
-    while at < len(message):
-        key, at = varint(message, at)
-        kind = key & 7
-        if kind == 0:
-            value, at = varint(message, at)
-        elif kind == 2:
-            size, at = varint(message, at)
-            value, at = message[at:at + size], at + size
-        else:
-            size, form = {1: (8, "<d"), 5: (4, "<f")}[kind]
-            (value,), at = struct.unpack(form, message[at:at + size]), at + size
-        assert at <= len(message)
-        yield key >> 3, kind, value
-
-
 def event(record):
-    found = {number: (kind, value) for number, kind, value in fields(record)}
+    found = {number: (kind, value) for number, kind, value in job.protobuf(record)}
     assert found[1][0] == 1 and found[2][0] == 0 and set(found) <= {1, 2, 3, 5, 7}, found
     values = []
-    for number, kind, value in fields(found.get(5, (2, b""))[1]):
+    for number, kind, value in job.protobuf(found.get(5, (2, b""))[1]):
         assert (number, kind) == (1, 2)
-        (tag_number, _, tag), (value_number, value_kind, number) = fields(value)
+        (tag_number, _, tag), (value_number, value_kind, number) = job.protobuf(value)
         assert (tag_number, value_number, value_kind) == (1, 2, 5)
         values.append((tag.decode(), number))
-    start = 7 in found and list(fields(found[7][1])) == [(1, 0, 1)]
+    start = 7 in found and list(job.protobuf(found[7][1])) == [(1, 0, 1)]
     version = found.get(3, (2, None))[1]
     return {"time": found[1][1], "step": found[2][1], "version": version, "start": start, "values": values}
 

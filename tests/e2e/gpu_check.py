@@ -1,6 +1,5 @@
 # Runs tools/gpu_check.sh without a GPU: stand-ins take the place of the GPU's tools and of the build, and the programs
 # pass, fail, hang or are missing. If all pass, the unit tests are some of the executor's, and train_cifar is real.
-import os
 import pathlib
 import re
 import shutil
@@ -114,6 +113,11 @@ class GpuCheck(job.JobTest):
     def results(self):
         return {name.strip(): (result, note) for name, result, note in self.table()}
 
+    def assert_no_build(self):
+        results = self.results()
+        self.assertEqual(results["build"], ("failed", "exit status 1"))
+        self.assertEqual(results["unit tests, portable kernels"], ("not run", "no build-gpu/tests/rg_tests"))
+
     def assert_ended(self):
         """Blocks until all processes of HANG have ended."""
         pids = (self.folder / "pids").read_text().split()
@@ -187,10 +191,9 @@ exit 1""")
         result = self.finish(self.check())
         self.assertEqual(result.code, 1, result.out)
         self.assertIn("conv.cu:1: error: no such thing", self.report())
-        results = self.results()
-        self.assertEqual(results["build"], ("failed", "exit status 1"))
-        self.assertEqual(results["unit tests, portable kernels"], ("not run", "no build-gpu/tests/rg_tests"))
-        self.assertEqual(results["profile, Hopper kernels"], ("not run", "the Hopper kernels need sm_90, got sm_89"))
+        self.assert_no_build()
+        self.assertEqual(self.results()["profile, Hopper kernels"],
+                         ("not run", "the Hopper kernels need sm_90, got sm_89"))
 
     def test_no_doctest_and_no_reader(self):
         self.script("bin/meson", MESON.replace("tests/rg_tests", ""))
@@ -198,10 +201,8 @@ exit 1""")
         # Nobody reads the output of the script, but the report has it.
         self.run_command(["sh", "-c", '"$@" | true', "sh", *self.command()], **self.environment())
         self.assertIn("expected doctest", self.report())
-        results = self.results()
-        self.assertEqual(results["build"], ("failed", "exit status 1"))
-        self.assertEqual(results["unit tests, portable kernels"], ("not run", "no build-gpu/tests/rg_tests"))
-        self.assertEqual(results["training speed, portable kernels"], ("passed", ""))
+        self.assert_no_build()
+        self.assertEqual(self.results()["training speed, portable kernels"], ("passed", ""))
 
     def test_budget(self):
         for name in ("tests/rg_tests", "bench_train", "train_cifar"):

@@ -20,6 +20,7 @@ import zlib
 BUILD = pathlib.Path(sys.argv[1]).resolve()
 MPIEXEC = sys.argv[2]
 SAMPLE = pathlib.Path(__file__).resolve().parents[2] / "data" / "sample"
+MONITOR = [sys.executable, str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "monitor")]
 SIDE = 32
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck"]
 # True if the programs were built with AddressSanitizer or ThreadSanitizer.
@@ -186,6 +187,33 @@ def with_values(path, name, values, first=0):
     return content
 
 
+def varint(content, at):
+    value = shift = 0
+    while True:
+        value |= (content[at] & 0x7f) << shift
+        shift, at = shift + 7, at + 1
+        if content[at - 1] < 0x80:
+            return value, at
+
+
+def protobuf(message):
+    """Yields (number, wire type, value) for each field of a protobuf message."""
+    at = 0
+    while at < len(message):
+        key, at = varint(message, at)
+        kind = key & 7
+        if kind == 0:
+            value, at = varint(message, at)
+        elif kind == 2:
+            size, at = varint(message, at)
+            value, at = message[at:at + size], at + size
+        else:
+            size, form = {1: (8, "<d"), 5: (4, "<f")}[kind]
+            (value,), at = struct.unpack(form, message[at:at + size]), at + size
+        assert at <= len(message)
+        yield key >> 3, kind, value
+
+
 def sample_records(name):
     """Returns (label, pixels as R G B planes) for each image of the embedded sample; name: train or test."""
     with tempfile.TemporaryDirectory() as folder:
@@ -265,7 +293,8 @@ class JobTest(unittest.TestCase):
         self.addCleanup(lambda: process.poll() is None and kill_job(process))
         return process
 
-    def finish(self, process):
+    def finish(self, process, code=None):
+        """Waits for a job, which must end with this code if it is given."""
         try:
             out, err = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
@@ -273,7 +302,20 @@ class JobTest(unittest.TestCase):
             self.fail(f"not finished after {LIMIT} s: {process.args}")
         # The progress of copying and packing data is no error.
         err = "".join(line for line in err.splitlines(keepends=True) if not line.startswith(("copying", "packing")))
+        if code is not None:
+            self.assertEqual(process.returncode, code, err)
         return Result(process.returncode, out, err)
+
+    def expect_end(self, process, code=0):
+        """Waits for a job that must end with this code and without an error. Returns its standard output."""
+        result = self.finish(process)
+        self.assertEqual((result.code, result.err), (code, ""))
+        return result.out
+
+    def start_monitor(self, port=0):
+        """Starts tools/monitor and returns its process and address."""
+        monitor = self.start([*MONITOR, "--port", str(port)])
+        return monitor, monitor.stdout.readline().strip()
 
     def run_command(self, command, **environment):
         return self.finish(self.start(command, **environment))

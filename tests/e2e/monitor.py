@@ -15,15 +15,13 @@ import urllib.parse
 
 import job
 
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-MONITOR = [sys.executable, str(ROOT / "tools" / "monitor")]
 
 
 class MonitorTest(job.JobTest):
     def setUp(self):
         super().setUp()
-        self.monitor = self.start([*MONITOR, "--port", "0"])
-        self.url = urllib.parse.urlsplit(self.monitor.stdout.readline().strip())
+        self.monitor, url = self.start_monitor()
+        self.url = urllib.parse.urlsplit(url)
         self.token = urllib.parse.parse_qs(self.url.query)["token"][0]
 
     def tearDown(self):
@@ -55,6 +53,13 @@ class MonitorTest(job.JobTest):
         run.mkdir(parents=True)
         (run / "config.json").write_text(json.dumps({"options": config}))
         return run
+
+    def rows(self):
+        """Returns what the monitor tells of all runs."""
+        return json.loads(self.ask("/data?since=")[1])["runs"]
+
+    def write_page(self, run, data):
+        (run / "report.html").write_text(f'<script id="data" type="application/json">{data}</script>')
 
     def test_pieces(self):
         run = self.train(1, "first run+", *job.TINY, "--epochs", "2")
@@ -94,8 +99,7 @@ class MonitorTest(job.JobTest):
         self.assertEqual([(run["name"], run["state"], run["note"]) for run in found["runs"]],
                          [("1", "failed", "no memory"), ("2", "ended early", ""), ("3", "queued", "")])
         self.assertEqual((found["sweep"]["name"], found["sweep"]["alive"]), ("a sweep", False))
-        status, text = self.ask("/trials/a%20sweep/data?1=")
-        first = json.loads(text)["runs"][0]
+        first = json.loads(self.ask("/trials/a%20sweep/data?1=")[1])["runs"][0]
         self.assertEqual(first["metrics"], [{"step": 1}])
         self.assertEqual(first["report"]["config"], {"options": {"lr": 0.1, "augment": "none"}})
         self.assertEqual(self.ask("/trials/a%20sweep/stop?run=1", "POST")[0], 409)
@@ -107,7 +111,7 @@ class MonitorTest(job.JobTest):
             run = self.add_run(name)
             (run / "config.json").write_text(text)
             (run / "metrics.jsonl").write_text(f'{text}\n{{"step": 1, "loss": -Infinity}}\n{{"step": 2, "loss": "x"}}\n')
-            (run / "report.html").write_text(f'<script id="data" type="application/json">{text}</script>')
+            self.write_page(run, text)
         self.assertEqual(self.news("good")["report"], {"config": {"options": {"lr": 0.1}}})
         self.assertEqual(self.news("deep")["metrics"], [{"step": 1, "loss": None}, {"step": 2, "loss": None}])
         self.assertEqual(self.news("odd")["report"], {"config": {"options": {"lr": None, "seed": None}}})
@@ -116,14 +120,14 @@ class MonitorTest(job.JobTest):
             run = self.add_run(name)  # its trials have no folders
             (run / "journal.jsonl").touch()
             (run / "results.jsonl").write_text(rows + "\n")
-            (run / "report.html").write_text(f'<script id="data" type="application/json">{{"sweep": {{"best": {best}}}}}</script>')
-        text = self.succeed([*MONITOR, "--text"])
+            self.write_page(run, f'{{"sweep": {{"best": {best}}}}}')
+        text = self.succeed([*job.MONITOR, "--text"])
         for shown in ("good", "best: trial 1, -; 1 failed", "best: trial 1, -; 1 finished"):
             self.assertIn(shown, text)
         closed = self.add_run("closed")
         closed.chmod(0)
         self.folder.chmod(0o755)
-        names = runpy.run_path(MONITOR[1])["Runs"](self.runs).names
+        names = runpy.run_path(job.MONITOR[1])["Runs"](self.runs).names
         try:
             if os.getuid() == 0:  # root may read everything
                 os.seteuid(65534)
@@ -145,7 +149,7 @@ class MonitorTest(job.JobTest):
             (run / "config.json").write_text(text)
             (run / "metrics.jsonl").write_text(f'{text}\n{{"step": 2, "loss": 1e999}}\n')
             (run / "results.jsonl").write_text(text + "\n")
-            (run / "report.html").write_text(f'<script id="data" type="application/json">{text}</script>')
+            self.write_page(run, text)
             if i % 2:
                 (run / "journal.jsonl").touch()
         byte = os.fsencode(self.runs) + b"/bad\xff"
@@ -161,13 +165,13 @@ class MonitorTest(job.JobTest):
                 self.assertEqual(self.ask(f"/trials/{name}/data?1=")[0], 200)
         self.assertEqual(self.news("bad\\xff")["report"], {"config": {"options": {"lr": 0.1}}})
         self.assertEqual(self.ask("/stop?run=bad%5Cxff", "POST"), (409, "bad\\xff is not running"))
-        text = self.succeed([*MONITOR, "--text"], LINES="99", PYTHONIOENCODING="ascii")
+        text = self.succeed([*job.MONITOR, "--text"], LINES="99", PYTHONIOENCODING="ascii")
         self.assertEqual(len(text.splitlines()), len(names) + 1)
         for name in names:
             self.assertIn(name, text)
 
     def test_error_of_one_run(self):
-        Runs = runpy.run_path(MONITOR[1])["Runs"]
+        Runs = runpy.run_path(job.MONITOR[1])["Runs"]
 
         class Broken(Runs):
             def summary(self, name):
@@ -182,7 +186,7 @@ class MonitorTest(job.JobTest):
 
     def test_slow_client(self):
         # Send one byte at a time, each long before a timeout of the socket.
-        module = runpy.run_path(MONITOR[1])
+        module = runpy.run_path(job.MONITOR[1])
         module["Handler"].timeout = 1
         server = module["Server"](module["Runs"](self.runs), 0, "token")
         thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -200,12 +204,12 @@ class MonitorTest(job.JobTest):
 
     def test_ports(self):
         for port in ("99999", "-1", "65536"):
-            self.refuse([*MONITOR, "--port", port], f"monitor: --port: expected 0 to 65535, got {port}")
+            self.refuse([*job.MONITOR, "--port", port], f"monitor: --port: expected 0 to 65535, got {port}")
 
     def test_no_folder(self):
         (self.folder / "file").touch()
         for what in (["--text"], ["--stop", "run"], ["--port", "0"]):
-            self.refuse([*MONITOR, "--runs", "file", *what], "monitor: file: Not a directory")
+            self.refuse([*job.MONITOR, "--runs", "file", *what], "monitor: file: Not a directory")
 
     def test_large(self):
         # A long file comes in pieces, with every n-th step, the last step, and all epochs.
@@ -261,8 +265,7 @@ class MonitorTest(job.JobTest):
         run = self.add_run("run")
         self.assertEqual(self.ask("/notes?run=run", "POST", body=hostile.encode())[0], 200)
         self.assertEqual((run / "notes.txt").read_text(), hostile)
-        row = json.loads(self.ask("/data?since=")[1])["runs"][0]["row"]
-        self.assertEqual(row["notes"], hostile)
+        self.assertEqual(self.rows()[0]["row"]["notes"], hostile)
         for target, token, body, status in (
                 ("/notes?run=run", False, b"x", 403), ("/notes?run=..", True, b"x", 404), ("/notes?run=%2e%2e%2frun", True, b"x", 404),
                 ("/notes", True, b"x", 404), ("/notes?run=run", True, 50_000 * b"x", 413), ("/stop?run=run", True, b"x", 413)):
@@ -274,7 +277,7 @@ class MonitorTest(job.JobTest):
         secret.write_text("secret")
         (run / "notes.txt").unlink()
         (run / "notes.txt").symlink_to(secret)
-        self.assertEqual(json.loads(self.ask("/data?since=")[1])["runs"][0]["row"]["notes"], "")
+        self.assertEqual(self.rows()[0]["row"]["notes"], "")
         self.assertEqual(self.ask("/notes?run=run", "POST", body=b"new")[0], 200)
         self.assertEqual((secret.read_text(), (run / "notes.txt").read_text()), ("secret", "new"))
         (run / "notes.txt").unlink()
@@ -284,7 +287,7 @@ class MonitorTest(job.JobTest):
 
     def test_token(self):
         # The folder of runs keeps the token. A file that others can read, a link, or another text is replaced.
-        token_of = runpy.run_path(MONITOR[1])["stored_token"]
+        token_of = runpy.run_path(job.MONITOR[1])["stored_token"]
         self.assertNotEqual(token_of(self.runs), token_of(self.runs))  # there is no folder yet
         self.runs.mkdir()
         token, file = token_of(self.runs), self.runs / ".monitor-token"
@@ -405,7 +408,7 @@ class MonitorTest(job.JobTest):
             status, text = self.ask(target)
             self.assertEqual(status, 500)
             self.assertIn(said, text)
-        self.assertIn("good", self.succeed([*MONITOR, "--text"]))
+        self.assertIn("good", self.succeed([*job.MONITOR, "--text"]))
 
     def test_invalid_and_large_requests(self):
         with socket.create_connection((self.url.hostname, self.url.port), job.LIMIT) as client:
@@ -414,17 +417,15 @@ class MonitorTest(job.JobTest):
         with socket.create_connection((self.url.hostname, self.url.port), job.LIMIT) as client:  # leaves at once
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
             client.sendall(b"GET /data")
-        self.assertEqual(self.ask("/data?" + 20_000 * "a")[0], 431)
-        self.assertEqual(self.ask("/data?" + 70_000 * "a")[0], 414)
-        self.assertEqual(self.ask("/data", X_Long=20_000 * "a")[0], 431)
-        self.assertEqual(self.ask("/data", "POST", body=b"x")[0], 413)
-        self.assertEqual(self.ask("/data", "PUT")[0], 501)
-        self.assertEqual(self.ask("/data")[0], 200)  # the monitor still runs
+        for target, method, more, status in (
+                ("/data?" + 20_000 * "a", "GET", {}, 431), ("/data?" + 70_000 * "a", "GET", {}, 414),
+                ("/data", "GET", {"X_Long": 20_000 * "a"}, 431), ("/data", "POST", {"body": b"x"}, 413),
+                ("/data", "PUT", {}, 501), ("/data", "GET", {}, 200)):  # the monitor still runs
+            self.assertEqual(self.ask(target, method, **more)[0], status, (target[:9], method))
 
     def test_stop(self):
         self.add_run("over")
-        status, text = self.ask("/stop?run=over", "POST")
-        self.assertEqual((status, text), (409, "over is not running"))
+        self.assertEqual(self.ask("/stop?run=over", "POST"), (409, "over is not running"))
         self.assertFalse((self.runs / "over" / "stop").exists())
         training = self.start(job.train(1, *job.TINY, "--epochs", "100000", "--run-name", "live"))
         run = self.runs / "live"
@@ -438,10 +439,9 @@ class MonitorTest(job.JobTest):
         time.sleep(0.5)
         self.assertIsNone(training.poll())
         self.assertEqual(self.ask("/stop?run=live", "POST")[0], 200)
-        result = self.finish(training)
-        self.assertEqual((result.code, result.err), (0, ""))
+        out = self.expect_end(training)
         steps = len(job.step_lines(run))
-        self.assertIn(f"stopped after step {steps};", result.out)
+        self.assertIn(f"stopped after step {steps};", out)
         self.assertEqual(max(int(path.stem[5:]) for path in (run / "checkpoint").iterdir()), steps)
         self.assertEqual(self.news("live")["state"], "stopped")
 
@@ -453,16 +453,16 @@ class MonitorTest(job.JobTest):
         self.assertEqual(self.news("killed")["state"], "ended early")
 
     def test_text(self):
-        self.assertIn("run", self.succeed([*MONITOR, "--text"]))
+        self.assertIn("run", self.succeed([*job.MONITOR, "--text"]))
         run = self.train(1, "first", *job.TINY, "--epochs", "2")
         shutil.copytree(run, self.runs / "bad\x1b[2Jname")
-        _, *lines = self.succeed([*MONITOR, "--text"]).splitlines()
+        _, *lines = self.succeed([*job.MONITOR, "--text"]).splitlines()
         self.assertEqual(len(lines), 2)
         self.assertNotIn("\x1b", "".join(lines))
         words = [line for line in lines if line.startswith("first")][0].split()
         epoch = job.epoch_lines(run)[-1]
         self.assertEqual(words[1:4] + words[5:6], ["done", "2/2", "40", f"{epoch['test_accuracy']:.4f}"])
-        self.refuse([*MONITOR, "--stop", "first"], "first is not running")
+        self.refuse([*job.MONITOR, "--stop", "first"], "first is not running")
         # For a sweep, it prints the number of trials per state, and the best.
         shutil.rmtree(self.runs)
         (self.add_run("sweep") / "trials").mkdir()
@@ -471,9 +471,8 @@ class MonitorTest(job.JobTest):
         (self.runs / "sweep" / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
         for rank_by, shown in ((None, "0.2500"), ("validation_accuracy", "0.2500"), ("validation_loss", "-")):
             data = {"sweep": {"state": "done", "best": "3"} | ({"rank_by": {"name": rank_by}} if rank_by else {})}
-            (self.runs / "sweep" / "report.html").write_text(
-                f'<script id="data" type="application/json">{json.dumps(data)}</script>')
-            self.assertRegex(self.succeed([*MONITOR, "--text"], COLUMNS="100"),
+            self.write_page(self.runs / "sweep", json.dumps(data))
+            self.assertRegex(self.succeed([*job.MONITOR, "--text"], COLUMNS="100"),
                              f"sweep +done +best: trial 3, {shown}; 2 finished, 1 failed, 1 ended early\n$")
 
 

@@ -20,30 +20,9 @@ RUNTIME = pathlib.Path(__file__).with_name("onnx_runtime.js")
 
 def fields(message):
     """Returns {field number: [values]} of a protobuf message. Values of strings and messages are bytes."""
-    found, i = {}, 0
-
-    def varint():
-        nonlocal i
-        value, shift = 0, 0
-        while True:
-            byte = message[i]
-            i += 1
-            value |= (byte & 127) << shift
-            shift += 7
-            if byte < 128:
-                return value
-
-    while i < len(message):
-        key = varint()
-        if key & 7 == 0:
-            value = varint()
-        else:
-            size = {2: varint, 5: lambda: 4}[key & 7]()
-            value = message[i:i + size]
-            if len(value) != size:
-                raise ValueError(f"field {key >> 3} has {len(value)} bytes of {size}")
-            i += size
-        found.setdefault(key >> 3, []).append(value)
+    found = {}
+    for number, _, value in job.protobuf(message):
+        found.setdefault(number, []).append(value)
     return found
 
 

@@ -60,8 +60,7 @@ class Restart(job.JobTest):
             time.sleep(chance.random() * 0.03)
         job.kill([chance.choice(ranks)] if kind == "rank" else children)
         cut = is_writing(run)
-        result = self.finish(process)
-        self.assertEqual(result.code, 0, result.err)
+        result = self.finish(process, 0)
         return (run, cut) if "restart 1 of 2" in result.err else None
 
     def test_kills(self):
@@ -117,8 +116,7 @@ class Restart(job.JobTest):
         steps = steps_done(run) + 5
         self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= steps))
         (run / "stop").touch()
-        result = self.finish(process)
-        self.assertEqual(result.code, 0, result.err)
+        result = self.finish(process, 0)
         steps = len(job.step_lines(run))
         whole = self.train(1, "whole", *options, "--steps", str(steps))
         self.assertEqual(job.step_lines(run), job.step_lines(whole))
@@ -143,8 +141,7 @@ class Restart(job.JobTest):
             process = self.start(run_sh(1, *job.train(1, *options, "--run-name", name)))
             self.assertTrue(self.wait_for(process, lambda: steps_done(self.runs / name) >= steps))
             job.kill(job.job_pids(process.pid)[1:])
-            result = self.finish(process)
-            self.assertEqual(result.code, 0, result.err)
+            result = self.finish(process, 0)
             self.assertIn("from its beginning" if steps == 3 else "from its last checkpoint", result.err)
             self.assertEqual((self.runs / name / "model.safetensors").read_bytes(),
                              (whole / "model.safetensors").read_bytes())
@@ -161,8 +158,7 @@ class Restart(job.JobTest):
                                       list(run.glob("trials/2/checkpoint/step-*.safetensors"))))
         first = (run / "trials" / "1").stat().st_ino
         job.kill(job.job_pids(process.pid)[1:])
-        result = self.finish(process)
-        self.assertEqual(result.code, 0, result.err)
+        result = self.finish(process, 0)
         self.assertIn("restart 1 of 1, with what had not ended", result.err)
         self.assertIn("done before", result.out)
         self.assertEqual((run / "trials" / "1").stat().st_ino, first)
@@ -184,8 +180,7 @@ class Restart(job.JobTest):
             result = self.finish(late)
             self.assertEqual((result.code, said in result.err), (code, True), result.err)
             (run / "stop").touch()
-            result = self.finish(training)
-            self.assertEqual((result.code, result.err), (0, ""))
+            self.expect_end(training)
 
     def test_detects_progress_of_an_attempt(self):
         def attempts(run, script):
@@ -226,14 +221,13 @@ class Restart(job.JobTest):
             process = self.start(run_sh(5, *job.train(RANKS, *OPTIONS, "--epochs", "1000", "--run-name", run.name)))
             self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= 5))
             os.kill(process.pid, number)
-            result = self.finish(process)
-            self.assertEqual((result.code, result.err), (code, ""))
-            self.assertIn("stopped after step", result.out)
+            out = self.expect_end(process, code)
+            self.assertIn("stopped after step", out)
         run = self.runs / "asked"
         process = self.start(run_sh(5, *job.train(RANKS, *OPTIONS, "--epochs", "1000", "--run-name", run.name)))
         self.assertTrue(self.wait_for(process, lambda: steps_done(run) >= 5))
         (run / "stop").touch()
-        self.assertEqual(self.finish(process).code, 0)
+        self.finish(process, 0)
 
     def test_terminal_closed(self):
         # A single training, and ranks under run.sh, end with a checkpoint and leave no process. The ranks print nothing,

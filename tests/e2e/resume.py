@@ -233,9 +233,8 @@ class Resume(job.JobTest):
             process = self.start([str(job.BUILD / program), "--epochs", "1000", "--run-name", program])
             self.assertTrue(self.wait_for(process, lambda: catches_sigterm(process.pid)))
             process.send_signal(signal.SIGTERM)
-            result = self.finish(process)
-            self.assertEqual((result.code, result.err), (75, ""))
-            self.assertRegex(result.out, "stopped (while loading data|after step)")
+            out = self.expect_end(process, 75)
+            self.assertRegex(out, "stopped (while loading data|after step)")
 
     @unittest.skipUnless(shutil.which("nohup"), "no nohup")
     def test_nohup(self):

@@ -48,8 +48,7 @@ class Slurm(job.JobTest):
         start = "-n 8 -ppn 2 build/train_cifar --threads 3"
         self.assertEqual(self.read("calls"), [f"{start} --run-name slurm-17 --epochs 5"])
         (self.folder / "status").write_text("0")
-        result = self.finish(self.submit("--epochs", "5"))
-        self.assertEqual(result.code, 0, result.err)
+        result = self.finish(self.submit("--epochs", "5"), 0)
         self.assertEqual(self.read("calls")[1:], [f"{start} --resume --run-name slurm-17"])
         self.assertEqual(len(self.read("requeued")), 1)
 

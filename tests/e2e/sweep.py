@@ -33,6 +33,11 @@ def tested(run):
 
 
 class Sweep(job.JobTest):
+    def sweep(self, name, *options):
+        """Runs a sweep and returns its folder."""
+        self.succeed(program(1, "sweep_cifar", "--run-name", name, *options))
+        return self.runs / name
+
     def test_failed_trial_is_a_row(self):
         test_set = self.write_sample() / "test.bin"
         # Trial 2 fails with a loss that is not finite, and trial 3 with a mini-batch larger than the set.
@@ -74,21 +79,16 @@ class Sweep(job.JobTest):
         self.assertRegex(results(run)[1]["note"], "memory: expected (at most|[0-9]+ bytes)")
 
     def test_stop_rules(self):
-        run = self.runs / "rules"
-        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "3", "--depth", "1",
-                             "--grid", "lr=0.05,1e-9", "--stop-below", "12", "--stop-below-after", "2"))
+        run = self.sweep("rules", *TINY, "--epochs", "3", "--depth", "1", "--grid", "lr=0.05,1e-9", "--stop-below",
+                         "12", "--stop-below-after", "2")
         self.assertEqual(states(run), ["finished", "stopped"])
         self.assertEqual([results(run)[i]["epoch"] for i in (0, 1)], ["3", "2"])
-        run = self.runs / "target"
-        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "50", "--depth", "1",
-                             "--grid", "lr=0.05", "--target", "12"))
+        run = self.sweep("target", *TINY, "--epochs", "50", "--depth", "1", "--grid", "lr=0.05", "--target", "12")
         self.assertEqual(states(run), ["stopped"])
         self.assertIn("reached 12 %", results(run)[0]["note"])
         self.assertGreaterEqual(float(results(run)[0]["validation_accuracy"]), 0.12)
         # A trial that breaks a rule in its last epoch has nothing left to stop.
-        run = self.runs / "last"
-        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "1", "--depth", "1",
-                             "--grid", "lr=1e-9", "--stop-below", "99"))
+        run = self.sweep("last", *TINY, "--epochs", "1", "--depth", "1", "--grid", "lr=1e-9", "--stop-below", "99")
         self.assertEqual((states(run), results(run)[0]["note"]), (["finished"], ""))
 
     def test_rules_that_compare_trials(self):
@@ -179,13 +179,12 @@ class Sweep(job.JobTest):
                 (run / "stop").touch()
             else:
                 process.send_signal(signal.SIGINT)
-            result = self.finish(process)
-            self.assertEqual((result.code, result.err), (0, ""))
-            self.assertIn("stopped; testing the best trial so far on the test set", result.out)
+            out = self.expect_end(process)
+            self.assertIn("stopped; testing the best trial so far on the test set", out)
             best = json.loads((run / "best.json").read_text())
-            self.assertRegex(result.out, rf"\nbest so far: trial {best['trial']} \(.*\), on the test set: acc ")
-            self.assertTrue(result.out.endswith(f"stopped; continue with --resume; runs/{name}\n"), result.out)
-            self.assertNotIn("trial 3", result.out)  # it has not begun
+            self.assertRegex(out, rf"\nbest so far: trial {best['trial']} \(.*\), on the test set: acc ")
+            self.assertTrue(out.endswith(f"stopped; continue with --resume; runs/{name}\n"), out)
+            self.assertNotIn("trial 3", out)  # it has not begun
             self.assertEqual(job.report(run)["sweep"]["state"], "stopped")
             self.assertEqual(tested(run), 200)
         (run / "control").write_text("stop 2\n")
@@ -212,9 +211,8 @@ class Sweep(job.JobTest):
 
     def test_resume_of_finished_trials(self):
         start = self.train(1, "start", *job.TINY, "--steps", "0") / "model.safetensors"
-        run = self.runs / "ended"
-        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "2", "--depth", "1",
-                             "--grid", "lr=0.05,0.01", "--init", str(start)))
+        run = self.sweep("ended", *TINY, "--epochs", "2", "--depth", "1", "--grid", "lr=0.05,0.01", "--init",
+                         str(start))
         ended, best = metrics(run), (run / "best.json").read_bytes()
         self.assertEqual([row["epoch"] for row in ended], ["2", "2"])
 
@@ -259,9 +257,8 @@ class Sweep(job.JobTest):
                                      "depth=1", "--data", f"pipe:{wait}; tar -cC {sample} ."))
         self.assertTrue(self.wait_for(process, loading.exists))
         process.send_signal(signal.SIGTERM)
-        result = self.finish(process)
-        self.assertEqual((result.code, result.err), (75, ""))
-        self.assertIn("continue with --resume", result.out)
+        out = self.expect_end(process, 75)
+        self.assertIn("continue with --resume", out)
         go.touch()
         self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--resume"))
         self.assertTrue((run / "best.json").exists())
@@ -318,16 +315,14 @@ class Sweep(job.JobTest):
             (self.folder / name / "test.bin").write_bytes(job.cifar_file(test))
         with tarfile.open(self.folder / "ships.tar", "w") as tar:
             tar.add(self.folder / "ships", "ships")
-        run = self.runs / "data"
-        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--width", "4", "--depth", "1", "--batch-size",
-                             "10", "--steps", "18", "--grid", "data=all,pipe:cat ships.tar"))
+        run = self.sweep("data", "--width", "4", "--depth", "1", "--batch-size", "10", "--steps", "18", "--grid",
+                         "data=all,pipe:cat ships.tar")
         self.assertEqual([row["state"] for row in results(run)], ["finished"] * 2)
         self.assertEqual((json.loads((run / "best.json").read_text())["trial"], tested(run)), (2, 7))
 
     def test_model_belongs_to_the_accuracy(self):
         # An epoch has 18 steps. The saved model is the one of the last epoch, whose accuracy is known.
-        run = self.runs / "model"
-        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--grid", "steps=17:20", "--depth", "1"))
+        run = self.sweep("model", *TINY, "--grid", "steps=17:20", "--depth", "1")
         short, whole, *longer = [(run / "trials" / str(i) / "model.safetensors").read_bytes() for i in (1, 2, 3, 4)]
         self.assertEqual(longer, [whole] * 2)
         self.assertNotEqual(short, whole)

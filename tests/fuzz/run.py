@@ -12,7 +12,6 @@ more than 16 MiB, or 512 MiB in all, is a finding, since inputs have at most 4.5
 import argparse
 import base64
 import gzip
-import io
 import os
 import pathlib
 import re
