@@ -53,30 +53,24 @@ void make_cache(const std::string& folder) {
 
 CacheLock::CacheLock(const std::string& path, const std::function<bool()>& is_ready)
     : file_(::open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)) {
-    RG_CHECK(file_ >= 0, "cache: cannot open ", path, ".lock: ", std::strerror(errno));
-    try {
-        for (;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
-            check_stop();
-            if (::flock(file_, LOCK_SH | LOCK_NB) != 0) continue;
-            if (is_ready()) return;
-            if (::flock(file_, LOCK_EX | LOCK_NB) == 0) break;
-            ::flock(file_, LOCK_UN); // or two processes could wait for each other
-        }
-        alone_ = true;
-    } catch (...) {
-        ::close(file_);
-        throw;
+    RG_CHECK(file_.get() >= 0, "cache: cannot open ", path, ".lock: ", std::strerror(errno));
+    for (;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
+        check_stop();
+        if (::flock(file_.get(), LOCK_SH | LOCK_NB) != 0) continue;
+        if (is_ready()) return;
+        if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) break;
+        ::flock(file_.get(), LOCK_UN); // or two processes could wait for each other
     }
+    alone_ = true;
 }
 
 CacheLock::~CacheLock() {
     std::error_code ignored;
-    if (temporary() && ::flock(file_, LOCK_EX | LOCK_NB) == 0) fs::remove_all(temporary_, ignored);
-    ::close(file_);
+    if (temporary() && ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(temporary_, ignored);
 }
 
 void CacheLock::share(const std::string& temporary) {
-    ::flock(file_, LOCK_SH);
+    ::flock(file_.get(), LOCK_SH);
     temporary_ = temporary;
 }
 

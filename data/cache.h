@@ -6,6 +6,7 @@
 #pragma once
 
 #include "ringgrad/core/base.h"
+#include "ringgrad/core/descriptor.h"
 
 #include <functional>
 
@@ -37,7 +38,7 @@ public:
     bool temporary() const { return !temporary_.empty(); }
 
 private:
-    const int file_;
+    const Descriptor file_;
     bool alone_ = false;
     std::string temporary_;
 };

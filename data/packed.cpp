@@ -4,6 +4,7 @@
 
 #include "ringgrad/core/checksum.h"
 #include "ringgrad/core/clock.h"
+#include "ringgrad/core/descriptor.h"
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/json.h"
 #include "ringgrad/core/safetensors.h"
@@ -35,14 +36,11 @@ std::string hex(uint64_t value) { return formatted("%016llx", static_cast<unsign
 class File {
 public:
     File(const std::string& path, int flags) : path_(path), file_(::open(path.c_str(), flags | O_CLOEXEC, 0600)) {
-        RG_CHECK(file_ >= 0, "packed set: cannot open ", path, ": ", std::strerror(errno));
+        RG_CHECK(file_.get() >= 0, "packed set: cannot open ", path, ": ", std::strerror(errno));
     }
-    ~File() { ::close(file_); }
-    File(const File&) = delete;
-    File& operator=(const File&) = delete;
     void write(uint64_t offset, std::string_view bytes) const {
         while (!bytes.empty()) {
-            const ssize_t n = ::pwrite(file_, bytes.data(), bytes.size(), off_t(offset));
+            const ssize_t n = ::pwrite(file_.get(), bytes.data(), bytes.size(), off_t(offset));
             if (n < 0 && errno == EINTR) continue;
             RG_CHECK(n > 0, "cache: cannot write ", path_, ": ", std::strerror(n < 0 ? errno : ENOSPC),
                      "; make room, or choose another --cache, or --cache none to keep all pixels in memory");
@@ -50,11 +48,13 @@ public:
             bytes.remove_prefix(size_t(n));
         }
     }
-    void sync() const { RG_CHECK(::fsync(file_) == 0, "cache: cannot write ", path_, ": ", std::strerror(errno)); }
+    void sync() const {
+        RG_CHECK(::fsync(file_.get()) == 0, "cache: cannot write ", path_, ": ", std::strerror(errno));
+    }
 
 private:
     const std::string path_;
-    const int file_;
+    const Descriptor file_;
 };
 
 Tensor tensor_of(const std::vector<std::string>& texts) {

@@ -2,6 +2,7 @@
 #include "ringgrad/data/packed_file.h"
 
 #include "ringgrad/core/control_groups.h"
+#include "ringgrad/core/descriptor.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -25,13 +26,12 @@ ImageRecord record_of(std::span<const uint8_t> image, int64_t channels) {
 
 PackedFile::PackedFile(const std::string& path) : path_(path) {
     const std::string damaged = cat("packed set: expected a complete file, got a damaged one (", path, ")");
-    const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-    RG_CHECK(file >= 0, "packed set: cannot open ", path, ": ", std::strerror(errno));
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    RG_CHECK(file.get() >= 0, "packed set: cannot open ", path, ": ", std::strerror(errno));
     struct stat info;
-    const bool complete = ::fstat(file, &info) == 0 && size_t(info.st_size) > PackedHead::kBytes;
+    const bool complete = ::fstat(file.get(), &info) == 0 && size_t(info.st_size) > PackedHead::kBytes;
     const size_t size = complete ? size_t(info.st_size) : 0;
-    void* const bytes = complete ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file, 0) : nullptr;
-    ::close(file);
+    void* const bytes = complete ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0) : nullptr;
     RG_CHECK(complete, damaged);
     RG_CHECK(bytes != MAP_FAILED, "packed set: cannot map ", path, ": ", std::strerror(errno));
     file_ = {static_cast<uint8_t*>(bytes), size};

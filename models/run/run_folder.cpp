@@ -125,22 +125,13 @@ RunFolder RunFolder::open(const std::string& root, const std::string& program, c
     return RunFolder(path);
 }
 
-RunFolder::RunFolder(RunFolder&& other) noexcept
-    : path_(std::move(other.path_)),
-      folder_(std::exchange(other.folder_, -1)),
-      metrics_(std::exchange(other.metrics_, -1)) {}
-
-RunFolder::~RunFolder() {
-    if (metrics_ >= 0) ::close(metrics_);
-    if (folder_ >= 0) ::close(folder_);
-}
-
 void RunFolder::lock() {
-    if (folder_ >= 0) return;
-    folder_ = ::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (folder_.get() >= 0) return;
+    folder_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     // Wait up to 2 s. An earlier process of this run may still be ending, and a monitor holds the lock for a moment
     // when it checks whether the run is alive.
-    for (int attempt = 0; folder_ >= 0 && ::flock(folder_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK; ++attempt) {
+    for (int attempt = 0; folder_.get() >= 0 && ::flock(folder_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+         ++attempt) {
         RG_CHECK(attempt < 100, "run folder: expected a run that has ended, got one that another process trains (",
                  path_, owner_of(path_), ")");
         ::usleep(20'000);
@@ -161,22 +152,22 @@ void RunFolder::lock() {
 void RunFolder::write_config(const Json& config) { write_file_atomic(config_path(), config.dump(2) + "\n"); }
 
 void RunFolder::open_metrics() {
-    if (metrics_ >= 0) return;
-    metrics_ = ::open(metrics_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
-    RG_CHECK(metrics_ >= 0, "metrics: cannot open ", metrics_path(), ": ", std::strerror(errno));
+    if (metrics_.get() >= 0) return;
+    metrics_ = Descriptor(::open(metrics_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    RG_CHECK(metrics_.get() >= 0, "metrics: cannot open ", metrics_path(), ": ", std::strerror(errno));
 }
 
 void RunFolder::log(const Json& line) {
     open_metrics();
     check_in_place();
     const std::string text = line.dump() + "\n";
-    const off_t before = ::lseek(metrics_, 0, SEEK_END);
+    const off_t before = ::lseek(metrics_.get(), 0, SEEK_END);
     ssize_t n;
-    do n = ::write(metrics_, text.data(), text.size());
+    do n = ::write(metrics_.get(), text.data(), text.size());
     while (n < 0 && errno == EINTR);
     if (n == ssize_t(text.size())) return;
     const int reason = n < 0 ? errno : ENOSPC; // a write to a regular file is short if the disk is full
-    const bool repaired = n <= 0 || ::ftruncate(metrics_, before) == 0;
+    const bool repaired = n <= 0 || ::ftruncate(metrics_.get(), before) == 0;
     fail("metrics: cannot append to ", metrics_path(), ": ", std::strerror(reason),
          repaired ? "" : "; its last line is cut short");
 }
@@ -184,10 +175,10 @@ void RunFolder::log(const Json& line) {
 // Only the folder and metrics.jsonl stay open, so only these can be compared with the files that are now at their
 // paths.
 void RunFolder::check_in_place() const {
-    const auto in_place = [](int descriptor, const std::string& path) {
+    const auto in_place = [](const Descriptor& file, const std::string& path) {
         struct stat mine;
         struct stat there;
-        return descriptor < 0 || (::fstat(descriptor, &mine) == 0 && ::stat(path.c_str(), &there) == 0 &&
+        return file.get() < 0 || (::fstat(file.get(), &mine) == 0 && ::stat(path.c_str(), &there) == 0 &&
                                   mine.st_dev == there.st_dev && mine.st_ino == there.st_ino);
     };
     RG_CHECK(in_place(folder_, path_) && in_place(metrics_, metrics_path()), "run folder: expected ", path_,
@@ -196,7 +187,7 @@ void RunFolder::check_in_place() const {
 }
 
 void RunFolder::sync() {
-    RG_CHECK(metrics_ < 0 || ::fsync(metrics_) == 0, "metrics: cannot sync ", metrics_path(), ": ",
+    RG_CHECK(metrics_.get() < 0 || ::fsync(metrics_.get()) == 0, "metrics: cannot sync ", metrics_path(), ": ",
              std::strerror(errno));
 }
 
@@ -213,7 +204,7 @@ void RunFolder::cut_metrics(int64_t step, int64_t epochs) {
         [](const std::string& message) {
             std::fprintf(stderr, "warning: %s; the line was removed\n", printable(message).c_str());
         });
-    if (metrics_ >= 0) ::close(std::exchange(metrics_, -1)); // log() then opens the new file
+    metrics_ = Descriptor(); // log() then opens the new file
     write_file_atomic(metrics_path(), kept);
 }
 

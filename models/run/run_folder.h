@@ -14,6 +14,7 @@
 // monitor shows every run as ended.
 #pragma once
 
+#include "ringgrad/core/descriptor.h"
 #include "ringgrad/core/json.h"
 
 namespace rg {
@@ -35,10 +36,6 @@ public:
     /// among the runs of `program` (by config.json). Throws Error if there is no such run, or if `name` is not a plain
     /// file name.
     static RunFolder open(const std::string& root, const std::string& program, const std::string& name);
-
-    RunFolder(RunFolder&& other) noexcept;
-    RunFolder(const RunFolder&) = delete;
-    ~RunFolder();
 
     const std::string& path() const { return path_; }
     std::string owner_path() const { return path_ + "/owner.json"; }
@@ -83,8 +80,8 @@ private:
     void open_metrics();
 
     std::string path_;
-    int folder_ = -1;  // descriptor that holds the lock
-    int metrics_ = -1; // descriptor of metrics.jsonl; -1 until the first log(), and after cut_metrics() until the next
+    Descriptor folder_;  // holds the lock
+    Descriptor metrics_; // metrics.jsonl; none until the first log(), and after cut_metrics() until the next
 };
 
 /// Checks the value of an option that a resumed run reads from its folder. Throws Error if the value contains a command

@@ -58,13 +58,11 @@ uint32_t crc32c(std::string_view bytes) {
 }
 
 EventFile::EventFile(const std::string& folder, int64_t step) : path_(folder + "/" + next_name(folder)), step_(step) {
-    file_ = ::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-    RG_CHECK(file_ >= 0, "tensorboard: cannot create ", path_, ": ", std::strerror(errno));
+    file_ = Descriptor(::open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666));
+    RG_CHECK(file_.get() >= 0, "tensorboard: cannot create ", path_, ": ", std::strerror(errno));
     write(event(0, bytes_field(3, "brain.Event:2")));
     write(event(step + 1, bytes_field(7, int_field(1, 1)))); // session_log with status START
 }
-
-EventFile::~EventFile() { ::close(file_); }
 
 void EventFile::add(const Json& line) {
     const Json* step = line.find("step");
@@ -84,7 +82,7 @@ void EventFile::write(const std::string& event) {
     const std::string record =
         length + little_endian(masked(crc32c(length))) + event + little_endian(masked(crc32c(event)));
     ssize_t n;
-    do n = ::write(file_, record.data(), record.size());
+    do n = ::write(file_.get(), record.data(), record.size());
     while (n < 0 && errno == EINTR);
     RG_CHECK(n == ssize_t(record.size()), "tensorboard: cannot append to ", path_, ": ",
              std::strerror(n < 0 ? errno : ENOSPC));

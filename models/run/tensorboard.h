@@ -12,6 +12,7 @@
 // ones. TensorBoard drops them at the START, or with its fast loader at the next value. So no step is drawn twice.
 #pragma once
 
+#include "ringgrad/core/descriptor.h"
 #include "ringgrad/core/json.h"
 
 namespace rg {
@@ -24,9 +25,6 @@ public:
     /// Creates a file in the folder, with a name that sorts after those of all event files in it. `step` is the last
     /// finished step. Throws Error if the file cannot be created.
     EventFile(const std::string& folder, int64_t step);
-    ~EventFile();
-    EventFile(const EventFile&) = delete;
-    EventFile& operator=(const EventFile&) = delete;
 
     /// Adds the numbers of a line of metrics.jsonl as step/NAME or epoch/NAME. Those of an epoch are stored at the last
     /// step. Ignores a line that has neither a step nor an epoch.
@@ -36,7 +34,7 @@ private:
     void write(const std::string& event);
 
     std::string path_;
-    int file_ = -1;
+    Descriptor file_;
     int64_t step_;
 };
 
