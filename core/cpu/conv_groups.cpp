@@ -190,7 +190,7 @@ int64_t LaneConv::list_taps(int64_t row, int64_t column, int64_t begin, LaneTap*
     int64_t count = 0;
     const int64_t taps_in_filter = rows_.taps * columns_.taps;
     for (int64_t t = 0; t < taps_in_filter; ++t) {
-        // From top to bottom and from left to right in the source
+        // The kernels expect the taps of a row from left to right, and prefetch below the last one.
         const int64_t tap = rows_.pass == Pass::forward ? t : taps_in_filter - 1 - t;
         const int64_t i = rows_.source(row, tap / columns_.taps), j = columns_.source(column, tap % columns_.taps);
         for (int64_t copy = 0; copy < copies_ && i >= 0 && j >= 0; ++copy)

@@ -34,6 +34,7 @@ struct Block {
           second(
               p, ConvNorm::Names{name + ".conv2", name + ".norm2"},
               {.out = out, .kernel = 3, .in = out, .conv = {.pad = 1}, .relu = false, .bias = false, .norm = kNorm}) {
+        p.entry(name + ".conv1.weight").scale_free = true; // max pooling keeps the scale, which `norm` removes
         for (const char* bias : {".norm1.bias", ".norm2.bias"})
             p.entry(name + bias).rate = kBiasRate, p.entry(name + bias).decay = 1 / kBiasRate;
     }

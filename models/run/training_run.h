@@ -174,7 +174,7 @@ public:
     std::optional<TensorFile> model_to_test();
     /// Collective. Logs the score of that model on the test set.
     void end_test(const Score& score);
-    /// Logs the score of the last model with six views of each image.
+    /// Logs the score of the last model on the set of test_set_name, with six views of each image.
     void end_test_with_views(const Score& score);
     /// Collective. Logs the score and advances position() to the next epoch. Ends the training if the last --patience
     /// epochs have not improved the metric of --patience-on.
