@@ -50,14 +50,16 @@ void check_launcher() {
     }
 }
 
-/// Rank r waits min(r, 4) times this long before it reports its own error, unless that is a RankMissing. All ranks
-/// notice a common mistake, such as a missing file, at the same time. With the delay, rank 0 reports it and ends the
-/// job, so that the user reads one line instead of one per rank.
-constexpr std::chrono::milliseconds kPerRank{250};
+/// Returns how long a rank waits before it reports its own error, unless that is a RankMissing. All ranks notice a common
+/// mistake, such as a missing file, at the same time. With the delay, rank 0 reports it and ends the job, so that the
+/// user reads one line instead of one per rank. On a busy machine, the end may take half a second.
+constexpr std::chrono::milliseconds delay_of(int rank) {
+    return std::chrono::milliseconds(rank == 0 ? 0 : 750 + 250 * std::min(rank, 4));
+}
 
 /// Delay before a rank reports that another rank has failed (PeerFailed). The failed rank reports its error first and
 /// ends the job.
-constexpr std::chrono::milliseconds kEcho{1500};
+constexpr std::chrono::milliseconds kEcho{3000};
 
 /// Delay between the line on standard error and an abort. mpiexec exits as soon as it sees the abort, and loses output
 /// that it has not read yet.
@@ -77,7 +79,7 @@ int fail_job(Link* link, const std::exception& error) {
         if (dynamic_cast<const PeerFailed*>(&error))
             std::this_thread::sleep_for(kEcho);
         else if (!missing)
-            std::this_thread::sleep_for(kPerRank * std::min(link->rank(), 4));
+            std::this_thread::sleep_for(delay_of(link->rank()));
         std::fprintf(stderr, "error: %s (rank %d)\n", text.c_str(), link->rank());
     } else {
         std::fprintf(stderr, "error: %s\n", text.c_str());
