@@ -145,6 +145,50 @@ TEST_SUITE("models") {
         CHECK(run.position().best == 2);
     }
 
+    TEST_CASE("file writer: works in order, frees what it has written, and stops at the first error") {
+        FileWriter writer;
+        std::string done;
+        auto copy = std::make_shared<int>();
+        const std::weak_ptr<int> left = copy;
+        const std::shared_future<void> first = writer.add([&done, copy = std::move(copy)] { done += "a"; });
+        writer.add([&done] { done += "b"; });
+        writer.finish();
+        CHECK(done == "ab");
+        CHECK((first.valid() && left.expired())); // although the future lives on
+        writer.add([] { fail("disk full"); }).wait();
+        writer.add([&done] { done += "c"; });
+        CHECK_THROWS_WITH_AS(writer.check(), "disk full", Error);
+        CHECK_THROWS_WITH_AS(writer.make_room(), "disk full", Error);
+        CHECK_THROWS_WITH_AS(writer.finish(), "disk full", Error);
+        CHECK(done == "ab");
+    }
+
+    TEST_CASE("file writer: makes room by waiting for the oldest work") {
+        FileWriter writer;
+        std::promise<void> go_on;
+        const std::shared_future<void> goes_on = go_on.get_future().share();
+        std::vector<std::shared_future<void>> work;
+        for (size_t i = 0; i < FileWriter::kMost; ++i) work.push_back(writer.add([goes_on] { goes_on.wait(); }));
+        std::thread disk([&] { go_on.set_value(); });
+        writer.make_room();
+        disk.join();
+        CHECK(work.front().wait_for(std::chrono::seconds(0)) == std::future_status::ready);
+    }
+
+    TEST_CASE("training state: does not change with the training") {
+        Parameters parameters;
+        parameters.add("w", {2, 3}, Parameters::Entry::Start::random);
+        parameters.add_state("norm", 2);
+        parameters.allocate(1, Init::he);
+        const OptimizerState optimizer{{"optimizer.velocity", Tensor::zeros({6})}};
+        const Options options("program", "");
+        const TensorFile state = training_state("program", parameters, optimizer, {}, options);
+        for (const Tensor& changes : {parameters.values(), parameters.state(), optimizer[0].value}) changes.fill(7);
+        for (const NamedTensor& tensor : state.tensors)
+            if (tensor.value.dtype() == DType::f32)
+                for (const float value : tensor.value.span<float>()) CHECK(value != 7);
+    }
+
     TEST_CASE("run folder: appends a full-precision line of metrics after each step and epoch") {
         TempDir dir;
         RunFolder run = RunFolder::create(dir / "runs", "train", "first");

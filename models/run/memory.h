@@ -29,10 +29,10 @@ Host this_host();
 void check_memory(par::Group& group, int64_t bytes, const std::string& what, const std::string& advice,
                   int64_t available = available_memory(), const Host& host = this_host());
 
-/// Returns about how many bytes rank 0 needs for a checkpoint: `parameter_bytes` for the values of the parameters, and
-/// as many for each of the `buffers` of the optimizer.
+/// Returns about how many bytes rank 0 needs for the copies that it writes to files: a checkpoint with all `buffers` of
+/// the optimizer, and two models. The values of the parameters, and each buffer, take `parameter_bytes`.
 constexpr int64_t checkpoint_memory(int64_t parameter_bytes, int64_t buffers) {
-    return (1 + buffers) * parameter_bytes;
+    return (3 + buffers) * parameter_bytes;
 }
 
 /// Collective. Runs check_memory() for the buffers of a training on the CPU. These are the values, the gradients, the

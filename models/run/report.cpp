@@ -158,9 +158,11 @@ void Report::reread(const RunFolder& folder) {
     metrics_.add_file(folder.metrics_path());
 }
 
-void Report::write(const std::string& state) {
+std::function<void()> Report::writing(const std::string& state) {
     run_.set("state", state).set("written", unix_seconds());
-    write_file_atomic(path_, report_page(Json::object().set("runs", Json::array().push(run())).dump()));
+    return [path = path_, run = run()] {
+        write_file_atomic(path, report_page(Json::object().set("runs", Json::array().push(run)).dump()));
+    };
 }
 
 Json report_network(const Parameters& parameters, const Plan* plan) {

@@ -35,6 +35,7 @@
 #include "ringgrad/models/run/run_folder.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace rg {
 
@@ -86,8 +87,9 @@ public:
 
     /// Returns the run as a member of "runs".
     Json run() const { return Json(run_).set("metrics", metrics_.lines()); }
-    /// Writes the page, atomically.
-    void write(const std::string& state);
+    /// Returns a function that writes the page, atomically, with the present lines and members. It may outlive this.
+    std::function<void()> writing(const std::string& state);
+    void write(const std::string& state) { writing(state)(); }
 
 private:
     std::string path_;

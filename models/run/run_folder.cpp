@@ -186,9 +186,10 @@ void RunFolder::check_in_place() const {
              "another name now, --resume goes on with that --run-name");
 }
 
-void RunFolder::sync() {
-    RG_CHECK(metrics_.get() < 0 || ::fsync(metrics_.get()) == 0, "metrics: cannot sync ", metrics_path(), ": ",
-             std::strerror(errno));
+void RunFolder::sync() const {
+    const Descriptor metrics(::open(metrics_path().c_str(), O_RDONLY | O_CLOEXEC)); // log() may use the other one
+    RG_CHECK(metrics.get() < 0 ? errno == ENOENT : ::fsync(metrics.get()) == 0, "metrics: cannot sync ", metrics_path(),
+             ": ", std::strerror(errno));
 }
 
 void RunFolder::cut_metrics(int64_t step, int64_t epochs) {

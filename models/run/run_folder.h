@@ -65,8 +65,8 @@ public:
     /// with the path and the reason. Also throws the errors of check_in_place().
     void log(const Json& line);
     /// Blocks until all logged lines are on the disk. Call it before a checkpoint is saved: a run that is resumed from
-    /// the checkpoint needs all lines up to it.
-    void sync();
+    /// the checkpoint needs all lines up to it. Another thread may call log() meanwhile.
+    void sync() const;
     /// Removes from metrics.jsonl the lines of steps after `step`, of epochs after `epochs`, and of the end of a
     /// training ("end"), which writes them again. Also removes damaged lines, with a warning on standard error,
     /// and a last line that a kill has cut off.

@@ -247,7 +247,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
 }
 
 void TrainingRun::begin_epoch(bool has_data) {
-    if (report_) report_->write("running");
+    write_report("running");
     epoch_begin_ = seconds_now();
     images_at_begin_ = position_.samples;
     stopped_ = !group_.all(!has_stop_request(), "go on");
@@ -260,6 +260,7 @@ Verdict TrainingRun::handle_non_finite(double loss, const Tensor& non_finite_at)
     const Verdict verdict = guard_->handle_non_finite(position_, loss, non_finite_at, warning);
     if (!warning.empty()) note(printable(warning), Colour::yellow);
     if (verdict == Verdict::rolled_back && folder_) {
+        writer_.finish(); // a checkpoint syncs metrics.jsonl
         folder_->cut_metrics(position_.step, position_.epoch - 1);
         if (report_) report_->reread(*folder_);
         if (events_) events_.emplace(folder_->path(), position_.step);
@@ -282,6 +283,7 @@ void TrainingRun::end_step(const StepResult& result) {
         p.samples += images;
     }
     last_step_ = seconds_now();
+    writer_.check();
     if (folder_) {
         Json line = with_score(Json::object().set("step", p.step).set("epoch", p.epoch), "", result.loss,
                                task_->values(result.sums, images));
@@ -361,6 +363,7 @@ void TrainingRun::keep_if_best(const Score& test) {
 
 std::optional<TensorFile> TrainingRun::model_to_test() {
     if (!trial_.standalone() || position_.best_epoch == 0 || goes_on() || position_.step < length_.steps) return {};
+    writer_.finish();
     const std::string bytes =
         group_.allgather(folder_ ? read_file(folder_->best_model_path()) : "", "best model").front();
     return decode_tensors(bytes, "best model");
@@ -384,10 +387,21 @@ void TrainingRun::save_model() {
 }
 
 void TrainingRun::write_model(std::string (RunFolder::*path)() const) {
-    std::vector<NamedTensor> tensors;
-    if (folder_) tensors = state_dict(*parameters_);
-    run_while_polling(group_, "model", [&] {
-        if (folder_) save_tensors(((*folder_).*path)(), tensors, model_);
+    make_room();
+    if (!folder_) return;
+    writer_.add([this, path = ((*folder_).*path)(), tensors = state_dict(*parameters_)] {
+        save_tensors(path, tensors, model_);
+    });
+}
+
+void TrainingRun::write_report(const std::string& state) {
+    if (report_) writer_.add(report_->writing(state));
+}
+
+void TrainingRun::make_room() {
+    run_while_polling(group_, "files", [this] {
+        writer_.make_room();
+        if (checkpoint_written_.valid()) checkpoint_written_.wait();
     });
 }
 
@@ -434,21 +448,23 @@ void TrainingRun::apply_patience() {
 void TrainingRun::save_checkpoint() {
     check_before_save();
     guard_->checkpoint(position_);
-    TensorFile state;
-    if (folder_) {
+    make_room();
+    if (!folder_) return;
+    TensorFile state = training_state(program_, *parameters_, optimizer_, position_, options_);
+    for (const Metadata* more : {&model_, &data_})
+        state.metadata.insert(state.metadata.end(), more->begin(), more->end());
+    checkpoint_written_ = writer_.add([this, step = position_.step, state = std::move(state)] {
         folder_->sync();
-        state = training_state(program_, *parameters_, optimizer_, position_, options_);
-        for (const Metadata* more : {&model_, &data_})
-            state.metadata.insert(state.metadata.end(), more->begin(), more->end());
-    }
-    run_while_polling(group_, "checkpoint", [&] {
-        if (folder_) rg::save_checkpoint(folder_->checkpoint_path(), position_.step, state, int(settings_.keep));
+        rg::save_checkpoint(folder_->checkpoint_path(), step, state, int(settings_.keep));
     });
 }
 
 void TrainingRun::fail(const std::string& why) {
     if (!report_) return;
     report("note", why);
+    try {
+        writer_.finish();
+    } catch (const std::exception&) {}
     try {
         report_->write("failed");
     } catch (const std::exception&) {} // the disk may be full; only the first error matters
@@ -500,8 +516,9 @@ void TrainingRun::print_end() {
 }
 
 int TrainingRun::end() {
+    write_report(stopped() ? "stopped" : "done");
+    run_while_polling(group_, "files", [this] { writer_.finish(); });
     if (folder_) {
-        if (report_) report_->write(stopped() ? "stopped" : "done");
         trial_.end(stopped());
         print_end();
     }

@@ -13,12 +13,14 @@
 //         return run.end();
 //     });
 //
-// Every rank makes the same calls; only rank 0 writes files and prints. training.cpp computes the steps.
+// Every rank makes the same calls; only rank 0 writes files and prints. It writes models, checkpoints and reports on
+// another thread, while the training goes on; if that fails, the next step throws. training.cpp computes the steps.
 // TrainingRun changes parameters only in restore_parameters(), in handle_non_finite(), and before each save on idle
 // ranks without a GPU, which get those of a rank with one.
 #pragma once
 
 #include "ringgrad/models/run/collective.h"
+#include "ringgrad/models/run/file_writer.h"
 #include "ringgrad/models/run/nan_guard.h"
 #include "ringgrad/models/run/phase_clock.h"
 #include "ringgrad/models/run/progress.h"
@@ -200,7 +202,7 @@ public:
     void log(const Json& line);
     /// See Trial::pulse().
     void pulse() { trial_.pulse(); }
-    /// Collective. Ends the run and returns the exit code; see signals.h.
+    /// Collective. Blocks until all files are written. Ends the run and returns the exit code; see signals.h.
     [[nodiscard]] int end();
 
 private:
@@ -208,6 +210,10 @@ private:
     void check_before_save() const;
     void copy_to_cpu_ranks() const;
     void write_model(std::string (RunFolder::*path)() const);
+    void write_report(const std::string& state);
+    /// Collective. Blocks until the last checkpoint and most other files are written, so that a slow disk does not fill
+    /// the memory with copies.
+    void make_room();
     void apply_patience();
     void fail(const std::string& why);
     void print_end();
@@ -245,6 +251,9 @@ private:
     double epoch_begin_ = 0, last_step_ = 0; // their difference is the epoch's training time
     std::optional<double> last_value_;       // of best_by(), after the last complete epoch in this process
     double images_at_begin_ = 0;             // number of this epoch's images that were done at begin_epoch()
+    // These two write models, checkpoints and reports. The writer uses other members, so it is destroyed first.
+    std::shared_future<void> checkpoint_written_;
+    FileWriter writer_;
 };
 
 } // namespace rg

@@ -15,7 +15,10 @@ namespace rg {
 TensorFile training_state(const std::string& program, const Parameters& parameters, const OptimizerState& optimizer,
                           const Position& position, const Options& options) {
     TensorFile file{state_dict(parameters), {}, {}};
-    for (const auto& [name, value] : optimizer) file.tensors.push_back({name, value.to_host()});
+    for (const auto& [name, value] : optimizer) {
+        file.tensors.push_back({name, Tensor::on_host(value.shape(), value.dtype())});
+        file.tensors.back().value.copy_from(value);
+    }
     Json values = Json::object();
     for (const auto& [name, value] : options.values())
         if (name != "new-data") values.set(name, value); // each resume must ask for it

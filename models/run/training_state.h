@@ -20,8 +20,8 @@ struct Position {
     int64_t best_epoch = 0;           // epoch of that test; 0 before the first test
 };
 
-/// Returns the contents of a checkpoint: the tensors of state_dict() and the optimizer's flat buffers, and as metadata
-/// the program, the options and the position. The caller adds the metadata of the model.
+/// Returns the contents of a checkpoint: copies of the tensors of state_dict() and of the optimizer's flat buffers, and
+/// as metadata the program, the options and the position. The caller adds the metadata of the model.
 TensorFile training_state(const std::string& program, const Parameters& parameters, const OptimizerState& optimizer,
                           const Position& position, const Options& options);
 

@@ -139,7 +139,9 @@ class Restart(job.JobTest):
         whole = self.train(1, "whole", *options)
         for name, steps in (("early", 3), ("late", 103)):  # the second one begins with --init, and resumes without it
             process = self.start(run_sh(1, *job.train(1, *options, "--run-name", name)))
-            self.assertTrue(self.wait_for(process, lambda: steps_done(self.runs / name) >= steps))
+            saved = self.runs / name / "checkpoint"  # written while the second epoch begins
+            self.assertTrue(self.wait_for(process, lambda: steps_done(self.runs / name) >= steps and (
+                steps == 3 or list(saved.glob("step-*.safetensors")))))
             job.kill(job.job_pids(process.pid)[1:])
             result = self.finish(process, 0)
             self.assertIn("from its beginning" if steps == 3 else "from its last checkpoint", result.err)
