@@ -322,5 +322,6 @@ TEST_SUITE("models") {
         for (const int64_t batch_size : {3, 1000})
             Evaluation(here.group, here.machine, set, {}, {{0}, {1.0f / 255}}, batch_size, task, forward).score();
         CHECK(sizes == std::vector<int64_t>{3, 3, 2, 8});
+        for (const bool on_device : {false, true}) CHECK(Evaluation::batch_of(5, on_device) == (on_device ? 20 : 5));
     }
 }

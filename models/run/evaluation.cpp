@@ -20,6 +20,10 @@ void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& t
     outputs.pop_back();
 }
 
+int64_t Evaluation::batch_of(int64_t batch_size, bool on_device) {
+    return on_device ? std::min<int64_t>(2000, 4 * batch_size) : std::min<int64_t>(250, batch_size);
+}
+
 Evaluation::Evaluation(par::Group& group, const Machine& machine, const data::ImageSet& set,
                        std::vector<data::Column> columns, const data::Normalise& normalise, int64_t batch_size,
                        const Task& task, const Forward& forward)
@@ -31,7 +35,7 @@ Evaluation::Evaluation(par::Group& group, const Machine& machine, const data::Im
       normalise_(normalise),
       task_(task),
       feed_(set,
-            {.batch_size = std::min(kBatch, batch_size) * machine.workers().count,
+            {.batch_size = batch_of(batch_size, machine.device()) * machine.workers().count,
              .shuffle = data::Shuffle::never,
              .keep_partial = true,
              .augment = {.fill = data::Fill::reflect},

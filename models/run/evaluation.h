@@ -18,10 +18,12 @@ void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& t
 /// Tests a network on a set of images, such as the test set.
 class Evaluation {
 public:
-    static constexpr int64_t kBatch = 250; // most images of a worker per call of the network
+    /// Returns how many images a worker passes to the network at once. On a CPU that is at most `batch_size`, so that a
+    /// test needs no more memory than a training with mini-batches of this size. A device is faster with more, and
+    /// needs less memory for four times as many than in training, which keeps the results of most layers.
+    static int64_t batch_of(int64_t batch_size, bool on_device);
 
-    /// A worker passes at most `batch_size` images to the network at once, so that a test needs no more memory than a
-    /// training with mini-batches of this size. `columns` are those of the task. Keeps copies of these, of `normalise`
+    /// `batch_size` is that of the training. `columns` are those of the task. Keeps copies of these, of `normalise`
     /// and of `forward`; all other arguments must outlive this.
     Evaluation(par::Group& group, const Machine& machine, const data::ImageSet& set, std::vector<data::Column> columns,
                const data::Normalise& normalise, int64_t batch_size, const Task& task, const Forward& forward);
