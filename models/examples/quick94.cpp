@@ -89,7 +89,7 @@ Matrix diagonalise(Matrix& a) {
     return vectors;
 }
 
-/// Returns the mean of x x^T over the patches x of the first 5000 normalised images. The values of a patch have the
+/// Returns the mean of x x^T over the patches x of the first 1000 normalised images. The values of a patch have the
 /// order [row column channel].
 Matrix patch_products(const data::ImageSet& images, const data::Normalise& normalise) {
     const int64_t channels = images.channels;
@@ -98,8 +98,7 @@ Matrix patch_products(const data::ImageSet& images, const data::Normalise& norma
     std::vector<float> image(size_t(images.image_bytes()));
     Matrix products(size, std::vector<double>(size));
     std::vector<double> patch(size);
-    const int64_t count = std::min<int64_t>(5000, images.count);
-    const double patches = double(count * (images.height - kPatch + 1) * (images.width - kPatch + 1));
+    const int64_t count = std::min<int64_t>(1000, images.count);
     for (int64_t n = 0; n < count; ++n) {
         augmenter.apply(images.image(n), View{}, image.data());
         for (int64_t y = 0; y + kPatch <= images.height; ++y)
@@ -108,9 +107,12 @@ Matrix patch_products(const data::ImageSet& images, const data::Normalise& norma
                     std::copy_n(&image[size_t(((y + row) * images.width + x) * channels)], kPatch * channels,
                                 &patch[size_t(row * kPatch * channels)]);
                 for (size_t i = 0; i < patch.size(); ++i)
-                    for (size_t j = 0; j < patch.size(); ++j) products[i][j] += patch[i] * patch[j] / patches;
+                    for (size_t j = 0; j < patch.size(); ++j) products[i][j] += patch[i] * patch[j];
             }
     }
+    const double patches = double(count * (images.height - kPatch + 1) * (images.width - kPatch + 1));
+    for (std::vector<double>& row : products)
+        for (double& sum : row) sum /= patches;
     return products;
 }
 
