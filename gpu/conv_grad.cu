@@ -21,10 +21,9 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kFilters = 32, kWarps = kTileThreads / 32;
-/// The desired number of blocks: three for each of the 132 SMs of an H100. Blocks that compute the same values of dw
-/// split the tiles of pixels. There is at most one such block per 4 tiles (rounded up), since the blocks' sums must be
-/// added.
-constexpr int kBlocks = 396, kTilesPerBlock = 512 / kTilePixels;
+/// The desired number of blocks per SM. Blocks that compute the same values of dw split the tiles of pixels. There is
+/// at most one such block per 4 tiles (rounded up), since the blocks' sums must be added.
+constexpr int kBlocksPerSm = 3, kTilesPerBlock = 512 / kTilePixels;
 /// Values from a pixel of dy to the next, with a padding that puts 8 neighbouring pixels into different banks. And
 /// values in a plane of dy.
 constexpr int kDyPitch = kFilters + 8, kDyPlane = kTilePixels * kDyPitch;
@@ -217,8 +216,9 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
         const Tiling t = tiling_of(g, PerAxis(1), kWarps * kWarpUnits<kWhole> / kOctets<kWhole>, kPixelBytes, 0);
         const int ranges = TapAxis::rows(g, t).ranges() * TapAxis::columns(g, t).ranges();
         const dim3 grid(unsigned(ranges * steps_in(g.in_c, 8 * kOctets<kWhole>)), blocks_for(g.out_c, kFilters));
+        const int blocks = kBlocksPerSm * gpu_traits().sm_count;
         const int max_splits =
-            std::min(std::max(1, kBlocks / int(grid.x * grid.y)), steps_in(t.blocks(), kTilesPerBlock));
+            std::min(std::max(1, blocks / int(grid.x * grid.y)), steps_in(t.blocks(), kTilesPerBlock));
         const int per_split = steps_in(t.blocks(), std::max(1, max_splits));
         const unsigned splits = blocks_for(t.blocks(), std::max(1, per_split));
         const Scratch<float> partials(splits * count);

@@ -266,8 +266,8 @@ using Constant = std::integral_constant<int, I>;
 
 template <class DyReader, class XReader>
 bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
-    if (!gpu_traits().hopper_kernels || g.pixels() == 0 || g.r != 3 || g.s != 3 || g.stride != Axes(1) ||
-        g.pad != Axes(1) || g.dilation != Axes(1) || g.in_c % 32 != 0 || g.out_c % 32 != 0 ||
+    if (!gpu_traits().hopper_kernels || g.pixels() == 0 || g.pixels() >= INT32_MAX || g.r != 3 || g.s != 3 ||
+        g.stride != Axes(1) || g.pad != Axes(1) || g.dilation != Axes(1) || g.in_c % 32 != 0 || g.out_c % 32 != 0 ||
         (g.in_w != 8 && g.in_w != 16 && g.in_w != 32) || g.in_h % 8 != 0)
         return false;
     const auto run = [&](auto channels, auto width) {

@@ -43,6 +43,7 @@
 #include "ringgrad/tests/simt/simt.h"
 #else
 
+#include "ringgrad/core/text.h"
 #include "ringgrad/gpu/deadline.h"
 
 #include <cstdio>
@@ -51,6 +52,7 @@
 #include <cuda_runtime.h>
 #include <map>
 #include <type_traits>
+#include <utility>
 
 #define SHARED(type, name, count) __shared__ alignas(16) type name[count]
 // Declares an array of bytes and casts it to `type`. All kernels of a file share the extern array, so it must have the
@@ -78,18 +80,20 @@ inline bool synchronous_launches() {
     return enabled;
 }
 
-/// Waits until query() returns another status than cudaErrorNotReady, and returns that status. After 120 s, prints an
-/// error text with `what` and ends the process: nothing else stops a kernel that hangs, and even freeing memory would
-/// wait for it.
+/// Waits until query() returns another status than cudaErrorNotReady, and returns that status. After 120 s, or the
+/// seconds in RG_DEADLINE_S, prints an error text with `what` and ends the process: nothing else stops a kernel that
+/// hangs, and even freeing memory would wait for it.
 template <class Query>
 cudaError_t wait_for_gpu(const char* what, Query query) {
-    constexpr int kSeconds = 120;
+    const char* const limit = std::getenv("RG_DEADLINE_S");
+    double seconds = 0;
+    if (!limit || !read_number(limit, seconds) || !(seconds > 0)) seconds = 120;
     cudaError_t status = cudaSuccess;
-    if (gpu::ends_within(kSeconds, [&] { return (status = query()) != cudaErrorNotReady; })) return status;
-    std::fprintf(stderr,
-                 "error: %s: expected it to end, got nothing in %d s; to get the name of a kernel, set RG_SYNC=1; "
-                 "RG_GPU_KERNELS=portable avoids the kernels for Hopper GPUs\n",
-                 what, kSeconds);
+    if (gpu::ends_within(seconds, [&] { return (status = query()) != cudaErrorNotReady; })) return status;
+    const std::string error =
+        cat("error: ", what, ": expected it to end, got nothing in ", seconds, " s; RG_DEADLINE_S sets the limit; ",
+            "to get the name of a kernel, set RG_SYNC=1; RG_GPU_KERNELS=portable avoids the kernels for Hopper GPUs\n");
+    std::fputs(error.c_str(), stderr);
     std::fflush(nullptr);
     std::_Exit(1);
 }
@@ -103,8 +107,10 @@ void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_
     // Without cudaFuncSetAttribute(), a kernel gets at most 48 KiB of shared memory, static and dynamic together. Later
     // launches repeat the call only for a larger size. So it does not run while launches that were made before are
     // captured in a graph.
-    thread_local std::map<const void*, size_t> granted;
-    size_t& limit = granted[reinterpret_cast<const void*>(kernel)];
+    int gpu = 0;
+    check(cudaGetDevice(&gpu), "cudaGetDevice");
+    thread_local std::map<std::pair<int, const void*>, size_t> granted;
+    size_t& limit = granted[{gpu, reinterpret_cast<const void*>(kernel)}];
     if (shared_bytes > limit) {
         check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
               "shared memory");

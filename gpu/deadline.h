@@ -7,14 +7,14 @@
 namespace rg::gpu {
 
 /// Calls done() until it returns true; then returns true. Returns false after `seconds`. Pauses between calls, but not
-/// during the first millisecond, so that short waits end at once.
+/// during the first 20 ms, since a pause may last 0.1 ms longer than the wait, and most steps are shorter.
 template <class Done>
 bool ends_within(double seconds, Done done) {
     using Clock = std::chrono::steady_clock;
     for (const auto begin = Clock::now(); !done();) {
         const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
         if (waited > seconds) return false;
-        if (waited > 1e-3) std::this_thread::sleep_for(std::chrono::microseconds(50));
+        if (waited > 0.02) std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
     return true;
 }

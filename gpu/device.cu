@@ -17,6 +17,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <utility>
 #include <vector>
 
 namespace rg::gpu {
@@ -28,6 +29,21 @@ void check(cudaError_t status, const char* action) {
     const bool kernel_fault = status >= cudaErrorIllegalAddress && status <= cudaErrorLaunchFailure;
     fail("device cuda: ", action, ": ", cudaGetErrorString(status),
          kernel_fault ? "; to get the name of the kernel, set RG_SYNC=1" : "");
+}
+
+/// Prints a warning once per process about something that makes the program slower.
+void warn_once(bool& warned, const char* what, cudaError_t error) {
+    (void)cudaGetLastError(); // clears the error, so that the next launch does not report it again
+    if (std::exchange(warned, true)) return;
+    std::fprintf(stderr, "warning: device cuda: %s: %s\n", what, cudaGetErrorString(error));
+}
+
+/// Selects the GPU for the calling thread. Memory and kernels belong to the GPU that the thread has selected.
+void select_gpu(int index) {
+    thread_local int selected = -1;
+    if (selected == index) return;
+    check(cudaSetDevice(index), "cudaSetDevice");
+    selected = index;
 }
 
 /// Returns null if the device has not enough memory left.
@@ -88,9 +104,11 @@ public:
           device_(static_cast<std::byte*>(device)),
           ends_(std::move(ends)),
           copied_(ends_.size()) {
-        // If pinning fails, copies still work, but they are slower and block.
-        pinned_ = !ends_.empty() && cudaHostRegister(host, ends_.back(), cudaHostRegisterDefault) == cudaSuccess;
-        if (!pinned_) (void)cudaGetLastError();
+        if (ends_.empty()) return;
+        const cudaError_t error = cudaHostRegister(host, ends_.back(), cudaHostRegisterDefault);
+        pinned_ = error == cudaSuccess;
+        static bool warned = false;
+        if (!pinned_) warn_once(warned, "gradients are copied more slowly, since their memory was not pinned", error);
     }
     ~CudaRoundTrip() override {
         (void)cudaStreamSynchronize(down_);
@@ -121,7 +139,7 @@ private:
     Stream down_, up_;
     Event computed_;
     std::vector<Event> copied_; // after the last copy of each chunk
-    bool pinned_;
+    bool pinned_ = false;
 };
 
 /// Runs for 40000 clock cycles, about 20 us.
@@ -135,6 +153,7 @@ cudaDeviceProp properties_of(int index) {
     return properties;
 }
 Capability capability_of(const cudaDeviceProp& properties) { return {properties.major, properties.minor}; }
+std::string id_of(const cudaDeviceProp& properties) { return {properties.uuid.bytes, sizeof properties.uuid.bytes}; }
 
 class CudaDevice final : public Device {
 public:
@@ -173,7 +192,11 @@ public:
                      mismatch.c_str());
     }
 
+    /// Selects this GPU for the calling thread.
+    void select() const { select_gpu(selection_.index); }
+
     void* allocate(size_t bytes) override {
+        select();
         if (void* const memory = blocks_.take(bytes)) return memory;
         size_t available = 0, total = 0;
         check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
@@ -205,6 +228,7 @@ public:
         downloads_.download(to, bytes, more, copy, [&] { stream_.wait(); });
     }
     std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) override {
+        select();
         return std::make_unique<CudaRoundTrip>(stream_, host, device, std::move(ends));
     }
 
@@ -260,9 +284,10 @@ public:
 private:
     /// Selects the GPU before the members below create streams and memory on it.
     struct Selection {
-        explicit Selection(int index) { check(cudaSetDevice(index), "cudaSetDevice"); }
+        explicit Selection(int gpu) : index(gpu) { select_gpu(gpu); }
+        int index;
     };
-    Selection selection_;
+    const Selection selection_;
     std::string name_; // without the end, which depends on the traits
     GpuTraits traits_;
     Stream stream_;
@@ -309,11 +334,11 @@ std::unique_ptr<Device::Graph> CudaDevice::capture(const std::function<void()>& 
     work();
     capture.ended = true;
     cudaGraphExec_t executable = nullptr;
-    if (cudaStreamEndCapture(stream_, &capture.graph) != cudaSuccess ||
-        cudaGraphInstantiate(&executable, capture.graph, 0) != cudaSuccess) {
-        (void)cudaGetLastError(); // the caller launches ops one by one instead, which is slower
-        return nullptr;
-    }
+    cudaError_t error = cudaStreamEndCapture(stream_, &capture.graph);
+    if (error == cudaSuccess) error = cudaGraphInstantiate(&executable, capture.graph, 0);
+    static bool warned = false;
+    if (error != cudaSuccess)
+        return warn_once(warned, "kernels are launched one by one, since no graph of them was made", error), nullptr;
     return std::make_unique<CudaGraph>(executable, stream_);
 }
 
@@ -321,8 +346,12 @@ std::unique_ptr<Device::Graph> CudaDevice::capture(const std::function<void()>& 
 
 namespace {
 
-/// Returns the device of this thread's context, which runs the op that calls this.
-CudaDevice& current_device() { return static_cast<CudaDevice&>(*context().device); }
+/// Returns the device of this thread's context, which runs the op that calls this, and selects its GPU.
+CudaDevice& current_device() {
+    auto& device = static_cast<CudaDevice&>(*context().device);
+    device.select();
+    return device;
+}
 
 } // namespace
 
@@ -344,8 +373,7 @@ FoundGpus find_devices() {
     for (int i = 0; status == cudaSuccess && i < count; ++i) {
         const cudaDeviceProp properties = properties_of(i);
         found.why_none = why_not(properties.name, capability_of(properties), RG_CUDA_ARCH);
-        if (found.why_none.empty())
-            found.gpus.push_back({i, {properties.uuid.bytes, sizeof properties.uuid.bytes}, properties.name});
+        if (found.why_none.empty()) found.gpus.push_back({i, id_of(properties), properties.name});
     }
     return found;
 }

@@ -320,6 +320,11 @@ for tool in memcheck racecheck synccheck; do
             sanitize $kernels $tool $build/bench_train --device cuda --precision bf16 --batch 16 --seconds 0
     done
 done
+for tool in memcheck racecheck synccheck; do # cifar_net, above, does not reach the kernels of packed images
+    step "$tool, training step of resnet18, hopper kernels" 90 40 \
+        sanitize hopper $tool $build/bench_train --net resnet18 --size 64 --precision bf16 --batch 4 --seconds 0 \
+        --device cuda
+done
 for kernels in portable hopper; do
     step "memcheck, tests of ops, $kernels kernels" 60 20 \
         sanitize $kernels memcheck $build/tests/rg_tests -ts=gpu '-tc=gpu ops*'
