@@ -4,6 +4,7 @@
 #include "ringgrad/core/clock.h"
 #include "ringgrad/core/stop.h"
 #include "ringgrad/core/text.h"
+#include "ringgrad/core/user_cache.h"
 #include "ringgrad/data/command.h"
 #include "ringgrad/data/dataset.h"
 
@@ -23,15 +24,10 @@ namespace rg::data {
 
 namespace fs = std::filesystem;
 
-std::string default_cache() {
-    const char *const cache = std::getenv("XDG_CACHE_HOME"), *const home = std::getenv("HOME");
-    RG_CHECK((cache && *cache) || (home && *home),
-             "cache: expected $HOME or $XDG_CACHE_HOME, got neither; give --cache");
-    return (cache && *cache ? std::string(cache) : cat(home, "/.cache")) + "/ringgrad";
-}
-
 std::string cache_folder(const std::string& cache) {
-    return cache.empty() || cache == kNoCache ? default_cache() : cache;
+    const std::string folder = cache.empty() || cache == kNoCache ? user_cache() : cache;
+    RG_CHECK(!folder.empty(), "cache: expected $HOME or $XDG_CACHE_HOME, got neither; give --cache");
+    return folder;
 }
 
 void make_cache(const std::string& folder) {

@@ -12,10 +12,7 @@
 
 namespace rg::data {
 
-/// Returns the folder without --cache: ringgrad in $XDG_CACHE_HOME or in ~/.cache. Throws Error if neither variable is
-/// set.
-std::string default_cache();
-/// Returns the folder that LoadOptions::cache names.
+/// Returns the folder that LoadOptions::cache names, by default user_cache(). Throws Error if there is none.
 std::string cache_folder(const std::string& cache);
 
 /// Creates the folder, readable by this user only, and its missing parents. Throws Error if that fails, or if it exists

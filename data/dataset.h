@@ -98,8 +98,8 @@ struct LoadOptions {
     Labels labels = Labels::one_class;
     bool unlabelled = false; // true: accepts images without a class folder or a target, for predictions
     int processes = 1; // processes of this machine that load the images at the same time, for the check of the memory
-    // Folder for packed sets and for copies of remote data (cache.h); empty: default_cache(). With kNoCache, pixels are
-    // in memory, and remote data are copied into default_cache().
+    // Folder for packed sets and for copies of remote data (cache.h); empty: user_cache(). With kNoCache, pixels are
+    // in memory, and remote data are copied into user_cache().
     std::string cache = kNoCache;
 };
 /// Returns the sets with a new `source`, which consists of `what`, their sizes and `note`.

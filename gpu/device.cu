@@ -8,6 +8,7 @@
 #include "ringgrad/gpu/device.h"
 
 #include "ringgrad/core/context.h"
+#include "ringgrad/core/version.h"
 #include "ringgrad/gpu/block_cache.h"
 #include "ringgrad/gpu/hopper_check.h"
 #include "ringgrad/gpu/kernels.h"
@@ -17,6 +18,7 @@
 
 #include <array>
 #include <cstdlib>
+#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -176,16 +178,21 @@ public:
 
     std::string name() const override { return name_ + (traits_.hopper_kernels ? " GiB, hopper kernels)" : " GiB)"); }
 
-    /// Turns off the Hopper kernels if they do not compute on this GPU what the portable ones do.
+    /// Turns off the Hopper kernels if they do not compute on this GPU what the portable ones do. Does so once for each
+    /// GPU, driver and build.
     void check_hopper_kernels() {
         if (!traits_.hopper_kernels) return;
+        std::string driver; // its exact version, if the system tells
+        std::getline(std::ifstream("/proc/driver/nvidia/version"), driver);
+        const PassedCheck passed(cat(id_of(properties_of(selection_.index)), ", ", driver), kBuild);
+        if (passed.known()) return;
         std::string mismatch;
         try {
             mismatch = find_hopper_mismatch(*this, traits_);
         } catch (const Error& error) { // after a fault, a GPU runs nothing more for this process
             fail(error.what(), "; RG_GPU_KERNELS=portable avoids the kernels for Hopper GPUs");
         }
-        if (mismatch.empty()) return;
+        if (mismatch.empty()) return passed.remember();
         traits_.hopper_kernels = false;
         std::fprintf(stderr,
                      "warning: on this GPU, the Hopper kernels compute %s wrongly; portable kernels replace them\n",

@@ -1,11 +1,16 @@
 // See hopper_check.h. Uses no CUDA, so that tests can run it on the executor.
 #include "ringgrad/gpu/hopper_check.h"
 
+#include "ringgrad/core/checksum.h"
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/ops/conv.h"
+#include "ringgrad/core/user_cache.h"
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <sys/stat.h>
 
 namespace rg::gpu {
 
@@ -124,6 +129,25 @@ std::string find_hopper_mismatch(Device& device, GpuTraits& traits) {
                 if (!agree(results[1][i], results[0][i])) return one.name + layer.text();
         }
     return {};
+}
+
+PassedCheck::PassedCheck(const std::string& what, std::string_view build) {
+    if (user_cache().empty() || build.find("-dirty") != build.npos || build.find("no git") != build.npos) return;
+    path_ = cat(user_cache(), "/hopper-", checksum(cat(what, ", ", build)));
+}
+
+bool PassedCheck::known() const {
+    std::error_code error;
+    return !path_.empty() && std::filesystem::exists(path_, error);
+}
+
+void PassedCheck::remember() const noexcept {
+    if (path_.empty()) return;
+    const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
+    std::error_code error;
+    std::filesystem::create_directories(folder.parent_path(), error);
+    (void)::mkdir(folder.c_str(), 0700); // as data/cache.h requires
+    (void)std::ofstream(path_);
 }
 
 } // namespace rg::gpu

@@ -220,6 +220,19 @@ TEST_SUITE("simt") {
         CHECK(traits.hopper_kernels == before.hopper_kernels);
     }
 
+    TEST_CASE("simt: a passed check of the Hopper kernels is known to the same GPU and build alone") {
+        const gpu::PassedCheck passed("GPU 1, driver 2", "0.1.0 (1a2b3c)");
+        CHECK_FALSE(passed.known());
+        passed.remember();
+        CHECK(gpu::PassedCheck("GPU 1, driver 2", "0.1.0 (1a2b3c)").known());
+        CHECK_FALSE(gpu::PassedCheck("GPU 1, driver 3", "0.1.0 (1a2b3c)").known());
+        CHECK_FALSE(gpu::PassedCheck("GPU 1, driver 2", "0.1.0 (4d5e6f)").known());
+        for (const char* changed : {"0.1.0 (1a2b3c-dirty)", "0.1.0 (no git)"}) {
+            gpu::PassedCheck("GPU 1, driver 2", changed).remember();
+            CHECK_FALSE(gpu::PassedCheck("GPU 1, driver 2", changed).known());
+        }
+    }
+
     TEST_CASE("simt: a wait for a GPU ends after its deadline") {
         int calls = 0;
         CHECK(gpu::ends_within(60, [&] { return ++calls == 3; }));
