@@ -156,10 +156,12 @@ private:
         return s;
     }
 
-    /// Copies three inputs that describe a batch norm (stats, gamma, beta) from one step to another. from_stats and
-    /// to_stats are the positions of `stats`.
-    static void copy_norm(const Step& from, size_t from_stats, Step& to, size_t to_stats) {
-        std::copy_n(from.in.begin() + std::ptrdiff_t(from_stats), 3, to.in.begin() + std::ptrdiff_t(to_stats));
+    /// Calls f with the attribute NormAt of the input that a conv2d, conv2d_grad or pooling can normalise on load.
+    template <class F>
+    static auto with_x_norm(Step& s, F f) {
+        if (s.op == op::conv2d) return f(s.attrs.as<Conv2dOp>().x_norm);
+        if (s.op == op::conv2d_grad) return f(s.attrs.as<Conv2dGradOp>().x_norm);
+        return f(s.attrs.as<Pool2dOp>().x_norm);
     }
 
     /// Returns true if the step is a conv2d or conv2d_grad with one group. With several groups, these ops can do no
@@ -183,27 +185,33 @@ private:
         return rows;
     }
 
+    /// Returns the batch norm of a batch_norm, batch_norm_sums or batch_norm_grad.
+    static GivenNorm norm_of(const Step& s) {
+        if (s.op == op::batch_norm) return s.attrs.as<BatchNormOp>().norm.given(s.in);
+        if (s.op == op::batch_norm_sums) return s.attrs.as<BatchNormSumsOp>().norm.given(s.in);
+        return s.attrs.as<BatchNormGradOp>().norm.given(s.in);
+    }
+
     /// conv2d with statistics -> batch_norm: conv2d also computes the coefficients of the batch norm.
     void prepare_norm(size_t norm) {
         using Conv = Conv2dOp;
         const Step n = steps_[norm];
-        const Tensor &stats = n.in[BatchNormOp::stats], &gamma = n.in[BatchNormOp::gamma],
-                     &beta = n.in[BatchNormOp::beta];
-        const auto conv = maker(norm, stats, op::conv2d, Conv::stats);
+        const GivenNorm given = n.attrs.as<BatchNormOp>().norm.given(n.in);
+        const auto conv = maker(norm, given.stats, op::conv2d, Conv::stats);
         if (!context().device || !conv || !fusible(steps_[*conv])) return;
-        const std::vector<Use> readers = intermediate_readers(stats);
+        const std::vector<Use> readers = intermediate_readers(given.stats);
         const auto can_take_rows = [&](const Use& r) {
             const Step& s = steps_[r.step];
             if (s.op == op::running_update) return true;
-            return (r.step == norm || s.op == op::batch_norm_sums || s.op == op::batch_norm_grad) &&
-                   s.in[r.argument + 1].key() == gamma.key() && s.in[r.argument + 2].key() == beta.key() &&
-                   !written(gamma, *conv, r.step) && !written(beta, *conv, r.step);
+            if (r.step != norm && s.op != op::batch_norm_sums && s.op != op::batch_norm_grad) return false;
+            const GivenNorm other = norm_of(s);
+            return other.gamma.key() == given.gamma.key() && other.beta.key() == given.beta.key() &&
+                   !written(given.gamma, *conv, r.step) && !written(given.beta, *conv, r.step);
         };
         if (readers.empty() || !std::all_of(readers.begin(), readers.end(), can_take_rows)) return;
-        add_rows(stats);
+        add_rows(given.stats);
         Step& fused = steps_[*conv];
-        fused.attrs.as<Conv>().y_norm = n.attrs.as<BatchNormOp>().norm;
-        fused.in[Conv::y_gamma] = gamma, fused.in[Conv::y_beta] = beta;
+        fused.attrs.as<Conv>().y_norm.set(fused.in, GivenNorm{{}, given.gamma, given.beta, given.options});
         index();
     }
 
@@ -240,27 +248,29 @@ private:
         const auto made = maker(sums, dgamma);
         if (!made || !can_move(sums, *made, {dgamma, dbeta})) return;
         Step& grad = steps_[*made];
-        const bool pools = grad.op == op::max_pool2d_grad || grad.op == op::avg_pool2d_grad;
-        if (grad.op != op::conv2d_grad && !pools) return;
-        const size_t first = pools ? size_t(Pool2dGradOp::x_dgamma) : size_t(Conv2dGradOp::x_dgamma);
-        if (!same(grad.out[first], dgamma) || !same(grad.out[first + 1], dbeta)) return;
-        grad.out[first + 2] = add_rows(s.out[0]);
-        dead_[sums] = true;
-        index();
+        const auto take = [&](size_t x_dgamma, size_t x_dbeta, size_t x_sums) {
+            if (!same(grad.out[x_dgamma], dgamma) || !same(grad.out[x_dbeta], dbeta)) return;
+            grad.out[x_sums] = add_rows(s.out[0]);
+            dead_[sums] = true;
+            index();
+        };
+        if (grad.op == op::conv2d_grad) take(Conv2dGradOp::x_dgamma, Conv2dGradOp::x_dbeta, Conv2dGradOp::x_sums);
+        if (grad.op == op::max_pool2d_grad || grad.op == op::avg_pool2d_grad)
+            take(Pool2dGradOp::x_dgamma, Pool2dGradOp::x_dbeta, Pool2dGradOp::x_sums);
     }
 
     /// conv2d -> batch_norm with constant statistics: conv2d normalises its result.
     void fold_norm(size_t norm) {
         const Step n = steps_[norm];
-        const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;
-        const auto conv = maker(norm, n.in[BatchNormOp::x], op::conv2d);
-        if (!options.frozen || !conv || !has_one_reader(n.in[BatchNormOp::x])) return;
+        const auto [x, given] = n.attrs.as<BatchNormOp>().norm.operand(n.in);
+        const auto conv = maker(norm, x, op::conv2d);
+        if (!given.options.frozen || !conv || !has_one_reader(x)) return;
         Step fused = steps_[*conv];
-        if (fused.attrs.as<Conv2dOp>().with_stats || fused.in[Conv2dOp::y_stats].defined() || !fusible(fused) ||
+        auto& attrs = fused.attrs.as<Conv2dOp>();
+        if (attrs.with_stats || attrs.y_norm.given(fused.in) || !fusible(fused) ||
             !can_move(*conv, norm, {fused.out[Conv2dOp::y]}))
             return;
-        fused.attrs.as<Conv2dOp>().y_norm = options;
-        copy_norm(n, BatchNormOp::stats, fused, Conv2dOp::y_stats);
+        attrs.y_norm.set(fused.in, given);
         fused.out[Conv2dOp::y] = n.out[0];
         replace(norm, std::move(fused), {*conv});
     }
@@ -277,9 +287,7 @@ private:
             return;
         Step fused = steps_[*conv];
         auto& attrs = fused.attrs.as<Conv2dOp>();
-        if (!fused.in[Conv2dOp::y_stats].defined() || attrs.pool > 1 ||
-            !can_move(*conv, pool, {fused.out[Conv2dOp::y]}))
-            return;
+        if (!attrs.y_norm.given(fused.in) || attrs.pool > 1 || !can_move(*conv, pool, {fused.out[Conv2dOp::y]})) return;
         attrs.pool = window;
         fused.out[Conv2dOp::y] = p.out[Pool2dOp::y];
         replace(pool, std::move(fused), {*conv});
@@ -290,18 +298,16 @@ private:
         using Norm = BatchNormGradOp;
         using Grad = Conv2dGradOp;
         const Step n = steps_[norm];
-        const BatchNorm& options = n.attrs.as<Norm>().norm;
+        const auto& attrs = n.attrs.as<Norm>();
         const std::vector<Use> readers = intermediate_readers(n.out[0]);
-        if (options.frozen || readers.size() != 1) return;
+        if (attrs.norm.frozen || readers.size() != 1) return;
         const auto [grad, argument] = readers[0];
         Step fused = steps_[grad];
         if (fused.op != op::conv2d_grad || !fusible(fused) || argument != Grad::dy || !fused.attrs.as<Grad>().filters ||
             fused.in[Grad::y].defined() || !can_move(norm, grad, {n.out[0]}))
             return;
-        fused.attrs.as<Grad>().y_norm = options;
+        fused.attrs.as<Grad>().y_norm.set(fused.in, attrs.norm.operand(n.in));
         fused.in[Grad::dy] = n.in[Norm::dy];
-        fused.in[Grad::y] = n.in[Norm::x];
-        copy_norm(n, Norm::stats, fused, Grad::y_stats);
         fused.in[Grad::y_sums] = n.in[Norm::sums];
         replace(grad, std::move(fused), {norm});
     }
@@ -310,7 +316,8 @@ private:
     void add_in_gradient(size_t sum) {
         using Grad = Conv2dGradOp;
         const Step a = steps_[sum];
-        if (a.out[0].has_memory() || a.in[AddOp::a_stats].defined() || a.in[AddOp::b_stats].defined()) return;
+        const auto& attrs = a.attrs.as<AddOp>();
+        if (a.out[0].has_memory() || attrs.a_norm.given(a.in) || attrs.b_norm.given(a.in)) return;
         const auto first = maker(sum, a.in[AddOp::a]), second = maker(sum, a.in[AddOp::b]);
         if (!first || !second || first == second) return;
         const size_t later = *first < *second ? AddOp::b : AddOp::a, other = later == AddOp::a ? AddOp::b : AddOp::a;
@@ -326,21 +333,18 @@ private:
     /// batch_norm without ReLU -> add: add normalises that operand, or both operands, on load.
     void normalise_sum(size_t sum) {
         Step fused = steps_[sum];
-        std::vector<size_t> norms;
-        for (const auto operand : {AddOp::a, AddOp::b}) {
-            const auto norm = maker(sum, fused.in[operand], op::batch_norm);
-            const bool a = operand == AddOp::a;
-            if (!norm || !has_one_reader(fused.in[operand]) || fused.in[a ? AddOp::a_stats : AddOp::b_stats].defined())
-                continue;
+        const auto normalise = [&](auto& norm_of_operand) {
+            const auto [x, given] = norm_of_operand.operand(fused.in);
+            const auto norm = maker(sum, x, op::batch_norm);
+            if (!norm || !has_one_reader(x) || given) return;
             const Step& n = steps_[*norm];
-            const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;
-            if (options.relu || !can_move(*norm, sum, {n.out[0]})) continue;
-            (a ? fused.attrs.as<AddOp>().a_norm : fused.attrs.as<AddOp>().b_norm) = options;
-            fused.in[operand] = n.in[BatchNormOp::x];
-            copy_norm(n, BatchNormOp::stats, fused, a ? AddOp::a_stats : AddOp::b_stats);
-            norms.push_back(*norm);
-        }
-        for (const size_t norm : norms) dead_[norm] = true;
+            const auto& options = n.attrs.as<BatchNormOp>().norm;
+            if (options.relu || !can_move(*norm, sum, {n.out[0]})) return;
+            norm_of_operand.set(fused.in, options.operand(n.in));
+            dead_[*norm] = true;
+        };
+        normalise(fused.attrs.as<AddOp>().a_norm);
+        normalise(fused.attrs.as<AddOp>().b_norm);
         replace(sum, std::move(fused), {});
     }
 
@@ -361,32 +365,21 @@ private:
     /// only if all readers of the batch norm can do that.
     void normalise_on_load(size_t norm) {
         const Step n = steps_[norm];
-        const BatchNorm& options = n.attrs.as<BatchNormOp>().norm;
+        const auto& batch_norm = n.attrs.as<BatchNormOp>().norm;
         const std::vector<Use> readers = intermediate_readers(n.out[0]);
         const auto can_normalise = [&](const Use& r) {
-            const Step& s = steps_[r.step];
-            if (!can_move(norm, r.step, {n.out[0]})) return false;
-            if (s.op == op::conv2d_grad)
-                return r.argument == Conv2dGradOp::x && s.in[Conv2dGradOp::y].defined() &&
-                       !s.in[Conv2dGradOp::x_stats].defined();
-            const bool pools = s.op == op::max_pool2d || s.op == op::avg_pool2d;
-            return (fusible(s) || pools) && r.argument == 0 &&
-                   !s.in[pools ? size_t(Pool2dOp::x_stats) : size_t(Conv2dOp::x_stats)].defined();
+            Step& s = steps_[r.step];
+            const bool grad = s.op == op::conv2d_grad, pools = s.op == op::max_pool2d || s.op == op::avg_pool2d;
+            return can_move(norm, r.step, {n.out[0]}) && (fusible(s) || pools) &&
+                   (!grad || s.in[Conv2dGradOp::y].defined()) && with_x_norm(s, [&](const auto& x_norm) {
+                       const auto [x, given] = x_norm.operand(s.in);
+                       return &x == &s.in[r.argument] && !given;
+                   });
         };
-        if (options.frozen || readers.empty() || !std::all_of(readers.begin(), readers.end(), can_normalise)) return;
+        if (batch_norm.frozen || readers.empty() || !std::all_of(readers.begin(), readers.end(), can_normalise)) return;
         for (const Use& r : readers) {
             Step& s = steps_[r.step];
-            s.in[r.argument] = n.in[BatchNormOp::x];
-            if (s.op == op::conv2d) {
-                copy_norm(n, BatchNormOp::stats, s, Conv2dOp::x_stats);
-                s.attrs.as<Conv2dOp>().x_norm = options;
-            } else if (s.op == op::conv2d_grad) {
-                copy_norm(n, BatchNormOp::stats, s, Conv2dGradOp::x_stats);
-                s.attrs.as<Conv2dGradOp>().x_norm = options;
-            } else {
-                copy_norm(n, BatchNormOp::stats, s, Pool2dOp::x_stats);
-                s.attrs.as<Pool2dOp>().x_norm = options;
-            }
+            with_x_norm(s, [&](auto& x_norm) { x_norm.set(s.in, batch_norm.operand(n.in)); });
         }
         dead_[norm] = true;
         index();
@@ -406,37 +399,34 @@ private:
     /// Makes `step` also compute the results of the step `sums`. Returns false if `step` cannot do that.
     static bool take_sums(Step& step, const Step& sums) {
         using Sums = BatchNormSumsOp;
-        const BatchNorm& options = sums.attrs.as<Sums>().norm;
-        const auto take = [&](size_t x, size_t dgamma) {
-            step.in[x] = sums.in[Sums::x];
-            copy_norm(sums, Sums::stats, step, x + 1);
-            step.out[dgamma] = sums.out[Sums::dgamma];
-            step.out[dgamma + 1] = sums.out[Sums::dbeta];
+        const Operand operand = sums.attrs.as<Sums>().norm.operand(sums.in);
+        const auto take = [&](auto& norm, Tensor& dgamma, Tensor& dbeta) {
+            if (norm.operand(step.in).x.defined()) return false;
+            norm.set(step.in, operand);
+            dgamma = sums.out[Sums::dgamma], dbeta = sums.out[Sums::dbeta];
+            return true;
         };
         if (step.op == op::conv2d_grad) { // can sum only for the batch norm of the convolution's input
             using Grad = Conv2dGradOp;
             auto& attrs = step.attrs.as<Grad>();
-            if (attrs.with_sums || !same(step.out[Grad::dx], sums.in[Sums::dy]) ||
-                !same(step.in[Grad::x], sums.in[Sums::x]) || !step.in[Grad::x_stats].defined() ||
-                step.in[Grad::x_stats].key() != sums.in[Sums::stats].key() || attrs.x_norm != options)
+            const auto [x, norm] = attrs.x_norm.operand(step.in);
+            if (attrs.with_sums || !same(step.out[Grad::dx], sums.in[Sums::dy]) || !same(x, operand.x) || !norm ||
+                norm.stats.key() != operand.norm.stats.key() || norm.options != operand.norm.options)
                 return false;
             attrs.with_sums = true;
             step.out[Grad::x_dgamma] = sums.out[Sums::dgamma];
             step.out[Grad::x_dbeta] = sums.out[Sums::dbeta];
-        } else if ((step.op == op::max_pool2d_grad || step.op == op::avg_pool2d_grad) &&
-                   !step.in[Pool2dGradOp::x].defined()) {
-            take(Pool2dGradOp::x, Pool2dGradOp::x_dgamma);
-            step.attrs.as<Pool2dGradOp>().x_norm = options;
-        } else if (step.op == op::activation_grad && !options.relu && !step.in[ActivationGradOp::a].defined()) {
-            take(ActivationGradOp::a, ActivationGradOp::a_dgamma);
-            step.attrs.as<ActivationGradOp>().a_norm = options;
-        } else if (step.op == op::activation_grad && !options.relu && !step.in[ActivationGradOp::b].defined()) {
-            take(ActivationGradOp::b, ActivationGradOp::b_dgamma);
-            step.attrs.as<ActivationGradOp>().b_norm = options;
-        } else {
-            return false;
+            return true;
         }
-        return true;
+        if (step.op == op::max_pool2d_grad || step.op == op::avg_pool2d_grad) {
+            using Grad = Pool2dGradOp;
+            return take(step.attrs.as<Grad>().x_norm, step.out[Grad::x_dgamma], step.out[Grad::x_dbeta]);
+        }
+        if (step.op != op::activation_grad || operand.norm.options.relu) return false;
+        using Grad = ActivationGradOp;
+        auto& attrs = step.attrs.as<Grad>();
+        return take(attrs.a_norm, step.out[Grad::a_dgamma], step.out[Grad::a_dbeta]) ||
+               take(attrs.b_norm, step.out[Grad::b_dgamma], step.out[Grad::b_dbeta]);
     }
 
     /// cross_entropy -> cross_entropy_grad: cross_entropy writes the gradient instead of the probabilities. The rule
@@ -485,7 +475,7 @@ private:
     /// Returns the filters of a conv2d or conv2d_grad. Returns null for other steps, and if a batch norm is folded into
     /// the filters, since a device scales those in f32. The caller checks that the images are bf16.
     static Tensor* filters(Step& s) {
-        if (s.op == op::conv2d && !s.in[Conv2dOp::y_stats].defined()) return &s.in[Conv2dOp::w];
+        if (s.op == op::conv2d && !s.attrs.as<Conv2dOp>().y_norm.given(s.in)) return &s.in[Conv2dOp::w];
         if (s.op == op::conv2d_grad) return &s.in[Conv2dGradOp::w];
         return nullptr;
     }

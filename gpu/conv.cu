@@ -298,14 +298,15 @@ void conv2d(const Call& call) {
     const Geometry g = geometry_of(x.shape(), plain, w, a.conv);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        with_reader<T>(x, call.in.subspan(O::x_stats, 3), a.x_norm, [&](const auto& reader) {
-            if (!call.in[O::y_stats].defined())
+        with_reader<T>(a.x_norm.operand(call.in), [&](const auto& reader) {
+            const GivenNorm y_norm = a.y_norm.given(call.in);
+            if (!y_norm)
                 return run_conv2d<false>(
                     g, reader, w, {.bias = pointer<float>(call.in[O::bias])}, pointer<T>(y),
                     {.stats = a.with_stats ? call.out[O::stats] : Tensor(),
-                     .after = {pointer<float>(call.in[O::y_gamma]), pointer<float>(call.in[O::y_beta]),
-                               a.y_norm.epsilon, pointer<float>(call.in[O::running]), double(a.momentum)}});
-            const Norm norm(call.in.subspan(O::y_stats, 3), a.y_norm);
+                     .after = {pointer<float>(y_norm.gamma), pointer<float>(y_norm.beta), a.y_norm.epsilon,
+                               pointer<float>(call.in[O::running]), double(a.momentum)}});
+            const Norm norm(y_norm);
             const int count = int(w.numel());
             const bool pooled = a.pool > 1;
             const Scratch<float> bias(size_t(g.out_c));

@@ -256,13 +256,11 @@ void activation_grad(const Call& call) {
                 ActivationGrad<T, decltype(kind)::value>{{pointer<T>(dy)}, {from}, pointer<T>(dx), attrs.slope});
         });
     });
-    const auto sum = [&](size_t x, const BatchNorm& norm, size_t dgamma) {
-        if (!call.in[x].defined()) return;
-        NormSums(Norm(call.in.subspan(x + 1, 3), norm), dx, call.in[x], call.out[dgamma], call.out[dgamma + 1])
-            .compute();
+    const auto sum = [&](const Operand& of, const Tensor& dgamma, const Tensor& dbeta) {
+        if (of.norm) NormSums(Norm(of.norm), dx, of.x, dgamma, dbeta).compute();
     };
-    sum(O::a, attrs.a_norm, O::a_dgamma);
-    sum(O::b, attrs.b_norm, O::b_dgamma);
+    sum(attrs.a_norm.operand(call.in), call.out[O::a_dgamma], call.out[O::a_dbeta]);
+    sum(attrs.b_norm.operand(call.in), call.out[O::b_dgamma], call.out[O::b_dbeta]);
 }
 
 void add(const Call& call) {
@@ -273,8 +271,8 @@ void add(const Call& call) {
     const int channels = rank ? int(std::max<int64_t>(1, y.extent(rank - 1))) : 1;
     with_stored(y, [&](auto t) {
         using T = decltype(t);
-        with_reader<T>(call.in[O::a], call.in.subspan(O::a_stats, 3), attrs.a_norm, [&](const auto& a) {
-            with_reader<T>(call.in[O::b], call.in.subspan(O::b_stats, 3), attrs.b_norm, [&](const auto& b) {
+        with_reader<T>(attrs.a_norm.operand(call.in), [&](const auto& a) {
+            with_reader<T>(attrs.b_norm.operand(call.in), [&](const auto& b) {
                 elementwise_groups(y.numel(), channels, {a.x, b.x, pointer<T>(y)},
                                    Add<T, std::decay_t<decltype(a)>, std::decay_t<decltype(b)>>{
                                        a, b, pointer<T>(y), channels, attrs.relu});

@@ -66,19 +66,21 @@ std::vector<Case> cases_of(const Layer& layer) {
     const Shape x{5, height, layer.width, c}, y{5, results(height), results(layer.width), k};
     const Shape w{k, layer.filter, layer.filter, c};
     const BatchNorm norm{.relu = true};
-    const auto set_norm = [](std::vector<Tensor>& in, size_t first, int64_t channels) {
-        in[first] = drawn({2, channels}, DType::f32, 7, true); // mean and variance
-        in[first + 1] = drawn({channels}, DType::f32, 8), in[first + 2] = drawn({channels}, DType::f32, 9);
+    const auto with_norm = [&](std::vector<Tensor> in, auto place, const Tensor& images) {
+        const int64_t channels = images.extent(3);
+        const Tensor stats = drawn({2, channels}, DType::f32, 7, true); // mean and variance
+        const Tensor gamma = drawn({channels}, DType::f32, 8), beta = drawn({channels}, DType::f32, 9);
+        place.set(in, Operand{images, {stats, gamma, beta, norm}});
+        return in;
     };
-    std::vector<Tensor> forward(F::running + 1), backward(G::x_beta + 1);
+    std::vector<Tensor> forward(op::conv2d->inputs.size()), backward(op::conv2d_grad->inputs.size());
     forward[F::x] = drawn(x, DType::bf16, 1), forward[F::w] = drawn(w, DType::f32, 2);
     forward[F::bias] = drawn({k}, DType::f32, 3);
     backward[G::dy] = drawn(y, DType::bf16, 4), backward[G::x] = forward[F::x], backward[G::w] = forward[F::w];
-    std::vector<Tensor> normalised = forward, through_norm = backward;
-    set_norm(normalised, F::x_stats, c), set_norm(through_norm, G::y_stats, k);
-    through_norm[G::y] = drawn(y, DType::bf16, 5), through_norm[G::y_sums] = drawn({2, k}, DType::f32, 6);
-    std::vector<Tensor> through_norms = through_norm;
-    set_norm(through_norms, G::x_stats, c);
+    const std::vector<Tensor> normalised = with_norm(forward, F().x_norm, forward[F::x]);
+    std::vector<Tensor> through_norm = with_norm(backward, G().y_norm, drawn(y, DType::bf16, 5));
+    through_norm[G::y_sums] = drawn({2, k}, DType::f32, 6);
+    const std::vector<Tensor> through_norms = with_norm(through_norm, G().x_norm, forward[F::x]);
     if (c < 32) // a first layer needs no gradient of its images
         return {{"a convolution", op::conv2d, F{.conv = conv, .with_stats = true}, forward},
                 {"a gradient of a convolution", op::conv2d_grad, G{.conv = conv, .data = false, .y_norm = norm},

@@ -114,8 +114,7 @@ bool linear_forward(const Call& call) {
     const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &w = call.in[O::w];
     const Extents e = extents_of(x.numel() / w.extent(3), w, a.conv);
-    if (e.rows == 0 || x.dtype() != DType::f32 || a.with_stats || call.in[O::x_stats].defined() ||
-        call.in[O::y_stats].defined())
+    if (e.rows == 0 || x.dtype() != DType::f32 || a.with_stats || a.x_norm.given(call.in) || a.y_norm.given(call.in))
         return false;
     RG_LAUNCH(linear_forward_kernel, blocks_for(e.rows, kThreads / 32), kThreads, 0, stream(), e, pointer<float>(x),
               pointer<float>(w), pointer<float>(call.in[O::bias]), pointer<float>(call.out[O::y]));

@@ -170,18 +170,18 @@ struct StoreLayerNormSums {
 
 } // namespace
 
-Norm::Norm(std::span<const Tensor> norm, const BatchNorm& attrs, const Tensor& sums, double count)
-    : c_(int(norm[1].numel())),
-      attrs_(attrs),
-      stats_(pointer<float>(norm[0])),
-      gamma_(pointer<float>(norm[1])),
-      has_coefficients_(norm[0].extent(0) == 4 && (!sums.defined() || sums.extent(0) == 4)),
+Norm::Norm(const GivenNorm& norm, const Tensor& sums, double count)
+    : c_(int(norm.gamma.numel())),
+      attrs_(norm.options),
+      stats_(pointer<float>(norm.stats)),
+      gamma_(pointer<float>(norm.gamma)),
+      has_coefficients_(norm.stats.extent(0) == 4 && (!sums.defined() || sums.extent(0) == 4)),
       coefficients_(has_coefficients_ ? 0 : (sums.defined() ? 4 : 2) * size_t(c_)),
       scale_(has_coefficients_ ? stats_ + 2 * c_ : coefficients_),
       b_(has_coefficients_ && sums.defined() ? pointer<float>(sums) + 2 * c_ : coefficients_ + 2 * c_) {
     if (!has_coefficients_)
         RG_LAUNCH(batch_norm_coefficients_kernel, blocks_for(c_, 64), 64, 0, stream(), stats_, gamma_,
-                  pointer<float>(norm[2]), c_, attrs.epsilon, pointer<float>(sums), count, coefficients_);
+                  pointer<float>(norm.beta), c_, attrs_.epsilon, pointer<float>(sums), count, coefficients_);
 }
 
 void NormSums::compute() const {
@@ -209,7 +209,7 @@ void channel_stats(const Call& call) {
 
 void batch_norm(const Call& call) {
     using O = BatchNormOp;
-    const Norm norm(call.in.subspan(O::stats), call.attrs.as<O>().norm);
+    const Norm norm(call.attrs.as<O>().norm.given(call.in));
     with_stored(call.in[O::x], [&](auto t) {
         using T = decltype(t);
         apply<T>(norm.read<T>(call.in[O::x]), call.out[0]);
@@ -218,15 +218,14 @@ void batch_norm(const Call& call) {
 
 void batch_norm_sums(const Call& call) {
     using O = BatchNormSumsOp;
-    const Norm norm(call.in.subspan(O::stats), call.attrs.as<O>().norm);
+    const Norm norm(call.attrs.as<O>().norm.given(call.in));
     NormSums(norm, call.in[O::dy], call.in[O::x], call.out[O::dgamma], call.out[O::dbeta]).compute();
 }
 
 void batch_norm_grad(const Call& call) {
     using O = BatchNormGradOp;
     const Tensor& x = call.in[O::x];
-    const Norm norm(call.in.subspan(O::stats, 3), call.attrs.as<O>().norm, call.in[O::sums],
-                    double(x.numel() / x.extent(3)));
+    const Norm norm(call.attrs.as<O>().norm.given(call.in), call.in[O::sums], double(x.numel() / x.extent(3)));
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         apply<T>(norm.gradient<T>(call.in[O::dy], x), call.out[0]);

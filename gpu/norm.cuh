@@ -32,10 +32,9 @@ inline double unbias_factor(int64_t count) { return count > 1 ? double(count) / 
 /// of the gradient: dx = gamma / sigma * (dz - sum(dz) / count - x^ * sum(dz x^) / count) = scale dz + b x + d.
 class Norm {
 public:
-    /// `norm` = {stats, gamma, beta}; stats [2][c] holds the mean and the variance of each of the c channels. If stats
-    /// and, where defined, sums have 4 rows (core/ops/norm.h), these include the coefficients. Otherwise, a kernel
-    /// computes them.
-    Norm(std::span<const Tensor> norm, const BatchNorm& attrs, const Tensor& sums = {}, double count = 0);
+    /// If the statistics and, where defined, sums have 4 rows (core/ops/norm.h), these include the coefficients.
+    /// Otherwise, a kernel computes them.
+    explicit Norm(const GivenNorm& norm, const Tensor& sums = {}, double count = 0);
     const float* scale() const { return scale_; }
     const float* shift() const { return scale_ + c_; }
     const float* stats() const { return stats_; }
@@ -62,12 +61,12 @@ private:
     const float *scale_, *b_;     // shift follows scale, and d follows b
 };
 
-/// Calls f with a reader of x. If the tensors `norm` = {stats, gamma, beta} are defined, the reader normalises x.
+/// Calls f with a reader of the operand, which normalises x if the operand has a batch norm.
 template <class T, class F>
-void with_reader(const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs, F f) {
-    if (!norm[0].defined()) return f(Plain<T>{pointer<T>(x)});
-    const Norm coefficients(norm, attrs);
-    f(coefficients.read<T>(x));
+void with_reader(const Operand& operand, F f) {
+    if (!operand.norm) return f(Plain<T>{pointer<T>(operand.x)});
+    const Norm norm(operand.norm);
+    f(norm.read<T>(operand.x));
 }
 
 /// The terms that a value of dy adds to its channel's two sums: g (x - mean) and g. x is batch norm's input, and dy is

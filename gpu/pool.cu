@@ -239,7 +239,7 @@ void run_pool_grad(const Call& call, const Tensor& positions) {
             constexpr int kWidth = decltype(width)::value;
             const PoolGrad<T, kWidth> gradient{g, pointer<T>(dy), pointer<uint8_t>(positions)};
             if (x.defined()) {
-                const Norm norm(call.in.subspan(O::x_stats, 3), a.x_norm);
+                const Norm norm(a.x_norm.given(call.in));
                 const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta],
                                     call.out[O::x_sums]);
                 sum_columns<kWidth>(dx.numel() / g.c, g.c,
@@ -270,7 +270,7 @@ void max_pool2d(const Call& call) {
     const Windows g(x.shape(), y.shape(), a.pool);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        with_reader<T>(x, call.in.subspan(O::x_stats), a.x_norm, [&](const auto& reader) {
+        with_reader<T>(a.x_norm.operand(call.in), [&](const auto& reader) {
             run_max_pool(g, y.numel(), reader, pointer<T>(y), pointer<uint8_t>(call.out[O::positions]));
         });
     });
@@ -285,7 +285,7 @@ void avg_pool2d(const Call& call) {
     const Windows g(x.shape(), y.shape(), a.pool);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        with_reader<T>(x, call.in.subspan(O::x_stats), a.x_norm, [&]<class Reader>(const Reader& reader) {
+        with_reader<T>(a.x_norm.operand(call.in), [&]<class Reader>(const Reader& reader) {
             with_width(g.c, [&](auto width) {
                 constexpr int kWidth = decltype(width)::value;
                 const Work<kWidth> work(y.numel(), g.c);

@@ -287,7 +287,7 @@ inline void add_norms(std::vector<OpCase>& cases) {
     cases.push_back({op::channel_stats, {{{131, 32, 32, 2}, Draw::normal}}, {}, kCancelled});
     const Shape x{2, 4, 5, 3};
     cases.push_back({op::batch_norm, norm_inputs(x, Draw::special, Draw::statistics),
-                     BatchNormOp{{.epsilon = 0, .relu = true}}, kRounded});
+                     BatchNormOp{BatchNorm{.epsilon = 0, .relu = true}}, kRounded});
     for (int64_t count : {0, 1, 2, 1000})
         cases.push_back({op::running_update, {{{2, 5}, Draw::statistics}, {{2, 5}, Draw::statistics}},
                          RunningUpdateOp{count, 1, 0.1f}, kRounded, 1});

@@ -303,7 +303,7 @@ TEST_SUITE("core") {
             for (const int64_t c : {2, 8}) { // direct convolution and Winograd, or tiles
                 const int64_t images = 16 / size_of(type); // 64 MiB of results
                 const Tensor x = cast(values({images, side, side, c}), type), w = values({k, 3, 3, c});
-                const Conv2dOp conv{.conv = {.pad = 1}, .y_norm = {.relu = true}};
+                const Conv2dOp conv{.conv = {.pad = 1}, .y_norm = BatchNorm{.relu = true}};
                 const auto convolve = [&](const Tensor& in) {
                     return run(op::conv2d, {in, w, {}, {}, {}, {}, stats, gamma, beta}, conv)[Conv2dOp::y];
                 };

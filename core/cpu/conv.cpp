@@ -143,9 +143,7 @@ void conv2d(const Call& call) {
     const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
     if (groups::fits(w, a.conv, y)) return groups::conv2d(call);
-    std::optional<Norm> x_norm, y_norm;
-    make_norm(x_norm, call.in.subspan(O::x_stats, 3), a.x_norm);
-    make_norm(y_norm, call.in.subspan(O::y_stats, 3), a.y_norm);
+    const OptionalNorm x_norm(a.x_norm.given(call.in)), y_norm(a.y_norm.given(call.in));
     if (dense::fits(x, w.extent(1), w.extent(2), a.conv) && !x_norm && !y_norm && !a.with_stats)
         return dense::forward(x, w, b, y);
     const PerAxis stride = a.conv.stride, dilation = a.conv.dilation;

@@ -343,11 +343,9 @@ void conv2d_grad(const Call& call) {
     if (a.data && !fused) data_gradient_alone(dy, w, addend, a.conv, dx);
     if (!a.filters) return;
     const Geometry g(x, dy, w, a.conv);
-    std::optional<Norm> y_norm, x_norm;
+    const OptionalNorm y_norm(a.y_norm.given(call.in)), x_norm(a.x_norm.given(call.in));
     std::optional<NormGrad> y_grad;
     std::optional<NormSums> sums;
-    make_norm(y_norm, call.in.subspan(O::y_stats, 3), a.y_norm);
-    make_norm(x_norm, call.in.subspan(O::x_stats, 3), a.x_norm);
     if (y_norm) y_grad.emplace(*y_norm, call.in[O::y_sums], double(y.numel() / g.k));
     if (a.with_sums) sums.emplace(*x_norm, g.images);
     with_stored(x, [&](auto t) {

@@ -42,28 +42,23 @@ void activation_grad_and_sums(const Call& call) {
     const auto& attrs = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &from = call.in[O::from], &dx = call.out[O::dx];
     const int64_t values = image_values(dy);
-    struct Operand {
-        size_t x, dgamma;
-        std::optional<Norm> norm = {};
-        std::optional<NormSums> sums = {};
-    } operands[] = {{O::a, O::a_dgamma}, {O::b, O::b_dgamma}};
-    for (Operand& operand : operands) {
-        make_norm(operand.norm, call.in.subspan(operand.x + 1, 3), operand.x == O::a ? attrs.a_norm : attrs.b_norm);
-        if (operand.norm) operand.sums.emplace(*operand.norm, dy.extent(0));
-    }
+    const OptionalNorm a_norm(attrs.a_norm.given(call.in)), b_norm(attrs.b_norm.given(call.in));
+    std::optional<NormSums> a_sums, b_sums;
+    if (a_norm) a_sums.emplace(*a_norm, dy.extent(0));
+    if (b_norm) b_sums.emplace(*b_norm, dy.extent(0));
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
         each_image(dy.extent(0), [&](int64_t n) {
             const int64_t offset = n * values;
-            kernels<T>().activation_grad(stored<T>(dy) + offset, stored<T>(from) + offset, stored<T>(dx) + offset,
-                                         values, attrs.kind, attrs.slope, false);
-            for (Operand& operand : operands)
-                if (operand.sums)
-                    operand.sums->add(n, stored<T>(dx) + offset, stored<T>(call.in[operand.x]) + offset, values);
+            T* const to = stored<T>(dx) + offset;
+            kernels<T>().activation_grad(stored<T>(dy) + offset, stored<T>(from) + offset, to, values, attrs.kind,
+                                         attrs.slope, false);
+            if (a_sums) a_sums->add(n, to, stored<T>(call.in[O::a]) + offset, values);
+            if (b_sums) b_sums->add(n, to, stored<T>(call.in[O::b]) + offset, values);
         });
     });
-    for (const Operand& operand : operands)
-        if (operand.sums) operand.sums->finish(call.out[operand.dgamma], call.out[operand.dgamma + 1]);
+    if (a_sums) a_sums->finish(call.out[O::a_dgamma], call.out[O::a_dbeta]);
+    if (b_sums) b_sums->finish(call.out[O::b_dgamma], call.out[O::b_dbeta]);
 }
 
 } // namespace
@@ -86,9 +81,7 @@ void add(const Call& call) {
     using O = AddOp;
     const auto& attrs = call.attrs.as<O>();
     const Tensor &a = call.in[O::a], &b = call.in[O::b], &y = call.out[0];
-    std::optional<Norm> a_norm, b_norm;
-    make_norm(a_norm, call.in.subspan(O::a_stats, 3), attrs.a_norm);
-    make_norm(b_norm, call.in.subspan(O::b_stats, 3), attrs.b_norm);
+    const OptionalNorm a_norm(attrs.a_norm.given(call.in)), b_norm(attrs.b_norm.given(call.in));
     if (!a_norm && !b_norm && !attrs.relu) return map(call, [](const auto& k) { return k.add; });
     const int64_t c = a.extent(3), values = image_values(a);
     const PerChannel a_scale(c, [&](int64_t k) { return a_norm ? a_norm->scale[k] : 1.0f; }),

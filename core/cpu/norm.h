@@ -12,17 +12,16 @@
 namespace rg::cpu {
 
 struct Norm {
-    /// `norm` = {stats [2 c], gamma [c], beta [c]}, where stats holds the means, then the variances.
-    Norm(std::span<const Tensor> norm, const BatchNorm& attrs)
-        : c(norm[1].numel()),
+    explicit Norm(const GivenNorm& norm)
+        : c(norm.gamma.numel()),
           period(period_of(c)),
-          mean(norm[0].data<float>()),
-          relu(attrs.relu),
+          mean(norm.stats.data<float>()),
+          relu(norm.options.relu),
           var_(mean + c),
-          gamma_(norm[1].data<float>()),
-          epsilon_(attrs.epsilon),
+          gamma_(norm.gamma.data<float>()),
+          epsilon_(norm.options.epsilon),
           scale(c, [&](int64_t i) { return float(slope(i)); }),
-          shift(c, [&](int64_t i) { return float(norm[2].data<float>()[i] - mean[i] * slope(i)); }) {}
+          shift(c, [&](int64_t i) { return float(norm.beta.data<float>()[i] - mean[i] * slope(i)); }) {}
 
     double inv_std(int64_t i) const { return 1 / std::sqrt(double(var_[i]) + double(epsilon_)); }
     double slope(int64_t i) const { return gamma_[i] * inv_std(i); }
@@ -45,10 +44,12 @@ public:
     PerChannel scale, shift;
 };
 
-/// Sets `to` to the Norm of an operand if `norm` = {stats, gamma, beta} is defined.
-inline void make_norm(std::optional<Norm>& to, std::span<const Tensor> norm, const BatchNorm& attrs) {
-    if (norm[0].defined()) to.emplace(norm, attrs);
-}
+/// The batch norm of an operand, if it has one.
+struct OptionalNorm : std::optional<Norm> {
+    explicit OptionalNorm(const GivenNorm& norm) {
+        if (norm) emplace(norm);
+    }
+};
 
 /// Computes the gradient of Norm: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), in the form
 /// g * norm.scale + x * b + d. Here g is dy, or 0 where ReLU set the value to zero. sigma is sqrt(variance + epsilon),

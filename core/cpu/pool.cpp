@@ -33,8 +33,7 @@ void pool_images(const Call& call, PoolRow pool) {
     const auto& attrs = call.attrs.as<O>();
     const Tensor& x = call.in[O::x];
     const PoolImage g = windows_of(x.shape(), call.out[0].shape(), attrs.pool);
-    std::optional<Norm> norm;
-    make_norm(norm, call.in.subspan(O::x_stats), attrs.x_norm);
+    const OptionalNorm norm(attrs.x_norm.given(call.in));
     each_stored_image(x, [&](int64_t n, auto t) {
         using T = decltype(t);
         const T* image = stored<T>(x) + n * x_values(g);
@@ -55,9 +54,8 @@ void pool_gradient(const Call& call, GradRow grad) {
     const auto& attrs = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &dx = call.out[O::dx];
     const PoolImage g = windows_of(dx.shape(), dy.shape(), attrs.pool);
-    std::optional<Norm> norm;
+    const OptionalNorm norm(attrs.x_norm.given(call.in));
     std::optional<NormSums> sums;
-    make_norm(norm, call.in.subspan(O::x_stats, 3), attrs.x_norm);
     if (norm) sums.emplace(*norm, dx.extent(0));
     each_stored_image(dx, [&](int64_t n, auto t) {
         using T = decltype(t);

@@ -40,8 +40,8 @@ OutputSpecs infer_conv2d(In in, const Attrs& attrs) {
     expect_plain_groups("conv2d", a.conv, in.subspan(O::x_stats));
     const int64_t k = w.extent(0);
     if (in[O::bias].defined()) expect_shape("conv2d", "b", in[O::bias], {k});
-    expect_norm("conv2d", x.extent(3), in.subspan(O::x_stats, 3));
-    const bool normalised = expect_norm("conv2d", k, in.subspan(O::y_stats, 3));
+    expect_norm("conv2d", x.extent(3), a.x_norm.given(in));
+    const bool normalised = expect_norm("conv2d", k, a.y_norm.given(in));
     RG_CHECK(!(normalised && a.with_stats), "conv2d: expected a plain result for its statistics, got a normalised one");
     RG_CHECK(normalised || a.pool == 1, "conv2d: expected a normalised result for pooling, got a plain one");
     const Shape result{y[0], window_extent("conv2d", y[1], a.pool, a.pool, 0),
@@ -58,10 +58,10 @@ OutputSpecs infer_conv2d_grad(In in, const Attrs& attrs) {
     expect_plain_groups("conv2d_grad", a.conv, in.subspan(O::addend));
     expect_shape("conv2d_grad", "dy", in[O::dy], dy);
     if (in[O::addend].defined()) expect_shape("conv2d_grad", "addend", in[O::addend], x.shape());
-    const bool x_norm = expect_norm("conv2d_grad", x.extent(3), in.subspan(O::x_stats, 3));
+    const bool x_norm = expect_norm("conv2d_grad", x.extent(3), a.x_norm.given(in));
     if (y.defined()) {
         expect_shape("conv2d_grad", "y", y, dy);
-        expect_norm("conv2d_grad", y.extent(3), in.subspan(O::y_stats, 3));
+        expect_norm("conv2d_grad", y.extent(3), a.y_norm.given(in));
         expect_shape("conv2d_grad", "y_sums", in[O::y_sums], {2, w.extent(0)});
     }
     RG_CHECK(!x_norm || y.defined(), "conv2d_grad: expected the batch norm of y beside that of x, got only that of x");
@@ -105,12 +105,11 @@ double flops_conv2d_grad(const Call& call) {
 }
 
 constexpr Argument kConv2d[] = {
-    {"x"}, {"w", Type::precise}, {"b", Type::precise, Presence::optional}, fused("x_stats"), fused("x_gamma"),
-    fused("x_beta"), fused("y_stats"), fused("y_gamma"), fused("y_beta"), fused("running")};
+    {"x"}, {"w", Type::precise}, {"b", Type::precise, Presence::optional}, RG_FUSED_NORM(x), RG_FUSED_NORM(y),
+    fused("running")};
 constexpr Argument kConv2dGrad[] = {
     {"dy"}, {"x"}, {"w", Type::precise}, fused("addend", Type::activation), fused("y", Type::activation),
-    fused("y_stats"), fused("y_gamma"), fused("y_beta"), fused("y_sums"), fused("x_stats"), fused("x_gamma"),
-    fused("x_beta")};
+    RG_FUSED_NORM(y), fused("y_sums"), RG_FUSED_NORM(x)};
 
 } // namespace
 
@@ -191,7 +190,7 @@ void conv2d(const Call& call) {
     using O = Conv2dOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
-    const Tensor x = normalised(call.in[O::x], call.in.subspan(O::x_stats, 3), a.x_norm);
+    const Tensor x = normalised(a.x_norm.operand(call.in));
     const Shape shape = convolved("conv2d", x, w, a.conv);
     const Values x_values = read(x), w_values = read_filters(w, x);
     Values result(size_t(shape.numel()), 0.0);
@@ -206,10 +205,11 @@ void conv2d(const Call& call) {
                          result[yi] = sum;
                      });
     if (a.with_stats) write(call.out[O::stats], moments(result, size_t(shape[3])));
-    if (!call.in[O::y_stats].defined()) return write(y, result);
+    const GivenNorm y_norm = a.y_norm.given(call.in);
+    if (!y_norm) return write(y, result);
     Tensor plain = Tensor::on_host(shape, x.dtype());
     write(plain, result);
-    pool(normalised(plain, call.in.subspan(O::y_stats, 3), a.y_norm), a.pool, y);
+    pool(normalised({plain, y_norm}), a.pool, y);
 }
 
 void conv2d_grad(const Call& call) {
@@ -219,11 +219,11 @@ void conv2d_grad(const Call& call) {
     Tensor dy = call.in[O::dy];
     if (y.defined()) {
         dy = Tensor::on_host(y.shape(), y.dtype());
-        norm_grad(call.in[O::dy], y, call.in.subspan(O::y_stats, 3), call.in[O::y_sums], a.y_norm, dy);
+        norm_grad(call.in[O::dy], a.y_norm.operand(call.in), call.in[O::y_sums], dy);
     }
     const Values dy_values = read(dy);
     if (a.filters) {
-        const Tensor x = normalised(call.in[O::x], call.in.subspan(O::x_stats, 3), a.x_norm);
+        const Tensor x = normalised(a.x_norm.operand(call.in));
         const Values x_values = read(x);
         Values dw(size_t(w.numel()), 0.0), dbias(size_t(w.extent(0)), 0.0);
         for_each_product(x.shape(), w.shape(), dy.shape(), a.conv,
@@ -235,7 +235,7 @@ void conv2d_grad(const Call& call) {
         write(call.out[O::dbias], dbias);
     }
     if (!a.data) return;
-    const Tensor &x = call.in[O::x], &dx = call.out[O::dx];
+    const Tensor& dx = call.out[O::dx];
     const Values w_values = read_filters(w, dy);
     Values result(size_t(dx.numel()), 0.0);
     for_each_product(dx.shape(), w.shape(), dy.shape(), a.conv,
@@ -247,8 +247,7 @@ void conv2d_grad(const Call& call) {
         for (size_t i = 0; i < result.size(); ++i) result[i] += values[i];
     }
     write(dx, result);
-    if (a.with_sums)
-        norm_sums(dx, x, call.in.subspan(O::x_stats, 3), a.x_norm, call.out[O::x_dgamma], call.out[O::x_dbeta]);
+    if (a.with_sums) norm_sums(dx, a.x_norm.operand(call.in), call.out[O::x_dgamma], call.out[O::x_dbeta]);
 }
 
 } // namespace ref

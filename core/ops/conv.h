@@ -38,18 +38,18 @@ RG_CONV_OPS(RG_DECLARE_OP)
 /// A convolution. In a plan, core/fuse.cpp may make steps before and after it part of this op, if `groups` is 1. The op
 /// reads y_stats; it does not compute them from its own result. In an evaluation, they are running statistics.
 ///
-/// In a plan for a device, the op may do more with the statistics that it computes. If y_gamma and y_beta are defined
-/// and y_stats is not, `stats` has 4 rows (norm.h), with the coefficients of batch_norm(y). If `running` is defined,
-/// the op updates it in place as update_running() does, with `momentum`.
+/// In a plan for a device, the op may do more with the statistics that it computes. If gamma and beta of y_norm are
+/// defined and y_stats is not, `stats` has 4 rows (norm.h), with the coefficients of batch_norm(y). If `running` is
+/// defined, the op updates it in place as update_running() does, with `momentum`.
 struct Conv2dOp {
-    enum In { x, w, bias, x_stats, x_gamma, x_beta, y_stats, y_gamma, y_beta, running };
+    enum In { x, w, bias, x_stats, y_stats = NormAt<x_stats>::kEnd, running = NormAt<y_stats>::kEnd };
     enum Out { y, stats, new_running };
     Conv conv;
-    bool with_stats = false; // true: also writes the statistics of the result; see WithStats
-    BatchNorm x_norm = {};   // used if x_stats, x_gamma and x_beta are defined: normalises x on load
-    BatchNorm y_norm = {};   // used with y_gamma and y_beta: normalises the result; without y_stats, see above
-    int64_t pool = 1;        // window and stride of max pooling of the normalised result; 1: no pooling
-    float momentum = 0;      // used if `running` is defined
+    bool with_stats = false;        // true: also writes the statistics of the result; see WithStats
+    NormAt<x_stats, x> x_norm = {}; // applied to x as it is read
+    NormAt<y_stats> y_norm = {};    // applied to the result; without y_stats, see above
+    int64_t pool = 1;               // window and stride of max pooling of the normalised result; 1: no pooling
+    float momentum = 0;             // used if `running` is defined
 };
 
 /// Computes the gradients of a convolution. In a plan, core/fuse.cpp may make steps before and after it part of this
@@ -57,14 +57,14 @@ struct Conv2dOp {
 /// from dx. In a plan for a device, x_sums may have 4 rows: it gets the rows of RankSumsOp for x_dgamma and x_dbeta,
 /// and two more (norm.h).
 struct Conv2dGradOp {
-    enum In { dy, x, w, addend, y, y_stats, y_gamma, y_beta, y_sums, x_stats, x_gamma, x_beta };
+    enum In { dy, x, w, addend, y, y_stats, y_sums = NormAt<y_stats>::kEnd, x_stats };
     enum Out { dw, dbias, dx, x_dgamma, x_dbeta, x_sums };
     Conv conv;
-    bool filters = true;    // true: computes dw and dbias
-    bool data = true;       // true: computes dx, and adds `addend` to it if that is defined
-    bool with_sums = false; // true: computes x_dgamma and x_dbeta, the sums of dx that BatchNormSumsOp defines
-    BatchNorm y_norm = {};  // used if y and y_stats are defined: dy is the gradient of batch_norm(y), not of y
-    BatchNorm x_norm = {};  // used if x_stats, x_gamma and x_beta are defined: normalises x on load
+    bool filters = true;            // true: computes dw and dbias
+    bool data = true;               // true: computes dx, and adds `addend` to it if that is defined
+    bool with_sums = false;         // true: computes x_dgamma and x_dbeta, the sums of dx that BatchNormSumsOp defines
+    NormAt<y_stats> y_norm = {};    // used if y is defined: dy is the gradient of batch_norm(y), not of y
+    NormAt<x_stats, x> x_norm = {}; // applied to x as it is read
 };
 
 } // namespace rg

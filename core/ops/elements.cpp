@@ -29,15 +29,16 @@ OutputSpecs infer_activation_grad(In in, const Attrs& attrs) {
     const Tensor& dy = in[O::dy];
     expect_shape("activation_grad", "from", in[O::from], dy.shape());
     OutputSpecs out = like(dy);
-    for (const auto& [x, norm] : {std::pair{O::a, a.a_norm}, {O::b, a.b_norm}}) {
-        const size_t dgamma = x == O::a ? O::a_dgamma : O::b_dgamma;
-        out[dgamma] = out[dgamma + 1] = {Shape{in[x].defined() ? dy.extent(3) : 0}, precise(dy)};
-        if (!in[x].defined()) continue;
+    const auto sums_of = [&](const char* name, const Operand& operand) -> OutputSpec {
+        if (!operand.x.defined()) return {Shape{0}, precise(dy)};
         expect_image("activation_grad", "dy", dy);
-        expect_shape("activation_grad", x == O::a ? "a" : "b", in[x], dy.shape());
-        expect_norm("activation_grad", dy.extent(3), in.subspan(x + 1, 3));
-        RG_CHECK(!norm.relu, "activation_grad: expected batch norms without ReLU, got one with ReLU");
-    }
+        expect_shape("activation_grad", name, operand.x, dy.shape());
+        expect_norm("activation_grad", dy.extent(3), operand.norm);
+        RG_CHECK(!operand.norm.options.relu, "activation_grad: expected batch norms without ReLU, got one with ReLU");
+        return {Shape{dy.extent(3)}, precise(dy)};
+    };
+    out[O::a_dgamma] = out[O::a_dbeta] = sums_of("a", a.a_norm.operand(in));
+    out[O::b_dgamma] = out[O::b_dbeta] = sums_of("b", a.b_norm.operand(in));
     return out;
 }
 
@@ -45,12 +46,12 @@ OutputSpecs infer_add(In in, const Attrs& attrs) {
     using O = AddOp;
     const auto& o = attrs.as<O>();
     expect_shape("add", "b", in[O::b], in[O::a].shape());
-    for (const auto stats : {O::a_stats, O::b_stats}) {
-        if (!in[stats].defined()) continue;
+    for (const GivenNorm& norm : {o.a_norm.given(in), o.b_norm.given(in)}) {
+        RG_CHECK(!norm.options.relu, "add: expected batch norms without ReLU, got one with ReLU");
+        if (!norm) continue;
         expect_image("add", "a", in[O::a]);
-        expect_norm("add", in[O::a].extent(3), in.subspan(stats, 3));
+        expect_norm("add", in[O::a].extent(3), norm);
     }
-    RG_CHECK(!o.a_norm.relu && !o.b_norm.relu, "add: expected batch norms without ReLU, got one with ReLU");
     return like(in[O::a]);
 }
 
@@ -208,11 +209,8 @@ void backward_dropout(Backward& b) {
 constexpr Argument kX[] = {{"x"}};
 constexpr Argument kDy[] = {{"dy"}};
 constexpr Argument kActivationGrad[] = {
-    {"dy"}, {"from"}, fused("a", Type::activation), fused("a_stats"), fused("a_gamma"), fused("a_beta"),
-    fused("b", Type::activation), fused("b_stats"), fused("b_gamma"), fused("b_beta")};
-constexpr Argument kAdd[] = {
-    {"a"}, {"b"}, fused("a_stats"), fused("a_gamma"), fused("a_beta"), fused("b_stats"), fused("b_gamma"),
-    fused("b_beta")};
+    {"dy"}, {"from"}, fused("a", Type::activation), RG_FUSED_NORM(a), fused("b", Type::activation), RG_FUSED_NORM(b)};
+constexpr Argument kAdd[] = {{"a"}, {"b"}, RG_FUSED_NORM(a), RG_FUSED_NORM(b)};
 constexpr Argument kScale[] = {{"x"}, {"factor", Type::precise, Presence::optional}};
 constexpr Argument kTwo[] = {{"a"}, {"b"}};
 constexpr Argument kSumGrad[] = {{"dy", Type::precise}};
@@ -367,19 +365,16 @@ void activation_grad(const Call& call) {
     const Values from = read(call.in[O::from]);
     for (size_t i = 0; i < dx.size(); ++i) dx[i] = activation_gradient(o, dx[i], from[i]);
     write(call.out[O::dx], dx);
-    if (call.in[O::a].defined())
-        norm_sums(call.out[O::dx], call.in[O::a], call.in.subspan(O::a_stats, 3), o.a_norm, call.out[O::a_dgamma],
-                  call.out[O::a_dbeta]);
-    if (call.in[O::b].defined())
-        norm_sums(call.out[O::dx], call.in[O::b], call.in.subspan(O::b_stats, 3), o.b_norm, call.out[O::b_dgamma],
-                  call.out[O::b_dbeta]);
+    const Operand a = o.a_norm.operand(call.in), b = o.b_norm.operand(call.in);
+    if (a.x.defined()) norm_sums(call.out[O::dx], a, call.out[O::a_dgamma], call.out[O::a_dbeta]);
+    if (b.x.defined()) norm_sums(call.out[O::dx], b, call.out[O::b_dgamma], call.out[O::b_dbeta]);
 }
 
 void add(const Call& call) {
     using O = AddOp;
     const auto& o = call.attrs.as<O>();
-    Values sum = read(normalised(call.in[O::a], call.in.subspan(O::a_stats, 3), o.a_norm));
-    const Values b = read(normalised(call.in[O::b], call.in.subspan(O::b_stats, 3), o.b_norm));
+    Values sum = read(normalised(o.a_norm.operand(call.in)));
+    const Values b = read(normalised(o.b_norm.operand(call.in)));
     for (size_t i = 0; i < sum.size(); ++i) {
         sum[i] += b[i];
         if (o.relu && sum[i] <= 0) sum[i] = 0;

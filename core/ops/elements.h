@@ -83,20 +83,22 @@ struct ActivationOp {
     float slope = 0.01f; // used only by leaky_relu
 };
 /// Computes dx: dy times the derivative of the activation. `from` is the value that determines the derivative: x for
-/// gelu and silu, else the result of the activation. If `a` and its statistics are defined, also computes a_dgamma and
-/// a_dbeta, the sums of dx that BatchNormSumsOp defines. The same holds for b, b_dgamma and b_dbeta. A plan uses these
-/// sums for the backward pass of batch norms before the activation, as in relu(batch_norm(a) + batch_norm(b)).
+/// gelu and silu, else the result of the activation. If `a` is defined, also computes a_dgamma and a_dbeta, the
+/// sums of dx that BatchNormSumsOp defines. The same holds for b, b_dgamma and b_dbeta. A plan uses these sums for the
+/// backward pass of batch norms before the activation, as in relu(batch_norm(a) + batch_norm(b)).
 struct ActivationGradOp {
-    enum In { dy, from, a, a_stats, a_gamma, a_beta, b, b_stats, b_gamma, b_beta };
+    enum In { dy, from, a, a_stats, b = NormAt<a_stats>::kEnd, b_stats };
     enum Out { dx, a_dgamma, a_dbeta, b_dgamma, b_dbeta };
     Activation kind = Activation::relu;
     float slope = 0.01f;
-    BatchNorm a_norm = {}, b_norm = {};
+    NormAt<a_stats> a_norm = {};
+    NormAt<b_stats> b_norm = {};
 };
 struct AddOp {
-    enum In { a, b, a_stats, a_gamma, a_beta, b_stats, b_gamma, b_beta };
-    bool relu = false;                  // true: applies ReLU to the sum
-    BatchNorm a_norm = {}, b_norm = {}; // used if a_stats or b_stats is defined: normalises a or b, without ReLU
+    enum In { a, b, a_stats, b_stats = NormAt<a_stats>::kEnd };
+    bool relu = false;              // true: applies ReLU to the sum
+    NormAt<a_stats, a> a_norm = {}; // applied to a as it is read; without ReLU
+    NormAt<b_stats, b> b_norm = {};
 };
 struct SubOp {
     enum In { a, b };

@@ -9,6 +9,16 @@ namespace rg {
 
 RG_NORM_OPS(RG_DECLARE_KERNELS)
 
+bool expect_norm(const char* op, int64_t channels, const GivenNorm& norm) {
+    const int defined = norm.stats.defined() + norm.gamma.defined() + norm.beta.defined();
+    if (defined == 0) return false;
+    RG_CHECK(defined == 3, op, ": expected statistics, gamma and beta of a batch norm, got only some of them");
+    expect_shape(op, "stats", norm.stats, {2, channels});
+    expect_shape(op, "gamma", norm.gamma, {channels});
+    expect_shape(op, "beta", norm.beta, {channels});
+    return true;
+}
+
 namespace {
 
 OutputSpecs infer_channel_stats(In in, const Attrs&) {
@@ -22,17 +32,17 @@ OutputSpecs infer_rank_stats(In in, const Attrs&) {
     return like(in[RankStatsOp::stats]);
 }
 
-OutputSpecs infer_batch_norm(In in, const Attrs&) {
-    const Tensor& x = in[BatchNormOp::x];
-    expect_image("batch_norm", "x", x);
-    expect_norm("batch_norm", x.extent(3), in.subspan(BatchNormOp::stats));
-    return like(x);
+OutputSpecs infer_batch_norm(In in, const Attrs& attrs) {
+    const Operand operand = attrs.as<BatchNormOp>().norm.operand(in);
+    expect_image("batch_norm", "x", operand.x);
+    expect_norm("batch_norm", operand.x.extent(3), operand.norm);
+    return like(operand.x);
 }
 
-OutputSpecs infer_batch_norm_sums(In in, const Attrs&) {
-    const Tensor& x = in[BatchNormSumsOp::x];
+OutputSpecs infer_batch_norm_sums(In in, const Attrs& attrs) {
+    const auto [x, norm] = attrs.as<BatchNormSumsOp>().norm.operand(in);
     expect_image("batch_norm_sums", "x", x);
-    expect_norm("batch_norm_sums", x.extent(3), in.subspan(BatchNormSumsOp::stats));
+    expect_norm("batch_norm_sums", x.extent(3), norm);
     expect_shape("batch_norm_sums", "dy", in[BatchNormSumsOp::dy], x.shape());
     return {{{{x.extent(3)}, precise(x)}, {{x.extent(3)}, precise(x)}}};
 }
@@ -44,10 +54,10 @@ OutputSpecs infer_rank_sums(In in, const Attrs&) {
     return {{{{2, dgamma.numel()}, dgamma.dtype()}}};
 }
 
-OutputSpecs infer_batch_norm_grad(In in, const Attrs&) {
-    const Tensor& x = in[BatchNormGradOp::x];
+OutputSpecs infer_batch_norm_grad(In in, const Attrs& attrs) {
+    const auto [x, norm] = attrs.as<BatchNormGradOp>().norm.operand(in);
     expect_image("batch_norm_grad", "x", x);
-    expect_norm("batch_norm_grad", x.extent(3), in.subspan(BatchNormGradOp::stats, 3));
+    expect_norm("batch_norm_grad", x.extent(3), norm);
     expect_shape("batch_norm_grad", "dy", in[BatchNormGradOp::dy], x.shape());
     expect_shape("batch_norm_grad", "sums", in[BatchNormGradOp::sums], {2, x.extent(3)});
     return like(x);
@@ -171,8 +181,12 @@ namespace {
 /// Computes the batch norm of single elements: hat(i) returns x^ = (x - mean) / sqrt(variance + epsilon), and value(i)
 /// returns gamma * x^ + beta.
 struct Normalised {
-    Normalised(const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs)
-        : x_(read(x)), stats_(read(norm[0])), gamma_(read(norm[1])), beta_(read(norm[2])), attrs_(attrs) {}
+    explicit Normalised(const Operand& operand)
+        : x_(read(operand.x)),
+          stats_(read(operand.norm.stats)),
+          gamma_(read(operand.norm.gamma)),
+          beta_(read(operand.norm.beta)),
+          attrs_(operand.norm.options) {}
     size_t size() const { return x_.size(); }
     size_t channels() const { return gamma_.size(); }
     double scale(size_t c) const { return 1 / std::sqrt(stats_[channels() + c] + attrs_.epsilon); }
@@ -189,9 +203,10 @@ private:
 
 } // namespace
 
-Tensor normalised(const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs) {
-    if (!norm[0].defined()) return x;
-    const Normalised normalised(x, norm, attrs);
+Tensor normalised(const Operand& operand) {
+    const Tensor& x = operand.x;
+    if (!operand.norm) return x;
+    const Normalised normalised(operand);
     Values y(normalised.size());
     for (size_t i = 0; i < y.size(); ++i) y[i] = normalised.cut(i) ? 0 : normalised.value(i);
     const Tensor result = Tensor::on_host(x.shape(), x.dtype());
@@ -199,10 +214,9 @@ Tensor normalised(const Tensor& x, std::span<const Tensor> norm, const BatchNorm
     return result;
 }
 
-void norm_sums(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs,
-               const Tensor& dgamma, const Tensor& dbeta) {
+void norm_sums(const Tensor& dy, const Operand& x, const Tensor& dgamma, const Tensor& dbeta) {
     const Values dy_values = read(dy);
-    const Normalised normalised(x, norm, attrs);
+    const Normalised normalised(x);
     const size_t channels = normalised.channels();
     Values gamma_sums(channels, 0.0), beta_sums(channels, 0.0);
     for (size_t i = 0; i < dy_values.size(); ++i) {
@@ -223,10 +237,9 @@ void norm_sums(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, 
 // that rank j computes. rank_sums weights the sums by f_j, and `count` is the number of values per channel on this
 // rank. So dx is the gradient of the whole loss, divided by this rank's f_j. The sum of the gradients over the ranks
 // multiplies by f_j (par/aggregate.h).
-void norm_grad(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, const Tensor& sums,
-               const BatchNorm& attrs, const Tensor& dx) {
+void norm_grad(const Tensor& dy, const Operand& x, const Tensor& sums, const Tensor& dx) {
     const Values dy_values = read(dy), sum_values = read(sums);
-    const Normalised normalised(x, norm, attrs);
+    const Normalised normalised(x);
     const size_t channels = normalised.channels();
     const double count = double(normalised.size() / channels);
     Values result(normalised.size());
@@ -256,20 +269,17 @@ void channel_stats(const Call& call) {
 }
 
 void batch_norm(const Call& call) {
-    const Tensor y = normalised(call.in[BatchNormOp::x], call.in.subspan(BatchNormOp::stats),
-                                call.attrs.as<BatchNormOp>().norm);
-    write(call.out[0], read(y));
+    write(call.out[0], read(normalised(call.attrs.as<BatchNormOp>().norm.operand(call.in))));
 }
 
 void batch_norm_sums(const Call& call) {
-    norm_sums(call.in[BatchNormSumsOp::dy], call.in[BatchNormSumsOp::x], call.in.subspan(BatchNormSumsOp::stats),
-              call.attrs.as<BatchNormSumsOp>().norm, call.out[BatchNormSumsOp::dgamma],
-              call.out[BatchNormSumsOp::dbeta]);
+    using O = BatchNormSumsOp;
+    norm_sums(call.in[O::dy], call.attrs.as<O>().norm.operand(call.in), call.out[O::dgamma], call.out[O::dbeta]);
 }
 
 void batch_norm_grad(const Call& call) {
-    norm_grad(call.in[BatchNormGradOp::dy], call.in[BatchNormGradOp::x], call.in.subspan(BatchNormGradOp::stats, 3),
-              call.in[BatchNormGradOp::sums], call.attrs.as<BatchNormGradOp>().norm, call.out[0]);
+    using O = BatchNormGradOp;
+    norm_grad(call.in[O::dy], call.attrs.as<O>().norm.operand(call.in), call.in[O::sums], call.out[0]);
 }
 
 // Sums f * mean and f * (variance + mean^2) over the ranks, where f is a rank's fraction of the mini-batch. In double,

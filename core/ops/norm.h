@@ -9,7 +9,6 @@
 namespace rg {
 
 /// Options of a batch norm y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, followed by ReLU if `relu` is set.
-/// The ops that normalise an operand or their result have these options as attributes.
 struct BatchNorm {
     float epsilon = 1e-5f;
     bool relu = false;
@@ -52,6 +51,36 @@ Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, floa
     X(layer_norm) X(layer_norm_grad)
 RG_NORM_OPS(RG_DECLARE_OP)
 
+/// A batch norm with its tensors. There is none if `stats` is undefined.
+struct GivenNorm {
+    const Tensor &stats, &gamma, &beta;
+    const BatchNorm& options;
+    explicit operator bool() const { return stats.defined(); }
+};
+/// A tensor that an op reads, and the batch norm of it that is part of the op.
+struct Operand {
+    const Tensor& x;
+    GivenNorm norm;
+};
+
+/// The options of a batch norm that is part of an op, as an attribute of the op. Its statistics, gamma and beta are the
+/// inputs kStats to kStats + 2 of the op. If it normalises an input, that is input kX.
+template <size_t kStats, size_t kX = kStats - 1>
+struct NormAt : BatchNorm {
+    static constexpr size_t kEnd = kStats + 3; // the number of the next input
+    constexpr NormAt(const BatchNorm& options = {}) : BatchNorm(options) {}
+    GivenNorm given(std::span<const Tensor> in) const { return {in[kStats], in[kStats + 1], in[kStats + 2], *this}; }
+    Operand operand(std::span<const Tensor> in) const { return {in[kX], given(in)}; }
+    void set(std::span<Tensor> in, const GivenNorm& norm) {
+        BatchNorm::operator=(norm.options);
+        in[kStats] = norm.stats, in[kStats + 1] = norm.gamma, in[kStats + 2] = norm.beta;
+    }
+    void set(std::span<Tensor> in, const Operand& operand) {
+        in[kX] = operand.x;
+        set(in, operand.norm);
+    }
+};
+
 struct ChannelStatsOp {
     enum In { x };
 };
@@ -61,14 +90,14 @@ struct RankStatsOp {
 };
 struct BatchNormOp {
     enum In { x, stats, gamma, beta };
-    BatchNorm norm;
+    NormAt<stats> norm;
 };
 /// Computes two sums over the values of each channel: dgamma [c] is the sum of g * x^, and dbeta [c] is the sum of g.
 /// x^ is (x - mean) / sqrt(variance + epsilon). g is dy, or 0 where ReLU sets the batch norm of x to zero.
 struct BatchNormSumsOp {
-    enum In { dy, x, stats, gamma, beta };
+    enum In { dy, x, stats };
     enum Out { dgamma, dbeta };
-    BatchNorm norm;
+    NormAt<stats> norm;
 };
 /// Computes [2 c]: the sums of dgamma (row 0) and dbeta (row 1) over the ranks, weighted by each rank's fraction of the
 /// mini-batch (SyncGroup::fraction).
@@ -78,8 +107,8 @@ struct RankSumsOp {
 /// Computes dx of a batch norm. `sums` has the rows that RankSumsOp defines. After fusion, another op may have computed
 /// them. They are zeros if the statistics are constants.
 struct BatchNormGradOp {
-    enum In { dy, x, stats, gamma, beta, sums };
-    BatchNorm norm;
+    enum In { dy, x, stats, sums = NormAt<stats>::kEnd };
+    NormAt<stats> norm;
 };
 struct RunningUpdateOp {
     enum In { running, stats };
@@ -103,16 +132,14 @@ namespace ref {
 /// Returns the means of all channels, followed by their biased variances. Takes two passes over x.
 std::vector<double> moments(const std::vector<double>& x, size_t channels);
 
-/// Returns the batch norm of x, where `norm` = {stats, gamma, beta}. Returns x itself if all three are undefined.
-Tensor normalised(const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs);
+/// Returns the batch norm of x, or x itself if there is none.
+Tensor normalised(const Operand& x);
 
 /// Computes the sums that BatchNormSumsOp defines.
-void norm_sums(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, const BatchNorm& attrs,
-               const Tensor& dgamma, const Tensor& dbeta);
+void norm_sums(const Tensor& dy, const Operand& x, const Tensor& dgamma, const Tensor& dbeta);
 
 /// Computes dx of BatchNormGradOp.
-void norm_grad(const Tensor& dy, const Tensor& x, std::span<const Tensor> norm, const Tensor& sums,
-               const BatchNorm& attrs, const Tensor& dx);
+void norm_grad(const Tensor& dy, const Operand& x, const Tensor& sums, const Tensor& dx);
 
 } // namespace ref
 

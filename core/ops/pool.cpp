@@ -35,10 +35,10 @@ void expect_covered(const char* op, const Shape& x, const Pool& pool) {
 
 /// Checks the arguments of max or average pooling. Returns the shape and the type of the result.
 OutputSpec infer_pooled(const char* op, In in, const Attrs& attrs) {
+    const auto& [pool, x_norm] = attrs.as<Pool2dOp>();
     const Tensor& x = in[Pool2dOp::x];
-    const Pool& pool = attrs.as<Pool2dOp>().pool;
     expect_image(op, "x", x);
-    expect_norm(op, x.extent(3), in.subspan(Pool2dOp::x_stats));
+    expect_norm(op, x.extent(3), x_norm.given(in));
     const OutputSpec y{pooled(op, x.shape(), pool), x.dtype()};
     if (!pool.drop_rest) expect_covered(op, x.shape(), pool);
     return y;
@@ -62,7 +62,7 @@ OutputSpecs infer_pool_grad(const char* op, In in, const Attrs& attrs) {
     expect_shape(op, "dy", dy, pooled(op, dx, a.pool));
     if (x.defined()) {
         expect_shape(op, "x", x, dx);
-        expect_norm(op, dx[3], in.subspan(O::x_stats, 3));
+        expect_norm(op, dx[3], a.x_norm.given(in));
     }
     const OutputSpec sums{x.defined() ? Shape{dx[3]} : Shape{0}, precise(dy)};
     return {{{dx, dy.dtype()}, sums, sums, {Shape{0}, precise(dy)}}};
@@ -88,9 +88,8 @@ void backward_max_pool2d(Backward& b) {
 
 void backward_avg_pool2d(Backward& b) { backward_pool(b, op::avg_pool2d_grad, {b.dy()}); }
 
-constexpr Argument kPool2d[] = {{"x"}, fused("x_stats"), fused("x_gamma"), fused("x_beta")};
-constexpr Argument kPool2dGrad[] = {{"dy"},          fused("x", Type::activation), fused("x_stats"), fused("x_gamma"),
-                                    fused("x_beta"), {"positions", Type::u8}};
+constexpr Argument kPool2d[] = {{"x"}, RG_FUSED_NORM(x)};
+constexpr Argument kPool2dGrad[] = {{"dy"}, fused("x", Type::activation), RG_FUSED_NORM(x), {"positions", Type::u8}};
 
 } // namespace
 
@@ -145,9 +144,8 @@ Values divisors(const Shape& x, const Shape& y, const Pool& pool) {
 /// Computes the sums of dx that BatchNormSumsOp defines, if x is defined.
 void sum_gradient(const Call& call) {
     using O = Pool2dGradOp;
-    if (call.in[O::x].defined())
-        norm_sums(call.out[O::dx], call.in[O::x], call.in.subspan(O::x_stats, 3), call.attrs.as<O>().x_norm,
-                  call.out[O::x_dgamma], call.out[O::x_dbeta]);
+    const Operand x = call.attrs.as<O>().x_norm.operand(call.in);
+    if (x.x.defined()) norm_sums(call.out[O::dx], x, call.out[O::x_dgamma], call.out[O::x_dbeta]);
 }
 
 } // namespace
@@ -155,7 +153,7 @@ void sum_gradient(const Call& call) {
 void max_pool2d(const Call& call) {
     using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
-    const Values x = read(normalised(call.in[O::x], call.in.subspan(O::x_stats), a.x_norm));
+    const Values x = read(normalised(a.x_norm.operand(call.in)));
     Values y(size_t(call.out[O::y].numel()), 0.0), position(y.size(), -1.0);
     for_each_window(call.in[O::x].shape(), call.out[O::y].shape(), a.pool, [&](size_t yi, size_t xi, int64_t tap) {
         // A NaN counts as the largest value, so that pooling does not hide a diverged network.
@@ -181,7 +179,7 @@ void max_pool2d_grad(const Call& call) {
 void avg_pool2d(const Call& call) {
     using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
-    const Values x = read(normalised(call.in[O::x], call.in.subspan(O::x_stats), a.x_norm));
+    const Values x = read(normalised(a.x_norm.operand(call.in)));
     const Values divisor = divisors(call.in[O::x].shape(), call.out[0].shape(), a.pool);
     Values y(divisor.size(), 0.0);
     for_each_window(call.in[O::x].shape(), call.out[0].shape(), a.pool,

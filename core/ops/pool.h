@@ -32,19 +32,19 @@ RG_POOL_OPS(RG_DECLARE_OP)
 
 /// Pools. Max pooling also writes `positions`, in u8: row * window.w + column of each maximum within its window.
 struct Pool2dOp {
-    enum In { x, x_stats, x_gamma, x_beta };
+    enum In { x, x_stats };
     enum Out { y, positions };
     Pool pool;
-    BatchNorm x_norm = {}; // applied to x as it is read; used if x_stats, x_gamma and x_beta are defined
+    NormAt<x_stats> x_norm = {}; // applied to x as it is read
 };
-/// Computes dx. If x, the input of the pooling, and its statistics are defined, also computes x_dgamma and x_dbeta: the
-/// sums of dx that BatchNormSumsOp defines. For x_sums, see Conv2dGradOp.
+/// Computes dx. If x, the input of the pooling, is defined, also computes x_dgamma and x_dbeta: the sums of dx that
+/// BatchNormSumsOp defines. For x_sums, see Conv2dGradOp.
 struct Pool2dGradOp {
-    enum In { dy, x, x_stats, x_gamma, x_beta, positions }; // positions: only for max pooling
+    enum In { dy, x, x_stats, positions = NormAt<x_stats>::kEnd }; // positions: only for max pooling
     enum Out { dx, x_dgamma, x_dbeta, x_sums };
     Pool pool;
     int64_t height = 0, width = 0; // extents of dx
-    BatchNorm x_norm = {};
+    NormAt<x_stats> x_norm = {};
 };
 
 } // namespace rg

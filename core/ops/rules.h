@@ -24,6 +24,8 @@ using In = std::span<const Tensor>;
 
 /// Returns an optional argument that only the steps of a plan have.
 constexpr Argument fused(const char* name, Type type = Type::precise) { return {name, type, Presence::fused}; }
+/// Lists the arguments that NormAt stands for.
+#define RG_FUSED_NORM(x) fused(#x "_stats"), fused(#x "_gamma"), fused(#x "_beta")
 
 inline void expect_rank(const char* op, const char* name, const Tensor& t, int rank) {
     RG_CHECK(t.shape().rank() == rank, op, ": ", name, " needs ", rank, " extents, got ", t.shape().str());
@@ -63,17 +65,10 @@ inline void expect_same_shapes(const OpRow& row, In in) {
     for (size_t i = 1; i < in.size(); ++i) expect_shape(row.name, row.inputs[i].name, in[i], in[0].shape());
 }
 
-/// Checks the arguments of a batch norm, `norm` = {stats, gamma, beta}. Returns false if all three are undefined, as in
-/// an op where the batch norm is optional. Throws Error if only some are undefined, or if a shape is wrong.
-inline bool expect_norm(const char* op, int64_t channels, In norm) {
-    if (!norm[0].defined() && !norm[1].defined() && !norm[2].defined()) return false;
-    for (const Tensor& t : norm)
-        RG_CHECK(t.defined(), op, ": expected statistics, gamma and beta of a batch norm, got only some of them");
-    expect_shape(op, "stats", norm[0], {2, channels});
-    expect_shape(op, "gamma", norm[1], {channels});
-    expect_shape(op, "beta", norm[2], {channels});
-    return true;
-}
+struct GivenNorm;
+/// Defined in norm.cpp. Checks the tensors of a batch norm. Returns false if all three are undefined, as in an op where
+/// the batch norm is optional. Throws Error if only some are undefined, or if a shape is wrong.
+bool expect_norm(const char* op, int64_t channels, const GivenNorm& norm);
 
 /// Throws Error while a function is traced. `what` names a plain number, which would be the same in each replay.
 inline void expect_no_trace(const char* op, const char* what) {
