@@ -8,7 +8,7 @@
 // convolution, and the sums for the batch norm of its input. The normalised activations of such a layer are never
 // written to memory. In an evaluation, the batch norm goes into the filters and the bias.
 //
-// kRules at the end is the table of the rules, in the order of their application, with the reasons for the order.
+// kRules at the end is the table of the rules, with the stage in which each is applied, and the reason for the stage.
 // Convolutions in several groups are not fused with other steps.
 #include "ringgrad/core/fuse.h"
 
@@ -47,9 +47,10 @@ public:
     }
 
     void run() {
-        for (const Rule& rule : kRules)
-            for (size_t s = 0; s < steps_.size(); ++s)
-                if (!dead_[s] && steps_[s].op == rule.op) (this->*rule.apply)(s);
+        for (int stage = 1; stage <= 5; ++stage)
+            for (const Rule& rule : kRules)
+                for (size_t s = 0; s < steps_.size(); ++s)
+                    if (rule.stage == stage && !dead_[s] && steps_[s].op == rule.op) (this->*rule.apply)(s);
         size_t kept = 0;
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s]) std::swap(steps_[kept++], steps_[s]);
@@ -66,6 +67,7 @@ private:
     /// run() calls `apply` for each step of `op`. `apply` changes nothing if that step cannot be fused. In the comments
     /// of these functions, a -> b means that step b reads a result of step a.
     struct Rule {
+        int stage; // from 1 to 5
         Op op;
         void (Fuser::*apply)(size_t step);
     };
@@ -512,29 +514,29 @@ private:
     Uses writers_, readers_;
 };
 
-// A rule must come before another that removes or changes the steps which it looks for.
+// Rules of the same stage may run in any order. A comment names the rules of earlier stages that must come first.
 const Fuser::Rule Fuser::kRules[] = {
-    // On devices, where they save launches. They look for the steps that the layers record.
-    {op::batch_norm, &Fuser::prepare_norm},
-    {op::running_update, &Fuser::update_running},
-    // Before pool_result, since conv2d can pool its result only if it also normalises it. Before normalise_sum, which
-    // would take the same batch norms: in the filters they cost next to nothing, in a sum something for each element.
-    {op::batch_norm, &Fuser::fold_norm},
-    {op::max_pool2d, &Fuser::pool_result},
-    // Before normalise_on_load: conv2d_grad can normalise x only if it also computes the gradient of a batch norm.
-    {op::batch_norm_grad, &Fuser::normalise_gradient},
-    // Before normalise_sum, after which an add normalises an operand and cannot be taken.
-    {op::add, &Fuser::add_in_gradient},
-    {op::add, &Fuser::normalise_sum},
-    {op::activation, &Fuser::relu_of_sum},
-    {op::batch_norm, &Fuser::normalise_on_load},
-    // After add_in_gradient and normalise_on_load: the sums must include a gradient that is added, and conv2d_grad
-    // needs
-    // the statistics of x for them.
-    {op::batch_norm_sums, &Fuser::sum_in_gradient},
-    {op::cross_entropy_grad, &Fuser::loss_gradient},
-    // On devices. After the rules that make steps with the sums of a batch norm.
-    {op::rank_sums, &Fuser::prepare_sums},
+    {1, op::batch_norm, &Fuser::fold_norm},
+    {1, op::add, &Fuser::add_in_gradient},
+    {1, op::activation, &Fuser::relu_of_sum},
+    {1, op::cross_entropy_grad, &Fuser::loss_gradient},
+    // These two, and prepare_sums, save launches on devices.
+    {1, op::batch_norm, &Fuser::prepare_norm},
+    {1, op::running_update, &Fuser::update_running},
+    // prepare_norm, here and below: it looks for the steps that the layers record.
+    {2, op::batch_norm_grad, &Fuser::normalise_gradient},
+    // add_in_gradient: it cannot take an add that normalises an operand. fold_norm: it may take the same batch norms,
+    // which cost next to nothing in the filters, but something for each element in a sum.
+    {2, op::add, &Fuser::normalise_sum},
+    // fold_norm: conv2d can pool its result only if it also normalises it.
+    {2, op::max_pool2d, &Fuser::pool_result},
+    // normalise_gradient: conv2d_grad can normalise x only if it also computes the gradient of a batch norm.
+    {3, op::batch_norm, &Fuser::normalise_on_load},
+    // add_in_gradient: the sums must include the gradient that is added. normalise_on_load: conv2d_grad needs the
+    // statistics of x for the sums.
+    {4, op::batch_norm_sums, &Fuser::sum_in_gradient},
+    // All rules that make steps with the sums of a batch norm.
+    {5, op::rank_sums, &Fuser::prepare_sums},
 };
 
 } // namespace
