@@ -22,8 +22,8 @@ void make_cache(const std::string& folder);
 /// Holds the lock of a file or a folder in the cache: alone while it is made, and then together with others.
 class CacheLock {
 public:
-    /// Opens PATH.lock. Waits until `is_ready()` returns true while the lock is shared, or else until this process has
-    /// the lock alone. Throws Stopped after a stop request.
+    /// Takes the lock PATH.lock: shared, if `is_ready()` returns true under it; otherwise alone. Then alone() is true,
+    /// and the caller must make the file and call share(). Throws Stopped after a stop request.
     CacheLock(const std::string& path, const std::function<bool()>& is_ready);
     ~CacheLock();
     CacheLock(const CacheLock&) = delete;

@@ -77,11 +77,12 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
              columns_.size(), "; only images, labels and targets can be mixed");
     RG_CHECK(set || !options.views, "loader: expected images with views, got columns alone");
     RG_CHECK(options.batch_size >= 1, "loader: expected a mini-batch of at least 1 sample, got ", options.batch_size);
-    RG_CHECK(options.ranks >= 1 && options.rank >= 0 && options.rank <= options.ranks,
-             "loader: expected a rank of 0 to ", options.ranks, ", got ", options.rank);
-    RG_CHECK(options.parts >= 1 && options.rank + options.parts <= options.ranks + (options.parts == 1),
-             "loader: expected parts of a mini-batch from ", options.rank, " to ", options.ranks - 1, ", got ",
-             options.parts, " parts");
+    RG_CHECK(options.parts >= 1 && options.first_part >= 0 && options.first_part <= options.parts,
+             "loader: expected a first part of 0 to ", options.parts, ", got ", options.first_part);
+    RG_CHECK(options.own_parts >= 1 &&
+                 options.first_part + options.own_parts <= options.parts + (options.own_parts == 1),
+             "loader: expected parts of a mini-batch from ", options.first_part, " to ", options.parts - 1, ", got ",
+             options.own_parts, " parts");
     RG_CHECK(options.threads >= 0 && options.depth >= 1, "loader: expected threads >= 0 and a depth >= 1, got ",
              options.threads, " and ", options.depth);
     batches_ = count_ / options.batch_size + (options.keep_partial && count_ % options.batch_size != 0);
@@ -117,7 +118,7 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
         std::lock_guard lock(mutex_);
         ++generation_;
         epoch_ = epoch;
-        next_ = claimed_ = first_batch * options_.parts;
+        next_ = claimed_ = first_batch * options_.own_parts;
         order_ = std::move(order);
         for (Slot& slot : slots_) slot = {};
     }
@@ -240,13 +241,14 @@ void Loader::write_images(Batch& batch, const Order& order, Range part, Range wh
 }
 
 Range Loader::positions(int64_t index) const {
-    const int64_t begin = index / options_.parts * options_.batch_size;
-    const Range part = part_range(batch_size(index), options_.ranks, options_.rank + int(index % options_.parts));
+    const int64_t begin = index / options_.own_parts * options_.batch_size;
+    const Range part =
+        part_range(batch_size(index), options_.parts, options_.first_part + int(index % options_.own_parts));
     return {begin + part.begin, begin + part.end};
 }
 
 int64_t Loader::batch_size(int64_t index) const {
-    return std::min(options_.batch_size, count_ - index / options_.parts * options_.batch_size);
+    return std::min(options_.batch_size, count_ - index / options_.own_parts * options_.batch_size);
 }
 
 Batch Loader::make(const Order& order, int64_t epoch, int64_t index) const {
@@ -254,7 +256,7 @@ Batch Loader::make(const Order& order, int64_t epoch, int64_t index) const {
     if (const int64_t ahead = index + options_.depth; set_ && ahead < end())
         for (int64_t i = positions(ahead).begin; i < positions(ahead).end; ++i) set_->will_need(order.at(i).index);
     Batch batch;
-    batch.epoch = epoch, batch.index = index / options_.parts, batch.first = part.begin;
+    batch.epoch = epoch, batch.index = index / options_.own_parts, batch.first = part.begin;
     batch.size = part.size(), batch.global_size = batch_size(index);
     const int64_t first = batch.index * options_.batch_size;
     if (set_) write_images(batch, order, part, {first, first + batch.global_size});

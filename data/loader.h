@@ -81,9 +81,10 @@ struct LoaderOptions {
     std::vector<float> class_weights = {};
     Augment augment = {};
     Normalise normalise = {};
-    // Each mini-batch has `ranks` parts (part_range()). next() returns parts `rank` to rank + parts - 1, one per call.
-    // With MPI, set `rank` and `ranks` to those of the group; otherwise every rank gets whole mini-batches.
-    int rank = 0, ranks = 1, parts = 1;
+    // Each mini-batch has `parts` parts (part_range()). next() returns parts first_part to first_part + own_parts - 1,
+    // one per call. With MPI, set first_part and `parts` to the rank and the size of the group; otherwise every rank
+    // gets whole mini-batches.
+    int first_part = 0, parts = 1, own_parts = 1;
     int threads = 1;    // number of background threads; 0: next() does the work itself
     int depth = 2;      // largest number of parts that background threads prepare ahead
     bool views = false; // returns indices and views for the augment op instead of images
@@ -142,7 +143,7 @@ private:
     Range positions(int64_t index) const;
     int64_t batch_size(int64_t index) const;
     Batch make(const Order& order, int64_t epoch, int64_t index) const;
-    int64_t end() const { return batches_ * options_.parts; }
+    int64_t end() const { return batches_ * options_.own_parts; }
     void work();
     void stop();
 

@@ -63,8 +63,8 @@ struct Epoch {
 /// Returns epoch `epoch` of all ranks together, or of a single one.
 Epoch epoch_of(const ImageSet& set, LoaderOptions options, int64_t epoch, int ranks) {
     std::vector<std::unique_ptr<Loader>> loaders;
-    options.ranks = ranks;
-    for (options.rank = 0; options.rank < ranks; ++options.rank) {
+    options.parts = ranks;
+    for (options.first_part = 0; options.first_part < ranks; ++options.first_part) {
         loaders.push_back(std::make_unique<Loader>(set, options));
         loaders.back()->start(epoch);
     }

@@ -158,9 +158,9 @@ TEST_SUITE("data") {
         LoaderOptions options;
         options.batch_size = 16;
         options.keep_partial = true;
-        options.ranks = 3;
+        options.parts = 3;
         std::multiset<float> seen;
-        for (options.rank = 0; options.rank < 3; ++options.rank) {
+        for (options.first_part = 0; options.first_part < 3; ++options.first_part) {
             Loader loader(set, options);
             for (loader.start(1); loader.has_next();) {
                 const Batch batch = loader.next();

@@ -431,8 +431,8 @@ TEST_SUITE("data") {
         const Taken all = take_epoch(single, 3);
         for (int ranks = 2; ranks <= 5; ++ranks) {
             std::vector<Taken> parts;
-            o.ranks = ranks;
-            for (o.rank = 0; o.rank <= ranks; ++o.rank) { // the last one takes no images
+            o.parts = ranks;
+            for (o.first_part = 0; o.first_part <= ranks; ++o.first_part) { // the last one takes no images
                 Loader loader(set, o);
                 CHECK(loader.batches() == 5);
                 parts.push_back(take_epoch(loader, 3));
@@ -536,10 +536,10 @@ TEST_SUITE("data") {
         };
         CHECK(error([](LoaderOptions&) {}).empty());
         CHECK(contains(error([](LoaderOptions& o) { o.batch_size = 0; }), "at least 1 sample, got 0"));
-        CHECK(contains(error([](LoaderOptions& o) { o.rank = 2; }), "rank of 0 to 1, got 2"));
-        CHECK(contains(error([](LoaderOptions& o) { o.ranks = 4, o.rank = 2, o.parts = 3; }),
+        CHECK(contains(error([](LoaderOptions& o) { o.first_part = 2; }), "first part of 0 to 1, got 2"));
+        CHECK(contains(error([](LoaderOptions& o) { o.parts = 4, o.first_part = 2, o.own_parts = 3; }),
                        "parts of a mini-batch from 2 to 3, got 3"));
-        CHECK(contains(error([](LoaderOptions& o) { o.parts = 0; }), "from 0 to 0, got 0"));
+        CHECK(contains(error([](LoaderOptions& o) { o.own_parts = 0; }), "from 0 to 0, got 0"));
         CHECK(contains(error([](LoaderOptions& o) { o.depth = 0; }), "depth >= 1"));
         CHECK(contains(error([](LoaderOptions& o) { o.augment.translate_x = 2; }), "translation"));
         set.labels[3] = 3;
@@ -550,10 +550,10 @@ TEST_SUITE("data") {
         const ImageSet set = random_set(33, 4, 4, 3);
         for (const int threads : {0, 2}) {
             LoaderOptions o = options_for(8); // the last batch has 1 sample
-            o.threads = threads, o.ranks = 5;
+            o.threads = threads, o.parts = 5;
             std::vector<std::unique_ptr<Loader>> single;
-            for (o.rank = 0; o.rank < o.ranks; ++o.rank) single.push_back(std::make_unique<Loader>(set, o));
-            o.rank = 1, o.parts = 3;
+            for (o.first_part = 0; o.first_part < o.parts; ++o.first_part) single.push_back(std::make_unique<Loader>(set, o));
+            o.first_part = 1, o.own_parts = 3;
             Loader several(set, o);
             CHECK(several.batches() == 5);
             for (const int64_t first : {0, 3}) {
@@ -591,9 +591,9 @@ TEST_SUITE("data") {
             for (const int ranks : {1, 3})
                 for (const int threads : {0, 2}) {
                     LoaderOptions o{
-                        .batch_size = 5, .keep_partial = true, .seed = 4, .ranks = ranks, .threads = threads};
+                        .batch_size = 5, .keep_partial = true, .seed = 4, .parts = ranks, .threads = threads};
                     std::set<int32_t> seen;
-                    for (o.rank = 0; o.rank < ranks; ++o.rank) {
+                    for (o.first_part = 0; o.first_part < ranks; ++o.first_part) {
                         const auto loader =
                             images ? std::make_unique<Loader>(set, o, columns) : std::make_unique<Loader>(columns, o);
                         for (loader->start(2); loader->has_next();) {

@@ -104,8 +104,8 @@ TEST_SUITE("models") {
         for (const int ranks : {1, 2, 3}) {
             double sum = 0;
             data::LoaderOptions options{.batch_size = 3, .shuffle = data::Shuffle::never, .class_weights = {3, 1}};
-            options.ranks = ranks;
-            for (options.rank = 0; options.rank < ranks; ++options.rank) {
+            options.parts = ranks;
+            for (options.first_part = 0; options.first_part < ranks; ++options.first_part) {
                 data::Loader loader(set, options);
                 loader.start(1);
                 const data::Batch batch = loader.next();

@@ -112,8 +112,8 @@ TEST_SUITE("simt") {
                     augmentation.crop = crop && augmentation.crop_area == data::Interval{};
                     const InContext on{{.device = there}};
                     data::LoaderOptions options{.batch_size = 8, .keep_partial = true, .seed = 3,
-                                                .augment = augmentation, .normalise = data::kCifar10, .rank = 1,
-                                                .ranks = 2};
+                                                .augment = augmentation, .normalise = data::kCifar10, .first_part = 1,
+                                                .parts = 2};
                     data::Loader made(set, options);
                     options.views = true;
                     data::Loader chosen(set, options);

@@ -57,14 +57,14 @@ int train(par::Group& group, int argc, const char* const* argv) {
     const ContextScope scope(context);
 
     data::Loader loader({rings(false), rings(true)},
-                        {.batch_size = 50, .keep_partial = true, .rank = group.rank(), .ranks = group.size()});
+                        {.batch_size = 50, .keep_partial = true, .first_part = group.rank(), .parts = group.size()});
     Parameters parameters;
     const ConvNorm conv(parameters, "conv",
                         {.out = 16, .kernel = 3, .in = 1, .conv = {.stride = 2, .pad = 1}, .bias = false});
     const Dense dense(parameters, "dense", 1, 8 * 8 * 16);
     parameters.allocate(1, Init::he);
     GradientSum gradient_sum(group, parameters, par::Algorithm::automatic, false);
-    const Optimizer optimizer(parameters, {.momentum = 0.9});
+    Optimizer optimizer(parameters, {.momentum = 0.9});
     Accelerated forward_backward([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
         const Tensor error = sub(dense(conv(in[0], Mode::train)), in[1]), loss = mean(mul(error, error));

@@ -11,7 +11,7 @@ namespace {
 
 data::LoaderOptions for_this_rank(const Machine& machine, data::LoaderOptions options) {
     const Workers& workers = machine.workers();
-    options.rank = workers.first, options.ranks = workers.count, options.parts = workers.here;
+    options.first_part = workers.first, options.parts = workers.count, options.own_parts = workers.here;
     options.views = options.views || machine.device();
     return options;
 }
