@@ -10,7 +10,8 @@
 // has a device, inputs may be in host or device memory, and results are in device memory. The function must read and
 // write tensors through ops only. Anything else that it does happens during the trace, and not in replays. So pass
 // every value that changes between calls in `in`: a number or tensor that the function captures stays that of the
-// trace. Only new values in a captured tensor's memory, such as updated parameters, count in replays.
+// trace. Only new values in a captured tensor's memory, such as updated parameters, count in replays. The exception is
+// Context::sync: ops read its `samples` and `fraction` in each replay.
 #pragma once
 
 #include "ringgrad/core/context.h"

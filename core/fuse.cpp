@@ -523,7 +523,7 @@ const Fuser::Rule Fuser::kRules[] = {
     // These two, and prepare_sums, save launches on devices.
     {1, op::batch_norm, &Fuser::prepare_norm},
     {1, op::running_update, &Fuser::update_running},
-    // prepare_norm, here and below: it looks for the steps that the layers record.
+    // prepare_norm: it must run before this and all later stages, since it matches steps that no rule has changed.
     {2, op::batch_norm_grad, &Fuser::normalise_gradient},
     // add_in_gradient: it cannot take an add that normalises an operand. fold_norm: it may take the same batch norms,
     // which cost next to nothing in the filters, but something for each element in a sum.

@@ -3,7 +3,8 @@
 // While a Trace exists, ops do not execute: run() of op.h appends each op, also of a backward pass or an update, to a
 // list of steps. A Plan fuses steps (fuse.h) and places all intermediates in one block of memory, the arena. Values
 // that live at the same time do not overlap there. A replay executes the steps. All that changes between calls must be
-// in tensors: the inputs, and tensors outside of the function that the trace used, such as parameters.
+// in tensors: the inputs, and tensors outside of the function that the trace used, such as parameters. (Context::sync
+// is an exception; a device then makes no graph of the steps.)
 #pragma once
 
 #include "ringgrad/core/device.h"

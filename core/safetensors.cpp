@@ -34,7 +34,7 @@ constexpr const char *kChecksum = "checksum", *kTensorChecksums = "tensor_checks
 constexpr std::string_view kChecksumMember = "\"checksum\": \"", kTensorChecksumsMember = "\"tensor_checksums\": \"";
 constexpr size_t kDigits = 16;
 constexpr const char* kDamaged = "; the header is damaged: write the file again";
-/// Three lines of Python that convert a file of torch.save().
+/// A shell command that converts a file of torch.save(). The names of the old and the new file follow it.
 constexpr const char* kConvert =
     "python3 -c \"import sys, torch, safetensors.torch; "
     "state = torch.load(sys.argv[1], map_location='cpu', weights_only=True); "

@@ -2,10 +2,10 @@
 //
 // Images have the extents [n h w c]: number, height, width, channels. Filters have [k r s c]: number, height, width,
 // channels. Tensors have no strides: all views, such as those of reshape() and slice(), are contiguous too. A copy of a
-// Tensor object shares its storage. New storage in host memory comes from a cache of freed blocks: a training step
-// allocates the same sizes again and again, mostly without a call of the operating system. The bytes of all storage
-// that is not borrowed are counted. In a DryRun they are only counted, and there is no memory. So a program can find
-// out how much memory a step needs.
+// Tensor object shares its storage. So `const` protects the handle, not the values. New storage in host memory comes
+// from a cache of freed blocks: a training step allocates the same sizes again and again, mostly without a call of the
+// operating system. The bytes of all storage that is not borrowed are counted. In a DryRun they are only counted, and
+// there is no memory. So a program can find out how much memory a step needs.
 #pragma once
 
 #include "ringgrad/core/base.h"
@@ -113,6 +113,7 @@ public:
     T* data() const {
         return static_cast<T*>(raw(dtype_of<T>()));
     }
+    /// Counts as a write; see version(). To read values only, use data().
     template <class T>
     std::span<T> span() const {
         note_write();

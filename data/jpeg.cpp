@@ -448,7 +448,7 @@ private:
     }
     uint8_t* samples(Component& c, int64_t x, int64_t y) { return &c.samples[size_t(8 * (y * c.stride + x))]; }
 
-    /// T.81, section F.2.2.
+    /// Decodes a block of a sequential scan (T.81, section F.2.2).
     void sequential_block(Component& c, int64_t x, int64_t y) {
         ScanBits bits = bits_;
         int16_t* const block = block_.data();

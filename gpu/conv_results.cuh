@@ -75,15 +75,16 @@ struct ResultTile {
             RG_UNROLL
             for (int j = 0; j < 8; ++j) v[j] = from && j < count ? from[out_channel + j] : 0;
         };
-        float bias[8], scale[8], shift[8], mean[8];
+        float bias[8], scale[8], shift[8], mean[8], origin[8];
         load_coefficients(e.bias, bias);
         if constexpr (kDgrad) {
             load_coefficients(e.terms.scale, scale), load_coefficients(e.terms.shift, shift);
             load_coefficients(e.terms.mean, mean);
         } else {
-            values_of(load_eight(results, in_tile, true, 8), shift);
+            // Sums of the deviations from the first pixel of the tile, since their squares are small
+            values_of(load_eight(results, in_tile, true, 8), origin);
             RG_UNROLL
-            for (float& each : shift) each = numbers[0] >= 0 ? each : 0;
+            for (float& each : origin) each = numbers[0] >= 0 ? each : 0;
         }
         const NormTerms<T> terms{e.terms.x, scale, shift, mean, e.terms.relu};
         TwoSums channel_sums[8];
@@ -115,7 +116,7 @@ struct ResultTile {
                 } else {
                     RG_UNROLL
                     for (int j = 0; j < 8; ++j) {
-                        const float d = number >= 0 ? v[j] - shift[j] : 0;
+                        const float d = number >= 0 ? v[j] - origin[j] : 0;
                         channel_sums[j].first += d, channel_sums[j].second += d * d;
                         v[j] += bias[j];
                         if (e.relu) v[j] = relu_of(v[j]);

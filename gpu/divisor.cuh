@@ -6,9 +6,9 @@
 
 namespace rg::RG_GPU {
 
-/// An integer d >= 1. For 0 <= n < 2^31, n / d is (h + n) >> shift, where h is the upper half of the 64-bit product
-/// n * factor (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994). A d below 1 is
-/// allowed if nothing is divided by it.
+/// A divisor d >= 1. For 0 <= n < 2^31, n / d is (h + n) >> shift, where h is the upper half of the 64-bit product
+/// n * factor (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994). An object
+/// with d below 1 may exist, but divides nothing.
 class Divisor {
 public:
     explicit Divisor(int d) : d_(d) {

@@ -59,7 +59,8 @@ struct OctetReader<Normalised<bf16>> {
         load_8(reader.shift + c, shift);
     }
     __device__ __forceinline__ Loaded load(size_t index) const { return load_16(x + index); }
-    /// Rounds once, at the end: ReLU of a rounded value is the rounded value of ReLU.
+    /// Rounds after ReLU, while Normalised (values.cuh) rounds before it; both give the same bits. Computes the result
+    /// with and without ReLU, and chooses.
     __device__ __forceinline__ uint4 transform(const Loaded& x_values) const {
         float v[8];
         unpack_8(x_values, v);

@@ -61,7 +61,8 @@ void sum_by_halving(Peers& peers, const Vector& vector, const Operation& op) {
         const int other = number ^ bit;
         return other < extra ? 2 * other + 1 : other + extra;
     };
-    // The two halves of the part of a round: the one that this peer keeps, and its partner's.
+    // What this peer keeps in a round, and what its partner keeps: the two halves of a part. If the part fits into one
+    // message, both keep the whole.
     struct Halves {
         Vector own, other;
     };

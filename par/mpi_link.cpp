@@ -223,8 +223,9 @@ private:
     /// which it has sent messages for an answer. A rank that has all its answers leaves and answers nobody any more, so
     /// a peer that asks it later waits forever. So each rank sends a message to a rank that enters MPI_Finalize last,
     /// and then cannot leave before that rank answers. For ranks on rank 0's machine, this is the lowest rank of the
-    /// other machines; for all others, it is rank 0. These two wait until all others are in MPI_Finalize. Until then
-    /// they make no MPI calls, because any call would answer. Their own questions arrive before their answers.
+    /// other machines; for all others, it is rank 0. These two sleep for so long after a barrier that all others are
+    /// in MPI_Finalize. Until then they make no MPI calls, because any call would answer. Their own questions arrive
+    /// before their answers.
     void prepare_to_finalize() {
         int first_elsewhere = 0;
         while (place_.first_of_node[size_t(first_elsewhere)] == place_.first_of_node[0]) ++first_elsewhere;

@@ -6,14 +6,13 @@
 //                       for (const TaskRecord* task : pool.fetch_outputs()) use(task->output);
 //                   });
 //
-// Every rank has the same table of functions, so a task is sent as a function's name and its arguments. Tasks get
-// their ranks in the order in which they were submitted, when rank 0 submits a task or serves the other ranks, and
-// enough ranks are free. Rank 0 runs tasks too. During such a task, it serves the other ranks whenever the task calls
+// Every rank has the same table of functions, so a task is sent as a function's name and its arguments. Tasks start in
+// the order of submission, each as soon as enough ranks are free. Rank 0 starts them: in submit(), and whenever it
+// serves the other ranks. Rank 0 runs tasks too. During such a task, it serves the other ranks whenever the task calls
 // report() or cancelled(). So a free rank waits at most for the time between two calls, such as a training step.
-// A task that throws is a failed task with the text of its error, except that RankMissing (link.h) ends the job. If the
-// first rank of a task, other than rank 0, calls neither report() nor cancelled() for the link's deadline, rank 0 ends
-// the job. (For a task on several ranks, the limit is twice the deadline.) If rank 0 calls neither in its own task, a
-// rank that waits for work ends the job after twice the deadline.
+// A task that throws is a failed task with the text of its error, except that RankMissing (link.h) ends the job. The
+// first rank of a task must call report() or cancelled() at least once per deadline of the link, or per two deadlines
+// if the task has several ranks or is on rank 0. Otherwise the job ends.
 #pragma once
 
 #include "ringgrad/core/json.h"

@@ -102,7 +102,7 @@ TEST_SUITE("models") {
                         slots.push_back({values_in(t), zeros, zeros, values_in(t), 1, 0.05});
                     }
                     if (groups) slots[0].rate = 0.5, slots[1].decay = 0;
-                    const Optimizer optimizer(toy.parameters, options);
+                    Optimizer optimizer(toy.parameters, options);
                     CHECK(std::ssize(optimizer.state()) == options.buffers());
                     for (int step = 1; step <= 20; ++step) {
                         toy.draw_gradients(uint64_t(step));
@@ -125,7 +125,7 @@ TEST_SUITE("models") {
         parameters.add_state("norm", 1);
         parameters.allocate(1, Init::he);
         const auto statistics = [&] { return values_in(parameters.states()[0].running); };
-        const Optimizer optimizer(parameters, {.average = 0.75, .lookahead = 0.5});
+        Optimizer optimizer(parameters, {.average = 0.75, .lookahead = 0.5});
         parameters.states()[0].running.span<float>()[0] = 8; // the mean, 0 before
         parameters.states()[0].running.span<float>()[1] = 5; // the variance, 1 before
         // 1e-5 is above a few roundings and the perturbation of results.
@@ -143,7 +143,7 @@ TEST_SUITE("models") {
     TEST_CASE("optimizer: leaves everything as it is if a value is not finite") {
         for (const Kind kind : {Kind::sgd, Kind::adamw, Kind::muon}) {
             Toys toy;
-            const Optimizer optimizer(toy.parameters, {.kind = kind, .max_norm = kind == Kind::muon ? 0.0 : 1, .average = 0.5});
+            Optimizer optimizer(toy.parameters, {.kind = kind, .max_norm = kind == Kind::muon ? 0.0 : 1, .average = 0.5});
             toy.draw_gradients(1);
             optimizer.set(0.1, 1);
             optimizer.update(Tensor::zeros({}));
@@ -161,7 +161,7 @@ TEST_SUITE("models") {
         toy.parameters.entry("weight").rate = 0;
         toy.parameters.entry("bias").epochs = 2;
         const std::vector<double> weights = values_in(toy.parameters.entry("weight").value);
-        const Optimizer optimizer(toy.parameters, {.weight_decay = 0.1});
+        Optimizer optimizer(toy.parameters, {.weight_decay = 0.1});
         for (int epoch = 1; epoch <= 4; ++epoch) {
             CAPTURE(epoch);
             const std::vector<double> before = values_in(toy.parameters.entry("bias").value);
@@ -179,7 +179,7 @@ TEST_SUITE("models") {
             Toys toy;
             toy.parameters.entry("filter").rate = 0.5f, toy.parameters.entry("bias").rate = 0;
             const std::vector<Tensor> values = toy.parameters.value_list(), gradients = toy.parameters.gradient_list();
-            const Optimizer optimizer(toy.parameters,
+            Optimizer optimizer(toy.parameters,
                                       {.kind = Kind::muon, .momentum = 0.6, .nesterov = nesterov, .weight_decay = 0.1});
             const Shape matrix{4, 30};
             const Tensor g = gradients[2].reshape(matrix), v = Tensor::zeros(matrix);
@@ -218,7 +218,7 @@ TEST_SUITE("models") {
     TEST_CASE("optimizer: refuses to update without a learning rate and a step") {
         for (const Kind kind : {Kind::sgd, Kind::adam}) {
             Toys toy;
-            const Optimizer optimizer(toy.parameters, {.kind = kind});
+            Optimizer optimizer(toy.parameters, {.kind = kind});
             CHECK_ERROR("expected set() before update()", optimizer.update(Tensor::zeros({})));
             for (const double rate : {-0.1, double(INFINITY), double(NAN)})
                 CHECK_ERROR("a learning rate of at least 0", optimizer.set(rate, 1));
@@ -231,7 +231,7 @@ TEST_SUITE("models") {
     TEST_CASE("optimizer: scales the weight decay of an entry") {
         Toys toy;
         toy.parameters.entry("bias").decay = 0.25f;
-        const Optimizer optimizer(toy.parameters, {.weight_decay = 0.1});
+        Optimizer optimizer(toy.parameters, {.weight_decay = 0.1});
         optimizer.set(0.5, 1);
         optimizer.update(Tensor::zeros({})); // the gradients are zero
         // The bias is 1 before. 1e-5 is above a rounding and the perturbation of results.
@@ -242,7 +242,7 @@ TEST_SUITE("models") {
         Toys toy;
         OptimizerOptions options;
         options.lookahead = 0.8;
-        const Optimizer optimizer(toy.parameters, options);
+        Optimizer optimizer(toy.parameters, options);
         CHECK(std::ssize(optimizer.state()) == options.buffers());
         double slow = 1; // the first bias
         const auto bias = [&]() -> float& { return toy.parameters.entry("bias").value.span<float>()[0]; };

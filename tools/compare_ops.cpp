@@ -212,7 +212,7 @@ void write_optimizer(const char* name, double lr, const OptimizerOptions& option
     parameters.allocate(1, Init::he);
     parameters.entry("filters").rate = 0.5f;
     parameters.entry("filters").scale_free = is_muon;
-    const Optimizer optimizer(parameters, options);
+    Optimizer optimizer(parameters, options);
     const Tensor& values = parameters.values();
     const int64_t n = values.numel();
     const Tensor start = values.clone(), g = draw({"g", {kSteps, n}}, {}, DType::f32, 1);

@@ -65,7 +65,9 @@ void* take(size_t bytes) {
 
 void give_back(void* block) {
     Chunk& chunk = stack.chunks[stack.top];
-    chunk.used = size_t(static_cast<char*>(block) - chunk.memory);
+    const size_t used = size_t(static_cast<char*>(block) - chunk.memory);
+    RG_CHECK(used < chunk.used, "memory: expected blocks in the reverse order of their requests, got another order");
+    chunk.used = used;
     while (stack.top > 0 && stack.chunks[stack.top].used == 0) --stack.top;
 }
 

@@ -15,10 +15,12 @@ namespace scratch_stack {
 /// Returns a block of at least `bytes` bytes, aligned to 64 bytes. A thread must return its blocks in reverse order.
 /// Throws Error if there is not enough memory.
 void* take(size_t bytes);
+/// Throws Error if the thread has taken another block since, or has returned this one.
 void give_back(void* block);
 } // namespace scratch_stack
 
-/// Holds an uninitialised array of `count` values. Other threads may use the array too, until the end of the scope.
+/// Holds an uninitialised array of `count` values. Other threads may use the array too, until the end of the scope. The
+/// arrays of a thread are a stack, so the order of members of this class matters, and none can be moved.
 template <class T>
 class Scratch {
 public:

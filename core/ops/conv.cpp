@@ -46,6 +46,7 @@ OutputSpecs infer_conv2d(In in, const Attrs& attrs) {
     RG_CHECK(normalised || a.pool == 1, "conv2d: expected a normalised result for pooling, got a plain one");
     const Shape result{y[0], window_extent("conv2d", y[1], a.pool, a.pool, 0),
                        window_extent("conv2d", y[2], a.pool, a.pool, 0), k};
+    // In a plan for a device, core/fuse.cpp changes the shapes of stats, new_running and x_sums afterwards.
     const Shape none{0};
     return {{{result, x.dtype()}, {a.with_stats ? Shape{2, k} : none, precise(x)}, {none, precise(x)}}};
 }

@@ -51,7 +51,8 @@ Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, floa
     X(layer_norm) X(layer_norm_grad)
 RG_NORM_OPS(RG_DECLARE_OP)
 
-/// A batch norm with its tensors. There is none if `stats` is undefined.
+/// A batch norm with its tensors. There is none if `stats` is undefined. Then gamma and beta may still be those of a
+/// batch norm whose statistics the op computes; see Conv2dOp.
 struct GivenNorm {
     const Tensor &stats, &gamma, &beta;
     const BatchNorm& options;

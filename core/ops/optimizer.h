@@ -59,7 +59,7 @@ void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, con
 /// rounding. Most of the time goes into products with a square matrix of min(k, m) rows.
 Tensor orthogonalised(const Tensor& x, int steps = 3);
 
-/// Returns x * length / norm. `norm`, a scalar, is the Euclidean norm of x, from first_non_finite().
+/// Returns x * length / (norm + 1e-7). `norm`, a scalar, is the Euclidean norm of x, from first_non_finite().
 Tensor rescale(const Tensor& x, const Tensor& norm, float length);
 /// Updates p in place: p = p * length / norm - rate * lr * step. `norm` is that of p, and lr is f32 [1]. Does nothing
 /// if non_finite_at is defined and not -1.

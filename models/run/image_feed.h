@@ -14,12 +14,15 @@ namespace rg {
 
 class ImageFeed {
 public:
-    /// Sets `rank`, `ranks` and `parts` in the options, as `machine` requires, and on a device `views`. `set` and
+    /// Sets first_part, `parts` and own_parts in the options, as `machine` requires, and on a device `views`. `set` and
     /// `machine` must outlive this. `columns` are further values of each image; a batch has them in Batch::columns.
     ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine,
               std::vector<data::Column> columns = {});
 
     data::Loader loader;
+
+    // The next four functions agree on the order of the inputs and on when each is there. So does Loader. A new input
+    // goes into all of them.
 
     /// Returns the inputs for a batch: the images, or on a device their indices and views; then the labels, those of
     /// label_weights, second_labels, second_weights and targets that are defined, and the columns.

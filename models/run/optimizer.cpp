@@ -75,7 +75,7 @@ Tensor Optimizer::rates_in(int64_t epoch) const {
                       [&](const Entry& e) { return epoch > e.epochs || is_filter(e) ? 0.0 : double(e.rate); });
 }
 
-void Optimizer::begin_epoch(int64_t epoch) const {
+void Optimizer::begin_epoch(int64_t epoch) {
     if (!inputs_.rates.defined()) return;
     const Tensor rates = rates_in(epoch);
     if (rates.defined())
@@ -84,7 +84,7 @@ void Optimizer::begin_epoch(int64_t epoch) const {
         inputs_.rates.fill(1);
 }
 
-void Optimizer::set(double lr, int64_t step) const {
+void Optimizer::set(double lr, int64_t step) {
     RG_CHECK(std::isfinite(lr) && lr >= 0 && step >= 1, "optimizer: expected a learning rate of at least 0 and a step ",
              "of at least 1, got ", lr, " and ", step);
     is_set_ = true;
@@ -93,7 +93,7 @@ void Optimizer::set(double lr, int64_t step) const {
     rate_and_step_.copy_from(next_rate_and_step_.slice(0, rate_and_step_.shape()));
 }
 
-void Optimizer::update(const Tensor& loss) const {
+void Optimizer::update(const Tensor& loss) {
     RG_CHECK(is_set_, "optimizer: expected set() before update(), got none; it gives the learning rate and the step");
     const Tensor &values = parameters_.values(), &gradients = parameters_.gradients();
     first_non_finite(gradients, loss, non_finite_at_, inputs_.norm);
@@ -114,7 +114,7 @@ void Optimizer::update(const Tensor& loss) const {
 }
 
 /// Changes the filters of muon. sgdm_update() has updated their velocities already.
-void Optimizer::update_filters() const {
+void Optimizer::update_filters() {
     for (const Entry* filter : filters_) {
         const int64_t k = filter->shape[0];
         const Shape matrix{k, filter->shape.numel() / k};
@@ -128,7 +128,7 @@ void Optimizer::update_filters() const {
     }
 }
 
-void Optimizer::end_step(int64_t step, int64_t steps) const {
+void Optimizer::end_step(int64_t step, int64_t steps) {
     constexpr int64_t kInterval = 5;
     if (average_.defined())
         average_update(average_, parameters_.all(), std::min(options_.average, double(1 + step) / double(10 + step)));
@@ -139,12 +139,12 @@ void Optimizer::end_step(int64_t step, int64_t steps) const {
     parameters_.all().copy_from(slow_);
 }
 
-void Optimizer::start_averages() const {
+void Optimizer::start_averages() {
     for (const Tensor* average : {&average_, &slow_})
         if (average->defined()) average->copy_from(parameters_.all());
 }
 
-void Optimizer::exchange_average() const {
+void Optimizer::exchange_average() {
     if (!average_.defined()) return;
     const Tensor current = parameters_.all().clone();
     parameters_.all().copy_from(average_);

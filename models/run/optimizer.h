@@ -50,18 +50,18 @@ public:
 
     /// Call this before the steps of an epoch, counted from 1. Updates no longer change values whose Entry::epochs have
     /// passed; lookahead still does.
-    void begin_epoch(int64_t epoch) const;
+    void begin_epoch(int64_t epoch);
     /// Sets the learning rate and the number of the step, counted from 1. Call it before each update(). Throws Error
     /// unless the rate is finite and not negative, and the step is at least 1.
-    void set(double lr, int64_t step) const;
+    void set(double lr, int64_t step);
     /// Updates the parameters and the momenta. Changes none of these if a gradient or the loss is not finite. Sets
     /// non_finite_at(). Throws Error if set() was never called. On several ranks, gradients and loss are those of the
     /// whole mini-batch, and so the same on all.
-    void update(const Tensor& loss) const;
+    void update(const Tensor& loss);
 
     /// Updates the average after step `step` of `steps`, and applies the lookahead if it is due. Call it after each
     /// step that has changed the parameters. Does nothing without an average and lookahead.
-    void end_step(int64_t step, int64_t steps) const;
+    void end_step(int64_t step, int64_t steps);
 
     /// Returns the optimizer's flat buffers, which a checkpoint holds.
     const OptimizerState& state() const { return state_; }
@@ -69,26 +69,26 @@ public:
     const Tensor& non_finite_at() const { return non_finite_at_; }
 
     /// Sets the average and the slow weights, if the options ask for them, to the current ones.
-    void start_averages() const;
+    void start_averages();
     /// Calls `use` while parameters and running statistics are their averages, or without an average as they are.
     template <class Use>
-    void with_average(const Use& use) const {
+    void with_average(const Use& use) {
         exchange_average();
         use();
         exchange_average();
     }
 
 private:
-    void exchange_average() const;
+    void exchange_average();
     bool is_filter(const Parameters::Entry& entry) const;
     Tensor rates_in(int64_t epoch) const;
-    void update_filters() const;
+    void update_filters();
 
     const Parameters& parameters_;
     const OptimizerOptions options_;
     OptimizerState state_;
     Tensor average_, slow_; // of Parameters::all(); average_ is undefined without an average, slow_ without lookahead
-    mutable bool is_set_ = false;
+    bool is_set_ = false;
     std::vector<const Parameters::Entry*> filters_; // those that muon changes in its own way
     const Tensor rate_and_step_, next_rate_and_step_ = Tensor::on_host({2});
     const Tensor non_finite_at_ = Tensor::zeros({}, DType::i32);

@@ -31,7 +31,7 @@ bool can_overlap(const par::Group& group) { return group.local_size() < group.si
 class Trainer {
 public:
     /// Collective. Restores the parameters of a resumed run. All arguments must outlive this.
-    Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, const Optimizer& optimizer,
+    Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer& optimizer,
             ImageFeed& feed, const Task& task, const Forward& forward);
 
     /// Collective. Makes the plans for the largest training batch and, unless --no-accelerate is given, for all sizes
@@ -61,7 +61,7 @@ private:
 
     TrainingRun& run_;
     Parameters& parameters_;
-    const Optimizer& optimizer_;
+    Optimizer& optimizer_;
     ImageFeed& feed_;
     const Task& task_;
     const Forward& forward_;
@@ -165,7 +165,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
         if (!options.was_given("batch-size")) fit_batch_size(data.train.count, machine.workers());
         complete(options);
     }
-    schedule.base = highest_rate(); // for config.json
+    schedule.base = highest_rate(); // config.json stores the options, which refer to members such as this one
     const Schedule rates = full_schedule();
 
     const std::unique_ptr<Network> network = new_network(group, machine, data.train);
@@ -176,7 +176,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
     const data::LoaderOptions loading = loader_options(data.train, normalise, task);
     ImageFeed feed(data.train, loading, machine, columns(data.train));
-    const Optimizer optimizer(parameters, this->optimizer);
+    Optimizer optimizer(parameters, this->optimizer);
     Trainer trainer(run, machine, parameters, optimizer, feed, task, forward);
 
     const auto evaluation_of = [&](const data::ImageSet& set) {
@@ -232,7 +232,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     return code;
 }
 
-Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, const Optimizer& optimizer,
+Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer& optimizer,
                  ImageFeed& feed, const Task& task, const Forward& forward)
     : replayed_step([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
                     machine.options().accelerate),
@@ -378,7 +378,7 @@ StepResult Trainer::step(double lr) {
             .verdict = verdict};
 }
 
-/// The part of a step that is traced once and then replayed.
+/// The part of a step that is traced once and then replayed. Returns the results of outputs_of(), and then the loss.
 std::vector<Tensor> Trainer::forward_backward(std::span<const Tensor> inputs) {
     Tape tape;
     const data::Batch batch = feed_.batch(inputs);

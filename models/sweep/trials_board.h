@@ -23,9 +23,8 @@ public:
     TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranking, std::ostream& out,
                 const ProgressStyle& style, ScreenSize size, std::function<double()> clock);
 
-    /// Shows a changed row: at once if `event` is true, else only if the last output is old enough. That is 0.1 s on a
-    /// terminal. In a pipe, it is 10 s for the row's own last line or its start, and an event that does not end the
-    /// trial shows nothing.
+    /// Shows a changed row. On a terminal, draws all rows: at once if `event` is true, else at most every 0.1 s. In a
+    /// pipe, prints the row when its trial ends, and before that at most every 10 s.
     void update(const TrialRow& row, bool event);
 
 private:
