@@ -53,9 +53,9 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
     RG_CHECK(!in_order || wire == Wire::full, name, " ", what, ": expected Wire::full after sum_in_order()");
     // Ranks must agree on everything that determines the messages: length, number type, wire, algorithm, lengths of
     // chunks, position in shared memory.
-    const uint64_t place = is_shared ? shared_->place_of(vector) : 0;
+    const uint64_t location = is_shared ? shared_->location_of(vector) : 0;
     const uint64_t detail =
-        (place ? place : chunk_bytes_) << 8 | (size_of(vector.type) | uint64_t(wire)) << 4 | uint64_t(algorithm);
+        (location ? location : chunk_bytes_) << 8 | (size_of(vector.type) | uint64_t(wire)) << 4 | uint64_t(algorithm);
     if (is_shared) {
         const Operation op = next_operation(name, what, vector.bytes(), detail);
         return shared_->run(vector, handshake_, op, {wire, in_order, several});

@@ -76,7 +76,7 @@ private:
 using Host = std::array<char, MPI_MAX_PROCESSOR_NAME>; // ends with a zero byte
 
 /// Holds the ranks and hosts that a link is made from.
-struct Place {
+struct Topology {
     MPI_Comm comm = MPI_COMM_NULL, node = MPI_COMM_NULL; // all ranks, and those of this node
     int rank = 0, size = 1, local_rank = 0, local_size = 1, core_sharers = 1;
     std::vector<int> first_of_node; // by rank: the lowest rank on its node
@@ -127,7 +127,7 @@ void meet(int rank, int size, double seconds) {
     if (rank == 0) send(), wait(seconds);
 }
 
-Place start_mpi(int& argc, char**& argv) {
+Topology start_mpi(int& argc, char**& argv) {
     const pid_t launcher = getppid();
     const double deadline = environment_deadline().value_or(kDeadline); // read_environment() reports a wrong one
     int level = MPI_THREAD_SINGLE;
@@ -140,37 +140,37 @@ Place start_mpi(int& argc, char**& argv) {
     restore_signals();
     RG_CHECK(level >= MPI_THREAD_SERIALIZED,
              "MPI_Init_thread: expected an MPI that several threads may call, got one that does not; install MPICH");
-    Place place;
-    MPI_Comm_rank(MPI_COMM_WORLD, &place.rank);
-    MPI_Comm_size(MPI_COMM_WORLD, &place.size);
+    Topology topology;
+    MPI_Comm_rank(MPI_COMM_WORLD, &topology.rank);
+    MPI_Comm_size(MPI_COMM_WORLD, &topology.size);
     // Without its launcher, a rank would continue where nobody sees it. So the kernel sends it SIGTERM when the
     // launcher ends.
-    if (place.size > 1) end_with(launcher), meet(place.rank, place.size, deadline);
-    const Alarm limit("start", cat("rank ", place.rank), deadline);
-    check(MPI_Comm_dup(MPI_COMM_WORLD, &place.comm), "MPI_Comm_dup", 0);
-    MPI_Comm_set_errhandler(place.comm, MPI_ERRORS_RETURN);
-    check(MPI_Comm_split_type(place.comm, MPI_COMM_TYPE_SHARED, place.rank, MPI_INFO_NULL, &place.node),
-          "MPI_Comm_split_type", place.rank);
-    MPI_Comm_rank(place.node, &place.local_rank);
-    MPI_Comm_size(place.node, &place.local_size);
+    if (topology.size > 1) end_with(launcher), meet(topology.rank, topology.size, deadline);
+    const Alarm limit("start", cat("rank ", topology.rank), deadline);
+    check(MPI_Comm_dup(MPI_COMM_WORLD, &topology.comm), "MPI_Comm_dup", 0);
+    MPI_Comm_set_errhandler(topology.comm, MPI_ERRORS_RETURN);
+    check(MPI_Comm_split_type(topology.comm, MPI_COMM_TYPE_SHARED, topology.rank, MPI_INFO_NULL, &topology.node),
+          "MPI_Comm_split_type", topology.rank);
+    MPI_Comm_rank(topology.node, &topology.local_rank);
+    MPI_Comm_size(topology.node, &topology.local_size);
     const auto gather = [&](const auto& own, MPI_Comm comm, int ranks) {
         std::vector<std::decay_t<decltype(own)>> all(static_cast<size_t>(ranks));
         check(MPI_Allgather(&own, sizeof own, MPI_CHAR, all.data(), sizeof own, MPI_CHAR, comm), "MPI_Allgather",
-              place.rank);
+              topology.rank);
         return all;
     };
-    int first = place.rank;
-    check(MPI_Bcast(&first, 1, MPI_INT, 0, place.node), "MPI_Bcast", place.rank);
-    place.first_of_node = gather(first, place.comm, place.size);
+    int first = topology.rank;
+    check(MPI_Bcast(&first, 1, MPI_INT, 0, topology.node), "MPI_Bcast", topology.rank);
+    topology.first_of_node = gather(first, topology.comm, topology.size);
     cpu_set_t cores;
     if (sched_getaffinity(0, sizeof cores, &cores) != 0)
         std::memset(&cores, 0xff, sizeof cores); // more than 1024 cores
-    place.core_sharers = count_sharers(cores, gather(cores, place.node, place.local_size));
+    topology.core_sharers = count_sharers(cores, gather(cores, topology.node, topology.local_size));
     Host host{};
     int length = 0;
     MPI_Get_processor_name(host.data(), &length);
-    place.hosts = gather(host, place.comm, place.size);
-    return place;
+    topology.hosts = gather(host, topology.comm, topology.size);
+    return topology;
 }
 
 /// Returns true if all ranks of the node can use `memory`, this rank's part of the window, like ordinary memory. It
@@ -190,20 +190,20 @@ bool is_usable(MPI_Win window, void* memory, size_t bytes) {
 
 class MpiLink final : public Link {
 public:
-    explicit MpiLink(Place place)
-        : Link(place.rank, place.size, place.local_rank, place.local_size),
-          place_(std::move(place)),
+    explicit MpiLink(Topology topology)
+        : Link(topology.rank, topology.size, topology.local_rank, topology.local_size),
+          topology_(std::move(topology)),
           exceptions_(std::uncaught_exceptions()) {
-        set_nodes(place_.first_of_node);
-        set_core_sharers(place_.core_sharers);
+        set_nodes(topology_.first_of_node);
+        set_core_sharers(topology_.core_sharers);
     }
 
     ~MpiLink() override {
         if (std::uncaught_exceptions() > exceptions_) MpiLink::abort(1); // finalising would wait for the other ranks
         const Alarm limit("MPI_Finalize", cat("rank ", rank()), deadline());
         if (local_size() != size()) prepare_to_finalize();
-        MPI_Comm_free(&place_.node);
-        MPI_Comm_free(&place_.comm);
+        MPI_Comm_free(&topology_.node);
+        MPI_Comm_free(&topology_.comm);
         MPI_Finalize();
     }
 
@@ -215,7 +215,7 @@ public:
     }
 
     std::string name_of(int rank) const override {
-        return cat("rank ", rank, " on ", place_.hosts[size_t(rank)].data());
+        return cat("rank ", rank, " on ", topology_.hosts[size_t(rank)].data());
     }
 
 private:
@@ -228,20 +228,20 @@ private:
     /// before their answers.
     void prepare_to_finalize() {
         int first_elsewhere = 0;
-        while (place_.first_of_node[size_t(first_elsewhere)] == place_.first_of_node[0]) ++first_elsewhere;
+        while (topology_.first_of_node[size_t(first_elsewhere)] == topology_.first_of_node[0]) ++first_elsewhere;
         const auto last_for = [&](int q) {
-            return place_.first_of_node[size_t(q)] == place_.first_of_node[0] ? first_elsewhere : 0;
+            return topology_.first_of_node[size_t(q)] == topology_.first_of_node[0] ? first_elsewhere : 0;
         };
         std::vector<MPI_Request> requests;
         const auto exchange = [&](int peer) {
-            MPI_Isend(nullptr, 0, MPI_BYTE, peer, 0, place_.comm, &requests.emplace_back());
-            MPI_Irecv(nullptr, 0, MPI_BYTE, peer, 0, place_.comm, &requests.emplace_back());
+            MPI_Isend(nullptr, 0, MPI_BYTE, peer, 0, topology_.comm, &requests.emplace_back());
+            MPI_Irecv(nullptr, 0, MPI_BYTE, peer, 0, topology_.comm, &requests.emplace_back());
         };
         const bool is_last = rank() == 0 || rank() == first_elsewhere;
         for (const int q : others())
             if (q == last_for(rank()) || last_for(q) == rank()) exchange(q);
         MPI_Waitall(int(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
-        MPI_Barrier(place_.comm);
+        MPI_Barrier(topology_.comm);
         std::this_thread::sleep_for((is_last ? 2 : 1) * kPauseBeforeFinalize);
     }
 
@@ -253,12 +253,12 @@ private:
         MPI_Info_set(info, "alloc_shared_noncontig", "true"); // lets the library place each part near its rank
         MPI_Win window = MPI_WIN_NULL;
         void* local_part = nullptr;
-        const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, place_.node, &local_part, &window);
+        const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, topology_.node, &local_part, &window);
         MPI_Info_free(&info);
         // All ranks of the job must use a window, or none: if one gave up alone, the others would wait for it in vain.
         enum { allocated, usable };
         int ok[] = {code == MPI_SUCCESS, code == MPI_SUCCESS && is_usable(window, local_part, bytes)};
-        check(MPI_Allreduce(MPI_IN_PLACE, ok, 2, MPI_INT, MPI_MIN, place_.comm), "open_shared", rank(), -1, bytes);
+        check(MPI_Allreduce(MPI_IN_PLACE, ok, 2, MPI_INT, MPI_MIN, topology_.comm), "open_shared", rank(), -1, bytes);
         if (!ok[usable]) {
             if (ok[allocated]) MPI_Win_free(&window);
             return nullptr;
@@ -286,8 +286,8 @@ private:
         if (requests_.size() <= size_t(i)) requests_.resize(size_t(i) + 1, MPI_REQUEST_NULL);
         const Slot& s = slot(i);
         MPI_Request* request = &requests_[size_t(i)];
-        const int code = s.send ? MPI_Send_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, place_.comm, request)
-                                : MPI_Recv_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, place_.comm, request);
+        const int code = s.send ? MPI_Send_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, topology_.comm, request)
+                                : MPI_Recv_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, topology_.comm, request);
         check(code, s.send ? "MPI_Send_init" : "MPI_Recv_init", rank(), s.peer, s.bytes);
     }
 
@@ -330,15 +330,15 @@ private:
         for (;;) {
             int pending = 0, count = 0;
             MPI_Status status;
-            check(MPI_Iprobe(peer, tag, place_.comm, &pending, &status), "MPI_Iprobe", rank(), peer);
+            check(MPI_Iprobe(peer, tag, topology_.comm, &pending, &status), "MPI_Iprobe", rank(), peer);
             if (pending) MPI_Get_count(&status, MPI_BYTE, &count);
             if (!pending || count > kShort) return;
-            check(MPI_Recv(scratch.data(), count, MPI_BYTE, peer, tag, place_.comm, MPI_STATUS_IGNORE), "MPI_Recv",
+            check(MPI_Recv(scratch.data(), count, MPI_BYTE, peer, tag, topology_.comm, MPI_STATUS_IGNORE), "MPI_Recv",
                   rank(), peer);
         }
     }
 
-    Place place_;
+    Topology topology_;
     int exceptions_;
     std::vector<MPI_Request> requests_; // by slot
 };

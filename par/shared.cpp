@@ -106,19 +106,19 @@ SharedReducer::SharedReducer(Link& link, std::unique_ptr<SharedWindow> window, s
 
 void SharedReducer::adopt(std::unique_ptr<SharedWindow> memory) { memories_.push_back(std::move(memory)); }
 
-SharedReducer::Place SharedReducer::find(const Vector& vector) const {
+SharedReducer::Location SharedReducer::find(const Vector& vector) const {
     for (const auto& memory : memories_) {
         const std::byte* part = memory->part(node_.place);
-        // No values have no place: their address may be the end of one memory and the beginning of another.
+        // An empty vector has no location: its address may be the end of one memory and the beginning of another.
         if (vector.count > 0 && vector.data >= part && vector.data + vector.bytes() <= part + memory->bytes())
             return {memory.get(), uint64_t(&memory - memories_.data()) + 1, size_t(vector.data - part)};
     }
     return {};
 }
 
-uint64_t SharedReducer::place_of(const Vector& vector) const {
-    const Place place = find(vector);
-    return place.number << 48 | place.offset;
+uint64_t SharedReducer::location_of(const Vector& vector) const {
+    const Location location = find(vector);
+    return location.number << 48 | location.offset;
 }
 
 void SharedReducer::publish() { stage_word(*window_, node_.place).store(++stage_, std::memory_order_release); }
@@ -158,13 +158,13 @@ void SharedReducer::sum_slice(const SharedWindow& window, size_t begin, const Ve
 void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operation& op, const Manner& manner) {
     constexpr const char* kReady = "to bring its part";
     constexpr const char* kReduced = "to add up its slice";
-    const Place place = find(vector);
-    const bool copies = !place.memory;
+    const Location location = find(vector);
+    const bool copies = !location.memory;
     RG_CHECK(!copies || manner.several.counts.empty(), op.name, " ", op.what, ": expected vectors in Group::memory()");
-    const SharedWindow& window = copies ? *window_ : *place.memory;
+    const SharedWindow& window = copies ? *window_ : *location.memory;
     const size_t width = size_of(vector.type), most = copies ? chunk_bytes_ / width * width : vector.bytes();
     const size_t chunk = std::max(width, most), chunks = std::max<size_t>(1, (vector.bytes() + chunk - 1) / chunk);
-    const auto offset = [&](size_t k) { return copies ? kHeader + k % 2 * round_up(chunk) : place.offset; };
+    const auto offset = [&](size_t k) { return copies ? kHeader + k % 2 * round_up(chunk) : location.offset; };
     const auto length = [&](size_t k) { return std::min(chunk, vector.bytes() - k * chunk); };
     std::byte* local_part = window.part(node_.place);
     const auto copy_in = [&](size_t k) {

@@ -41,7 +41,7 @@ public:
     void adopt(std::unique_ptr<SharedWindow> memory);
     /// Returns a number that stands for the vector's memory and offset, or 0 if the vector is not in adopted memory.
     /// For a sum, this number must be equal on all ranks.
-    uint64_t place_of(const Vector& vector) const;
+    uint64_t location_of(const Vector& vector) const;
 
     /// Returns the window. On a single node, the handshake posts its operations in it, at kPostOffset.
     const SharedWindow& window() const { return *window_; }
@@ -55,18 +55,18 @@ public:
         VectorsPerRank several = {};
     };
     /// Sums the vector in place over all ranks; all end with the same bits. Does the whole handshake for `op`.
-    /// op.detail must include place_of(vector), so that a difference is detected. Throws Error if a rank is late or
+    /// op.detail must include location_of(vector), so that a difference is detected. Throws Error if a rank is late or
     /// ranks disagree. With several vectors per rank, the vectors must be in adopted memory.
     void run(const Vector& vector, Handshake& handshake, const Operation& op, const Manner& manner);
 
 private:
-    struct Place {
+    struct Location {
         const SharedWindow* memory = nullptr; // null if the vector is not in adopted memory
         uint64_t number = 0;                  // index of the memory, from 1
         size_t offset = 0;                    // bytes
     };
     bool several_nodes() const { return peers_.size() > 1; }
-    Place find(const Vector& vector) const;
+    Location find(const Vector& vector) const;
     void publish();
     void wait_for_all(uint64_t stage, const char* doing, const Operation& op, int chunk);
     void sum_slice(const SharedWindow& window, size_t begin, const Vector& chunk, const Manner& manner,

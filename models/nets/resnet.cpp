@@ -35,7 +35,7 @@ const Row& row_of(const std::string& name) {
 }
 
 /// The settings of a block. `in`: channels of its input; `width`: filters of each of its 3 x 3 convolutions.
-struct Place {
+struct BlockSpec {
     std::string name;
     int64_t in, width, stride;
     bool zero_last_gamma;
@@ -59,18 +59,18 @@ Convolution::Spec plain_spec(int64_t out, int64_t kernel, int64_t in, int64_t st
 ConvNorm::Names numbered(const std::string& block, int i) { return {cat(block, ".conv", i), cat(block, ".bn", i)}; }
 
 /// Returns a block relu(branch(x) + shortcut(x)), where shortcut(x) is x or a 1 x 1 convolution with batch norm.
-Layer residual_block(Parameters& p, Kind kind, const Place& place) {
-    const int64_t in = place.in, width = place.width, out = channels_of(kind, width), stride = place.stride;
+Layer residual_block(Parameters& p, Kind kind, const BlockSpec& block) {
+    const int64_t in = block.in, width = block.width, out = channels_of(kind, width), stride = block.stride;
     std::vector<ConvNorm::Spec> specs{conv_spec(width, 3, in, stride), conv_spec(out, 3, width)};
     if (kind == Kind::bottleneck)
         specs = {conv_spec(width, 1, in), conv_spec(width, 3, width, stride), conv_spec(out, 1, width)};
-    specs.back() = last_spec(specs.back(), place.zero_last_gamma);
+    specs.back() = last_spec(specs.back(), block.zero_last_gamma);
     std::vector<ConvNorm> branch;
-    for (const ConvNorm::Spec& spec : specs) branch.emplace_back(p, numbered(place.name, int(branch.size()) + 1), spec);
+    for (const ConvNorm::Spec& spec : specs) branch.emplace_back(p, numbered(block.name, int(branch.size()) + 1), spec);
     const bool identity = stride == 1 && in == out;
     ConvNorm shortcut;
     if (!identity)
-        shortcut = ConvNorm(p, ConvNorm::Names{place.name + ".downsample.0", place.name + ".downsample.1"},
+        shortcut = ConvNorm(p, ConvNorm::Names{block.name + ".downsample.0", block.name + ".downsample.1"},
                             last_spec(conv_spec(out, 1, in, stride)));
     return [=](const Tensor& x, Mode mode) {
         Tensor y = x;
@@ -80,15 +80,15 @@ Layer residual_block(Parameters& p, Kind kind, const Place& place) {
 }
 
 /// Returns a block branch(y) + x, where y = relu(norm(x)). If size or channels change: branch(y) + conv1x1(y).
-Layer wide_block(Parameters& p, const Place& place) {
-    const int64_t in = place.in, width = place.width, stride = place.stride;
-    const Norm before(p, place.name + ".bn1", {.channels = in});
-    const ConvNorm first(p, ConvNorm::Names{place.name + ".conv1", place.name + ".bn2"},
+Layer wide_block(Parameters& p, const BlockSpec& block) {
+    const int64_t in = block.in, width = block.width, stride = block.stride;
+    const Norm before(p, block.name + ".bn1", {.channels = in});
+    const ConvNorm first(p, ConvNorm::Names{block.name + ".conv1", block.name + ".bn2"},
                          conv_spec(width, 3, in, stride));
-    const Convolution second(p, place.name + ".conv2", plain_spec(width, 3, width));
+    const Convolution second(p, block.name + ".conv2", plain_spec(width, 3, width));
     const bool identity = stride == 1 && in == width;
     Convolution shortcut;
-    if (!identity) shortcut = Convolution(p, place.name + ".downsample.0", plain_spec(width, 1, in, stride));
+    if (!identity) shortcut = Convolution(p, block.name + ".downsample.0", plain_spec(width, 1, in, stride));
     return [=](const Tensor& x, Mode mode) {
         const Tensor y = before(x, mode), z = second(first(y, mode));
         return add(z, identity ? x : shortcut(y));
@@ -121,10 +121,10 @@ ResNet::ResNet(const Options& options) : options_(options) {
     int64_t channels = row.stem, width = row.width;
     for (size_t stage = 0; stage < row.blocks.size(); ++stage, width *= 2)
         for (int64_t i = 0; i < row.blocks[stage]; ++i) {
-            const Place place{cat("layer", stage + 1, ".", i), channels, width, stage > 0 && i == 0 ? 2 : 1,
-                              options.zero_last_gamma};
-            layers_.push_back(row.kind == Kind::wide ? wide_block(parameters, place)
-                                                     : residual_block(parameters, row.kind, place));
+            const BlockSpec block{cat("layer", stage + 1, ".", i), channels, width, stage > 0 && i == 0 ? 2 : 1,
+                                  options.zero_last_gamma};
+            layers_.push_back(row.kind == Kind::wide ? wide_block(parameters, block)
+                                                     : residual_block(parameters, row.kind, block));
             channels = channels_of(row.kind, width);
         }
     if (row.kind == Kind::wide) layers_.push_back(Norm(parameters, "bn1", {.channels = channels}));
