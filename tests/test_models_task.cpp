@@ -24,10 +24,10 @@ std::pair<double, std::vector<double>> evaluated(const Task& task, std::vector<T
 }
 
 /// Returns the samples with the largest errors, of a test of a single batch.
-Json::Array worst_of(const Samples& samples, const TestBatch& test) {
+Json::Array worst_of(const SampleGallery& gallery, const TestBatch& test) {
     par::SingleLink link;
     par::Group group(link);
-    WorstSamples worst(samples);
+    WorstSamples worst(gallery);
     worst.add(test);
     return worst.gather(group, test.set).at("samples").as_array();
 }
@@ -77,7 +77,7 @@ TEST_SUITE("models") {
 
         batch.size = 3;
         set.names = {"0.png", "1.png", "2.png"};
-        const Json::Array mistakes = worst_of(task.samples[0], {set, {}, batch, outputs});
+        const Json::Array mistakes = worst_of(task.galleries[0], {set, {}, batch, outputs});
         REQUIRE(mistakes.size() == 1);
         CHECK(mistakes[0] == Json::object()
                                  .set("name", "1.png")
@@ -141,7 +141,7 @@ TEST_SUITE("models") {
         batch.size = 2;
         const data::ImageSet set{2, 1, 1, 1, std::vector<uint8_t>{1, 2}};
         const Tensor outputs = floats({2, 2}, {3, 1, 5, 1});
-        const Json::Array worst = worst_of(task.samples[0], {set, {}, batch, {&outputs, 1}});
+        const Json::Array worst = worst_of(task.galleries[0], {set, {}, batch, {&outputs, 1}});
         REQUIRE(worst.size() == 2);
         CHECK(caption_of(worst[0]) == "width 1, predicted 5\nheight 1, predicted 1");
         CHECK(worst[1].at("name").as_string() == "image 0");
@@ -160,7 +160,7 @@ TEST_SUITE("models") {
         CHECK(loss == Approx((6 * right + 2) / 6));
         batch.size = 2;
         const data::ImageSet set{2, 1, 1, 1, std::vector<uint8_t>{1, 2}};
-        const Json::Array worst = worst_of(task.samples[0], {set, {}, batch, {&outputs, 1}});
+        const Json::Array worst = worst_of(task.galleries[0], {set, {}, batch, {&outputs, 1}});
         REQUIRE(worst.size() == 1); // all labels of the other image are right
         CHECK(caption_of(worst[0]) == "true: a | c\npredicted: a | b");
         CHECK(evaluated(task, {floats({2, 3}, {-1, -1, -1, -1, -1, -1})}, batch).second == std::vector<double>{0});
@@ -183,7 +183,7 @@ TEST_SUITE("models") {
         CHECK(loss == Approx((4 * right + 2 * 9) / 4));
         batch.size = 1;
         const data::ImageSet set{1, 2, 2, 1, std::vector<uint8_t>{1, 2, 3, 4}};
-        const Json::Array worst = worst_of(task.samples[0], {set, {}, batch, {&scores, 1}});
+        const Json::Array worst = worst_of(task.galleries[0], {set, {}, batch, {&scores, 1}});
         REQUIRE(worst.size() == 1);
         CHECK(caption_of(worst[0]) == "mean IoU 27.8\u00a0%");
         // Black, red, red and green of PASCAL VOC
@@ -205,7 +205,7 @@ TEST_SUITE("models") {
         batch.size = 1;
         const data::ImageSet set{1, 1, 2, 1, std::vector<uint8_t>{77, 128}};
         const data::Normalise normalise{{0.1f}, {0.2f}};
-        const Json::Array worst = worst_of(task.samples[0], {set, normalise, batch, {&output, 1}});
+        const Json::Array worst = worst_of(task.galleries[0], {set, normalise, batch, {&output, 1}});
         CHECK(caption_of(worst[0]) == "rmse 1.414");
         CHECK(worst[0].at("pictures").as_array() == Json::Array{png(2, 1, 1, {77, 128}), png(2, 1, 1, {77, 230})});
     }
@@ -218,13 +218,13 @@ TEST_SUITE("models") {
             if (i == 40) return double(INFINITY);
             return double(i / 8); // several are equal
         };
-        const Samples samples{"errors", [&](const TestBatch& test, int64_t i, WorstSamples& worst) {
-                                  const int64_t index = test.batch.first + i;
-                                  if (index % 3 != 0)
-                                      worst.offer(test, i, error(index), [&]() -> WorstSamples::Shown {
-                                          return {cat(index), {test.image(i)}};
-                                      });
-                              }};
+        const SampleGallery gallery{"errors", [&](const TestBatch& test, int64_t i, WorstSamples& worst) {
+                                        const int64_t index = test.batch.first + i;
+                                        if (index % 3 != 0)
+                                            worst.offer(test, i, error(index), [&]() -> WorstSamples::Shown {
+                                                return {cat(index), {test.image(i)}};
+                                            });
+                                    }};
         std::vector<int64_t> order;
         for (int64_t i = 0; i < kCount; ++i)
             if (i % 3 != 0 && i != 50) order.push_back(i);
@@ -234,7 +234,7 @@ TEST_SUITE("models") {
         order.insert(order.begin() + 1, 50); // NaN and infinity count alike
         for (const int ranks : {1, 2, 7})
             par::run_groups(ranks, [&](par::Group& group) {
-                WorstSamples worst(samples);
+                WorstSamples worst(gallery);
                 for (int64_t first = 0; first < kCount; first += 45) {
                     const data::Range part = data::part_range(45, ranks, group.rank());
                     data::Batch batch;
@@ -261,10 +261,11 @@ TEST_SUITE("models") {
         const data::ImageSet large{1, 3, 300, 1, std::vector<uint8_t>(900, 7)};
         data::Batch batch;
         batch.size = 1;
-        const Samples samples{"", [](const TestBatch& t, int64_t i, WorstSamples& worst) {
-                                  worst.offer(t, i, 1, [&]() -> WorstSamples::Shown { return {"", {t.image(i)}}; });
-                              }};
-        CHECK(worst_of(samples, {large, {}, batch, {}})[0].at("pictures").as_array()[0] ==
+        const auto offer = [](const TestBatch& t, int64_t i, WorstSamples& worst) {
+            worst.offer(t, i, 1, [&]() -> WorstSamples::Shown { return {"", {t.image(i)}}; });
+        };
+        const SampleGallery gallery{"", offer};
+        CHECK(worst_of(gallery, {large, {}, batch, {}})[0].at("pictures").as_array()[0] ==
               png(128, 1, 1, std::vector<uint8_t>(128, 7)));
     }
 

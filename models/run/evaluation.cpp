@@ -48,7 +48,7 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
     host.device = nullptr;
     Score score;
     for (const Detail& detail : task_.details) score.details.emplace_back(size_t(set_.count * detail.numbers));
-    std::vector<WorstSamples> worst(task_.samples.begin(), task_.samples.end());
+    std::vector<WorstSamples> worst(task_.galleries.begin(), task_.galleries.end());
     std::vector<double> sums(1 + size_t(task_.sums())); // loss, and the sums of the metrics
     for (feed_.loader.start(1); feed_.loader.has_next();) {
         if (pulse) pulse();

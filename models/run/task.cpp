@@ -106,7 +106,7 @@ Task Task::with(const Task& other, double weight) const {
         if (std::none_of(details.begin(), details.end(), [&](const Detail& d) { return d.member == detail.member; }))
             both.details.push_back(detail);
     const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
-    append(both.metrics, other.metrics), append(both.samples, other.samples);
+    append(both.metrics, other.metrics), append(both.galleries, other.galleries);
     append(both.outputs.kinds, other.outputs.kinds), append(both.outputs.targets, other.outputs.targets);
     both.needs_images |= other.needs_images;
     both.mixes &= other.mixes, both.weighs |= other.weighs;
@@ -158,6 +158,17 @@ Task classification(double smoothing, size_t head) {
             sums[0] += share * (best == batch.labels.data<int32_t>()[i]);
         }
     };
+    const auto offer = [head](const TestBatch& test, int64_t i, WorstSamples& worst) {
+        const std::vector<std::string>& classes = test.set.classes;
+        const size_t truth = size_t(test.batch.labels.data<int32_t>()[i]);
+        const Prediction found = prediction(output_of(test, head, i));
+        if (found.label != truth)
+            worst.offer(test, i, found.score, [&]() -> WorstSamples::Shown {
+                return {cat(classes[truth], ", predicted ", classes[found.label],
+                            formatted(", %.1f\u00a0%%", 100 * found.score)),
+                        {test.image(i)}};
+            });
+    };
     return {.loss =
                 [smoothing, head](Outputs outputs, const data::Batch& batch, Mode mode) {
                     const Tensor& scores = head_of(outputs, head);
@@ -178,18 +189,7 @@ Task classification(double smoothing, size_t head) {
                              const Confusion confusion(set, numbers);
                              return Detail::Table{confusion.text(size_t(set.count)), confusion.csv()};
                          }}},
-            .samples = {{"mistakes with the highest scores",
-                         [head](const TestBatch& test, int64_t i, WorstSamples& worst) {
-                             const std::vector<std::string>& classes = test.set.classes;
-                             const size_t truth = size_t(test.batch.labels.data<int32_t>()[i]);
-                             const Prediction found = prediction(output_of(test, head, i));
-                             if (found.label != truth)
-                                 worst.offer(test, i, found.score, [&]() -> WorstSamples::Shown {
-                                     return {cat(classes[truth], ", predicted ", classes[found.label],
-                                                 formatted(", %.1f\u00a0%%", 100 * found.score)),
-                                             {test.image(i)}};
-                                 });
-                         }}},
+            .galleries = {{"mistakes with the highest scores", offer}},
             .outputs = {.kinds = {"classes"}},
             .mixes = true,
             .weighs = true};
@@ -246,7 +246,7 @@ Task regression(const std::vector<Target>& targets, size_t head) {
             return shown;
         });
     };
-    task.samples.push_back({"largest errors", offer});
+    task.galleries.push_back({"largest errors", offer});
     return task;
 }
 
@@ -284,7 +284,7 @@ Task multi_label(const std::vector<std::string>& labels, size_t head) {
                 return {cat("true: ", is, "\npredicted: ", seen), {test.image(i)}};
             });
     };
-    task.samples.push_back({"most wrong labels", offer});
+    task.galleries.push_back({"most wrong labels", offer});
     return task;
 }
 
@@ -321,8 +321,8 @@ Task segmentation(int64_t classes, size_t column, size_t head) {
                     {test.image(i), picture_of_classes(labels, size), picture_of_classes(seen, size)}};
         });
     };
-    Samples samples{"lowest mean IoU (image, true classes, predicted classes)", offer};
-    for (int64_t i = 0; i < classes; ++i) samples.classes.push_back(cat("class ", i));
+    SampleGallery gallery{"lowest mean IoU (image, true classes, predicted classes)", offer};
+    for (int64_t i = 0; i < classes; ++i) gallery.classes.push_back(cat("class ", i));
     return {.loss =
                 [=](Outputs outputs, const data::Batch& batch, Mode) {
                     const Tensor& labels = column_of(batch, column);
@@ -330,7 +330,7 @@ Task segmentation(int64_t classes, size_t column, size_t head) {
                                          labels.reshape({labels.numel()}));
                 },
             .metrics = {iou, pixels},
-            .samples = {samples},
+            .galleries = {gallery},
             .outputs = {.kinds = {"pixels"}}};
 }
 
@@ -355,7 +355,7 @@ Task reconstruction(size_t head) {
     return {.loss = [head](Outputs outputs, const data::Batch& batch,
                            Mode) { return mse_loss(head_of(outputs, head), cast(batch.x, DType::f32)); },
             .metrics = {rmse},
-            .samples = {{"largest errors (image, reconstruction)", offer}},
+            .galleries = {{"largest errors (image, reconstruction)", offer}},
             .outputs = {.kinds = {"reconstruction"}},
             .needs_images = true,
             .mixes = true};

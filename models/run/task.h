@@ -9,7 +9,7 @@
 
 #include "ringgrad/core/layers.h"
 #include "ringgrad/models/run/model_file.h"
-#include "ringgrad/models/run/samples.h"
+#include "ringgrad/models/run/worst_samples.h"
 
 namespace rg {
 
@@ -48,7 +48,7 @@ struct Score {
     double loss = 0;
     std::vector<double> metrics = {};              // of Task::metrics
     std::vector<std::vector<double>> details = {}; // of Task::details, [samples numbers] each
-    Json samples = Json::array();                  // of Task::samples; see report.h
+    Json samples = Json::array();                  // of Task::galleries; see report.h
 };
 
 /// A part of the report that needs numbers of all samples of the test set.
@@ -73,14 +73,14 @@ struct Task {
     /// The first metric is the main one: it chooses the best model, and sweeps rank by it.
     std::vector<Metric> metrics = {};
     std::vector<Detail> details = {};
-    std::vector<Samples> samples = {};
+    std::vector<SampleGallery> galleries = {};
     ModelOutputs outputs = {.kinds = {}}; // of the network, for the model's file
     bool needs_images = false;            // metrics read Batch::x, the normalised images
     bool mixes = false;  // takes mixed images: loss and metrics read Batch::second_labels, or no labels
     bool weighs = false; // the loss reads Batch::label_weights
 
     /// Returns this task and another one: the loss is the sum of both, the other one times `weight`. The other's
-    /// metrics, details and samples follow. If both have a detail of the same member, only the first is kept.
+    /// metrics, details and galleries follow. If both have a detail of the same member, only the first is kept.
     Task with(const Task& other, double weight = 1) const;
 
     /// Returns the number of sums of all metrics, adds up those of a batch, and returns the values that they give.

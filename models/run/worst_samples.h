@@ -31,8 +31,8 @@ data::Image picture_of_classes(std::span<const int32_t> classes, data::ImageSize
 
 class WorstSamples;
 
-/// Says which samples the report shows, and how.
-struct Samples {
+/// Describes a gallery of pictures in the report: which samples it shows, and how.
+struct SampleGallery {
     std::string title; // such as "largest errors"
     /// Calls WorstSamples::offer() for sample i, unless it shall not be shown.
     std::function<void(const TestBatch& test, int64_t i, WorstSamples& worst)> offer;
@@ -45,10 +45,10 @@ public:
     static constexpr size_t kMost = 24;      // samples
     static constexpr int64_t kMaxSide = 128; // of a picture; larger ones are scaled down
 
-    /// `samples` must outlive this.
-    explicit WorstSamples(const Samples& samples) : samples_(samples) {}
+    /// `gallery` must outlive this.
+    explicit WorstSamples(const SampleGallery& gallery) : gallery_(gallery) {}
     void add(const TestBatch& test) {
-        for (int64_t i = 0; i < test.batch.size; ++i) samples_.offer(test, i, *this);
+        for (int64_t i = 0; i < test.batch.size; ++i) gallery_.offer(test, i, *this);
     }
     struct Shown {
         std::string caption;
@@ -61,7 +61,7 @@ public:
 
 private:
     using Key = std::pair<double, int64_t>; // the negative error, and the index of the image
-    const Samples& samples_;
+    const SampleGallery& gallery_;
     std::map<Key, Shown> worst_;
 };
 

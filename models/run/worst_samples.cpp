@@ -1,5 +1,5 @@
-// See samples.h.
-#include "ringgrad/models/run/samples.h"
+// See worst_samples.h.
+#include "ringgrad/models/run/worst_samples.h"
 
 #include "ringgrad/data/resize.h"
 
@@ -104,12 +104,12 @@ Json WorstSamples::gather(par::Group& group, const data::ImageSet& set) const {
 
     Json samples = Json::array(), legend = Json::array();
     for (const auto& [key, sample] : worst) samples.push(sample);
-    for (size_t i = 0; i < samples_.classes.size(); ++i) {
+    for (size_t i = 0; i < gallery_.classes.size(); ++i) {
         const auto [red, green, blue] = colour_of(int64_t(i));
-        legend.push(Json::Array{samples_.classes[i], red, green, blue});
+        legend.push(Json::Array{gallery_.classes[i], red, green, blue});
     }
     return Json::object()
-        .set("title", samples_.title)
+        .set("title", gallery_.title)
         .set("legend", std::move(legend))
         .set("samples", std::move(samples));
 }
