@@ -38,7 +38,7 @@ public:
               "NAME-plain; off with --resume or --no-accelerate");
     }
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override;
-    int train(Options& options, par::Group& group, Trial& trial) override;
+    int train(Options& options, par::Group& group, TrainingObserver& observer) override;
 
 private:
     /// The class by the first head, the angle by the second.
@@ -93,7 +93,7 @@ void TrainDigitsAngles::trained(TrainingRun& run, const Times& times) {
                 .set("test_hit_rate", times.test_hits));
     run.note(formatted("training %.2f s, hit rate %.2f %%; prediction %.2f s, hit rate %.2f %%", times.train,
                        100 * times.train_hits, times.test, 100 * times.test_hits));
-    if (accelerated_) run.report("bars", bars_of(times_, *accelerated_));
+    if (accelerated_) run.set_in_report("bars", bars_of(times_, *accelerated_));
 }
 
 /// Returns `bars`, from bars_of(), as text for a terminal. Each time has a line with a bar of # characters.
@@ -113,8 +113,8 @@ std::string chart(const Json& bars) {
     return text;
 }
 
-int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) {
-    const bool can_compare = trial.standalone() && machine_options.accelerate;
+int TrainDigitsAngles::train(Options& options, par::Group& group, TrainingObserver& observer) {
+    const bool can_compare = observer.standalone() && machine_options.accelerate;
     RG_CHECK(machine_options.accelerate || !compare_ || !options.was_given("compare"),
              "train_digits_angles: expected --accelerate with --compare, got --no-accelerate; omit one of them");
     const bool trains_twice = compare_ && can_compare && !run_options.resume;
@@ -125,7 +125,7 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, Trial& trial) 
     data::TrainTest data;
     const auto train_once = [&] {
         stopped_ = true; // remains if a stop request ends the loading of data
-        TrainingRun run(run_options, options, group, trial);
+        TrainingRun run(run_options, options, group, observer);
         return run.supervise([&] { return ImageTraining::train(run, options, data); });
     };
     const int64_t batch_size = data_options.batch_size; // train() may change it

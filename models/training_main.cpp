@@ -18,8 +18,8 @@ int run_training_main(int argc, char** argv, const Program& program) {
         const std::vector<std::string> args(argv + 1, argv + argc);
         if (command == "predict") return predict_command(group, name, {args.begin() + 1, args.end()});
         if (command == "export") return export_command(name, {args.begin() + 1, args.end()});
-        Trial trial;
-        return program.run(group, args, trial);
+        TrainingObserver observer;
+        return program.run(group, args, observer);
     });
 }
 

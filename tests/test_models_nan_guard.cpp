@@ -70,8 +70,8 @@ struct Guarded {
     NanGuard guard;
 };
 
-/// A trial among others, which prints nothing.
-struct Quiet final : Trial {
+/// The observer of a training that prints nothing.
+struct Quiet final : TrainingObserver {
     bool standalone() const override { return false; }
 };
 
@@ -84,10 +84,10 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
     Options options("toy", "");
     par::ThreadWorld world(1);
     par::Group group(world.link(0));
-    Quiet trial;
+    Quiet observer;
     Toy toy;
     const Task task = classification();
-    TrainingRun run(settings, options, group, trial);
+    TrainingRun run(settings, options, group, observer);
     const int code = run.supervise([&] {
         run.restore_parameters(toy.parameters, toy.optimizer, task);
         run.begin({12, 4}, {}, "toy");

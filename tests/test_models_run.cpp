@@ -51,7 +51,7 @@ void add_run(const std::string& root, const std::string& program, const std::str
 }
 
 /// A trial of a sweep, which prints nothing.
-struct SilentTrial final : Trial {
+struct SilentTrial final : TrainingObserver {
     bool standalone() const override { return false; }
 };
 

@@ -16,9 +16,9 @@ using namespace rg;
 
 namespace {
 
-struct Losses final : Trial {
+struct Losses final : TrainingObserver {
     bool standalone() const override { return false; }
-    bool report(const Json& line) override {
+    bool on_metrics(const Json& line) override {
         if (line.find("step")) of_steps.push_back(line.at("loss").as_double());
         return false;
     }

@@ -12,8 +12,8 @@ namespace rg {
 /// rank without `pulse` runs it directly.) Meanwhile the calling thread exchanges messages with the other ranks.
 /// Otherwise long work might exceed the deadline after which a silent rank counts as failed. If `work` threw an
 /// exception on this rank, throws it when all ranks are done. `work` must not use the group. `what` names the work in
-/// error texts. Calls `pulse`, if given, on the calling thread, at most about 50 times a second; see Trial::pulse().
-/// Throws Error inside a tape, trace or dry run.
+/// error texts. Calls `pulse`, if given, on the calling thread, at most about 50 times a second; see
+/// TrainingObserver::pulse(). Throws Error inside a tape, trace or dry run.
 void run_while_polling(par::Group& group, std::string_view what, const std::function<void()>& work,
                        const std::function<void()>& pulse = {});
 

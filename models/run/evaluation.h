@@ -30,7 +30,7 @@ public:
 
     /// Collective. Returns the score on the whole set, on all ranks. The outputs for an image are the weighted sum of
     /// those for its views. Pixels of a view that lie outside of the image are mirrored at its edges. `pulse`: see
-    /// Trial::pulse().
+    /// TrainingObserver::pulse().
     Score score(const std::vector<data::WeightedView>& views = {{}}, const std::function<void()>& pulse = {});
     /// Returns the members of the report for the details of a score; see report.h.
     Json report(const Score& score) const;

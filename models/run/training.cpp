@@ -103,8 +103,8 @@ std::vector<MetricName> ImageTraining::metrics(const data::ImageSet& images) con
     return {task.metrics.begin(), task.metrics.end()};
 }
 
-int ImageTraining::train(Options& options, par::Group& group, Trial& trial) {
-    TrainingRun run(run_options, options, group, trial);
+int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& observer) {
+    TrainingRun run(run_options, options, group, observer);
     data::TrainTest data;
     return run.supervise([&] { return train(run, options, data); });
 }
@@ -186,7 +186,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     const auto score = [&](const std::vector<data::WeightedView>& views = {{}}) {
         const Score result = evaluation.score(views, [&] { run.pulse(); });
         const Json members = group.rank() == 0 ? evaluation.report(result) : Json::object();
-        for (const auto& [member, value] : members.as_object()) run.report(member, value);
+        for (const auto& [member, value] : members.as_object()) run.set_in_report(member, value);
         return result;
     };
     const auto score_with_views = [&] {
@@ -197,7 +197,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
         Evaluation last = evaluation_of(data.reserved);
         const Score result = last.score();
         run.end_test(result);
-        run.report("best_on_test", group.rank() == 0 ? last.report(result) : Json());
+        run.set_in_report("best_on_test", group.rank() == 0 ? last.report(result) : Json());
     };
 
     const Plan& plan = trainer.plan_ahead(evaluation);
@@ -211,7 +211,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
                   "; ", parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned"),
               data.warnings);
     if (plan_dump_) run.note(plan.table() + trainer.gradient_sum.table(plan));
-    run.report("network", report_network(parameters, &plan));
+    run.set_in_report("network", report_network(parameters, &plan));
     int code = 0;
     const double seconds = seconds_of([&] {
         const Trainer::Seconds times = trainer.train(rates, [&] { return score(); });
@@ -465,9 +465,9 @@ TestResult Program::test(par::Group& group, const std::vector<std::string>& args
     return parsed.training->test(parsed.options, group, model);
 }
 
-int Program::run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const {
+int Program::run(par::Group& group, const std::vector<std::string>& args, TrainingObserver& observer) const {
     Parsed parsed(*this, args);
-    if (parsed.wants_training) return parsed.training->train(parsed.options, group, trial);
+    if (parsed.wants_training) return parsed.training->train(parsed.options, group, observer);
     if (group.rank() == 0) std::cout << parsed.options.answer();
     return 0;
 }

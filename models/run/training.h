@@ -45,7 +45,7 @@ public:
     /// Error if the program cannot train on these data. `pulse`: see run_while_polling() in collective.h.
     virtual data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const;
     /// Collective. Trains, and returns the exit code.
-    virtual int train(Options& options, par::Group& group, Trial& trial);
+    virtual int train(Options& options, par::Group& group, TrainingObserver& observer);
     /// Collective. Tests a model (see load_model()) on the test set that the options choose, without --validation.
     TestResult test(Options& options, par::Group& group, const std::string& model);
     /// Returns the metrics of a training on these images; the first one is the main one.
@@ -119,7 +119,7 @@ struct Program {
     TestResult test(par::Group& group, const std::vector<std::string>& args, const std::string& model) const;
     /// Collective. Trains on all ranks of the group. For --help, --help-all and --version, rank 0 prints the answer
     /// instead. Returns the exit code.
-    int run(par::Group& group, const std::vector<std::string>& args, Trial& trial) const;
+    int run(par::Group& group, const std::vector<std::string>& args, TrainingObserver& observer) const;
 };
 
 /// Makes a training for Program::make.

@@ -86,9 +86,9 @@ void RunOptions::declare(Options& o) {
         "go back to the last checkpoint");
 }
 
-TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Group& group, Trial& trial)
-    : program_(options.program()), settings_(settings), options_(options), group_(group), trial_(trial) {
-    if (trial.standalone()) install_stop_signals(); // before the data are loaded, which may take long
+TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Group& group, TrainingObserver& observer)
+    : program_(options.program()), settings_(settings), options_(options), group_(group), observer_(observer) {
+    if (observer.standalone()) install_stop_signals(); // before the data are loaded, which may take long
     verify_same_options(group, options);
     make_paths_absolute(options);
     RG_CHECK(settings.init_skip.empty() || !settings.init.empty() || settings.resume, program_,
@@ -209,7 +209,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
     if (group_.rank() != 0) return;
     // The parent folder of a trial existed when the trial began. If that folder is gone, a user has deleted it, so do
     // not create it again.
-    if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name, trial_.standalone()));
+    if (!folder_) folder_.emplace(RunFolder::create(settings_.runs, program_, settings_.name, observer_.standalone()));
     folder_->lock();
     folder_->check_in_place(); // a resumed run was opened before the data were loaded, which may have taken long
     folder_->cut_metrics(position_.step, position_.epoch - 1);
@@ -231,11 +231,11 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
     else
         fs::remove(folder_->report_path()); // that of a resumed run would have an old state
     if (settings_.tensorboard) events_.emplace(folder_->path(), position_.step);
-    report("summary", summary);
-    report("tested", test_set_name);
-    report("epochs", length.epochs());
-    report("steps_per_epoch", length.batches);
-    if (trial_.standalone() && settings_.progress != ProgressKind::none) progress_.emplace(settings_.progress);
+    set_in_report("summary", summary);
+    set_in_report("tested", test_set_name);
+    set_in_report("epochs", length.epochs());
+    set_in_report("steps_per_epoch", length.batches);
+    if (observer_.standalone() && settings_.progress != ProgressKind::none) progress_.emplace(settings_.progress);
     if (checkpoint_)
         for (const std::string& warning : checkpoint_->warnings) note(printable(warning), Colour::yellow);
     if (progress_) note(folded(printable(summary), progress_->columns()));
@@ -309,7 +309,7 @@ void TrainingRun::end_step(const StepResult& result) {
 
 void TrainingRun::end_epoch(const Score& test) {
     phases.lap(PhaseClock::evaluate);
-    report("ranks", phases.gather(group_));
+    set_in_report("ranks", phases.gather(group_));
     const double seconds = last_step_ - epoch_begin_;
     const std::vector<double> train = task_->values(position_.sums, position_.samples);
     const EpochStatus status{
@@ -333,10 +333,10 @@ void TrainingRun::end_epoch(const Score& test) {
 
 bool TrainingRun::has_stop_request() {
     if (folder_ && folder_->take_stop_request()) stop_request_ = true;
-    return stop_request_ || (trial_.standalone() && stop_requested());
+    return stop_request_ || (observer_.standalone() && stop_requested());
 }
 
-void TrainingRun::report(const std::string& name, Json value) {
+void TrainingRun::set_in_report(const std::string& name, Json value) {
     if (report_) report_->set(name, std::move(value));
 }
 
@@ -362,7 +362,7 @@ void TrainingRun::keep_if_best(const Score& test) {
 }
 
 std::optional<TensorFile> TrainingRun::model_to_test() {
-    if (!trial_.standalone() || position_.best_epoch == 0 || goes_on() || position_.step < length_.steps) return {};
+    if (!observer_.standalone() || position_.best_epoch == 0 || goes_on() || position_.step < length_.steps) return {};
     writer_.finish();
     const std::string bytes =
         group_.allgather(folder_ ? read_file(folder_->best_model_path()) : "", "best model").front();
@@ -381,7 +381,7 @@ void TrainingRun::end_test_with_views(const Score& score) {
 }
 
 void TrainingRun::save_model() {
-    if (untested_ && !trial_.standalone()) return;
+    if (untested_ && !observer_.standalone()) return;
     check_before_save();
     write_model(&RunFolder::model_path);
 }
@@ -461,7 +461,7 @@ void TrainingRun::save_checkpoint() {
 
 void TrainingRun::fail(const std::string& why) {
     if (!report_) return;
-    report("note", why);
+    set_in_report("note", why);
     try {
         writer_.finish();
     } catch (const std::exception&) {}
@@ -475,7 +475,7 @@ void TrainingRun::log(const Json& line) {
     folder_->log(line);
     if (report_) report_->add(line);
     if (events_) events_->add(line);
-    if (trial_.report(line)) stop_request_ = true;
+    if (observer_.on_metrics(line)) stop_request_ = true;
 }
 
 void TrainingRun::print_end() {
@@ -519,10 +519,10 @@ int TrainingRun::end() {
     write_report(stopped() ? "stopped" : "done");
     run_while_polling(group_, "files", [this] { writer_.finish(); });
     if (folder_) {
-        trial_.end(stopped());
+        observer_.end(stopped());
         print_end();
     }
-    return stopped() && trial_.standalone() ? stopped_exit_code(group_) : 0;
+    return stopped() && observer_.standalone() ? stopped_exit_code(group_) : 0;
 }
 
 } // namespace rg

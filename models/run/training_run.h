@@ -1,6 +1,6 @@
 // The run of a training program: its position (epoch and step), stop requests, files and output.
 //
-//     TrainingRun run(settings.run, options, group, trial); // opens the run to resume
+//     TrainingRun run(settings.run, options, group, observer); // opens the run to resume
 //     return run.supervise([&] {
 //         run.restore_parameters(parameters, optimizer, task); // also restores the position
 //         run.begin(length, model, summary);                   // creates the folder
@@ -36,20 +36,19 @@ namespace rg {
 
 struct LoadedCheckpoint;
 
-/// Receives the reports of a training, and may stop it. Every rank has one. This base class serves a training that is a
+/// Receives the metrics of a training, and may stop it. Every rank has one. This base class serves a training that is a
 /// program by itself; a sweep derives from it (sweep/trial.cpp).
-class Trial {
+class TrainingObserver {
 public:
-    virtual ~Trial() = default;
+    virtual ~TrainingObserver() = default;
     /// True if the training is a program by itself. Then it prints and handles signals.
     virtual bool standalone() const { return true; }
     /// Called on the group's first rank with each line that is added to metrics.jsonl. If it returns true, the training
     /// stops after one more step, or at the end of the epoch.
-    virtual bool report(const Json& /*line*/) { return false; }
+    virtual bool on_metrics(const Json& /*line*/) { return false; }
     /// Called on the group's first rank when TrainingRun ends without an error. `stopped`: early, by a stop request.
     virtual void end(bool /*stopped*/) {}
-    /// Called regularly during long work without reports. A sweep then handles messages of its task pool
-    /// (par/task_pool.h).
+    /// Called regularly during long work that logs no metrics. A sweep then handles messages of its task pool.
     virtual void pulse() {}
 };
 
@@ -83,7 +82,7 @@ public:
     /// run's folder, loads its newest valid checkpoint, and restores the options that the command line does not give.
     /// All arguments must outlive this. Throws Error if the options differ between ranks, contradict each other, or do
     /// not fit the checkpoint.
-    TrainingRun(const RunOptions& settings, Options& options, par::Group& group, Trial& trial);
+    TrainingRun(const RunOptions& settings, Options& options, par::Group& group, TrainingObserver& observer);
     ~TrainingRun();
     TrainingRun(const TrainingRun&) = delete;
     TrainingRun& operator=(const TrainingRun&) = delete;
@@ -96,7 +95,7 @@ public:
         try {
             return training();
         } catch (const Stopped&) {
-            if (!trial_.standalone()) throw;
+            if (!observer_.standalone()) throw;
             return stopped_while_loading(group_);
         } catch (const std::exception& error) {
             fail(error.what());
@@ -182,7 +181,7 @@ public:
     /// epochs have not improved the metric of --patience-on.
     void end_epoch(const Score& test);
     /// Returns true if this rank has a stop request: a signal (outside of sweeps), a file "stop" in the folder, or a
-    /// true from Trial::report(). The result may differ between ranks.
+    /// true from TrainingObserver::on_metrics(). The result may differ between ranks.
     bool has_stop_request();
 
     /// Collective. Saves the model. Before it writes any file, throws par::RanksDiffer if the ranks differ, and Error
@@ -192,16 +191,16 @@ public:
     /// Collective. Saves a checkpoint, or throws Error as save_model() does.
     void save_checkpoint();
     /// Sets a member of the run in report.html; see report.h. Call it after begin(). Does nothing with --no-report.
-    void report(const std::string& name, Json value);
+    void set_in_report(const std::string& name, Json value);
     /// Prints a line on rank 0. Does nothing before begin() has opened the output, with --progress none, or in a trial
     /// of a sweep.
     void note(const std::string& line, Colour colour = Colour::none) {
         if (progress_) progress_->note(line, colour);
     }
-    /// On rank 0 after begin(), adds a line to metrics.jsonl and the report, and reports it to the trial.
+    /// On rank 0 after begin(), adds a line to metrics.jsonl and the report, and passes it to the observer.
     void log(const Json& line);
-    /// See Trial::pulse().
-    void pulse() { trial_.pulse(); }
+    /// See TrainingObserver::pulse().
+    void pulse() { observer_.pulse(); }
     /// Collective. Blocks until all files are written. Ends the run and returns the exit code; see signals.h.
     [[nodiscard]] int end();
 
@@ -228,7 +227,7 @@ private:
     const RunOptions& settings_;
     Options& options_;
     par::Group& group_;
-    Trial& trial_;
+    TrainingObserver& observer_;
     std::unique_ptr<LoadedCheckpoint> checkpoint_;
     std::optional<RunFolder> folder_;
     std::optional<Report> report_;
@@ -242,7 +241,7 @@ private:
     Position position_;
     bool stopped_ = false, epoch_goes_on_ = false;
     bool untested_ = false;     // true if steps have followed the last complete epoch; false in epoch 1
-    bool stop_request_ = false; // from the trial or from a file in the folder
+    bool stop_request_ = false; // from the observer or from a file in the folder
     Length length_;
     Metadata model_, data_;                  // data_: the fingerprints of both sets
     std::string held_out_;                   // names of the held-out test images, one per line

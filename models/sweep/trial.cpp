@@ -19,12 +19,12 @@ bool has_checkpoint(const std::string& run) {
     return false;
 }
 
-/// Connects a training with the pool: passes on its reports, and stops it by rules of fixed values or on request.
-class PooledTrial final : public Trial {
+/// Connects a training with the pool: passes on its metrics, and stops it by rules of fixed values or on request.
+class PooledTrial final : public TrainingObserver {
 public:
     PooledTrial(par::TaskContext& task, const Trials& trials) : task_(task), trials_(trials) {}
     bool standalone() const override { return false; }
-    bool report(const Json& line) override {
+    bool on_metrics(const Json& line) override {
         task_.report(line);
         if (is_epoch(line) && stop_reason_.empty()) stop_reason_ = trials_.rules.reason(line, trials_.ranking);
         if (stop_reason_.empty() && task_.cancelled()) stop_reason_ = "on request";
