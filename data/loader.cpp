@@ -1,7 +1,7 @@
-// The queue of parts of mini-batches. Workers claim parts in order and put the results into a ring of slots.
+// The queue of parts of mini-batches. Background threads claim parts in order and put the results into a ring of slots.
 //
-// A worker claims part i only if i < next_ + depth, where next_ is the next part that the training loop gets. So the
-// slot for the result is free, and memory is limited. The worker prepares the part without the lock, and stores it only
+// A thread claims part i only if i < next_ + depth, where next_ is the next part that the training loop gets. So the
+// slot for the result is free, and memory is limited. The thread prepares the part without the lock, and stores it only
 // if start() was not called meanwhile.
 #include "ringgrad/data/loader.h"
 
@@ -89,7 +89,7 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
     next_ = claimed_ = end(); // nothing to do until start()
     slots_.resize(size_t(options.depth));
     try {
-        for (int i = 0; i < options.threads; ++i) workers_.emplace_back([this] { work(); });
+        for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { work(); });
     } catch (const std::system_error& error) {
         stop();
         fail("loader: cannot start ", options.threads, " threads: ", error.what());
@@ -104,7 +104,7 @@ void Loader::stop() {
         stopping_ = true;
     }
     work_available_.notify_all();
-    for (std::thread& worker : workers_) worker.join();
+    for (std::thread& thread : threads_) thread.join();
 }
 
 void Loader::start(int64_t epoch, int64_t first_batch) {

@@ -154,18 +154,18 @@ private:
     int64_t count_ = -1, batches_ = 0; // number of samples; mini-batches per epoch
     bool started_ = false;             // only the consumer uses this
 
-    // The consumer is the thread that calls start() and next(). If there are workers, the lock protects the members
-    // below, except workers_. But only the consumer writes next_, so it may read next_ without the lock.
+    // The consumer is the thread that calls start() and next(). If there are background threads, the lock protects
+    // the members below, except threads_. But only the consumer writes next_, so it may read next_ without the lock.
     std::mutex mutex_;
     std::condition_variable work_available_, batch_ready_;
     // Part p of mini-batch b has the index b * parts + p.
-    int64_t next_, claimed_; // index of the next part for the consumer, and for a worker
+    int64_t next_, claimed_; // index of the next part for the consumer, and for a background thread
     int64_t epoch_ = 0;
     uint64_t generation_ = 0; // number of epochs started; results of older ones are dropped
     std::shared_ptr<const Order> order_;
     std::vector<Slot> slots_; // part i is in slot i % depth
     bool stopping_ = false;
-    std::vector<std::thread> workers_;
+    std::vector<std::thread> threads_;
 };
 
 } // namespace rg::data

@@ -128,10 +128,10 @@ private:
     double last_posted_ = 0;
 };
 
-/// The work of a rank other than the controller.
-class Worker final : public Runner {
+/// Runs the tasks that the controller sends to another rank.
+class RemoteRunner final : public Runner {
 public:
-    Worker(Link& link, const TaskTable& functions) : Runner(link, functions), mail_(link, 0, kMailTag) {}
+    RemoteRunner(Link& link, const TaskTable& functions) : Runner(link, functions), mail_(link, 0, kMailTag) {}
 
     void work() {
         for (;;) {
@@ -434,7 +434,7 @@ void Future::cancel(const std::string& reason) { pool_->cancel(record_->id, reas
 void run_task_pool(Link& link, const TaskTable& functions, const std::function<void(TaskPool&)>& control,
                    const std::string& journal) {
     if (link.rank() != 0) {
-        Worker(link, functions).work();
+        RemoteRunner(link, functions).work();
         return;
     }
     TaskPool pool(link, functions, journal);
