@@ -40,8 +40,8 @@ struct Item {
     std::vector<float> targets = {}; // true values; empty: unknown; some may be NAN
 };
 
-/// Images of the size Predictor::resize, with what is known of each.
-struct Images {
+/// Images of the size Predictor::resize, with the names, true classes and true values that are known.
+struct LabelledImages {
     data::ImageSet set;
     std::vector<Item> items;         // [count]
     std::vector<float> numbers = {}; // [count k]: the inputs of a network that takes numbers, too
@@ -68,8 +68,8 @@ public:
 
     /// Returns the images of the paths, in their order. Without a path returns the test images of the embedded sample.
     /// Throws Error if the network takes numbers, and an image has none.
-    std::vector<Images> read(const std::vector<std::string>& paths) {
-        std::vector<Images> parts;
+    std::vector<LabelledImages> read(const std::vector<std::string>& paths) {
+        std::vector<LabelledImages> parts;
         if (paths.empty()) {
             parts.push_back(read_set(""));
             RG_CHECK(parts[0].set.classes == model_.classes, "predict: expected images, got none; ",
@@ -88,7 +88,7 @@ public:
                                     : read_set(*path));
             path = std::max(end, path + 1);
         }
-        for (Images& images : parts) add_numbers(images);
+        for (LabelledImages& images : parts) add_numbers(images);
         return parts;
     }
     /// For users: images that are damaged or left out.
@@ -104,10 +104,10 @@ private:
         return names;
     }
     /// Reads a set of images. Takes its test images, or all images if it has no test set.
-    Images read_set(const std::string& path) {
+    LabelledImages read_set(const std::string& path) {
         data::TrainTest sets = data::load(path, options_);
         warnings_.insert(warnings_.end(), sets.warnings.begin(), sets.warnings.end());
-        Images images{sets.test.count > 0 ? sets.test : sets.train, {}};
+        LabelledImages images{sets.test.count > 0 ? sets.test : sets.train, {}};
         if (!only_.empty()) images.set = only_of(sets, path);
         const data::ImageSet& set = images.set;
         const auto held_out =
@@ -130,33 +130,33 @@ private:
         return images;
     }
     /// Reads CIFAR records.
-    Images read_records(const std::string& path) {
+    LabelledImages read_records(const std::string& path) {
         data::Conversion conversion(options_);
         const std::string file = read_file(path);
         const data::Bytes bytes = data::as_bytes(file);
         data::TrainTest sets{data::parse_cifar({{bytes, path}}, data::cifar_kind(bytes, path)), {}, ""};
         conversion.convert(sets);
-        Images images{std::move(sets.train), {}};
+        LabelledImages images{std::move(sets.train), {}};
         const bool known = images.set.classes.size() == model_.classes.size();
         for (int64_t i = 0; i < images.set.count; ++i)
             images.items.push_back({cat(path, "#", i), known ? images.set.labels[size_t(i)] : kUnknown});
         return images;
     }
     /// Reads PNGs and JPEGs. The class of each is the name of its folder.
-    Images read_images(const std::vector<std::string>& paths) {
+    LabelledImages read_images(const std::vector<std::string>& paths) {
         data::Conversion conversion(options_);
         const auto path_of = [&](int64_t i) { return paths[size_t(i)]; };
         data::Converted all =
             conversion.read(std::ssize(paths), path_of, [&](int64_t i) { return data::read_image(paths[size_t(i)]); });
         all.set.labels.assign(paths.size(), kUnknown);
-        Images images{data::subset(all.set, all.kept), {}};
+        LabelledImages images{data::subset(all.set, all.kept), {}};
         for (const int64_t i : all.kept)
             images.items.push_back({path_of(i), label_of(fs::absolute(path_of(i)).parent_path().filename().string())});
         for (std::string& warning : conversion.warnings()) warnings_.push_back(std::move(warning));
         return images;
     }
     /// Adds the numbers that the network takes.
-    void add_numbers(Images& images) const {
+    void add_numbers(LabelledImages& images) const {
         for (int64_t i = 0; i < images.set.count; ++i)
             for (const std::string& name : model_.outputs.input_numbers) {
                 images.numbers.push_back(number_of(images.set, i, name, model_.outputs.input_numbers.size() == 1));
@@ -376,13 +376,13 @@ int predict(const Options& options, Settings& s, par::Group& group) {
     if (s.batch_size == 0) s.batch_size = batch_size_for(model.task.height * model.task.width, machine.device());
     const fs::path given = s.arguments[0], run = fs::is_directory(given) ? given : given.parent_path();
     Reader reader(model, s.reading, s.only, (run / "held-out.txt").string());
-    const std::vector<Images> parts = reader.read({s.arguments.begin() + 1, s.arguments.end()});
+    const std::vector<LabelledImages> parts = reader.read({s.arguments.begin() + 1, s.arguments.end()});
     size_t count = 0;
-    for (const Images& part : parts) count += part.items.size();
+    for (const LabelledImages& part : parts) count += part.items.size();
     for (const std::string& warning : reader.warnings()) std::cerr << printable(warning) << "\n";
     Printer printer(model, s.json ? Format::json : s.csv ? Format::csv : Format::text, s.top, s.quiet);
     double seconds = 0;
-    for (const Images& part : parts)
+    for (const LabelledImages& part : parts)
         for (int64_t begin = 0; begin < part.set.count; begin += s.batch_size) {
             const int64_t n = std::min(s.batch_size, part.set.count - begin);
             Predictor::Outputs outputs;
