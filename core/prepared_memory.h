@@ -10,8 +10,8 @@
 
 namespace rg {
 
-/// The memory of one step, for the arrays of class cpu::Prepared. A kernel takes the same blocks in the same order in
-/// each call.
+/// The memory of one step, for the arrays of class cpu::PreparedArray. A kernel takes the same blocks in the same order
+/// in each call.
 class PreparedMemory {
 public:
     /// Begins a call of the kernel. If `version` is not that of the previous call, no block counts as filled. The

@@ -13,7 +13,7 @@
 #include "ringgrad/core/cpu/filters.h"
 #include "ringgrad/core/cpu/isa.h"
 #include "ringgrad/core/cpu/padding.h"
-#include "ringgrad/core/cpu/prepared.h"
+#include "ringgrad/core/cpu/prepared_array.h"
 
 #include <array>
 #include <optional>
@@ -53,7 +53,7 @@ public:
     static int64_t width(const Filters& f, int64_t pixels, int64_t stride) { return f.s + (pixels - 1) * stride; }
 
 private:
-    Prepared<float> values_;
+    PreparedArray<float> values_;
     Filters filters_;
 };
 
@@ -172,7 +172,7 @@ private:
     Padding padding_;
     Runs runs_;
     ConvImage g_;
-    Prepared<float> packed_; // filters, see pack_filters()
+    PreparedArray<float> packed_; // filters, see pack_filters()
 };
 
 /// Holds the bias [k], repeated until the number of values is a multiple of 32. The repetition serves engines with

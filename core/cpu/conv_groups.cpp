@@ -121,7 +121,7 @@ private:
     int64_t filter_step_, band_ = 0;
     Scratch<LaneSources> sources_; // one for each vector of the copies of a pixel
     const Parts row_parts_, column_parts_;
-    Prepared<float> filters_;
+    PreparedArray<float> filters_;
 };
 
 LaneConv::LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& from, const Shape& to, bool to_bf16)

@@ -96,9 +96,9 @@ private:
 
     WidenedFilters widened_;
     Padding padding_;
-    int64_t y_image_;           // values in a result [p q k]
-    int64_t plane_;             // values in a plane of the packed filters
-    Prepared<uint16_t> packed_; // filters in the layout that TileKernels::forward (kernels.h) expects
+    int64_t y_image_;                // values in a result [p q k]
+    int64_t plane_;                  // values in a plane of the packed filters
+    PreparedArray<uint16_t> packed_; // filters in the layout that TileKernels::forward (kernels.h) expects
     Scratch<int32_t> from_, to_;
     TileConv g_;
 };

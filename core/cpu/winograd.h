@@ -5,7 +5,7 @@
 #include "ringgrad/core/cpu/filters.h"
 #include "ringgrad/core/cpu/kernels.h"
 #include "ringgrad/core/cpu/padding.h"
-#include "ringgrad/core/cpu/prepared.h"
+#include "ringgrad/core/cpu/prepared_array.h"
 
 namespace rg::cpu {
 
@@ -66,7 +66,7 @@ private:
     int64_t groups_, parts_; // groups of channels; parts, which consist of whole groups (winograd.cpp)
     int64_t lines_at_once_, images_at_once_; // most rows of tiles in a piece; images per call
     WinogradImage g_;                        // geometry of a part
-    Prepared<float> u_; // transformed filters; per part: blocks [36][c][lanes] of up to 2 vectors of lanes
+    PreparedArray<float> u_; // transformed filters; per part: blocks [36][c][lanes] of up to 2 vectors of lanes
 };
 
 } // namespace rg::cpu

@@ -11,18 +11,18 @@ namespace rg::cpu {
 /// the array lives as long as the plan, and keeps its values until a parameter changes. Otherwise the array is scratch
 /// memory (scratch.h), and its values are computed in each call.
 template <class T>
-class Prepared {
+class PreparedArray {
 public:
-    explicit Prepared(int64_t count) : memory_(Scope::current().prepared) {
+    explicit PreparedArray(int64_t count) : memory_(Scope::current().prepared) {
         const size_t bytes = size_t(count) * sizeof(T);
         data_ = static_cast<T*>(memory_ ? memory_->take(bytes) : scratch_stack::take(bytes));
         ready_ = memory_ && memory_->filled();
     }
-    ~Prepared() {
+    ~PreparedArray() {
         if (!memory_) scratch_stack::give_back(data_);
     }
-    Prepared(const Prepared&) = delete;
-    Prepared& operator=(const Prepared&) = delete;
+    PreparedArray(const PreparedArray&) = delete;
+    PreparedArray& operator=(const PreparedArray&) = delete;
     /// Returns true if an earlier call has already computed the values.
     bool ready() const { return ready_; }
     T* data() const { return data_; }
