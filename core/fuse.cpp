@@ -297,10 +297,10 @@ private:
 
     /// batch_norm_grad -> conv2d_grad: conv2d_grad computes the gradient of the batch norm on load.
     void normalise_gradient(size_t norm) {
-        using Norm = BatchNormGradOp;
+        using NormGrad = BatchNormGradOp;
         using Grad = Conv2dGradOp;
         const Step n = steps_[norm];
-        const auto& attrs = n.attrs.as<Norm>();
+        const auto& attrs = n.attrs.as<NormGrad>();
         const std::vector<Use> readers = intermediate_readers(n.out[0]);
         if (attrs.norm.frozen || readers.size() != 1) return;
         const auto [grad, argument] = readers[0];
@@ -309,8 +309,8 @@ private:
             fused.in[Grad::y].defined() || !can_move(norm, grad, {n.out[0]}))
             return;
         fused.attrs.as<Grad>().y_norm.set(fused.in, attrs.norm.operand(n.in));
-        fused.in[Grad::dy] = n.in[Norm::dy];
-        fused.in[Grad::y_sums] = n.in[Norm::sums];
+        fused.in[Grad::dy] = n.in[NormGrad::dy];
+        fused.in[Grad::y_sums] = n.in[NormGrad::sums];
         replace(grad, std::move(fused), {norm});
     }
 

@@ -85,7 +85,7 @@ void channel_stats(const Call& call) {
 void batch_norm(const Call& call) {
     using O = BatchNormOp;
     const Tensor &x = call.in[O::x], &y = call.out[0];
-    const Norm norm(call.attrs.as<O>().norm.given(call.in));
+    const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     const int64_t values = image_values(x);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
@@ -98,7 +98,7 @@ void batch_norm(const Call& call) {
 void batch_norm_sums(const Call& call) {
     using O = BatchNormSumsOp;
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x];
-    const Norm norm(call.attrs.as<O>().norm.given(call.in));
+    const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     NormSums sums(norm, x.extent(0));
     const int64_t values = image_values(x);
     with_stored(x, [&](auto t) {
@@ -112,7 +112,7 @@ void batch_norm_sums(const Call& call) {
 void batch_norm_grad(const Call& call) {
     using O = BatchNormGradOp;
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &dx = call.out[0];
-    const Norm norm(call.attrs.as<O>().norm.given(call.in));
+    const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     const NormGrad grad(norm, call.in[O::sums], double(x.numel() / norm.c));
     const int64_t values = image_values(x);
     with_stored(x, [&](auto t) {

@@ -11,8 +11,8 @@
 
 namespace rg::cpu {
 
-struct Norm {
-    explicit Norm(const GivenNorm& norm)
+struct AffineNorm {
+    explicit AffineNorm(const GivenNorm& norm)
         : c(norm.gamma.numel()),
           period(period_of(c)),
           mean(norm.stats.data<float>()),
@@ -45,18 +45,18 @@ public:
 };
 
 /// The batch norm of an operand, if it has one.
-struct OptionalNorm : std::optional<Norm> {
+struct OptionalNorm : std::optional<AffineNorm> {
     explicit OptionalNorm(const GivenNorm& norm) {
         if (norm) emplace(norm);
     }
 };
 
-/// Computes the gradient of Norm: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), in the form
+/// Computes the gradient of AffineNorm: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), in the form
 /// g * norm.scale + x * b + d. Here g is dy, or 0 where ReLU set the value to zero. sigma is sqrt(variance + epsilon),
 /// and x^ is (x - mean) / sigma. See ref::norm_grad() in core/ops/norm.cpp.
 struct NormGrad {
     /// `sums` [2 c] holds the sums of g x^ (row 0) and of g (row 1). `count` is the number of values per channel.
-    NormGrad(const Norm& norm, const Tensor& sums, double count)
+    NormGrad(const AffineNorm& norm, const Tensor& sums, double count)
         : norm(norm), b(norm.c, [&](int64_t i) { return float(factor(sums, count, i)); }), d(norm.c, [&](int64_t i) {
               return float(-norm.slope(i) * sums.data<float>()[norm.c + i] / count -
                            factor(sums, count, i) * norm.mean[i]);
@@ -68,7 +68,7 @@ struct NormGrad {
                                past_cache);
     }
 
-    const Norm& norm;
+    const AffineNorm& norm;
     PerChannel b, d;
 
 private:
@@ -77,11 +77,11 @@ private:
     }
 };
 
-/// Sums the gradients dgamma and dbeta of a Norm image by image. Call add() once for each image, then finish(). Threads
-/// may call add() for different images at the same time; the result does not depend on the number of threads.
+/// Sums the gradients dgamma and dbeta of an AffineNorm image by image. Call add() once for each image, then finish().
+/// Threads may call add() for different images at the same time; the result does not depend on the number of threads.
 class NormSums {
 public:
-    NormSums(const Norm& norm, int64_t images)
+    NormSums(const AffineNorm& norm, int64_t images)
         : norm_(norm),
           images_(images),
           mean_(norm.c, [&](int64_t i) { return norm.mean[i]; }),
@@ -110,7 +110,7 @@ public:
     }
 
 private:
-    const Norm& norm_;
+    const AffineNorm& norm_;
     int64_t images_;
     PerChannel mean_;
     Scratch<double> parts_; // per image: [2 c], the sums of g * (x - mean), then those of g (see NormGrad)

@@ -15,7 +15,7 @@ template <class T>
 struct Images {
     const T* data;
     int64_t h, w, c;
-    const Norm* norm = nullptr;
+    const AffineNorm* norm = nullptr;
 
     int64_t values() const { return h * w * c; }
 
@@ -38,7 +38,7 @@ struct Images {
 };
 
 template <class T>
-Images<T> images_of(const Tensor& t, const Norm* norm = nullptr) {
+Images<T> images_of(const Tensor& t, const AffineNorm* norm = nullptr) {
     return {stored<T>(t), t.extent(1), t.extent(2), t.extent(3), norm};
 }
 
