@@ -306,7 +306,7 @@ void conv2d(const Call& call) {
                     {.stats = a.with_stats ? call.out[O::stats] : Tensor(),
                      .after = {pointer<float>(y_norm.gamma), pointer<float>(y_norm.beta), a.y_norm.epsilon,
                                pointer<float>(call.in[O::running]), double(a.momentum)}});
-            const Norm norm(y_norm);
+            const AffineNorm norm(y_norm);
             const int count = int(w.numel());
             const bool pooled = a.pool > 1;
             const Scratch<float> bias(size_t(g.out_c));

@@ -265,10 +265,10 @@ void conv2d_grad(const Call& call) {
         };
         const Plain<T> plain_x{pointer<T>(x)};
         if (!y.defined()) return run(Plain<T>{pointer<T>(dy)}, plain_x, nullptr);
-        const Norm y_norm(a.y_norm.given(call.in), call.in[O::y_sums], double(g.pixels()));
+        const AffineNorm y_norm(a.y_norm.given(call.in), call.in[O::y_sums], double(g.pixels()));
         const NormGradient<T> reader = y_norm.gradient<T>(dy, y);
         if (!a.x_norm.given(call.in)) return run(reader, plain_x, nullptr);
-        const Norm x_norm(a.x_norm.given(call.in));
+        const AffineNorm x_norm(a.x_norm.given(call.in));
         std::optional<NormSums> sums;
         if (a.with_sums) sums.emplace(x_norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta], call.out[O::x_sums]);
         run(reader, x_norm.read<T>(x), sums ? &*sums : nullptr);

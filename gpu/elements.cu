@@ -257,7 +257,7 @@ void activation_grad(const Call& call) {
         });
     });
     const auto sum = [&](const Operand& of, const Tensor& dgamma, const Tensor& dbeta) {
-        if (of.norm) NormSums(Norm(of.norm), dx, of.x, dgamma, dbeta).compute();
+        if (of.norm) NormSums(AffineNorm(of.norm), dx, of.x, dgamma, dbeta).compute();
     };
     sum(attrs.a_norm.operand(call.in), call.out[O::a_dgamma], call.out[O::a_dbeta]);
     sum(attrs.b_norm.operand(call.in), call.out[O::b_dgamma], call.out[O::b_dbeta]);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-/// Computes the coefficients of class Norm (norm.cuh): scale and shift, and also b and d if `sums` is not null.
+/// Computes the coefficients of class AffineNorm (norm.cuh): scale and shift, and also b and d if `sums` is not null.
 __global__ void batch_norm_coefficients_kernel(const float* stats, const float* gamma, const float* beta, int c,
                                                float epsilon, const float* sums, double count, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
@@ -170,7 +170,7 @@ struct StoreLayerNormSums {
 
 } // namespace
 
-Norm::Norm(const GivenNorm& norm, const Tensor& sums, double count)
+AffineNorm::AffineNorm(const GivenNorm& norm, const Tensor& sums, double count)
     : c_(int(norm.gamma.numel())),
       attrs_(norm.options),
       stats_(pointer<float>(norm.stats)),
@@ -209,7 +209,7 @@ void channel_stats(const Call& call) {
 
 void batch_norm(const Call& call) {
     using O = BatchNormOp;
-    const Norm norm(call.attrs.as<O>().norm.given(call.in));
+    const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     with_stored(call.in[O::x], [&](auto t) {
         using T = decltype(t);
         apply<T>(norm.read<T>(call.in[O::x]), call.out[0]);
@@ -218,14 +218,14 @@ void batch_norm(const Call& call) {
 
 void batch_norm_sums(const Call& call) {
     using O = BatchNormSumsOp;
-    const Norm norm(call.attrs.as<O>().norm.given(call.in));
+    const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     NormSums(norm, call.in[O::dy], call.in[O::x], call.out[O::dgamma], call.out[O::dbeta]).compute();
 }
 
 void batch_norm_grad(const Call& call) {
     using O = BatchNormGradOp;
     const Tensor& x = call.in[O::x];
-    const Norm norm(call.attrs.as<O>().norm.given(call.in), call.in[O::sums], double(x.numel() / x.extent(3)));
+    const AffineNorm norm(call.attrs.as<O>().norm.given(call.in), call.in[O::sums], double(x.numel() / x.extent(3)));
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         apply<T>(norm.gradient<T>(call.in[O::dy], x), call.out[0]);

@@ -6,12 +6,12 @@
 
 namespace rg::RG_GPU {
 
-/// Returns the coefficients scale and shift of a channel (see class Norm).
+/// Returns the coefficients scale and shift of a channel (see class AffineNorm).
 inline __device__ float2 scale_and_shift(float mean, float variance, float gamma, float beta, float epsilon) {
     const float scale = float(double(gamma) / sqrt(double(variance) + double(epsilon)));
     return make_float2(scale, float(double(beta) - double(mean) * double(scale)));
 }
-/// Returns the coefficients b and d of a channel (see class Norm). dgamma is sum(dz x^), and dbeta is sum(dz).
+/// Returns the coefficients b and d of a channel (see class AffineNorm). dgamma is sum(dz x^), and dbeta is sum(dz).
 inline __device__ float2 b_and_d(float mean, float variance, float gamma, float epsilon, float dgamma, float dbeta,
                                  double count) {
     const double sigma = sqrt(double(variance) + double(epsilon)), scale = double(gamma) / sigma;
@@ -28,13 +28,13 @@ inline double unbias_factor(int64_t count) { return count > 1 ? double(count) / 
 
 /// Coefficients of batch norm: scale = gamma / sigma and shift = beta - mean * scale, with sigma^2 = variance +
 /// epsilon. `sums` holds sum(dz x^) and sum(dz) over the `count` values of a channel. x^ is (x - mean) / sigma, and dz
-/// is the gradient with respect to the result before ReLU. If `sums` is defined, Norm also has the coefficients b and d
-/// of the gradient: dx = gamma / sigma * (dz - sum(dz) / count - x^ * sum(dz x^) / count) = scale dz + b x + d.
-class Norm {
+/// is the gradient with respect to the result before ReLU. If `sums` is defined, AffineNorm also has the coefficients b
+/// and d of the gradient: dx = gamma / sigma * (dz - sum(dz) / count - x^ * sum(dz x^) / count) = scale dz + b x + d.
+class AffineNorm {
 public:
     /// If the statistics and, where defined, sums have 4 rows (core/ops/norm.h), these include the coefficients.
     /// Otherwise, a kernel computes them.
-    explicit Norm(const GivenNorm& norm, const Tensor& sums = {}, double count = 0);
+    explicit AffineNorm(const GivenNorm& norm, const Tensor& sums = {}, double count = 0);
     const float* scale() const { return scale_; }
     const float* shift() const { return scale_ + c_; }
     const float* stats() const { return stats_; }
@@ -65,7 +65,7 @@ private:
 template <class T, class F>
 void with_reader(const Operand& operand, F f) {
     if (!operand.norm) return f(Plain<T>{pointer<T>(operand.x)});
-    const Norm norm(operand.norm);
+    const AffineNorm norm(operand.norm);
     f(norm.read<T>(operand.x));
 }
 
@@ -116,12 +116,12 @@ struct FinishNormSums {
     }
 };
 
-/// Computes dgamma = sum of g x^ and dbeta = sum of g for each channel, with g as in NormTerms and x^ as in Norm. There
-/// are two ways. compute() reads dy from memory. Or the kernel that computes dy also sums the terms(), and finish()
-/// converts the totals. If `sums` [4 c] is defined and not empty, also computes its rows (FinishNormSums).
+/// Computes dgamma = sum of g x^ and dbeta = sum of g for each channel, with g as in NormTerms and x^ as in AffineNorm.
+/// There are two ways. compute() reads dy from memory. Or the kernel that computes dy also sums the terms(), and
+/// finish() converts the totals. If `sums` [4 c] is defined and not empty, also computes its rows (FinishNormSums).
 class NormSums {
 public:
-    NormSums(const Norm& norm, const Tensor& dy, const Tensor& x, const Tensor& dgamma, const Tensor& dbeta,
+    NormSums(const AffineNorm& norm, const Tensor& dy, const Tensor& x, const Tensor& dgamma, const Tensor& dbeta,
              const Tensor& sums = {})
         : norm_(norm),
           dy_(dy),
@@ -142,7 +142,7 @@ public:
     void compute() const; // in norm.cu
 
 private:
-    const Norm& norm_;
+    const AffineNorm& norm_;
     Tensor dy_, x_;
     FinishNormSums finish_;
 };

@@ -239,7 +239,7 @@ void run_pool_grad(const Call& call, const Tensor& positions) {
             constexpr int kWidth = decltype(width)::value;
             const PoolGrad<T, kWidth> gradient{g, pointer<T>(dy), pointer<uint8_t>(positions)};
             if (x.defined()) {
-                const Norm norm(a.x_norm.given(call.in));
+                const AffineNorm norm(a.x_norm.given(call.in));
                 const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta],
                                     call.out[O::x_sums]);
                 sum_columns<kWidth>(dx.numel() / g.c, g.c,
