@@ -8,7 +8,7 @@ namespace rg::RG_GPU {
 namespace {
 
 /// The images of a set, and the window that a view shows of each.
-struct Images {
+struct ViewedImages {
     const uint8_t* bytes;
     int64_t count;
     int height, width, channels, window_height, window_width;
@@ -30,7 +30,7 @@ struct Images {
 
 /// Stores the mean grey of each view that changes colours. Block i works on view i.
 __global__ void __launch_bounds__(kThreads)
-    augment_mean_grey_kernel(Images images, const int* indices, const int* views, int* means) {
+    augment_mean_grey_kernel(ViewedImages images, const int* indices, const int* views, int* means) {
     const int64_t n = blockIdx.x;
     const View view = view_at(views, n, false);
     const int index = indices[n];
@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
 /// no other numbers, and `means` and `images_each` are not used.
 template <class T, bool kPositionsOnly>
 struct Augment {
-    Images images;
+    ViewedImages images;
     const int *indices, *views, *means;
     const float* statistics;
     T* y;
@@ -87,8 +87,9 @@ struct Augment {
 void augment(const Call& call) {
     using O = AugmentOp;
     const Tensor &set = call.in[O::images], &y = call.out[0];
-    const Images images{pointer<uint8_t>(set), set.extent(0),    int(set.extent(1)), int(set.extent(2)),
-                        int(set.extent(3)),    int(y.extent(1)), int(y.extent(2)),   call.attrs.as<O>().window.reflect};
+    const ViewedImages images{
+        pointer<uint8_t>(set), set.extent(0),    int(set.extent(1)), int(set.extent(2)),
+        int(set.extent(3)),    int(y.extent(1)), int(y.extent(2)),   call.attrs.as<O>().window.reflect};
     const int *const indices = pointer<int>(call.in[O::indices]), *const views = pointer<int>(call.in[O::views]);
     const float* const statistics = pointer<float>(call.in[O::statistics]);
     const bool positions_only = call.in[O::views].extent(1) == kPositionNumbers;

@@ -41,7 +41,7 @@ constexpr int kRegisters = 168; // per thread, at launch
 
 /// A tile of a chunk of C filters and C input channels, for images W pixels wide.
 template <int C, int W>
-struct Tile {
+struct WgradHopperTile {
     static constexpr int kOctets = C / 8, kParts = 64 / C;   // octets of a chunk; parts of the 64 rows of a product
     static constexpr int kRows = C == 64 && W == 16 ? 4 : 8; // 4: else the loads need too many registers
     // The octets of a row should begin in different banks. The 4 octets of 32 channels do so with W + 2 pixels each.
@@ -58,7 +58,7 @@ struct Tile {
     static constexpr int kProducerRegisters = 3 * kRegisters - 2 * kConsumerRegisters;
 };
 
-struct Images {
+struct WgradExtents {
     Divisor tiles_of_image;
     int tiles, in_c, out_c; // tiles in all images, channels of x and dy
     __host__ __device__ int pitch() const { return wgrad_pitch(9 * in_c); } // of the filters in a partial
@@ -109,7 +109,7 @@ public:
     }
 
 private:
-    using T = Tile<C, W>;
+    using T = WgradHopperTile<C, W>;
     static constexpr int kRowsPerPass = kGroup / (T::kOctets * W), kAllRows = T::kRows + 2 * kHalo;
     static constexpr int kPasses = (kAllRows + kRowsPerPass - 1) / kRowsPerPass;
     static __device__ __forceinline__ int octet() { return int(threadIdx.x) % T::kOctets; }
@@ -128,9 +128,9 @@ private:
 };
 
 template <int C, int W, class DyReader, class XReader>
-__device__ __forceinline__ void produce(const Images& images, const DyReader& dy_reader, const XReader& x_reader,
+__device__ __forceinline__ void produce(const WgradExtents& extents, const DyReader& dy_reader, const XReader& x_reader,
                                         std::byte* stages, const StageBarriers& barriers) {
-    using T = Tile<C, W>;
+    using T = WgradHopperTile<C, W>;
     // The zero pixels left and right of the image are stored once and never change.
     for (int i = int(threadIdx.x); i < kStages * (T::kRows + 2) * T::kOctets * 2; i += kGroup) {
         const int row = i / (T::kOctets * 2) % (T::kRows + 2), stage = i / (T::kOctets * 2) / (T::kRows + 2);
@@ -138,10 +138,10 @@ __device__ __forceinline__ void produce(const Images& images, const DyReader& dy
                           i % 2 * (W + 1) * 16,
                       make_uint4(0, 0, 0, 0));
     }
-    Loader<C, W, 1, XReader> x(x_reader, images.in_c, int(blockIdx.y) * C, images.tiles_of_image);
-    Loader<C, W, 0, DyReader> dy(dy_reader, images.out_c, int(blockIdx.z) * C, images.tiles_of_image);
+    Loader<C, W, 1, XReader> x(x_reader, extents.in_c, int(blockIdx.y) * C, extents.tiles_of_image);
+    Loader<C, W, 0, DyReader> dy(dy_reader, extents.out_c, int(blockIdx.z) * C, extents.tiles_of_image);
     x.load(int(blockIdx.x)), dy.load(int(blockIdx.x));
-    for (int i = 0, tile = int(blockIdx.x); tile < images.tiles; tile += int(gridDim.x), ++i) {
+    for (int i = 0, tile = int(blockIdx.x); tile < extents.tiles; tile += int(gridDim.x), ++i) {
         std::byte* const stage = stages + i % kStages * T::kStageBytes;
         // Waits until consumers have freed the stage. At the first use of a stage, the wait returns at once.
         mbarrier_wait(barriers.empty + i % kStages, (i / kStages + 1) % 2);
@@ -149,7 +149,7 @@ __device__ __forceinline__ void produce(const Images& images, const DyReader& dy
         fence_proxy_async();
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.full + i % kStages);
-        if (const int next = tile + int(gridDim.x); next < images.tiles) x.load(next), dy.load(next);
+        if (const int next = tile + int(gridDim.x); next < extents.tiles) x.load(next), dy.load(next);
     }
 }
 
@@ -157,16 +157,16 @@ __device__ __forceinline__ void produce(const Images& images, const DyReader& dy
 
 /// Returns the place in `partials` for the sums of a consumer thread's first filter. Its second is 8 filters later.
 template <int C>
-__device__ __forceinline__ float* partial_of(const Images& images, float* partials) {
+__device__ __forceinline__ float* partial_of(const WgradExtents& extents, float* partials) {
     const int row = int(threadIdx.x) % kGroup / 32 * 16 + int(threadIdx.x) % 32 / 4, part = C == 64 ? 0 : row / C;
-    return partials +
-           (size_t(int(blockIdx.x) * (64 / C) + part) * images.out_c + int(blockIdx.z) * C + row % C) * images.pitch();
+    return partials + (size_t(int(blockIdx.x) * (64 / C) + part) * extents.out_c + int(blockIdx.z) * C + row % C) *
+                          extents.pitch();
 }
 
 /// Stores the sums of a product's columns from kFirst on, for column s of the filter.
 template <int C, int kFirst, int K>
-__device__ __forceinline__ void store_sums(const Images& images, int s, const float (&sum)[K], float* partials) {
-    float* const partial = partial_of<C>(images, partials);
+__device__ __forceinline__ void store_sums(const WgradExtents& extents, int s, const float (&sum)[K], float* partials) {
+    float* const partial = partial_of<C>(extents, partials);
     const int part = C == 64 ? 0 : int(threadIdx.x) % kGroup / 64;
     RG_UNROLL
     for (int j = 0; j < K / 4; ++j) {
@@ -175,7 +175,7 @@ __device__ __forceinline__ void store_sums(const Images& images, int s, const fl
         if (r < 0 || r > 2) continue;
         RG_UNROLL
         for (int i = 0; i < 2; ++i)
-            *reinterpret_cast<float2*>(partial + i * 8 * images.pitch() + (3 * r + s) * images.in_c + c) =
+            *reinterpret_cast<float2*>(partial + i * 8 * extents.pitch() + (3 * r + s) * extents.in_c + c) =
                 make_float2(sum[4 * j + 2 * i], sum[4 * j + 2 * i + 1]);
     }
 }
@@ -183,14 +183,14 @@ __device__ __forceinline__ void store_sums(const Images& images, int s, const fl
 /// The work of a thread of consumer group kIndex, 0 or 1. Consumer group 0 also computes the sums of this block for
 /// the bias gradient.
 template <int C, int W, int kIndex>
-__device__ __forceinline__ void consume(const Images& images, const std::byte* stages, const uint4* ones,
+__device__ __forceinline__ void consume(const WgradExtents& extents, const std::byte* stages, const uint4* ones,
                                         const StageBarriers& barriers, float* partials) {
-    using T = Tile<C, W>;
+    using T = WgradHopperTile<C, W>;
     constexpr int kHalf = T::kColumns / 2;
     // Sums of column 2 kIndex of the filter, of half of the middle column, and of the bias
     float outer[T::kColumns / 2] = {}, middle[kHalf / 2] = {}, bias[4] = {};
     const uint64_t ones_descriptor = descriptor(ones, 0, 0); // the same 8 x 8 ones for all 16 pixels
-    for (int i = 0, tile = int(blockIdx.x); tile < images.tiles; tile += int(gridDim.x), ++i) {
+    for (int i = 0, tile = int(blockIdx.x); tile < extents.tiles; tile += int(gridDim.x), ++i) {
         const std::byte* const stage = stages + i % kStages * T::kStageBytes;
         mbarrier_wait(barriers.full + i % kStages, i / kStages % 2);
         const uint64_t x = descriptor(stage, T::kNextPixels, T::kOctetBytes);
@@ -213,11 +213,11 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
         __syncwarp();
         if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty + i % kStages);
     }
-    store_sums<C, 0>(images, 2 * kIndex, outer, partials);
-    store_sums<C, kIndex * kHalf>(images, 1, middle, partials);
+    store_sums<C, 0>(extents, 2 * kIndex, outer, partials);
+    store_sums<C, kIndex * kHalf>(extents, 1, middle, partials);
     if (kIndex == 0 && blockIdx.y == 0 && threadIdx.x % 4 == 0) {
-        float* const partial = partial_of<C>(images, partials) + 9 * images.in_c;
-        partial[0] = bias[0], partial[8 * images.pitch()] = bias[2];
+        float* const partial = partial_of<C>(extents, partials) + 9 * extents.in_c;
+        partial[0] = bias[0], partial[8 * extents.pitch()] = bias[2];
     }
 }
 
@@ -227,7 +227,7 @@ __device__ __forceinline__ void consume(const Images& images, const std::byte* s
 /// chunks of input channels x chunks of filters.
 template <int C, int W, class DyReader, class XReader>
 __global__ void __launch_bounds__(kThreads, 1)
-    conv2d_wgrad_hopper_kernel(Images images, DyReader dy, XReader x, float* __restrict__ partials) {
+    conv2d_wgrad_hopper_kernel(WgradExtents extents, DyReader dy, XReader x, float* __restrict__ partials) {
 #ifdef RG_HOPPER
     DYNAMIC_SHARED(std::byte, stages);
     SHARED(uint64_t, full, kStages);
@@ -242,17 +242,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     fence_proxy_async();
     __syncthreads();
     const StageBarriers barriers{full, empty};
-    using T = Tile<C, W>;
+    using T = WgradHopperTile<C, W>;
     const int group = int(threadIdx.x) / kGroup;
     if (group == 0) {
         set_registers<T::kProducerRegisters>();
-        produce<C, W>(images, dy, x, stages, barriers);
+        produce<C, W>(extents, dy, x, stages, barriers);
     } else {
         set_registers<T::kConsumerRegisters>();
         if (group == 1)
-            consume<C, W, 0>(images, stages, ones, barriers, partials);
+            consume<C, W, 0>(extents, stages, ones, barriers, partials);
         else
-            consume<C, W, 1>(images, stages, ones, barriers, partials);
+            consume<C, W, 1>(extents, stages, ones, barriers, partials);
     }
 #else
     __trap(); // the host does not launch this kernel on GPUs without the instructions of Hopper
@@ -272,15 +272,15 @@ bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, co
         return false;
     const auto run = [&](auto channels, auto width) {
         constexpr int C = decltype(channels)::value, W = decltype(width)::value;
-        const int tiles_of_image = g.in_h / Tile<C, W>::kRows;
-        const Images images{Divisor(tiles_of_image), g.images * tiles_of_image, g.in_c, g.out_c};
+        const int tiles_of_image = g.in_h / WgradHopperTile<C, W>::kRows;
+        const WgradExtents extents{Divisor(tiles_of_image), g.images * tiles_of_image, g.in_c, g.out_c};
         const int in_chunks = g.in_c / C, out_chunks = g.out_c / C;
-        const int splits = std::clamp(gpu_traits().sm_count / (in_chunks * out_chunks), 1, images.tiles);
-        const int count = splits * Tile<C, W>::kParts;
-        const Scratch<float> partials(size_t(count) * size_t(g.out_c) * size_t(images.pitch()));
+        const int splits = std::clamp(gpu_traits().sm_count / (in_chunks * out_chunks), 1, extents.tiles);
+        const int count = splits * WgradHopperTile<C, W>::kParts;
+        const Scratch<float> partials(size_t(count) * size_t(g.out_c) * size_t(extents.pitch()));
         RG_LAUNCH((conv2d_wgrad_hopper_kernel<C, W, DyReader, XReader>),
                   dim3(unsigned(splits), unsigned(in_chunks), unsigned(out_chunks)), kThreads,
-                  kStages * Tile<C, W>::kStageBytes, stream(), images, dy, x, partials);
+                  kStages * WgradHopperTile<C, W>::kStageBytes, stream(), extents, dy, x, partials);
         reduce_wgrad(g, count, partials, dw, db);
     };
     const bool by_64 = g.in_c % 64 == 0 && g.out_c % 64 == 0;

@@ -49,7 +49,7 @@ constexpr int rows_of_tile(int width) { return width == 16 ? 16 : 8; }
 
 /// A tile of images W pixels wide, with C input channels, and the filters of N result channels.
 template <int C, int N, int W>
-struct Tile {
+struct HopperTile {
     static constexpr int kOctets = C / 8, kRows = rows_of_tile(W), kPatches = kRows / 8 * (W / 8);
     static constexpr int kStages = C == 32 ? 4 : C == 64 ? 3 : 2;
     // 8 neighbouring octets of a row (of 32 channels, all 4) should begin in different banks. The 4 octets of 32
@@ -70,7 +70,7 @@ struct Tiles {
 
 /// Returns the number of pixels that a partial covers. Each block stores one partial: two values per channel, computed
 /// from the block's pixels (Epilogue in conv_results.cuh).
-struct TilePixels {
+struct BlockPixels {
     Tiles tiles;
     int pixels; // pixels per tile
     __device__ double operator()(int block) const { return double(tiles.of_block(block, int(gridDim.x))) * pixels; }
@@ -393,7 +393,7 @@ template <int C, int N, int W, bool kDgrad, class Reader, class Finish>
 __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reader, const GivenFilters& w,
                                          const Epilogue<bf16>& e, const Finish& finish, unsigned* arrivals,
                                          bf16* __restrict__ out) {
-    using T = Tile<C, N, W>;
+    using T = HopperTile<C, N, W>;
     DYNAMIC_SHARED(std::byte, memory); // the filters, then the stages
     SHARED(uint64_t, full, T::kStages);
     SHARED(uint64_t, empty, T::kStages);
@@ -429,7 +429,7 @@ __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reade
     if constexpr (kDgrad)
         merge_blocks<N>(SlabSums<float>{e.partials, out_c}, finish, sums);
     else
-        merge_blocks<N>(PartialMoments<TilePixels>{e.partials, {tiles, T::kRows * W}, out_c}, finish, sums);
+        merge_blocks<N>(PartialMoments<BlockPixels>{e.partials, {tiles, T::kRows * W}, out_c}, finish, sums);
 }
 
 #else
@@ -459,7 +459,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int C, int N, int W, class Reader>
 void run_conv2d(const Geometry& g, bool gradient, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
                 bf16* out, const ChannelReductions& reductions) {
-    using T = Tile<C, N, W>;
+    using T = HopperTile<C, N, W>;
     const Tiles tiles{g.images * (g.in_h / T::kRows), Divisor(g.in_h / T::kRows)};
     const int chunks = g.out_c / N, blocks = std::min(tiles.count, std::max(1, gpu_traits().sm_count / chunks));
     const dim3 grid{unsigned(blocks), unsigned(chunks)};

@@ -47,7 +47,7 @@ private:
 
 /// A block computes kCells cells x N channels of the result, from C input channels at a time.
 template <int C, int N>
-struct Tile {
+struct PackedHopperTile {
     static constexpr int kOctets = C / 8;
     static constexpr int kCells = N == 64 ? 256 : 128, kGroupCells = kCells / 2, kParts = kGroupCells / 64;
     static constexpr int kSlots = N == 64 ? 6 : 3, kSlotBytes = C * N * 2; // of filters
@@ -56,7 +56,7 @@ struct Tile {
 };
 
 /// Holds the extents of a convolution or of its data gradient, for the kernel.
-struct Convolution {
+struct PackedConvolution {
     PackedPlan plan;
     int chunks, out_c;       // of C input channels; channels of the result
     int stages, stage_cells; // staged cells
@@ -72,7 +72,7 @@ struct Convolution {
 
 /// Returns the number of results of a partial (Epilogue in conv_results.cuh) of the forward pass.
 struct TileResults {
-    Convolution c;
+    PackedConvolution c;
     int cells; // of a tile
     __device__ double operator()(int block) const {
         return double(c.results<false>(0).within(c.plan.cells, block * cells, cells));
@@ -83,10 +83,10 @@ struct TileResults {
 
 /// Starts all copies of a block, by one thread.
 template <int C, int N, bool kDgrad>
-__device__ __forceinline__ void produce(const Convolution& c, const bf16* images, const bf16* filters, std::byte* slots,
-                                        const StageBarriers& slot_barriers, std::byte* stages,
+__device__ __forceinline__ void produce(const PackedConvolution& c, const bf16* images, const bf16* filters,
+                                        std::byte* slots, const StageBarriers& slot_barriers, std::byte* stages,
                                         const StageBarriers& stage_barriers) {
-    using T = Tile<C, N>;
+    using T = PackedHopperTile<C, N>;
     const Taps& taps = c.plan.taps;
     const int first_cell = c.plan.cells.margin + int(blockIdx.x) * T::kCells + (kDgrad ? -taps.high : taps.low);
     Ring slot{T::kSlots}, stage{c.stages};
@@ -115,10 +115,10 @@ __device__ __forceinline__ void produce(const Convolution& c, const bf16* images
 
 /// Computes the sums of a thread of a consumer group. Each of the group's parts is a product of 64 cells x N channels.
 template <int C, int N, bool kDgrad>
-__device__ __forceinline__ void consume(const Convolution& c, const std::byte* slots,
-                                        const StageBarriers& slot_barriers, const std::byte* stages,
-                                        const StageBarriers& stage_barriers, float (&sum)[Tile<C, N>::kParts][N / 2]) {
-    using T = Tile<C, N>;
+__device__ __forceinline__ void
+consume(const PackedConvolution& c, const std::byte* slots, const StageBarriers& slot_barriers, const std::byte* stages,
+        const StageBarriers& stage_barriers, float (&sum)[PackedHopperTile<C, N>::kParts][N / 2]) {
+    using T = PackedHopperTile<C, N>;
     const Taps& taps = c.plan.taps;
     // The shuffle shows the compiler that all lanes have the same value.
     const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / kGroup, 0), lane = int(threadIdx.x) % 32;
@@ -160,9 +160,9 @@ __device__ __forceinline__ void consume(const Convolution& c, const std::byte* s
 /// The body of the two kernels below, which have two names so that profiles show the direction. The grid has tiles of
 /// cells x chunks of N result channels x, in the data gradient, phases.
 template <int C, int N, bool kDgrad>
-__device__ __forceinline__ void convolve(const Convolution& c, const bf16* images, const bf16* filters,
+__device__ __forceinline__ void convolve(const PackedConvolution& c, const bf16* images, const bf16* filters,
                                          const Epilogue<bf16>& e, bf16* __restrict__ out) {
-    using T = Tile<C, N>;
+    using T = PackedHopperTile<C, N>;
     DYNAMIC_SHARED(std::byte, memory); // slots of filters, then stages of cells; at the end, the results
     SHARED(uint64_t, barriers, 2 * (T::kSlots + kMaxStages));
     SHARED(int, numbers, T::kCells);
@@ -213,14 +213,14 @@ __device__ void convolve(const Arguments&...) {
 
 template <int C, int N>
 __global__ void __launch_bounds__(kThreads, 2)
-    conv2d_forward_packed_hopper_kernel(Convolution c, const bf16* images, const bf16* filters, Epilogue<bf16> e,
+    conv2d_forward_packed_hopper_kernel(PackedConvolution c, const bf16* images, const bf16* filters, Epilogue<bf16> e,
                                         bf16* __restrict__ out) {
     convolve<C, N, false>(c, images, filters, e, out);
 }
 
 template <int N>
 __global__ void __launch_bounds__(kThreads, 2)
-    conv2d_dgrad_packed_hopper_kernel(Convolution c, const bf16* images, const bf16* filters, Epilogue<bf16> e,
+    conv2d_dgrad_packed_hopper_kernel(PackedConvolution c, const bf16* images, const bf16* filters, Epilogue<bf16> e,
                                       bf16* __restrict__ out) {
     convolve<64, N, true>(c, images, filters, e, out);
 }
@@ -229,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 template <int C, int N, bool kDgrad>
 void run_conv2d(const Geometry& g, const PackedPlan& plan, int channels, const bf16* images, const GivenFilters& w,
                 Epilogue<bf16> e, bf16* out, const ChannelReductions& reductions) {
-    using T = Tile<C, N>;
+    using T = PackedHopperTile<C, N>;
     const int stage_cells = T::kCells + plan.taps.high - plan.taps.low, stage_bytes = T::kOctets * stage_cells * 16;
     const int chunks = channels / C, slot_bytes = T::kSlots * T::kSlotBytes;
     // Two blocks per SM if each can have two stages, since one then computes while the other stores its results.
@@ -238,7 +238,7 @@ void run_conv2d(const Geometry& g, const PackedPlan& plan, int channels, const b
     const int stages = std::min({uses, kMaxStages, std::max(fit, std::min(most, 2))});
     const int bytes = std::max(slot_bytes + stages * stage_bytes, T::Results::kBytes);
     RG_CHECK(stages > 0 && bytes <= kSharedBytes, "conv2d: ", stages, " stages do not fit into shared memory");
-    const Convolution c{plan, chunks, g.out_c, stages, stage_cells};
+    const PackedConvolution c{plan, chunks, g.out_c, stages, stage_cells};
     const unsigned tiles = unsigned((plan.cells.count - 2 * plan.cells.margin) / T::kCells);
     const dim3 grid(tiles, unsigned(g.out_c / N), kDgrad ? unsigned(plan.taps.phases) : 1);
     const Scratch<float> partials(reductions ? size_t(tiles) * grid.z * 2 * size_t(g.out_c) : 0);

@@ -49,7 +49,7 @@ EXECUTOR_FAULTS = [
     ("the lower half of a product left out", "planes.cuh", "conv_grad", "multiply_2x2<kColumns>(rows[1], columns[0], part_of); // low x high", ""),
     ("the planes of the second operand exchanged", "planes.cuh", "conv", "(rows[0], columns[1], part_of)", "(rows[1], columns[1], part_of)"),
     ("the second plane of the pixels taken for the first", "conv.cu", "conv", "pixels[m] + plane * pixel_plane", "pixels[m]"),
-    ("sums of the weight gradient one value too near", "conv_grad_hopper.cu", "conv_grad_hopper", "i * 8 * images.pitch()", "i * 8 * (images.pitch() - 2)"),
+    ("sums of the weight gradient one value too near", "conv_grad_hopper.cu", "conv_grad_hopper", "i * 8 * extents.pitch()", "i * 8 * (extents.pitch() - 2)"),
     ("filters that are loaded from another place", "conv_hopper.cu", "conv_hopper", "min(begin + k * kLoaders, kPlaces * N - 1))", "min(begin + k * kLoaders, kPlaces * N - 1) + 1)"),
     ("no barrier in the sums of columns", "columns.cuh", "norm",
      "    __syncthreads();\n    const int y = ", "    const int y = "),
