@@ -300,7 +300,7 @@ void conv2d(const Call& call) {
         using T = decltype(t);
         with_reader<T>(a.x_norm.operand(call.in), [&](const auto& reader) {
             const GivenNorm y_norm = a.y_norm.given(call.in);
-            if (!y_norm) // gamma and beta may be there all the same, for coefficients beside the statistics
+            if (!y_norm) // y_norm may still have gamma and beta: then `after` computes coefficients from the statistics
                 return run_conv2d<false>(
                     g, reader, w, {.bias = pointer<float>(call.in[O::bias])}, pointer<T>(y),
                     {.stats = a.with_stats ? call.out[O::stats] : Tensor(),

@@ -81,7 +81,7 @@ struct ResultTile {
             load_coefficients(e.terms.scale, scale), load_coefficients(e.terms.shift, shift);
             load_coefficients(e.terms.mean, mean);
         } else {
-            // Sums of the deviations from the first pixel of the tile, since their squares are small
+            // The sums are of the deviations from the first pixel of the tile, whose squares are small.
             values_of(load_eight(results, in_tile, true, 8), origin);
             RG_UNROLL
             for (float& each : origin) each = numbers[0] >= 0 ? each : 0;

@@ -61,8 +61,8 @@ void sum_by_halving(Peers& peers, const Vector& vector, const Operation& op) {
         const int other = number ^ bit;
         return other < extra ? 2 * other + 1 : other + extra;
     };
-    // What this peer keeps in a round, and what its partner keeps: the two halves of a part. If the part fits into one
-    // message, both keep the whole.
+    // This peer keeps `own` in a round, and its partner keeps `other`. These are the two halves of a part, or both are
+    // the whole part if it fits into one message.
     struct Halves {
         Vector own, other;
     };

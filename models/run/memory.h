@@ -30,7 +30,8 @@ void check_memory(par::Group& group, int64_t bytes, const std::string& what, con
                   int64_t available = available_memory(), const Host& host = this_host());
 
 /// Returns about how many bytes rank 0 needs for the copies that it writes to files: a checkpoint with all `buffers` of
-/// the optimizer, and two models. The values of the parameters, and each buffer, take `parameter_bytes`.
+/// the optimizer, and the best and the last model. The values of the parameters take `parameter_bytes`, and so does
+/// each buffer.
 constexpr int64_t checkpoint_memory(int64_t parameter_bytes, int64_t buffers) {
     return (3 + buffers) * parameter_bytes;
 }
