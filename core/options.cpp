@@ -282,7 +282,8 @@ bool Options::parse(const std::vector<std::string>& args) {
     for (size_t i = 0; i < args.size();) {
         if (args[i].starts_with("--")) {
             const size_t used = parse_option(std::span(args).subspan(i));
-            after = cat(" after ", args[i], used == 2 ? ", which takes one value" : "");
+            const bool alone = used == 1 && args[i].find('=') == std::string::npos;
+            after = cat(" after ", args[i], used == 2 ? ", which takes one value" : alone ? ", which takes none" : "");
             i += used;
             continue;
         }

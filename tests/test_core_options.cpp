@@ -113,6 +113,8 @@ TEST_SUITE("core") {
         CHECK(contains(error_with({"--data", "--epochs", "3"}), "got --epochs"));
         CHECK(contains(error_with({"stray"}), "unexpected argument \"stray\";"));
         CHECK(contains(error_with({"--epochs", "2", "3"}), "unexpected argument \"3\" after --epochs, which takes one value;"));
+        CHECK(contains(error_with({"--shuffle", "yes"}), "unexpected argument \"yes\" after --shuffle, which takes none;"));
+        CHECK(contains(error_with({"--epochs=2", "3"}), "unexpected argument \"3\" after --epochs=2;"));
     }
 
     TEST_CASE("options: take positional arguments if declared") {
