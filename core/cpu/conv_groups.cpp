@@ -158,6 +158,7 @@ void LaneConv::find_sources(int64_t groups) {
 void LaneConv::pack(const Tensor& w, int64_t groups, bool to_bf16) {
     const int64_t c = w.extent(3), taps = rows_.taps * columns_.taps, lanes_per_group = lanes_ / groups;
     if (filters_.ready()) return;
+    const float* const values = w.data<float>();
     std::fill_n(filters_.data(), filter_floats(), 0.0f);
     for (int64_t tap = 0; tap < taps * copies_; ++tap)
         for (int64_t i = 0; i < lanes_; ++i) {
@@ -165,7 +166,7 @@ void LaneConv::pack(const Tensor& w, int64_t groups, bool to_bf16) {
             const bool forward = rows_.pass == Pass::forward;
             const int64_t filter = forward ? i : i / lanes_per_group * copies_ + copy,
                           channel = forward ? copy : i % lanes_per_group;
-            const float value = w.data<float>()[(filter * taps + tap / copies_) * c + channel];
+            const float value = values[(filter * taps + tap / copies_) * c + channel];
             filters_[tap * filter_step_ + i] = to_bf16 ? to_float(rg::to_bf16(value)) : value;
         }
 }
@@ -315,11 +316,11 @@ void filter_gradient(const LaneConv& conv, const Tensor& x, const Tensor& dy, co
     });
     for (int64_t part = 1; part <= parts; ++part) isa().elements->f32.add(sums, sums + part * floats, sums, floats);
     const int64_t taps = dw.numel() / k;
+    float *const weights = dw.data<float>(), *const biases = dbias.data<float>();
     for (int64_t i = 0; i < k; ++i) {
-        float db = 0;
-        for (int64_t lane = i; lane < period; lane += k) db += sums[filters + lane];
-        dbias.data<float>()[i] = db;
-        for (int64_t tap = 0; tap < taps; ++tap) dw.data<float>()[i * taps + tap] = sums[tap * conv.filter_step() + i];
+        biases[i] = 0;
+        for (int64_t lane = i; lane < period; lane += k) biases[i] += sums[filters + lane];
+        for (int64_t tap = 0; tap < taps; ++tap) weights[i * taps + tap] = sums[tap * conv.filter_step() + i];
     }
 }
 
