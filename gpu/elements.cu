@@ -12,29 +12,6 @@ namespace rg::RG_GPU {
 
 namespace {
 
-/// Calls f.at<kWidth>(i) for each group of kWidth values from value i on.
-template <int kWidth, class F>
-__global__ void __launch_bounds__(kThreads) elementwise_groups_kernel(int64_t count, F f) {
-    const int64_t i = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
-    if (i < count) f.template at<kWidth>(i);
-}
-
-/// Calls f.at<8>(i) for each octet of values if the tensors are aligned and `row` is a multiple of 8. Else calls
-/// f.at<1>(i) for each value. `row` is the number of values with consecutive channels, and `count` a multiple of it. In
-/// bf16, an octet takes one load of 16 bytes; loads of 2 bytes lose half of the memory's rate.
-template <class F>
-void elementwise_groups(int64_t count, int64_t row, std::initializer_list<const void*> tensors, const F& f) {
-    if (count == 0) return;
-    const bool aligned = std::all_of(tensors.begin(), tensors.end(),
-                                     [](const void* t) { return reinterpret_cast<uintptr_t>(t) % 16 == 0; });
-    const auto launch_kernel = [&](auto width) {
-        constexpr int kWidth = decltype(width)::value;
-        RG_LAUNCH((elementwise_groups_kernel<kWidth, F>), blocks_for(count, kThreads * kWidth), kThreads, 0, stream(),
-                  count, f);
-    };
-    with_width(aligned ? row : 1, launch_kernel);
-}
-
 /// Calls f with the kind as a constant, so that each kind has kernels of its own.
 template <class F>
 void with_kind(Activation kind, F f) {
@@ -54,12 +31,10 @@ void with_kind(Activation kind, F f) {
 __device__ float normal_cdf(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
 __device__ float logistic(float x) { return 1 / (1 + expf(-x)); }
 
-template <class T, Activation kKind>
+template <Activation kKind>
 struct Activate {
-    Plain<T> x;
-    T* y;
     float slope;
-    __device__ float value(float v) const {
+    __device__ float operator()(float v) const {
         switch (kKind) {
         case Activation::relu: return relu_of(v);
         case Activation::leaky_relu: return v <= 0 ? slope * v : v;
@@ -70,24 +45,14 @@ struct Activate {
         }
         return v;
     }
-    template <int kWidth>
-    __device__ void at(int64_t i) const {
-        float v[kWidth];
-        ChannelReader<kWidth, Plain<T>>(x, 0).read(size_t(i), v);
-        RG_UNROLL
-        for (float& each : v) each = value(each);
-        store_rounded(y + i, v);
-    }
 };
 
-template <class T, Activation kKind>
+/// Returns g times the derivative of the activation. v is the input x for gelu and silu. For the other kinds, v is the
+/// result of the activation.
+template <Activation kKind>
 struct ActivationGrad {
-    Plain<T> dy, from;
-    T* dx;
     float slope;
-    /// Returns g times the derivative of the activation. v is the input x for gelu and silu. For the other kinds, v is
-    /// the result of the activation.
-    __device__ float gradient(float g, float v) const {
+    __device__ float operator()(float g, float v) const {
         switch (kKind) {
         case Activation::relu: return v <= 0 ? 0 : g;
         case Activation::leaky_relu: return v <= 0 ? slope * g : g;
@@ -98,58 +63,38 @@ struct ActivationGrad {
         }
         return g;
     }
-    template <int kWidth>
-    __device__ void at(int64_t i) const {
-        float g[kWidth], v[kWidth];
-        ChannelReader<kWidth, Plain<T>>(dy, 0).read(size_t(i), g);
-        ChannelReader<kWidth, Plain<T>>(from, 0).read(size_t(i), v);
-        RG_UNROLL
-        for (int j = 0; j < kWidth; ++j) g[j] = gradient(g[j], v[j]);
-        store_rounded(dx + i, g);
-    }
 };
 
-template <class T, class ReaderA, class ReaderB>
 struct Add {
-    ReaderA a;
-    ReaderB b;
-    T* y;
-    int channels;
     bool relu;
-    template <int kWidth>
-    __device__ void at(int64_t i) const {
-        const int channel = int(i % channels);
-        float v[kWidth], other[kWidth];
-        ChannelReader<kWidth, ReaderA>(a, channel).read(size_t(i), v);
-        ChannelReader<kWidth, ReaderB>(b, channel).read(size_t(i), other);
-        RG_UNROLL
-        for (int j = 0; j < kWidth; ++j) v[j] = relu ? relu_of(v[j] + other[j]) : v[j] + other[j];
-        store_rounded(y + i, v);
-    }
+    __device__ float operator()(float a, float b) const { return relu ? relu_of(a + b) : a + b; }
 };
-
-template <class T>
+struct Sub {
+    __device__ float operator()(float a, float b) const { return a - b; }
+};
+struct Mul {
+    __device__ float operator()(float a, float b) const { return a * b; }
+};
 struct Scale {
-    const T* x;
-    T* y;
     const float* factor; // null: `constant` is the factor
     float constant;
-    __device__ void operator()(int64_t i) const { store(y + i, load(x + i) * (factor ? *factor : constant)); }
+    __device__ float operator()(float v) const { return v * (factor ? *factor : constant); }
 };
+/// Stores f(x) to y.
+template <class From, class To, class F>
+void map(const Tensor& x, const Tensor& y, const F& f) {
+    From* const from = pointer<From>(x);
+    To* const to = pointer<To>(y);
+    elementwise_groups(y.numel(), y.numel(), {from, to}, Map<To, Plain<From>, F>{{from}, to, 1, f});
+}
 
-template <class T>
-struct Sub {
-    const T *a, *b;
-    T* y;
-    __device__ void operator()(int64_t i) const { store(y + i, load(a + i) - load(b + i)); }
-};
-
-template <class T>
-struct Mul {
-    const T *a, *b;
-    T* y;
-    __device__ void operator()(int64_t i) const { store(y + i, load(a + i) * load(b + i)); }
-};
+/// Stores f(a, b) to y.
+template <class T, class F>
+void combine(const Tensor& a, const Tensor& b, const Tensor& y, const F& f) {
+    T *const of_a = pointer<T>(a), *const of_b = pointer<T>(b), *const to = pointer<T>(y);
+    elementwise_groups(y.numel(), y.numel(), {of_a, of_b, to},
+                       Combine<T, Plain<T>, Plain<T>, F>{{of_a}, {of_b}, to, 1, f});
+}
 
 constexpr int64_t kSumChunk = 1 << 14;
 /// Block b sums the values with indices in [b * chunk, (b + 1) * chunk), and stores the sum / divisor to sums[b].
@@ -169,18 +114,6 @@ struct SumGrad {
     T* dx;
     float divisor;
     __device__ void operator()(int64_t i) const { store(dx + i, *dy / divisor); }
-};
-
-template <class From, class To>
-struct Cast {
-    Plain<From> x;
-    To* y;
-    template <int kWidth>
-    __device__ void at(int64_t i) const {
-        float v[kWidth];
-        ChannelReader<kWidth, Plain<From>>(x, 0).read(size_t(i), v);
-        store_rounded(y + i, v);
-    }
 };
 
 template <class T>
@@ -233,13 +166,11 @@ struct Dropout {
 
 void activation(const Call& call) {
     const auto& attrs = call.attrs.as<ActivationOp>();
-    const Tensor &x = call.in[ActivationOp::x], &y = call.out[0];
+    const Tensor& x = call.in[ActivationOp::x];
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        with_kind(attrs.kind, [&](auto kind) {
-            elementwise_groups(y.numel(), y.numel(), {pointer<T>(x), pointer<T>(y)},
-                               Activate<T, decltype(kind)::value>{{pointer<T>(x)}, pointer<T>(y), attrs.slope});
-        });
+        with_kind(attrs.kind,
+                  [&](auto kind) { map<T, T>(x, call.out[0], Activate<decltype(kind)::value>{attrs.slope}); });
     });
 }
 
@@ -249,11 +180,8 @@ void activation_grad(const Call& call) {
     const Tensor &dy = call.in[O::dy], &dx = call.out[O::dx];
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        const T* const from = pointer<T>(call.in[O::from]);
         with_kind(attrs.kind, [&](auto kind) {
-            elementwise_groups(
-                dx.numel(), dx.numel(), {pointer<T>(dy), from, pointer<T>(dx)},
-                ActivationGrad<T, decltype(kind)::value>{{pointer<T>(dy)}, {from}, pointer<T>(dx), attrs.slope});
+            combine<T>(dy, call.in[O::from], dx, ActivationGrad<decltype(kind)::value>{attrs.slope});
         });
     });
     const auto sum = [&](const Operand& of, const Tensor& dgamma, const Tensor& dbeta) {
@@ -274,27 +202,21 @@ void add(const Call& call) {
         with_reader<T>(attrs.a_norm.operand(call.in), [&](const auto& a) {
             with_reader<T>(attrs.b_norm.operand(call.in), [&](const auto& b) {
                 elementwise_groups(y.numel(), channels, {a.x, b.x, pointer<T>(y)},
-                                   Add<T, std::decay_t<decltype(a)>, std::decay_t<decltype(b)>>{
-                                       a, b, pointer<T>(y), channels, attrs.relu});
+                                   Combine<T, std::decay_t<decltype(a)>, std::decay_t<decltype(b)>, Add>{
+                                       a, b, pointer<T>(y), channels, {attrs.relu}});
             });
         });
     });
 }
 
 void sub(const Call& call) {
-    const Tensor &a = call.in[SubOp::a], &b = call.in[SubOp::b], &y = call.out[0];
-    with_stored(y, [&](auto t) {
-        using T = decltype(t);
-        elementwise(y.numel(), Sub<T>{pointer<T>(a), pointer<T>(b), pointer<T>(y)});
-    });
+    with_stored(call.out[0],
+                [&](auto t) { combine<decltype(t)>(call.in[SubOp::a], call.in[SubOp::b], call.out[0], Sub{}); });
 }
 
 void mul(const Call& call) {
-    const Tensor &a = call.in[MulOp::a], &b = call.in[MulOp::b], &y = call.out[0];
-    with_stored(y, [&](auto t) {
-        using T = decltype(t);
-        elementwise(y.numel(), Mul<T>{pointer<T>(a), pointer<T>(b), pointer<T>(y)});
-    });
+    with_stored(call.out[0],
+                [&](auto t) { combine<decltype(t)>(call.in[MulOp::a], call.in[MulOp::b], call.out[0], Mul{}); });
 }
 
 // In the first launch, each block sums a chunk. In the second, a single block adds these sums and, for a mean, divides
@@ -323,23 +245,15 @@ void sum_grad(const Call& call) {
 }
 
 void scale(const Call& call) {
-    const Tensor &x = call.in[ScaleOp::x], &y = call.out[0];
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        elementwise(y.numel(), Scale<T>{pointer<T>(x), pointer<T>(y), pointer<float>(call.in[ScaleOp::factor]),
-                                        call.attrs.as<ScaleOp>().constant});
-    });
+    const Tensor& x = call.in[ScaleOp::x];
+    const Scale f{pointer<float>(call.in[ScaleOp::factor]), call.attrs.as<ScaleOp>().constant};
+    with_stored(x, [&](auto t) { map<decltype(t), decltype(t)>(x, call.out[0], f); });
 }
 
 void cast(const Call& call) {
     with_stored(call.in[0], [&](auto from) {
-        with_stored(call.out[0], [&](auto to) {
-            using From = decltype(from);
-            using To = decltype(to);
-            From* const x = pointer<From>(call.in[0]);
-            To* const y = pointer<To>(call.out[0]);
-            elementwise_groups(call.out[0].numel(), call.out[0].numel(), {x, y}, Cast<From, To>{{x}, y});
-        });
+        with_stored(call.out[0],
+                    [&](auto to) { map<decltype(from), decltype(to)>(call.in[0], call.out[0], Identity{}); });
     });
 }
 
@@ -355,8 +269,8 @@ void slice_grad(const Call& call) {
     const Tensor &dy = call.in[SliceGradOp::dy], &dx = call.out[0];
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        elementwise(dx.numel(), SliceGrad<T>{pointer<T>(dy), pointer<T>(dx), call.attrs.as<SliceGradOp>().begin,
-                                             dy.numel()});
+        elementwise(dx.numel(),
+                    SliceGrad<T>{pointer<T>(dy), pointer<T>(dx), call.attrs.as<SliceGradOp>().begin, dy.numel()});
     });
 }
 

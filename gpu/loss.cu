@@ -2,10 +2,9 @@
 // thread computes a row of softmax. So one block can compute a whole mini-batch of up to 1024 samples and its loss.
 // With more classes, a warp computes a row. If the rows need several blocks, a second kernel with one block sums the
 // loss. The order of all sums is fixed.
+#include "ringgrad/gpu/elementwise.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/reduce.cuh"
-#include "ringgrad/gpu/scratch.cuh"
-#include "ringgrad/gpu/values.cuh"
 
 #include <algorithm>
 
@@ -13,7 +12,7 @@ namespace rg::RG_GPU {
 
 namespace {
 
-constexpr int kThreads = 256, kRows = kThreads / 32, kLossThreads = 1024;
+constexpr int kRows = kThreads / 32, kLossThreads = 1024;
 
 /// The row that this warp computes, and the lane of this thread.
 struct WarpRow {
@@ -30,10 +29,11 @@ __device__ __forceinline__ float target_probability(int class_, int label, float
     return (class_ == label ? 1 - smoothing : 0) + smoothing / float(k);
 }
 
-/// Weights of the classes and of the samples in cross-entropy. Without them, the pointers are null.
+/// Weights of the classes and of the samples in cross-entropy. Without them, of_class and of_samples are null.
 struct Weights {
     const float* of_class = nullptr;
-    const float* sums = nullptr; // [0]: sum of the weights of all samples' labels; [1]: sum of the k class weights
+    const float* sums = nullptr; // if of_class is not null: [0]: sum of the weights of all samples' labels; [1]: sum of
+                                 // the k class weights
     const float* of_samples = nullptr;
     __device__ float of(int class_) const { return of_class ? of_class[class_] : 1; }
     __device__ float of_sample(int64_t row) const { return of_samples ? of_samples[row] : 1; }
@@ -45,7 +45,7 @@ struct Weights {
     }
     /// Returns a pointer to the divisor of the mean loss, or null if it is the number of samples: without class
     /// weights, or with sample weights.
-    __host__ __device__ const float* total() const { return of_samples ? nullptr : sums; }
+    __host__ __device__ const float* total() const { return of_class && !of_samples ? sums : nullptr; }
     __device__ float total(int64_t rows) const { return total() ? *total() : float(rows); }
 };
 
@@ -146,31 +146,39 @@ __global__ void __launch_bounds__(kThreads)
     for (int j = lane; j < k; j += 32) dx[row * k + j] = y[row * k + j] * (dy[row * k + j] - dot);
 }
 
-__global__ void __launch_bounds__(kThreads)
-    cross_entropy_grad_kernel(int64_t count, int k, const float* p, const int* labels, const float* dloss,
-                              float smoothing, Weights weights, float* dx) {
-    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i >= count) return;
-    const int class_ = int(i % k), label = labels[i / k];
-    const float scale = *dloss / weights.total(count / k) * weights.of_sample(i / k);
-    dx[i] = scale * (p[i] * weights.target_sum(label, smoothing, k) -
-                     weights.of(class_) * target_probability(class_, label, smoothing, k));
-}
+struct CrossEntropyGrad {
+    int64_t rows;
+    int k;
+    const float* p;
+    const int* labels;
+    const float* dloss;
+    float smoothing;
+    Weights weights;
+    float* dx;
+    __device__ void operator()(int64_t i) const {
+        const int class_ = int(i % k), label = labels[i / k];
+        const float scale = *dloss / weights.total(rows) * weights.of_sample(i / k);
+        dx[i] = scale * (p[i] * weights.target_sum(label, smoothing, k) -
+                         weights.of(class_) * target_probability(class_, label, smoothing, k));
+    }
+};
 
-__global__ void __launch_bounds__(kThreads)
-    binary_cross_entropy_grad_kernel(int64_t count, const float* logits, const float* targets, const float* dloss,
-                                     float* dx) {
-    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i >= count) return;
-    const float e = expf(-fabsf(logits[i])), p = (logits[i] < 0 ? e : 1) / (1 + e), t = targets[i];
-    dx[i] = t >= 0 && t <= 1 ? *dloss / float(count) * (p - t) : NAN;
-}
+struct BinaryCrossEntropyGrad {
+    int64_t count;
+    const float *logits, *targets, *dloss;
+    float* dx;
+    __device__ void operator()(int64_t i) const {
+        const float e = expf(-fabsf(logits[i])), p = (logits[i] < 0 ? e : 1) / (1 + e), t = targets[i];
+        dx[i] = t >= 0 && t <= 1 ? *dloss / float(count) * (p - t) : NAN;
+    }
+};
 
-__global__ void __launch_bounds__(kThreads)
-    mse_loss_grad_kernel(int64_t count, const float* a, const float* b, const float* dloss, float* dx) {
-    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i < count) dx[i] = 2 * *dloss / float(count) * (a[i] - b[i]);
-}
+struct MseLossGrad {
+    int64_t count;
+    const float *a, *b, *dloss;
+    float* dx;
+    __device__ void operator()(int64_t i) const { dx[i] = 2 * *dloss / float(count) * (a[i] - b[i]); }
+};
 
 /// Computes softmax and, if c.loss is set, the loss. If c.dloss is set, p receives the gradient instead of softmax.
 void run_softmax(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
@@ -186,23 +194,14 @@ void run_softmax(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
                   c.loss);
 }
 
-/// Holds the weights of a call and the sums of the class weights.
-class WeightSums {
-public:
-    WeightSums(const Tensor& weights, const Tensor& sample_weights, const Tensor& labels)
-        : weights_(weights), sample_weights_(sample_weights), sums_(weights.defined() ? 2 : 0) {
-        if (weights.defined())
-            RG_LAUNCH(class_weight_sums_kernel, 1, kThreads, 0, stream(), labels.numel(), int(weights.numel()),
-                      pointer<int>(labels), pointer<float>(weights), sums_);
-    }
-    Weights get() const {
-        return {pointer<float>(weights_), weights_.defined() ? sums_.data() : nullptr, pointer<float>(sample_weights_)};
-    }
-
-private:
-    const Tensor &weights_, &sample_weights_;
-    Scratch<float> sums_;
-};
+/// Computes Weights::sums if there are class weights.
+Scratch<float> sum_class_weights(const Tensor& weights, const Tensor& labels) {
+    Scratch<float> sums(2);
+    if (weights.defined())
+        RG_LAUNCH(class_weight_sums_kernel, 1, kThreads, 0, stream(), labels.numel(), int(weights.numel()),
+                  pointer<int>(labels), pointer<float>(weights), sums);
+    return sums;
+}
 
 } // namespace
 
@@ -219,11 +218,12 @@ void softmax_grad(const Call& call) {
 void cross_entropy(const Call& call) {
     using O = CrossEntropyOp;
     const Tensor& dloss = call.in[O::dloss];
-    const WeightSums weights(call.in[O::weights], call.in[O::sample_weights], call.in[O::labels]);
+    const Scratch<float> sums = sum_class_weights(call.in[O::weights], call.in[O::labels]);
+    const Weights weights{pointer<float>(call.in[O::weights]), sums, pointer<float>(call.in[O::sample_weights])};
     run_softmax(call.in[O::logits], dloss.defined() ? call.out[O::dlogits] : call.out[O::probabilities],
                 {.labels = pointer<int>(call.in[O::labels]),
                  .smoothing = call.attrs.as<O>().smoothing,
-                 .weights = weights.get(),
+                 .weights = weights,
                  .dloss = pointer<float>(dloss),
                  .loss = pointer<float>(call.out[O::loss])});
 }
@@ -231,12 +231,11 @@ void cross_entropy(const Call& call) {
 void cross_entropy_grad(const Call& call) {
     using O = CrossEntropyGradOp;
     const Tensor& p = call.in[O::probabilities];
-    const WeightSums weights(call.in[O::weights], call.in[O::sample_weights], call.in[O::labels]);
-    if (p.numel() > 0)
-        RG_LAUNCH(cross_entropy_grad_kernel, blocks_for(p.numel(), kThreads), kThreads, 0, stream(), p.numel(),
-                  int(p.extent(1)), pointer<float>(p), pointer<int>(call.in[O::labels]),
-                  pointer<float>(call.in[O::dloss]), call.attrs.as<O>().smoothing, weights.get(),
-                  pointer<float>(call.out[0]));
+    const Scratch<float> sums = sum_class_weights(call.in[O::weights], call.in[O::labels]);
+    const Weights weights{pointer<float>(call.in[O::weights]), sums, pointer<float>(call.in[O::sample_weights])};
+    elementwise(p.numel(), CrossEntropyGrad{p.extent(0), int(p.extent(1)), pointer<float>(p),
+                                            pointer<int>(call.in[O::labels]), pointer<float>(call.in[O::dloss]),
+                                            call.attrs.as<O>().smoothing, weights, pointer<float>(call.out[0])});
 }
 
 void binary_cross_entropy(const Call& call) {
@@ -250,10 +249,9 @@ void binary_cross_entropy(const Call& call) {
 void binary_cross_entropy_grad(const Call& call) {
     using O = BinaryCrossEntropyGradOp;
     const int64_t count = call.out[0].numel();
-    if (count > 0)
-        RG_LAUNCH(binary_cross_entropy_grad_kernel, blocks_for(count, kThreads), kThreads, 0, stream(), count,
-                  pointer<float>(call.in[O::logits]), pointer<float>(call.in[O::targets]),
-                  pointer<float>(call.in[O::dloss]), pointer<float>(call.out[0]));
+    elementwise(count,
+                BinaryCrossEntropyGrad{count, pointer<float>(call.in[O::logits]), pointer<float>(call.in[O::targets]),
+                                       pointer<float>(call.in[O::dloss]), pointer<float>(call.out[0])});
 }
 
 void mse_loss(const Call& call) {
@@ -266,10 +264,8 @@ void mse_loss(const Call& call) {
 void mse_loss_grad(const Call& call) {
     using O = MseLossGradOp;
     const int64_t count = call.out[0].numel();
-    if (count > 0)
-        RG_LAUNCH(mse_loss_grad_kernel, blocks_for(count, kThreads), kThreads, 0, stream(), count,
-                  pointer<float>(call.in[O::prediction]), pointer<float>(call.in[O::target]),
-                  pointer<float>(call.in[O::dloss]), pointer<float>(call.out[0]));
+    elementwise(count, MseLossGrad{count, pointer<float>(call.in[O::prediction]), pointer<float>(call.in[O::target]),
+                                   pointer<float>(call.in[O::dloss]), pointer<float>(call.out[0])});
 }
 
 } // namespace rg::RG_GPU

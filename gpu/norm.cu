@@ -1,16 +1,14 @@
 // The kernels of batch norm and layer norm. For batch norm: statistics, running averages, gradients, and the
 // normalisation where no other kernel applies it. For layer norm, a warp computes a row.
 #include "ringgrad/core/context.h"
+#include "ringgrad/gpu/elementwise.cuh"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/norm.cuh"
-#include "ringgrad/gpu/octets.cuh"
 #include "ringgrad/gpu/reduce.cuh"
 
 namespace rg::RG_GPU {
 
 namespace {
-
-constexpr int kThreads = 256;
 
 /// Computes the coefficients of class AffineNorm (norm.cuh): scale and shift, and also b and d if `sums` is not null.
 __global__ void batch_norm_coefficients_kernel(const float* stats, const float* gamma, const float* beta, int c,
@@ -23,22 +21,6 @@ __global__ void batch_norm_coefficients_kernel(const float* stats, const float* 
     if (!sums) return;
     const float2 gradient = b_and_d(mean, variance, gamma[i], epsilon, sums[i], sums[c + i], count);
     out[2 * c + i] = gradient.x, out[3 * c + i] = gradient.y;
-}
-
-/// Stores y[i] = reader.value(i, channel). The reader determines what the kernel computes: the normalisation or its
-/// gradient.
-template <class T, class Reader>
-__global__ void __launch_bounds__(kThreads) batch_norm_apply_kernel(int64_t count, int c, Reader reader, T* y) {
-    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i < count) store(y + i, reader.value(size_t(i), int(i % c)));
-}
-
-template <class T, class Reader>
-void apply(const Reader& reader, const Tensor& y) {
-    const int64_t count = y.numel();
-    if (count > 0)
-        RG_LAUNCH((batch_norm_apply_kernel<T, Reader>), blocks_for(count, kThreads), kThreads, 0, stream(), count,
-                  int(y.extent(y.shape().rank() - 1)), reader, pointer<T>(y));
 }
 
 /// A `term` functor for sum_columns(): sums deviations from the column's value in the first row, and their squares.
@@ -79,18 +61,22 @@ struct NormGradientTerms {
     }
 };
 
-__global__ void batch_norm_concatenate_kernel(const float* first, const float* second, int c, float* out) {
-    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < c) out[i] = first[i], out[c + i] = second[i];
-}
+struct BatchNormConcatenate {
+    const float *first, *second;
+    int c;
+    float* out;
+    __device__ void operator()(int64_t i) const { out[i] = first[i], out[c + i] = second[i]; }
+};
 
 /// Moves the running mean and variance towards those of the batch. The factor `unbias` makes the batch variance
 /// unbiased.
-__global__ void batch_norm_running_update_kernel(const float* running, const float* stats, int c, double momentum,
-                                                 double unbias, float* out) {
-    const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
-    if (i < 2 * c) out[i] = moved(running[i], stats[i], momentum, i >= c ? unbias : 1);
-}
+struct BatchNormRunningUpdate {
+    const float *running, *stats;
+    int c;
+    double momentum, unbias;
+    float* out;
+    __device__ void operator()(int64_t i) const { out[i] = moved(running[i], stats[i], momentum, i >= c ? unbias : 1); }
+};
 
 constexpr int kWarpRows = kThreads / 32;
 
@@ -212,7 +198,11 @@ void batch_norm(const Call& call) {
     const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     with_stored(call.in[O::x], [&](auto t) {
         using T = decltype(t);
-        apply<T>(norm.read<T>(call.in[O::x]), call.out[0]);
+        const Normalised<T> x = norm.read<T>(call.in[O::x]);
+        const Tensor& y = call.out[0];
+        const int c = norm.channels();
+        elementwise_groups(y.numel(), c, {x.x, pointer<T>(y)},
+                           Map<T, Normalised<T>, Identity>{x, pointer<T>(y), c, {}});
     });
 }
 
@@ -228,7 +218,10 @@ void batch_norm_grad(const Call& call) {
     const AffineNorm norm(call.attrs.as<O>().norm.given(call.in), call.in[O::sums], double(x.numel() / x.extent(3)));
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        apply<T>(norm.gradient<T>(call.in[O::dy], x), call.out[0]);
+        const NormGradient<T> gradient = norm.gradient<T>(call.in[O::dy], x);
+        T* const dx = pointer<T>(call.out[0]);
+        elementwise_groups(x.numel(), norm.channels(), {gradient.dz, gradient.y, dx},
+                           Map<T, NormGradient<T>, Identity>{gradient, dx, norm.channels(), {}});
     });
 }
 
@@ -238,14 +231,13 @@ void rank_stats(const Call& call) {
     if (context().sync) return run_on_host(op::rank_stats, call);
     const float* const stats = pointer<float>(call.in[0]);
     const int c = int(call.in[0].extent(1));
-    RG_LAUNCH(batch_norm_concatenate_kernel, blocks_for(c, 64), 64, 0, stream(), stats, stats + c, c,
-              pointer<float>(call.out[0]));
+    elementwise(c, BatchNormConcatenate{stats, stats + c, c, pointer<float>(call.out[0])});
 }
 void rank_sums(const Call& call) {
     if (context().sync) return run_on_host(op::rank_sums, call);
     const int c = int(call.in[0].numel());
-    RG_LAUNCH(batch_norm_concatenate_kernel, blocks_for(c, 64), 64, 0, stream(), pointer<float>(call.in[0]),
-              pointer<float>(call.in[1]), c, pointer<float>(call.out[0]));
+    elementwise(c, BatchNormConcatenate{pointer<float>(call.in[0]), pointer<float>(call.in[1]), c,
+                                        pointer<float>(call.out[0])});
 }
 
 void running_update(const Call& call) {
@@ -254,9 +246,8 @@ void running_update(const Call& call) {
     const SyncGroup* group = context().sync;
     const int64_t count = (group ? group->samples : a.images) * a.pixels;
     const int c = int(call.in[O::running].extent(1));
-    RG_LAUNCH(batch_norm_running_update_kernel, blocks_for(2 * c, 64), 64, 0, stream(),
-              pointer<float>(call.in[O::running]), pointer<float>(call.in[O::stats]), c, double(a.momentum),
-              unbias_factor(count), pointer<float>(call.out[0]));
+    elementwise(2 * c, BatchNormRunningUpdate{pointer<float>(call.in[O::running]), pointer<float>(call.in[O::stats]), c,
+                                              double(a.momentum), unbias_factor(count), pointer<float>(call.out[0])});
 }
 
 void layer_norm(const Call& call) {
