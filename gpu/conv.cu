@@ -229,7 +229,7 @@ public:
                       blocks_for(count, 256), 256, 0, stream(), count, places, g.out_c, g.in_c, given, copy_);
         };
         if (serves(w)) return;
-        w.f32 ? fill(w.f32) : fill(w.rounded);
+        w.visit(fill);
     }
     operator const bf16*() const { return data_; }
 

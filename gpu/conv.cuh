@@ -82,7 +82,20 @@ struct GivenFilters {
         else
             f32 = pointer<float>(w);
     }
+    /// Calls f with the pointer that is not null.
+    template <class F>
+    __host__ __device__ __forceinline__ void visit(const F& f) const {
+        if (f32)
+            f(f32);
+        else
+            f(rounded);
+    }
 };
+/// Defined in conv.cu. Computes the data gradient dx of a convolution with filters w, plus `addend` if that is defined.
+/// `dy` is a reader of dy, which has shape dy_shape. If `sums` is not null, also computes these sums of dx.
+template <class T, class Reader>
+void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
+                   const Tensor& dx, const NormSums* sums);
 
 /// Defined in conv_hopper.cu. Runs the convolution, or its data gradient, with the Hopper kernel and returns true.
 /// Returns false and does nothing if that kernel is not enabled (GpuTraits) or does not cover the case.

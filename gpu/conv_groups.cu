@@ -1,13 +1,12 @@
 // Convolution with Conv::groups > 1, and its gradients: simple loops, without tensor cores. A thread computes a value
 // of the result, or of the data gradient. The weight gradient is computed by sum_columns() (columns.cuh).
 #include "ringgrad/gpu/conv.cuh"
+#include "ringgrad/gpu/elementwise.cuh"
 #include "ringgrad/gpu/kernels.h"
 
 namespace rg::RG_GPU {
 
 namespace {
-
-constexpr int kThreads = 256;
 
 /// Extents of the convolution. In g, `in` always stands for x and `out` for y, for the data gradient as well.
 struct Groups {
@@ -29,22 +28,26 @@ struct Groups {
 
 /// W is the type of the filters: f32, or bf16 if they are rounded already.
 template <class T, class W>
-__global__ void __launch_bounds__(kThreads)
-    conv2d_groups_forward_kernel(Groups a, const T* x, const W* w, const float* bias, T* y) {
-    const Geometry& g = a.g;
-    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i >= g.pixels() * g.out_c) return;
-    const int filter = int(i % g.out_c);
-    float sum = bias ? bias[filter] : 0;
-    for (int r = 0; r < g.r; ++r)
-        for (int s = 0; s < g.s; ++s) {
-            size_t from;
-            if (!a.locate(i / g.out_c, filter, r, s, &from)) continue;
-            const W* const tap = w + (size_t(filter) * g.r * g.s + r * g.s + s) * a.c;
-            for (int c = 0; c < a.c; ++c) sum += load(x + from + c) * as_stored(load(tap + c), T{});
-        }
-    store(y + i, sum);
-}
+struct Conv2dGroupsForward {
+    Groups a;
+    const T* x;
+    const W* w;
+    const float* bias;
+    T* y;
+    __device__ void operator()(int64_t i) const {
+        const Geometry& g = a.g;
+        const int filter = int(i % g.out_c);
+        float sum = bias ? bias[filter] : 0;
+        for (int r = 0; r < g.r; ++r)
+            for (int s = 0; s < g.s; ++s) {
+                size_t from;
+                if (!a.locate(i / g.out_c, filter, r, s, &from)) continue;
+                const W* const tap = w + (size_t(filter) * g.r * g.s + r * g.s + s) * a.c;
+                for (int c = 0; c < a.c; ++c) sum += load(x + from + c) * as_stored(load(tap + c), T{});
+            }
+        store(y + i, sum);
+    }
+};
 
 /// Returns the row (column) of y for which filter row (column) `tap` multiplies row (column) `in` of x; -1 if none.
 __device__ __forceinline__ int result_of(int in, int tap, int stride, int pad, int dilation, int results) {
@@ -53,29 +56,32 @@ __device__ __forceinline__ int result_of(int in, int tap, int stride, int pad, i
 }
 
 template <class T, class W>
-__global__ void __launch_bounds__(kThreads)
-    conv2d_groups_dgrad_kernel(Groups a, int64_t count, const T* dy, const W* w, T* dx) {
-    const Geometry& g = a.g;
-    const int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x;
-    if (i >= count) return;
-    const int channel = int(i % g.in_c), column = int(i / g.in_c % g.in_w), row = int(i / g.in_c / g.in_w % g.in_h);
-    const size_t image = size_t(i / g.in_c / g.in_w / g.in_h);
-    const int first_filter = channel / a.c * a.k;
-    float sum = 0;
-    for (int r = 0; r < g.r; ++r) {
-        const int p = result_of(row, r, g.stride.h, g.pad.h, g.dilation.h, g.out_h);
-        for (int s = 0; s < g.s && p >= 0; ++s) {
-            const int q = result_of(column, s, g.stride.w, g.pad.w, g.dilation.w, g.out_w);
-            if (q < 0) continue;
-            const T* const from = dy + ((image * g.out_h + p) * g.out_w + q) * g.out_c + first_filter;
-            for (int k = 0; k < a.k; ++k) {
-                const W* const tap = w + (size_t(first_filter + k) * g.r * g.s + r * g.s + s) * a.c;
-                sum += load(from + k) * as_stored(load(tap + channel % a.c), T{});
+struct Conv2dGroupsDgrad {
+    Groups a;
+    const T* dy;
+    const W* w;
+    T* dx;
+    __device__ void operator()(int64_t i) const {
+        const Geometry& g = a.g;
+        const int channel = int(i % g.in_c), column = int(i / g.in_c % g.in_w), row = int(i / g.in_c / g.in_w % g.in_h);
+        const size_t image = size_t(i / g.in_c / g.in_w / g.in_h);
+        const int first_filter = channel / a.c * a.k;
+        float sum = 0;
+        for (int r = 0; r < g.r; ++r) {
+            const int p = result_of(row, r, g.stride.h, g.pad.h, g.dilation.h, g.out_h);
+            for (int s = 0; s < g.s && p >= 0; ++s) {
+                const int q = result_of(column, s, g.stride.w, g.pad.w, g.dilation.w, g.out_w);
+                if (q < 0) continue;
+                const T* const from = dy + ((image * g.out_h + p) * g.out_w + q) * g.out_c + first_filter;
+                for (int k = 0; k < a.k; ++k) {
+                    const W* const tap = w + (size_t(first_filter + k) * g.r * g.s + r * g.s + s) * a.c;
+                    sum += load(from + k) * as_stored(load(tap + channel % a.c), T{});
+                }
             }
         }
+        store(dx + i, sum);
     }
-    store(dx + i, sum);
-}
+};
 
 /// A `term` functor for sum_columns(). Columns are filter values: column = value's number in its filter * number of
 /// filters + filter. The first sum adds the products of x and dy for dw, the second adds dy for the bias gradient.
@@ -102,14 +108,6 @@ struct StoreWgrad {
     }
 };
 
-template <class F>
-void with_filters(const Tensor& w, F f) {
-    if (w.dtype() == DType::bf16)
-        f(pointer<bf16>(w));
-    else
-        f(pointer<float>(w));
-}
-
 } // namespace
 
 void conv2d_in_groups(const Call& call) {
@@ -119,10 +117,9 @@ void conv2d_in_groups(const Call& call) {
     const Groups a(x.shape(), y.shape(), w, attrs.conv);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        with_filters(w, [&]<class W>(const W* filters) {
-            if (y.numel() > 0)
-                RG_LAUNCH((conv2d_groups_forward_kernel<T, W>), blocks_for(y.numel(), kThreads), kThreads, 0, stream(),
-                          a, pointer<T>(x), filters, pointer<float>(call.in[O::bias]), pointer<T>(y));
+        GivenFilters(w).visit([&]<class W>(const W* filters) {
+            elementwise(y.numel(), Conv2dGroupsForward<T, W>{a, pointer<T>(x), filters,
+                                                             pointer<float>(call.in[O::bias]), pointer<T>(y)});
         });
     });
     if (attrs.with_stats) channel_stats({{}, {{y}}, {{call.out[O::stats]}}});
@@ -141,10 +138,9 @@ void conv2d_grad_in_groups(const Call& call) {
                 a.g.pixels(), int64_t(a.g.out_c) * values, WgradTerms<T>{a, pointer<T>(x), pointer<T>(dy)},
                 StoreWgrad{a.g.out_c, values, pointer<float>(call.out[O::dw]), pointer<float>(call.out[O::dbias])});
         }
-        with_filters(w, [&]<class W>(const W* filters) {
-            if (attrs.data && dx.numel() > 0)
-                RG_LAUNCH((conv2d_groups_dgrad_kernel<T, W>), blocks_for(dx.numel(), kThreads), kThreads, 0, stream(),
-                          a, dx.numel(), pointer<T>(dy), filters, pointer<T>(dx));
+        if (!attrs.data) return;
+        GivenFilters(w).visit([&]<class W>(const W* filters) {
+            elementwise(dx.numel(), Conv2dGroupsDgrad<T, W>{a, pointer<T>(dy), filters, pointer<T>(dx)});
         });
     });
 }

@@ -31,11 +31,6 @@ __device__ __forceinline__ EightOf<float> eight_of(const float (&v)[8], float) {
     return octet;
 }
 __device__ __forceinline__ EightOf<bf16> eight_of(const float (&v)[8], bf16) { return pack_8(v); }
-__device__ __forceinline__ void values_of(const Octet& octet, float (&v)[8]) {
-    RG_UNROLL
-    for (int i = 0; i < 8; ++i) v[i] = octet.v[i];
-}
-__device__ __forceinline__ void values_of(uint4 eight, float (&v)[8]) { unpack_8(eight, v); }
 
 /// Loads the 8 values from `index` on. If not `whole`, loads only the first `count` one by one; the others are 0.
 template <class T>
@@ -82,7 +77,7 @@ struct ResultTile {
             load_coefficients(e.terms.mean, mean);
         } else {
             // The sums are of the deviations from the first pixel of the tile, whose squares are small.
-            values_of(load_eight(results, in_tile, true, 8), origin);
+            unpack_8(load_eight(results, in_tile, true, 8), origin);
             RG_UNROLL
             for (float& each : origin) each = numbers[0] >= 0 ? each : 0;
         }
@@ -104,12 +99,12 @@ struct ResultTile {
                 float v[8], other[8];
                 load_8(results + (begin + i * kStep) * kPitch + in_tile, v);
                 if constexpr (kDgrad) {
-                    values_of(residual[i], other);
+                    unpack_8(residual[i], other);
                     RG_UNROLL
                     for (int j = 0; j < 8; ++j) v[j] += other[j];
                     if (e.partials && number >= 0) {
-                        values_of(eight_of(v, T{}), v);
-                        values_of(x[i], other);
+                        unpack_8(eight_of(v, T{}), v);
+                        unpack_8(x[i], other);
                         RG_UNROLL
                         for (int j = 0; j < 8; ++j) terms.add_of(v[j], other[j], j, channel_sums[j]);
                     }

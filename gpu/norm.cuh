@@ -76,9 +76,6 @@ struct NormTerms {
     const T* x;
     const float *scale, *shift, *mean;
     bool relu;
-    __device__ __forceinline__ void add(float dy, size_t index, int c, TwoSums& sum) const {
-        add_of(dy, load(x + index), c, sum);
-    }
     __device__ __forceinline__ void add_of(float dy, float x_value, int c, TwoSums& sum) const {
         if (relu && x_value * scale[c] + shift[c] <= 0) return;
         sum.first += dy * (x_value - mean[c]);
@@ -146,12 +143,6 @@ private:
     Tensor dy_, x_;
     FinishNormSums finish_;
 };
-
-/// Defined in conv.cu. Computes the data gradient dx of a convolution with filters w, plus `addend` if that is defined.
-/// `dy` is a reader of dy, which has shape dy_shape. If `sums` is not null, also computes these sums of dx.
-template <class T, class Reader>
-void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
-                   const Tensor& dx, const NormSums* sums);
 
 /// Defined in pool.cu. Computes max pooling of x [images, rows, columns, channels] with non-overlapping windows of
 /// `window` x `window` pixels.

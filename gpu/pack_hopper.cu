@@ -201,7 +201,7 @@ Scratch<bf16> pack_filters(const PackedPlan& plan, int c, int n, int channels, i
                   256, 0, stream(), count, n, plan.taps.count, channels / c, c, plan.values, given,
                   reinterpret_cast<uint4*>(packed.data()));
     };
-    w.f32 ? pack(w.f32) : pack(w.rounded);
+    w.visit(pack);
     return packed;
 }
 template Scratch<bf16> pack_filters<false>(const PackedPlan&, int, int, int, int, const GivenFilters&);
