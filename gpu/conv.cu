@@ -273,10 +273,10 @@ void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& giv
     };
     // Tiles of 64 channels would take too much shared memory in f32. If the number of input channels is no multiple of
     // 8, it is mostly that of a first layer: so small that these tiles gain nothing.
-    const std::integral_constant<int, 32> narrow;
+    const Constant<32> narrow;
     if (g.in_c % 8 != 0) return launch_kernel(std::false_type{}, narrow);
     if constexpr (std::is_same_v<T, bf16>)
-        if (g.out_c > 32) return launch_kernel(std::true_type{}, std::integral_constant<int, 64>{});
+        if (g.out_c > 32) return launch_kernel(std::true_type{}, Constant<64>{});
     launch_kernel(std::true_type{}, narrow);
 }
 

@@ -60,7 +60,7 @@ struct WgradHopperTile {
 
 struct WgradExtents {
     Divisor tiles_of_image;
-    int tiles, in_c, out_c; // tiles in all images, channels of x and dy
+    int tiles, in_c, out_c;                                                 // tiles in all images, channels of x and dy
     __host__ __device__ int pitch() const { return wgrad_pitch(9 * in_c); } // of the filters in a partial
 };
 
@@ -147,8 +147,7 @@ __device__ __forceinline__ void produce(const WgradExtents& extents, const DyRea
         mbarrier_wait(barriers.empty + i % kStages, (i / kStages + 1) % 2);
         x.store(stage), dy.store(stage + T::kXBytes);
         fence_proxy_async();
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.full + i % kStages);
+        mbarrier_arrive_warp(barriers.full + i % kStages);
         if (const int next = tile + int(gridDim.x); next < extents.tiles) x.load(next), dy.load(next);
     }
 }
@@ -210,8 +209,7 @@ __device__ __forceinline__ void consume(const WgradExtents& extents, const std::
         wgmma_wait(outer);
         wgmma_wait(middle);
         if constexpr (kIndex == 0) wgmma_wait(bias);
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty + i % kStages);
+        mbarrier_arrive_warp(barriers.empty + i % kStages);
     }
     store_sums<C, 0>(extents, 2 * kIndex, outer, partials);
     store_sums<C, kIndex * kHalf>(extents, 1, middle, partials);
@@ -234,14 +232,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     SHARED(uint64_t, empty, kStages);
     SHARED(uint4, ones, 8);
     if (threadIdx.x < 8) store_operand(ones + threadIdx.x, choose(false, uint4{}, 1));
-    if (threadIdx.x == 0)
-        for (int i = 0; i < kStages; ++i) {
-            mbarrier_init(full + i, kGroup / 32);
-            mbarrier_init(empty + i, 2 * (kGroup / 32));
-        }
+    const StageBarriers barriers{full, empty};
+    if (threadIdx.x == 0) barriers.init(kStages, kGroup / 32, 2 * (kGroup / 32));
     fence_proxy_async();
     __syncthreads();
-    const StageBarriers barriers{full, empty};
     using T = WgradHopperTile<C, W>;
     const int group = int(threadIdx.x) / kGroup;
     if (group == 0) {
@@ -258,9 +252,6 @@ __global__ void __launch_bounds__(kThreads, 1)
     __trap(); // the host does not launch this kernel on GPUs without the instructions of Hopper
 #endif
 }
-
-template <int I>
-using Constant = std::integral_constant<int, I>;
 
 } // namespace
 

@@ -116,8 +116,7 @@ __device__ __forceinline__ void consume(const WeightGradient& p, const std::byte
             for (int tap = 0; tap < kCount; ++tap) wgmma_wait(sums[tap]);
             if constexpr (kBias) wgmma_wait(bias);
         }
-        __syncwarp();
-        if (threadIdx.x % 32 == 0) mbarrier_arrive(barriers.empty + stage.index);
+        mbarrier_arrive_warp(barriers.empty + stage.index);
     }
     if (!takes_part) return;
     const int filter =
@@ -157,11 +156,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     SHARED(uint64_t, empty, kMaxStages);
     SHARED(uint4, ones, 8);
     if (threadIdx.x < 8) store_operand(ones + threadIdx.x, choose(false, uint4{}, 1));
-    if (threadIdx.x == 0)
-        for (int i = 0; i < p.stages; ++i) mbarrier_init(full + i, 1), mbarrier_init(empty + i, 8);
+    const StageBarriers barriers{full, empty};
+    if (threadIdx.x == 0) barriers.init(p.stages, 1, kConsumers / 32);
     fence_proxy_async();
     __syncthreads();
-    const StageBarriers barriers{full, empty};
     const int group = int(threadIdx.x) / kGroup;
     if (group == 2) {
         decrease_registers<kProducerRegisters>();

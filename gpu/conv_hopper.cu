@@ -151,8 +151,7 @@ __device__ __forceinline__ void produce(const Tiles& tiles, const Reader& reader
             if (first + kPassesInFlight < kPasses) load(tile, neighbours, first + kPassesInFlight);
         }
         fence_proxy_async();
-        __syncwarp();
-        if (thread % 32 == 0) mbarrier_arrive(barriers.full + stage);
+        mbarrier_arrive_warp(barriers.full + stage);
         tile += int(gridDim.x);
         neighbours = neighbours_of(tile);
         if (tile < tiles.count) load(tile, neighbours, 0);
@@ -254,14 +253,7 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
     const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / kGroup - 1, 0);
     const int warp = __shfl_sync(kAllLanes, int(threadIdx.x) % kGroup / 32, 0);
     const int lane = int(threadIdx.x) % 32, pixel = lane / 4, quarter = lane % 4;
-    const auto arrive = [&](uint64_t* barrier) {
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(barrier);
-    };
-    if (w.f32)
-        load_filters<T, N, kDgrad>(w.f32, first_channel, out_c, filters);
-    else
-        load_filters<T, N, kDgrad>(w.rounded, first_channel, out_c, filters);
+    w.visit([&](auto* given) { load_filters<T, N, kDgrad>(given, first_channel, out_c, filters); });
     fence_proxy_async();
     mbarrier_arrive(barriers.consumers);
 
@@ -310,7 +302,7 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
                       filters_descriptor + unsigned((s * 3 * T::kOctets + octet) * N));
             wgmma_commit();
             wgmma_wait(sum);
-            if (patch + 2 >= T::kPatches) arrive(barriers.empty + stage);
+            if (patch + 2 >= T::kPatches) mbarrier_arrive_warp(barriers.empty + stage);
 
             float values[2][N / 4]; // results of the lane's pixels in both rows, with channels in the order of bias
             RG_UNROLL
@@ -408,10 +400,7 @@ __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reade
     const Barriers barriers{{full, empty}, consumers};
     constexpr int kConsumers = T::kPatches > 1 ? 2 : 1; // per tile; they take its patches in turn
     if (threadIdx.x == 0) {
-        for (int i = 0; i < T::kStages; ++i) {
-            mbarrier_init(full + i, kGroup / 32);
-            mbarrier_init(empty + i, kConsumers * (kGroup / 32));
-        }
+        barriers.init(T::kStages, kGroup / 32, kConsumers * (kGroup / 32));
         mbarrier_init(consumers, 2 * kGroup);
         fence_proxy_async();
     }
@@ -479,9 +468,6 @@ void run_conv2d(const Geometry& g, bool gradient, const Reader& reader, const Gi
                       reader, w, e, reductions.sums ? reductions.sums->finish() : FinishNormSums{}, arrival_counters(),
                       out);
 }
-
-template <int I>
-using Constant = std::integral_constant<int, I>;
 
 } // namespace
 

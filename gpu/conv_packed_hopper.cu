@@ -121,12 +121,8 @@ consume(const PackedConvolution& c, const std::byte* slots, const StageBarriers&
     using T = PackedHopperTile<C, N>;
     const Taps& taps = c.plan.taps;
     // The shuffle shows the compiler that all lanes have the same value.
-    const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / kGroup, 0), lane = int(threadIdx.x) % 32;
+    const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / kGroup, 0);
     const int first = group * T::kGroupCells - (kDgrad ? -taps.high : taps.low); // of the group's cells in a stage
-    const auto arrive = [&](uint64_t* barrier) {
-        __syncwarp();
-        if (lane == 0) mbarrier_arrive(barrier);
-    };
     Ring slot{T::kSlots}, stage{c.stages};
     const int begin = kDgrad ? int(blockIdx.z) : 0, end = kDgrad ? begin + 1 : taps.phases;
     for (int phase = begin; phase < end; ++phase) {
@@ -149,9 +145,9 @@ consume(const PackedConvolution& c, const std::byte* slots, const StageBarriers&
                 wgmma_commit();
                 RG_UNROLL
                 for (int part = 0; part < T::kParts; ++part) wgmma_wait(sum[part]);
-                arrive(slot_barriers.empty + slot.index);
+                mbarrier_arrive_warp(slot_barriers.empty + slot.index);
             }
-            arrive(stage_barriers.empty + stage.index);
+            mbarrier_arrive_warp(stage_barriers.empty + stage.index);
             stage.advance();
         }
     }
@@ -172,8 +168,7 @@ __device__ __forceinline__ void convolve(const PackedConvolution& c, const bf16*
     const ResultPixels pixels = c.results<kDgrad>(int(blockIdx.z));
     if (thread < T::kCells) numbers[thread] = pixels.number(c.plan.cells, first_cell + thread);
     if (thread == 0) {
-        for (int i = 0; i < T::kSlots; ++i) mbarrier_init(slots.full + i, 1), mbarrier_init(slots.empty + i, 8);
-        for (int i = 0; i < c.stages; ++i) mbarrier_init(stages.full + i, 1), mbarrier_init(stages.empty + i, 8);
+        slots.init(T::kSlots, 1, kConsumers / 32), stages.init(c.stages, 1, kConsumers / 32);
         fence_proxy_async();
     }
     __syncthreads();

@@ -349,10 +349,6 @@ std::unique_ptr<Device::Graph> CudaDevice::capture(const std::function<void()>& 
     return std::make_unique<CudaGraph>(executable, stream_);
 }
 
-} // namespace
-
-namespace {
-
 /// Returns the device of this thread's context, which runs the op that calls this, and selects its GPU.
 CudaDevice& current_device() {
     auto& device = static_cast<CudaDevice&>(*context().device);

@@ -109,69 +109,39 @@ __device__ __forceinline__ void wgmma_wait(float (&d)[K]) {
     pin(d);
 }
 
+// Parts of the asm text and of the operands below. RG_TEN(t) is "%t0,%t1,...,%t9,", where t may be empty.
+#define RG_TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
 #define RG_D4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
 #define RG_D16(i) RG_D4(i), RG_D4(i + 4), RG_D4(i + 8), RG_D4(i + 12)
-__device__ __forceinline__ void wgmma(float (&d)[16], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15}, %16, %17, 1, 1, 1, 0, 0;"
-                 : RG_D16(0)
-                 : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void wgmma(float (&d)[32], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,"
-                 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31}, %32, %33, 1, 1, 1, 0, 0;"
-                 : RG_D16(0), RG_D16(16)
-                 : "l"(a), "l"(b));
-}
-
-// Ten operands of an asm text, of which t is the tens digit: RG_TEN(1) is "%10,%11,...,%19,". RG_TEN() is "%0,...,%9,".
-#define RG_TEN(t) "%" #t "0,%" #t "1,%" #t "2,%" #t "3,%" #t "4,%" #t "5,%" #t "6,%" #t "7,%" #t "8,%" #t "9,"
-__device__ __forceinline__ void wgmma(float (&d)[64], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                 "{" RG_TEN() RG_TEN(1) RG_TEN(2) RG_TEN(3) RG_TEN(4) RG_TEN(5) "%60,%61,%62,%63}, "
-                 "%64, %65, 1, 1, 1, 0, 0;"
-                 : RG_D16(0), RG_D16(16), RG_D16(32), RG_D16(48)
-                 : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void wgmma_transposed(float (&d)[4], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n8k16.f32.bf16.bf16 {%0,%1,%2,%3}, %4, %5, 1, 1, 1, 1, 1;"
-                 : RG_D4(0)
-                 : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void wgmma_transposed(float (&d)[16], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16 "
-                 "{" RG_TEN() "%10,%11,%12,%13,%14,%15}, %16, %17, 1, 1, 1, 1, 1;"
-                 : RG_D16(0)
-                 : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void wgmma_transposed(float (&d)[32], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16 "
-                 "{" RG_TEN() RG_TEN(1) RG_TEN(2) "%30,%31}, %32, %33, 1, 1, 1, 1, 1;"
-                 : RG_D16(0), RG_D16(16)
-                 : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void wgmma_transposed(float (&d)[48], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 "
-                 "{" RG_TEN() RG_TEN(1) RG_TEN(2) RG_TEN(3) "%40,%41,%42,%43,%44,%45,%46,%47}, "
-                 "%48, %49, 1, 1, 1, 1, 1;"
-                 : RG_D16(0), RG_D16(16), RG_D16(32)
-                 : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void wgmma_transposed(float (&d)[64], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-                 "{" RG_TEN() RG_TEN(1) RG_TEN(2) RG_TEN(3) RG_TEN(4) RG_TEN(5) "%60,%61,%62,%63}, "
-                 "%64, %65, 1, 1, 1, 1, 1;"
-                 : RG_D16(0), RG_D16(16), RG_D16(32), RG_D16(48)
-                 : "l"(a), "l"(b));
-}
-__device__ __forceinline__ void wgmma_transposed(float (&d)[96], uint64_t a, uint64_t b) {
-    asm volatile("wgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 "
-                 "{" RG_TEN() RG_TEN(1) RG_TEN(2) RG_TEN(3) RG_TEN(4) RG_TEN(5) RG_TEN(6) RG_TEN(7) RG_TEN(8)
-                 "%90,%91,%92,%93,%94,%95}, %96, %97, 1, 1, 1, 1, 1;"
-                 : RG_D16(0), RG_D16(16), RG_D16(32), RG_D16(48), RG_D16(64), RG_D16(80)
-                 : "l"(a), "l"(b));
-}
+// Defines the function for b with `columns` columns. The text `sums` names the operands of d, which the last arguments
+// list. a_and_b names the operands after them.
+#define RG_WGMMA(name, columns, sums, a_and_b, transposed, ...)                                                        \
+    __device__ __forceinline__ void name(float(&d)[columns / 2], uint64_t a, uint64_t b) {                             \
+        asm volatile("wgmma.mma_async.sync.aligned.m64n" #columns "k16.f32.bf16.bf16 {" sums "}, " a_and_b             \
+                     ", 1, 1, 1, " #transposed ", " #transposed ";"                                                    \
+                     : __VA_ARGS__                                                                                     \
+                     : "l"(a), "l"(b));                                                                                \
+    }
+#define RG_SUMS_16 RG_TEN() "%10,%11,%12,%13,%14,%15"
+#define RG_SUMS_32 RG_TEN() RG_TEN(1) RG_TEN(2) "%30,%31"
+#define RG_SUMS_64 RG_TEN() RG_TEN(1) RG_TEN(2) RG_TEN(3) RG_TEN(4) RG_TEN(5) "%60,%61,%62,%63"
+RG_WGMMA(wgmma, 32, RG_SUMS_16, "%16, %17", 0, RG_D16(0))
+RG_WGMMA(wgmma, 64, RG_SUMS_32, "%32, %33", 0, RG_D16(0), RG_D16(16))
+RG_WGMMA(wgmma, 128, RG_SUMS_64, "%64, %65", 0, RG_D16(0), RG_D16(16), RG_D16(32), RG_D16(48))
+RG_WGMMA(wgmma_transposed, 8, "%0,%1,%2,%3", "%4, %5", 1, RG_D4(0))
+RG_WGMMA(wgmma_transposed, 32, RG_SUMS_16, "%16, %17", 1, RG_D16(0))
+RG_WGMMA(wgmma_transposed, 64, RG_SUMS_32, "%32, %33", 1, RG_D16(0), RG_D16(16))
+RG_WGMMA(wgmma_transposed, 96, RG_TEN() RG_TEN(1) RG_TEN(2) RG_TEN(3) "%40,%41,%42,%43,%44,%45,%46,%47", "%48, %49", 1,
+         RG_D16(0), RG_D16(16), RG_D16(32))
+RG_WGMMA(wgmma_transposed, 128, RG_SUMS_64, "%64, %65", 1, RG_D16(0), RG_D16(16), RG_D16(32), RG_D16(48))
+RG_WGMMA(wgmma_transposed, 192,
+         RG_TEN() RG_TEN(1) RG_TEN(2) RG_TEN(3) RG_TEN(4) RG_TEN(5) RG_TEN(6) RG_TEN(7)
+             RG_TEN(8) "%90,%91,%92,%93,%94,%95",
+         "%96, %97", 1, RG_D16(0), RG_D16(16), RG_D16(32), RG_D16(48), RG_D16(64), RG_D16(80))
+#undef RG_SUMS_64
+#undef RG_SUMS_32
+#undef RG_SUMS_16
+#undef RG_WGMMA
 #undef RG_TEN
 #undef RG_D4
 #undef RG_D16
@@ -222,10 +192,20 @@ void increase_registers() {
 #endif
 
 #ifdef RG_HOPPER
+/// All lanes of a warp call this together. The barrier counts one arrival, which follows all that the lanes did before.
+__device__ __forceinline__ void mbarrier_arrive_warp(uint64_t* barrier) {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) mbarrier_arrive(barrier);
+}
 /// The barriers of a ring of stages in shared memory. full[i] tells consumers that stage i is loaded, and empty[i]
 /// tells producers that it is free again.
 struct StageBarriers {
     uint64_t *full, *empty;
+    /// One thread calls this, with the number of arrivals that end a phase of each.
+    __device__ __forceinline__ void init(int stages, int full_arrivals, int empty_arrivals) const {
+        for (int i = 0; i < stages; ++i)
+            mbarrier_init(full + i, full_arrivals), mbarrier_init(empty + i, empty_arrivals);
+    }
 };
 
 /// A stage of a ring, and the parity of its barriers' phase.

@@ -178,9 +178,9 @@ __device__ __forceinline__ void store_rounded(T* to, float (&v)[kWidth]) {
 template <class F>
 void with_width(int64_t channels, F f) {
     if (channels % 8 == 0)
-        f(std::integral_constant<int, 8>{});
+        f(Constant<8>{});
     else
-        f(std::integral_constant<int, 1>{});
+        f(Constant<1>{});
 }
 
 } // namespace rg::RG_GPU

@@ -124,6 +124,10 @@ void with_stored(const Tensor& t, F f) {
         f(0.0f);
 }
 
+/// The type of an argument that passes a constant to a generic function.
+template <int I>
+using Constant = std::integral_constant<int, I>;
+
 inline unsigned blocks_for(int64_t work, int64_t per_block) { return unsigned((work + per_block - 1) / per_block); }
 
 } // namespace rg::RG_GPU
