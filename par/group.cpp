@@ -90,7 +90,7 @@ std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
     if (size() > 1 && shared("memory", what, bytes)) {
         agree("memory", what, bytes, 0);
         if (std::unique_ptr<SharedWindow> window = link_.open_shared(bytes)) {
-            std::byte* local_part = window->part(link_.node().place);
+            std::byte* local_part = window->parts[link_.node().place];
             shared_->adopt(std::move(window));
             return {local_part, bytes};
         }

@@ -14,7 +14,6 @@
 #include <array>
 #include <atomic>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -80,23 +79,10 @@ private:
 
 /// Memory that the ranks of a node share. Each has one part, and all parts have the same size. The ranks create it
 /// together, and destroy it together.
-class SharedWindow {
-public:
-    /// The destructor calls `release`.
-    SharedWindow(std::vector<std::byte*> parts, size_t bytes, std::function<void()> release)
-        : parts_(std::move(parts)), bytes_(bytes), release_(std::move(release)) {}
-    ~SharedWindow() { release_(); }
-    SharedWindow(const SharedWindow&) = delete;
-    SharedWindow& operator=(const SharedWindow&) = delete;
-    /// Returns the start of the part of the rank node().ranks[place]. It is aligned to 64 bytes.
-    std::byte* part(size_t place) const { return parts_[place]; }
-    /// Returns the number of bytes in one part.
-    size_t bytes() const { return bytes_; }
-
-private:
-    std::vector<std::byte*> parts_;
-    size_t bytes_;
-    std::function<void()> release_;
+struct SharedWindow {
+    std::vector<std::byte*> parts; // parts[place] is that of the rank node().ranks[place], aligned to 64 bytes
+    size_t bytes;                  // in one part
+    std::shared_ptr<void> memory;  // its destruction frees the parts
 };
 
 /// Returns the deadline in the environment variable RG_DEADLINE_S, in seconds, or kDeadline if it is unset or empty.
@@ -295,7 +281,7 @@ private:
     };
     static_assert(sizeof(Post) <= kPostBytes);
     static Message message_of(const Operation& op);
-    Post& post_of(int rank) const { return *reinterpret_cast<Post*>(window_->part(size_t(rank)) + offset_); }
+    Post& post_of(int rank) const { return *reinterpret_cast<Post*>(window_->parts[size_t(rank)] + offset_); }
     [[noreturn]] void fail_different(const Message& theirs, int rank, const Operation& op) const;
 
     Link& link_;

@@ -274,12 +274,12 @@ private:
             check(MPI_Win_shared_query(window, q, &length, &unit, &part), "MPI_Win_shared_query", rank(), q, bytes);
             parts.push_back(static_cast<std::byte*>(part));
         }
-        const auto release = [window, exceptions = std::uncaught_exceptions()]() mutable {
+        const auto release = [window, exceptions = std::uncaught_exceptions()](void*) mutable {
             if (std::uncaught_exceptions() > exceptions) return; // freeing would block, and the job ends anyway
             MPI_Win_unlock_all(window);
             MPI_Win_free(&window);
         };
-        return std::make_unique<SharedWindow>(std::move(parts), bytes, release);
+        return std::make_unique<SharedWindow>(std::move(parts), bytes, std::shared_ptr<void>(nullptr, release));
     }
 
     void do_open(int i, void* data) override {

@@ -55,7 +55,7 @@ constexpr size_t kHeader = 4096; // bytes before each part's data: a page for th
 size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
 std::atomic_ref<uint64_t> stage_word(const SharedWindow& window, size_t place) {
-    return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(window.part(place)));
+    return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(window.parts[place]));
 }
 
 /// Returns the ranks that have this rank's place on their nodes.
@@ -108,9 +108,9 @@ void SharedReducer::adopt(std::unique_ptr<SharedWindow> memory) { memories_.push
 
 SharedReducer::Location SharedReducer::find(const Vector& vector) const {
     for (const auto& memory : memories_) {
-        const std::byte* part = memory->part(node_.place);
+        const std::byte* part = memory->parts[node_.place];
         // An empty vector has no location: its address may be the end of one memory and the beginning of another.
-        if (vector.count > 0 && vector.data >= part && vector.data + vector.bytes() <= part + memory->bytes())
+        if (vector.count > 0 && vector.data >= part && vector.data + vector.bytes() <= part + memory->bytes)
             return {memory.get(), uint64_t(&memory - memories_.data()) + 1, size_t(vector.data - part)};
     }
     return {};
@@ -140,8 +140,8 @@ void SharedReducer::sum_slice(const SharedWindow& window, size_t begin, const Ve
     const size_t slice = border(node_.place), size = border(node_.place + 1) - slice;
     sources_.clear(), targets_.clear();
     for (size_t q = 0; q < p; ++q) {
-        manner.several.append(sources_, window.part(q) + slice, node_.ranks[q]);
-        targets_.push_back(window.part(q) + slice);
+        manner.several.append(sources_, window.parts[q] + slice, node_.ranks[q]);
+        targets_.push_back(window.parts[q] + slice);
     }
     const Vector own{targets_[node_.place], size / size_of(chunk.type), chunk.type};
     if (!several_nodes()) return sum_vectors(sources_, targets_, own.count, own.type);
@@ -166,7 +166,7 @@ void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operat
     const size_t chunk = std::max(width, most), chunks = std::max<size_t>(1, (vector.bytes() + chunk - 1) / chunk);
     const auto offset = [&](size_t k) { return copies ? kHeader + k % 2 * round_up(chunk) : location.offset; };
     const auto length = [&](size_t k) { return std::min(chunk, vector.bytes() - k * chunk); };
-    std::byte* local_part = window.part(node_.place);
+    std::byte* local_part = window.parts[node_.place];
     const auto copy_in = [&](size_t k) {
         if (copies && length(k)) std::memcpy(local_part + offset(k), vector.data + k * chunk, length(k));
     };

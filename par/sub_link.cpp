@@ -16,12 +16,12 @@ constexpr uint64_t kPollsPerCheck = 64;
 // First byte of a notice: the sender had no error, an error of its own, or a PeerFailed.
 constexpr char kNoError = '.', kFailed = '!', kEchoed = '~';
 
-/// Keeps a window until the process ends.
-void keep(std::shared_ptr<SharedWindow> window) {
+/// Keeps the memory of a window until the process ends.
+void keep(std::shared_ptr<void> memory) {
     static std::mutex mutex;
-    static auto* const windows = new std::vector<std::shared_ptr<SharedWindow>>;
+    static auto* const memories = new std::vector<std::shared_ptr<void>>;
     const std::lock_guard lock(mutex);
-    windows->push_back(std::move(window));
+    memories->push_back(std::move(memory));
 }
 
 int place_of(const std::vector<int>& members, int rank) {
@@ -81,16 +81,15 @@ std::string SubLink::finish(const std::string& error, bool echo) {
 }
 
 std::unique_ptr<SharedWindow> SubLink::do_open_shared(size_t bytes_per_rank) {
-    const std::shared_ptr<SharedWindow> window = whole_.do_open_shared(bytes_per_rank);
+    std::unique_ptr<SharedWindow> window = whole_.do_open_shared(bytes_per_rank);
     if (!window) return nullptr;
-    std::vector<std::byte*> parts;
-    for (size_t q = 0; q < node().ranks.size(); ++q) parts.push_back(window->part(q));
     // After a failure, keeps the window until the process ends: freeing it is collective and would block, because the
     // failed rank may have dropped its own window without freeing it.
-    const auto release = [this, window] {
-        if (failed_) keep(window);
+    const auto release = [this, memory = std::move(window->memory)](void*) {
+        if (failed_) keep(memory);
     };
-    return std::make_unique<SharedWindow>(std::move(parts), window->bytes(), release);
+    window->memory = std::shared_ptr<void>(nullptr, release);
+    return window;
 }
 
 void SubLink::do_open(int i, void* data) {

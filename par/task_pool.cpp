@@ -44,6 +44,8 @@ private:
     int times_ = 0;
 };
 
+} // namespace
+
 /// Runs the tasks of a rank. Meanwhile exchanges letters with the controller, on the first rank of a task's group.
 class Runner {
 public:
@@ -64,7 +66,7 @@ public:
         Json output;
         Group group(sub_link); // outlives the task's function: other ranks may still use the group's buffers
         try {
-            Context context(*this, group);
+            TaskContext context(*this, group);
             const std::string& function = task.at("function").as_string();
             const auto entry = functions_.find(function);
             RG_CHECK(entry != functions_.end(), "task pool: rank ", link_.rank(), " has no function ", function);
@@ -104,19 +106,7 @@ protected:
     const TaskTable& functions_;
 
 private:
-    struct Context final : TaskContext {
-        Context(Runner& r, Group& g) : TaskContext(g), runner(r) {}
-        void report(const Json& data) override {
-            if (group().rank() == 0) runner.tell(letter("report", runner.task_).set("data", data));
-        }
-        bool cancelled() override {
-            if (group().rank() != 0) return false;
-            const bool silent = seconds_now() - runner.last_posted_ > runner.link_.deadline() / 4;
-            runner.tell(silent ? letter("alive", runner.task_) : Json());
-            return runner.knows_cancelled_ = runner.cancelled_task_ == runner.task_;
-        }
-        Runner& runner;
-    };
+    friend class TaskContext;
 
     void tell(const Json& letter) {
         if (!letter.is_null()) post(letter), last_posted_ = seconds_now();
@@ -127,6 +117,19 @@ private:
     bool knows_cancelled_ = false;          // the task's function knows that it is cancelled
     double last_posted_ = 0;
 };
+
+void TaskContext::report(const Json& data) {
+    if (group_.rank() == 0) runner_.tell(letter("report", runner_.task_).set("data", data));
+}
+
+bool TaskContext::cancelled() {
+    if (group_.rank() != 0) return false;
+    const bool silent = seconds_now() - runner_.last_posted_ > runner_.link_.deadline() / 4;
+    runner_.tell(silent ? letter("alive", runner_.task_) : Json());
+    return runner_.knows_cancelled_ = runner_.cancelled_task_ == runner_.task_;
+}
+
+namespace {
 
 /// Runs the tasks that the controller sends to another rank.
 class RemoteRunner final : public Runner {

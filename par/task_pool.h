@@ -41,24 +41,25 @@ struct TaskRecord {
     bool from_journal = false; // true if the journal had its result, so that it did not run
 };
 
+class Runner; // task_pool.cpp
+
 /// A running task's interface to the pool. Every rank of its group has one.
 class TaskContext {
 public:
-    virtual ~TaskContext() = default;
     /// Returns the group of the ranks that run this task. Valid until the task ends.
     Group& group() { return group_; }
     /// Sends data to the callback that the controller has set with TaskPool::on_report(). Never waits for another rank.
     /// Does nothing except on the group's first rank. On rank 0, runs callbacks and serves the pool.
-    virtual void report(const Json& data) = 0;
+    void report(const Json& data);
     /// Returns true if the controller has asked the task to end. The task should then return soon, with what it has.
     /// Always false except on the group's first rank. For the same answer on all ranks, each calls
     /// !group.all(!cancelled(), ...).
-    virtual bool cancelled() = 0;
-
-protected:
-    explicit TaskContext(Group& group) : group_(group) {}
+    bool cancelled();
 
 private:
+    friend class Runner;
+    TaskContext(Runner& runner, Group& group) : runner_(runner), group_(group) {}
+    Runner& runner_;
     Group& group_;
 };
 

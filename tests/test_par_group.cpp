@@ -243,7 +243,7 @@ TEST_SUITE("par") {
             if (link.rank() != 2) return reducer.run(vector, handshake, op, {});
             // This rank posts its first chunk, adds its slice of it (all zeros), and stops.
             handshake.post(op);
-            std::byte* stage = reducer.window().part(2);
+            std::byte* stage = reducer.window().parts[2];
             std::atomic_ref(*reinterpret_cast<uint64_t*>(stage)).store(2);
         });
         CHECK(text == Containing{"allreduce x: expected rank 2 to bring its part"});
