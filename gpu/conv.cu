@@ -73,7 +73,7 @@ __device__ __forceinline__ void multiply(const Tiling& t, const int* cells, cons
 // ---- the kernels ---------------------------------------------------------------------------------------------------
 
 /// Stages the filters of all units for kN channels of the result. Each plane of w holds filters
-/// [out_c][rows][columns][in_c]; for the data gradient, a kernel has exchanged their channels. Filters of result
+/// [to_c][rows][columns][from_c]; for the data gradient, a kernel has exchanged their channels. Filters of result
 /// channels beyond the last do not matter. `in_channels` is the number of input channels from the units' first one on.
 template <class M, int kPlanes, bool kWhole, int kN>
 __device__ __forceinline__ void stage_filters(const Geometry& g, const Tiling& t, const bf16* w, int first_out,
@@ -89,9 +89,9 @@ __device__ __forceinline__ void stage_filters(const Geometry& g, const Tiling& t
             RG_UNROLL
             for (int plane = 0; plane < kPlanes; ++plane) RG_UNROLL
             for (int i = 0; i < kN / 16; ++i) {
-                const int o = min(first_out + thread / 8 + 16 * i, g.out_c - 1);
+                const int o = min(first_out + thread / 8 + 16 * i, g.to_c - 1);
                 loaded[plane][u][i] =
-                    load_eight(w + plane * g.out_c * size, size_t(o * size + max(places[u], 0)), kWhole, in_channels);
+                    load_eight(w + plane * g.to_c * size, size_t(o * size + max(places[u], 0)), kWhole, in_channels);
             }
         }
         RG_UNROLL
@@ -125,9 +125,9 @@ __device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, con
     {
         const TilePixel pixel(t, tile, thread);
         const int row = pixel.row * row_step + phase_row, column = pixel.column * column_step + phase_column;
-        const bool inside = pixel.image < g.images && row < g.out_h && column < g.out_w;
+        const bool inside = pixel.image < g.images && row < g.to_h && column < g.to_w;
         cells[thread] = pixel.cell;
-        numbers[thread] = inside ? (pixel.image * g.out_h + row) * g.out_w + column : -1;
+        numbers[thread] = inside ? (pixel.image * g.to_h + row) * g.to_w + column : -1;
     }
     bf16 *const staged = reinterpret_cast<bf16*>(memory), *const filters = staged + kPlanes<T> * M::pixel_plane(t);
     int* const unit_cells = reinterpret_cast<int*>(filters + kPlanes<T> * M::filter_plane(t));
@@ -140,17 +140,18 @@ __device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, con
     const TapAxis row_axis = TapAxis::rows(g, t), column_axis = TapAxis::columns(g, t);
     const int row_ranges = kDgrad ? row_axis.phase_ranges() : row_axis.ranges();
     const int column_ranges = kDgrad ? column_axis.phase_ranges() : column_axis.ranges();
-    for (int channel = 0; channel < g.in_c; channel += 8 * kOctets)
+    for (int channel = 0; channel < g.from_c; channel += 8 * kOctets)
         for (int r = 0, s = 0; r < row_ranges; s + 1 < column_ranges ? ++s : (s = 0, ++r)) {
             const TapRange rows = kDgrad ? row_axis.phase_range(phase_row, r) : row_axis.range(r);
             const TapRange columns = kDgrad ? column_axis.phase_range(phase_column, s) : column_axis.range(s);
             if (rows.count <= 0 || columns.count <= 0) continue;
             __syncthreads(); // all warps have read the previous pixels and filters
-            const int octets = min(kOctets, steps_in(g.in_c - channel, 8));
+            const int octets = min(kOctets, steps_in(g.from_c - channel, 8));
             const int units = list_units<true>(g, t, rows, columns, channel, octets, unit_cells, unit_places);
             stage_pixels<T, kWhole, kOctets>(g, t, tile, rows, columns, reader, channel, staged, M::pixel_plane(t));
             __syncthreads(); // the units are listed
-            stage_filters<M, kPlanes<T>, kWhole, kN>(g, t, w, first_out, g.in_c - channel, units, unit_places, filters);
+            stage_filters<M, kPlanes<T>, kWhole, kN>(g, t, w, first_out, g.from_c - channel, units, unit_places,
+                                                     filters);
             __syncthreads(); // pixels and filters are staged
             multiply<M, kPlanes<T>, kN>(t, cells + 32 * warp, staged, filters, unit_cells, units, sum);
         }
@@ -164,9 +165,9 @@ __device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, con
         *reinterpret_cast<float2*>(results + (32 * warp + 16 * m + 8 * i + lane / 4) * M::Results::kPitch + 8 * n +
                                    lane % 4 * 2) = make_float2(sum[m][n][2 * i], sum[m][n][2 * i + 1]);
     __syncthreads(); // the results are in shared memory
-    M::Results::template finish<kDgrad>(e, g.out_c, first_out, results, numbers,
-                                        [&] { return tile.results(t, g.images, g.out_w); },
-                                        blockIdx.z * gridDim.x + blockIdx.x, out);
+    M::Results::template finish<kDgrad>(
+        e, g.to_c, first_out, results, numbers, [&] { return tile.results(t, g.images, g.to_w); },
+        blockIdx.z * gridDim.x + blockIdx.x, out);
 }
 
 template <class T, bool kWhole, int kN, class Reader>
@@ -220,13 +221,13 @@ template <bool kDgrad, class T>
 class FilterPlanes {
 public:
     FilterPlanes(const Geometry& g, const GivenFilters& w)
-        : copy_(serves(w) ? 0 : kPlanes<T> * size_t(g.taps()) * size_t(g.out_c)),
+        : copy_(serves(w) ? 0 : kPlanes<T> * size_t(g.taps()) * size_t(g.to_c)),
           data_(serves(w) ? w.rounded : copy_.data()) {
         const auto fill = [&](auto* given) {
-            const int count = g.taps() * g.out_c, places = g.r * g.s;
+            const int count = g.taps() * g.to_c, places = g.r * g.s;
             if (count == 0) return;
             RG_LAUNCH((conv2d_filter_planes_kernel<kPlanes<T>, kDgrad, std::decay_t<decltype(*given)>>),
-                      blocks_for(count, 256), 256, 0, stream(), count, places, g.out_c, g.in_c, given, copy_);
+                      blocks_for(count, 256), 256, 0, stream(), count, places, g.to_c, g.from_c, given, copy_);
         };
         if (serves(w)) return;
         w.visit(fill);
@@ -257,10 +258,10 @@ void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& giv
         const Axes step = kDgrad ? g.stride : Axes(1); // there are step.h x step.w phases; phase 0 has the most pixels
         const Tiling t = tiling_of(g, step, g.r * g.s, M::kPixelBytes, kOctets * M::kUnitBytes);
         const unsigned blocks = unsigned(t.blocks()), phases = unsigned(step.h * step.w);
-        const Scratch<float> partials(reductions ? size_t(blocks) * phases * 2 * size_t(g.out_c) : 0);
+        const Scratch<float> partials(reductions ? size_t(blocks) * phases * 2 * size_t(g.to_c) : 0);
         if (reductions) e.partials = partials;
         if (reductions.sums) e.terms = reductions.sums->terms<T>();
-        const dim3 grid(blocks, blocks_for(g.out_c, kN), phases);
+        const dim3 grid(blocks, blocks_for(g.to_c, kN), phases);
         if (blocks > 0) {
             if constexpr (kDgrad)
                 RG_LAUNCH((conv2d_dgrad_kernel<T, kWhole, kN, Reader>), grid, kTileThreads, M::bytes(t), stream(), g, t,
@@ -269,14 +270,14 @@ void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& giv
                 RG_LAUNCH((conv2d_forward_kernel<T, kWhole, kN, Reader>), grid, kTileThreads, M::bytes(t), stream(), g,
                           t, reader, w, e, out);
         }
-        reductions.finish(partials, blocks * phases, BlockPixels{t, g.images, g.out_w}, g);
+        reductions.finish(partials, blocks * phases, BlockPixels{t, g.images, g.to_w}, g);
     };
     // Tiles of 64 channels would take too much shared memory in f32. If the number of input channels is no multiple of
     // 8, it is mostly that of a first layer: so small that these tiles gain nothing.
     const Constant<32> narrow;
-    if (g.in_c % 8 != 0) return launch_kernel(std::false_type{}, narrow);
+    if (g.from_c % 8 != 0) return launch_kernel(std::false_type{}, narrow);
     if constexpr (std::is_same_v<T, bf16>)
-        if (g.out_c > 32) return launch_kernel(std::true_type{}, Constant<64>{});
+        if (g.to_c > 32) return launch_kernel(std::true_type{}, Constant<64>{});
     launch_kernel(std::true_type{}, narrow);
 }
 
@@ -309,10 +310,10 @@ void conv2d(const Call& call) {
             const AffineNorm norm(y_norm);
             const int count = int(w.numel());
             const bool pooled = a.pool > 1;
-            const Scratch<float> bias(size_t(g.out_c));
+            const Scratch<float> bias(size_t(g.to_c));
             const Scratch<T> unpooled(pooled ? size_t(plain.numel()) : 0);
             const Scratch<T> filters(static_cast<size_t>(count));
-            RG_LAUNCH(conv2d_norm_fold_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count, count / g.out_c,
+            RG_LAUNCH(conv2d_norm_fold_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count, count / g.to_c,
                       pointer<float>(w), pointer<float>(call.in[O::bias]), norm.scale(), norm.shift(), filters, bias);
             run_conv2d<false>(g, reader, filters.data(), {.bias = bias, .relu = a.y_norm.relu},
                               pooled ? unpooled.data() : pointer<T>(y), {});

@@ -59,14 +59,14 @@ struct ChannelReductions {
     explicit operator bool() const { return stats.defined() || sums; }
     /// Returns a functor that stores a channel's statistics.
     FinishStats finish_stats(const float* partials, const Geometry& g) const {
-        return {partials, g.pixels(), g.out_c, pointer<float>(stats), after, unbias_factor(g.pixels())};
+        return {partials, g.pixels(), g.to_c, pointer<float>(stats), after, unbias_factor(g.pixels())};
     }
     /// Reduces `count` partials (see Epilogue) to the results.
     template <class Pixels>
     void finish(const float* partials, unsigned count, const Pixels& pixels, const Geometry& g) const {
         if (stats.defined())
-            reduce_slabs(count, g.out_c, PartialMoments<Pixels>{partials, pixels, g.out_c}, finish_stats(partials, g));
-        if (sums) reduce_slabs(count, g.out_c, SlabSums<float>{partials, g.out_c}, sums->finish());
+            reduce_slabs(count, g.to_c, PartialMoments<Pixels>{partials, pixels, g.to_c}, finish_stats(partials, g));
+        if (sums) reduce_slabs(count, g.to_c, SlabSums<float>{partials, g.to_c}, sums->finish());
     }
 };
 

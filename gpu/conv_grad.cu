@@ -47,22 +47,22 @@ __device__ __forceinline__ void stage_dy(const Geometry& g, const Tiling& t, con
     // The loads of a batch are in flight together.
     constexpr int kOctets = kFilters / 8, kStep = kTileThreads / kOctets, kBatch = 2;
     const int octet = int(threadIdx.x) % kOctets * 8, filter = first_filter + octet;
-    const Source<kWhole, Reader> source(reader, filter < g.out_c ? filter : 0);
+    const Source<kWhole, Reader> source(reader, filter < g.to_c ? filter : 0);
     for (int begin = int(threadIdx.x) / kOctets; begin < kTilePixels; begin += kBatch * kStep) {
         typename Source<kWhole, Reader>::Loaded loaded[kBatch];
         bool inside[kBatch];
         RG_UNROLL
         for (int i = 0; i < kBatch; ++i) {
             const TilePixel pixel(t, tile, begin + i * kStep);
-            inside[i] = pixel.image < g.images && pixel.column < g.out_w && filter < g.out_c;
-            const int number = (pixel.image * g.out_h + pixel.row) * g.out_w + pixel.column;
-            const size_t index = inside[i] ? size_t(number) * g.out_c + filter : 0;
+            inside[i] = pixel.image < g.images && pixel.column < g.to_w && filter < g.to_c;
+            const int number = (pixel.image * g.to_h + pixel.row) * g.to_w + pixel.column;
+            const size_t index = inside[i] ? size_t(number) * g.to_c + filter : 0;
             if constexpr (kWhole) {
                 loaded[i] = source.load(index);
             } else {
                 RG_UNROLL
                 for (int j = 0; j < 8; ++j)
-                    loaded[i].v[j] = inside[i] && filter + j < g.out_c ? reader.value(index + j, filter + j) : 0;
+                    loaded[i].v[j] = inside[i] && filter + j < g.to_c ? reader.value(index + j, filter + j) : 0;
             }
         }
         RG_UNROLL
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
     const TapRange columns = column_axis.range(int(blockIdx.x) / row_ranges % column_ranges);
     if (rows.count <= 0 || columns.count <= 0) return;
     const int first_channel = int(blockIdx.x) / (row_ranges * column_ranges) * kChannels;
-    const int octets = min(kOctets<kWhole>, steps_in(g.in_c - first_channel, 8));
+    const int octets = min(kOctets<kWhole>, steps_in(g.from_c - first_channel, 8));
     const int units = list_units<false>(g, t, rows, columns, first_channel, octets, unit_cells, unit_places);
     const int first_unit = warp * kUnits, x_plane = kOctets<kWhole> * t.octet_cells * 8;
 
@@ -162,12 +162,12 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
     }
 
     const int pitch = wgrad_pitch(g.taps()), channel = lane % 4 * 2;
-    float* const partial = partials + size_t(blockIdx.z) * g.out_c * pitch;
+    float* const partial = partials + size_t(blockIdx.z) * g.to_c * pitch;
     RG_UNROLL
     for (int m = 0; m < 2; ++m) RG_UNROLL
     for (int i = 0; i < 4; i += 2) {
         const int filter = first_filter + 16 * m + lane / 4 + i / 2 * 8;
-        if (filter >= g.out_c) continue;
+        if (filter >= g.to_c) continue;
         RG_UNROLL
         for (int unit = 0; unit < kUnits; ++unit) {
             if (first_unit + unit >= units) continue;
@@ -176,8 +176,8 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
             if constexpr (kWhole == Whole::both) {
                 *reinterpret_cast<float2*>(to) = make_float2(first, second);
             } else {
-                if (first_channel + channel < g.in_c) to[0] = first;
-                if (first_channel + channel + 1 < g.in_c) to[1] = second;
+                if (first_channel + channel < g.from_c) to[0] = first;
+                if (first_channel + channel + 1 < g.from_c) to[1] = second;
             }
         }
         if (blockIdx.x == 0 && warp == m && channel == 0) partial[filter * pitch + g.taps()] = sums.ones[i];
@@ -209,13 +209,13 @@ template <class T, class DyReader, class XReader>
 void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     if constexpr (std::is_same_v<T, bf16>)
         if (wgrad_on_hopper(g, dy, x, dw, db)) return;
-    const size_t count = size_t(g.out_c) * size_t(wgrad_pitch(g.taps()));
+    const size_t count = size_t(g.to_c) * size_t(wgrad_pitch(g.taps()));
     const auto launch_kernel = [&](auto whole) {
         constexpr Whole kWhole = decltype(whole)::value;
         constexpr int kPixelBytes = kPlanes<T> * 8 * kOctets<kWhole> * int(sizeof(bf16));
         const Tiling t = tiling_of(g, PerAxis(1), kWarps * kWarpUnits<kWhole> / kOctets<kWhole>, kPixelBytes, 0);
         const int ranges = TapAxis::rows(g, t).ranges() * TapAxis::columns(g, t).ranges();
-        const dim3 grid(unsigned(ranges * steps_in(g.in_c, 8 * kOctets<kWhole>)), blocks_for(g.out_c, kFilters));
+        const dim3 grid(unsigned(ranges * steps_in(g.from_c, 8 * kOctets<kWhole>)), blocks_for(g.to_c, kFilters));
         const int blocks = kBlocksPerSm * gpu_traits().sm_count;
         const int max_splits =
             std::min(std::max(1, blocks / int(grid.x * grid.y)), steps_in(t.blocks(), kTilesPerBlock));
@@ -227,9 +227,9 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
                       size_t(t.octet_cells * kPixelBytes), stream(), g, t, dy, x, per_split, partials);
         reduce_wgrad(g, int(splits), partials, dw, db);
     };
-    if (g.out_c % 8 != 0)
+    if (g.to_c % 8 != 0)
         launch_kernel(std::integral_constant<Whole, Whole::none>{});
-    else if (g.in_c % 8 != 0)
+    else if (g.from_c % 8 != 0)
         launch_kernel(std::integral_constant<Whole, Whole::dy>{});
     else
         launch_kernel(std::integral_constant<Whole, Whole::both>{});
@@ -239,9 +239,9 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
 
 void reduce_wgrad(const Geometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db) {
     const int values = count >= 8 ? 32 : 256; // few splits need no sharing
-    const int64_t all = int64_t(g.out_c) * wgrad_pitch(g.taps());
+    const int64_t all = int64_t(g.to_c) * wgrad_pitch(g.taps());
     RG_CHECK(all < INT32_MAX - values, "conv2d_grad: expected fewer than 2^31 values in all filters, got ", all);
-    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(all, values), 256, 0, stream(), count, values, g.out_c, g.taps(),
+    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(all, values), 256, 0, stream(), count, values, g.to_c, g.taps(),
               Divisor(wgrad_pitch(g.taps())), partials, pointer<float>(dw), pointer<float>(db));
 }
 

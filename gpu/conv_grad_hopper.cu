@@ -258,26 +258,26 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class DyReader, class XReader>
 bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     if (!gpu_traits().hopper_kernels || g.pixels() == 0 || g.pixels() >= INT32_MAX || g.r != 3 || g.s != 3 ||
-        g.stride != Axes(1) || g.pad != Axes(1) || g.dilation != Axes(1) || g.in_c % 32 != 0 || g.out_c % 32 != 0 ||
-        (g.in_w != 8 && g.in_w != 16 && g.in_w != 32) || g.in_h % 8 != 0)
+        g.stride != Axes(1) || g.pad != Axes(1) || g.dilation != Axes(1) || g.from_c % 32 != 0 || g.to_c % 32 != 0 ||
+        (g.from_w != 8 && g.from_w != 16 && g.from_w != 32) || g.from_h % 8 != 0)
         return false;
     const auto run = [&](auto channels, auto width) {
         constexpr int C = decltype(channels)::value, W = decltype(width)::value;
-        const int tiles_of_image = g.in_h / WgradHopperTile<C, W>::kRows;
-        const WgradExtents extents{Divisor(tiles_of_image), g.images * tiles_of_image, g.in_c, g.out_c};
-        const int in_chunks = g.in_c / C, out_chunks = g.out_c / C;
+        const int tiles_of_image = g.from_h / WgradHopperTile<C, W>::kRows;
+        const WgradExtents extents{Divisor(tiles_of_image), g.images * tiles_of_image, g.from_c, g.to_c};
+        const int in_chunks = g.from_c / C, out_chunks = g.to_c / C;
         const int splits = std::clamp(gpu_traits().sm_count / (in_chunks * out_chunks), 1, extents.tiles);
         const int count = splits * WgradHopperTile<C, W>::kParts;
-        const Scratch<float> partials(size_t(count) * size_t(g.out_c) * size_t(extents.pitch()));
+        const Scratch<float> partials(size_t(count) * size_t(g.to_c) * size_t(extents.pitch()));
         RG_LAUNCH((conv2d_wgrad_hopper_kernel<C, W, DyReader, XReader>),
                   dim3(unsigned(splits), unsigned(in_chunks), unsigned(out_chunks)), kThreads,
                   kStages * WgradHopperTile<C, W>::kStageBytes, stream(), extents, dy, x, partials);
         reduce_wgrad(g, count, partials, dw, db);
     };
-    const bool by_64 = g.in_c % 64 == 0 && g.out_c % 64 == 0;
-    if (g.in_w == 32) run(Constant<32>{}, Constant<32>{}); // with 64 channels, the stages would be too large
-    if (g.in_w == 16) by_64 ? run(Constant<64>{}, Constant<16>{}) : run(Constant<32>{}, Constant<16>{});
-    if (g.in_w == 8) by_64 ? run(Constant<64>{}, Constant<8>{}) : run(Constant<32>{}, Constant<8>{});
+    const bool by_64 = g.from_c % 64 == 0 && g.to_c % 64 == 0;
+    if (g.from_w == 32) run(Constant<32>{}, Constant<32>{}); // with 64 channels, the stages would be too large
+    if (g.from_w == 16) by_64 ? run(Constant<64>{}, Constant<16>{}) : run(Constant<32>{}, Constant<16>{});
+    if (g.from_w == 8) by_64 ? run(Constant<64>{}, Constant<8>{}) : run(Constant<32>{}, Constant<8>{});
     return true;
 }
 template bool wgrad_on_hopper(const Geometry&, const Plain<bf16>&, const Plain<bf16>&, const Tensor&, const Tensor&);

@@ -180,14 +180,14 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int kTaps, int N>
 void run_wgrad(const Geometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
                const Tensor& db) {
-    const int filters = kTaps == 1 && g.out_c % 128 == 0 ? 128 : 64, taps = g.taps();
-    WeightGradient p{plan.cells, plan.channels, plan.values, g.out_c, wgrad_pitch(taps), taps, filters, plan.taps.low};
+    const int filters = kTaps == 1 && g.to_c % 128 == 0 ? 128 : 64, taps = g.taps();
+    WeightGradient p{plan.cells, plan.channels, plan.values, g.to_c, wgrad_pitch(taps), taps, filters, plan.taps.low};
     p.set_tile(kLargeTile, plan.taps, N / 8);
     if (p.stages < 3) p.set_tile(kSmallTile, plan.taps, N / 8); // relatively more halo, but space for more stages
     RG_CHECK(p.stages > 0, "conv2d_grad: expected a stage of at most ", kSharedBytes, " bytes, got ", p.stage_bytes);
-    const int in_chunks = plan.channels / N, out_chunks = g.out_c / p.filters;
+    const int in_chunks = plan.channels / N, out_chunks = g.to_c / p.filters;
     const int splits = std::clamp(gpu_traits().sm_count / (in_chunks * out_chunks), 1, p.tiles);
-    const Scratch<float> partials(size_t(splits) * size_t(g.out_c) * size_t(p.pitch));
+    const Scratch<float> partials(size_t(splits) * size_t(g.to_c) * size_t(p.pitch));
     RG_LAUNCH((conv2d_wgrad_packed_hopper_kernel<kTaps, N>),
               dim3(unsigned(splits), unsigned(in_chunks), unsigned(out_chunks)), kThreads,
               size_t(p.stages * p.stage_bytes), stream(), p, dy, x, partials);
@@ -200,7 +200,7 @@ void wgrad_packed(const Geometry& g, const PackedPlan& plan, const bf16* dy, con
                   const Tensor& db) {
     const auto run = plan.first_layer      ? run_wgrad<kMaxTaps, kFirstLayer>
                      : plan.taps.count > 1 ? run_wgrad<kMaxTaps, 64>
-                     : g.in_c % 128 == 0   ? run_wgrad<1, 128>
+                     : g.from_c % 128 == 0 ? run_wgrad<1, 128>
                                            : run_wgrad<1, 64>;
     run(g, plan, dy, x, dw, db);
 }

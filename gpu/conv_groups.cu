@@ -8,7 +8,7 @@ namespace rg::RG_GPU {
 
 namespace {
 
-/// Extents of the convolution. In g, `in` always stands for x and `out` for y, for the data gradient as well.
+/// Extents of the convolution. In g, `from` is x and `to` is y, for the data gradient as well.
 struct Groups {
     Geometry g;
     int c, k; // input channels and filters of a group
@@ -17,12 +17,12 @@ struct Groups {
     /// For a pixel of y, sets *index to the first value of x that filter `filter` multiplies with its values in row r
     /// and column s. Returns false if this value of x lies in the padding.
     __device__ bool locate(int64_t pixel, int filter, int r, int s, size_t* index) const {
-        const int in_image = int(pixel % (g.out_h * g.out_w));
-        const int row = in_image / g.out_w * g.stride.h - g.pad.h + r * g.dilation.h;
-        const int column = in_image % g.out_w * g.stride.w - g.pad.w + s * g.dilation.w;
-        const size_t image = size_t(pixel / (g.out_h * g.out_w));
-        *index = ((image * g.in_h + row) * g.in_w + column) * g.in_c + filter / k * c;
-        return row >= 0 && row < g.in_h && column >= 0 && column < g.in_w;
+        const int in_image = int(pixel % (g.to_h * g.to_w));
+        const int row = in_image / g.to_w * g.stride.h - g.pad.h + r * g.dilation.h;
+        const int column = in_image % g.to_w * g.stride.w - g.pad.w + s * g.dilation.w;
+        const size_t image = size_t(pixel / (g.to_h * g.to_w));
+        *index = ((image * g.from_h + row) * g.from_w + column) * g.from_c + filter / k * c;
+        return row >= 0 && row < g.from_h && column >= 0 && column < g.from_w;
     }
 };
 
@@ -36,12 +36,12 @@ struct Conv2dGroupsForward {
     T* y;
     __device__ void operator()(int64_t i) const {
         const Geometry& g = a.g;
-        const int filter = int(i % g.out_c);
+        const int filter = int(i % g.to_c);
         float sum = bias ? bias[filter] : 0;
         for (int r = 0; r < g.r; ++r)
             for (int s = 0; s < g.s; ++s) {
                 size_t from;
-                if (!a.locate(i / g.out_c, filter, r, s, &from)) continue;
+                if (!a.locate(i / g.to_c, filter, r, s, &from)) continue;
                 const W* const tap = w + (size_t(filter) * g.r * g.s + r * g.s + s) * a.c;
                 for (int c = 0; c < a.c; ++c) sum += load(x + from + c) * as_stored(load(tap + c), T{});
             }
@@ -63,16 +63,17 @@ struct Conv2dGroupsDgrad {
     T* dx;
     __device__ void operator()(int64_t i) const {
         const Geometry& g = a.g;
-        const int channel = int(i % g.in_c), column = int(i / g.in_c % g.in_w), row = int(i / g.in_c / g.in_w % g.in_h);
-        const size_t image = size_t(i / g.in_c / g.in_w / g.in_h);
+        const int channel = int(i % g.from_c), column = int(i / g.from_c % g.from_w),
+                  row = int(i / g.from_c / g.from_w % g.from_h);
+        const size_t image = size_t(i / g.from_c / g.from_w / g.from_h);
         const int first_filter = channel / a.c * a.k;
         float sum = 0;
         for (int r = 0; r < g.r; ++r) {
-            const int p = result_of(row, r, g.stride.h, g.pad.h, g.dilation.h, g.out_h);
+            const int p = result_of(row, r, g.stride.h, g.pad.h, g.dilation.h, g.to_h);
             for (int s = 0; s < g.s && p >= 0; ++s) {
-                const int q = result_of(column, s, g.stride.w, g.pad.w, g.dilation.w, g.out_w);
+                const int q = result_of(column, s, g.stride.w, g.pad.w, g.dilation.w, g.to_w);
                 if (q < 0) continue;
-                const T* const from = dy + ((image * g.out_h + p) * g.out_w + q) * g.out_c + first_filter;
+                const T* const from = dy + ((image * g.to_h + p) * g.to_w + q) * g.to_c + first_filter;
                 for (int k = 0; k < a.k; ++k) {
                     const W* const tap = w + (size_t(first_filter + k) * g.r * g.s + r * g.s + s) * a.c;
                     sum += load(from + k) * as_stored(load(tap + channel % a.c), T{});
@@ -90,8 +91,8 @@ struct WgradTerms {
     Groups a;
     const T *x, *dy;
     __device__ void operator()(int64_t pixel, int column, TwoSums (&sum)[1]) const {
-        const int filter = column % a.g.out_c, tap = column / a.g.out_c / a.c, c = column / a.g.out_c % a.c;
-        const float gradient = load(dy + size_t(pixel) * a.g.out_c + filter);
+        const int filter = column % a.g.to_c, tap = column / a.g.to_c / a.c, c = column / a.g.to_c % a.c;
+        const float gradient = load(dy + size_t(pixel) * a.g.to_c + filter);
         size_t index;
         if (a.locate(pixel, filter, tap / a.g.s, tap % a.g.s, &index)) sum[0].first += gradient * load(x + index + c);
         sum[0].second += gradient;
@@ -135,8 +136,8 @@ void conv2d_grad_in_groups(const Call& call) {
         if (attrs.filters) {
             const int values = a.g.r * a.g.s * a.c;
             sum_columns<1>(
-                a.g.pixels(), int64_t(a.g.out_c) * values, WgradTerms<T>{a, pointer<T>(x), pointer<T>(dy)},
-                StoreWgrad{a.g.out_c, values, pointer<float>(call.out[O::dw]), pointer<float>(call.out[O::dbias])});
+                a.g.pixels(), int64_t(a.g.to_c) * values, WgradTerms<T>{a, pointer<T>(x), pointer<T>(dy)},
+                StoreWgrad{a.g.to_c, values, pointer<float>(call.out[O::dw]), pointer<float>(call.out[O::dbias])});
         }
         if (!attrs.data) return;
         GivenFilters(w).visit([&]<class W>(const W* filters) {

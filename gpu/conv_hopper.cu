@@ -178,7 +178,7 @@ __device__ __forceinline__ void transpose_quads(uint32_t (&words)[4]) {
 }
 
 /// Loads the filters of N result channels, beginning with channel `first`, and stores them to shared memory in bf16. In
-/// the forward pass, w is [out_c][r][s][in_c]. In the data gradient, w is [in_c][r][s][out_c], and the function also
+/// the forward pass, w is [to_c][r][s][from_c]. In the data gradient, w is [from_c][r][s][to_c], and the function also
 /// rotates the filters by 180 degrees.
 template <class T, int N, bool kDgrad, class Weight>
 __device__ __forceinline__ void load_filters(const Weight* __restrict__ w, int first, int out_c, std::byte* filters) {
@@ -449,10 +449,10 @@ template <int C, int N, int W, class Reader>
 void run_conv2d(const Geometry& g, bool gradient, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
                 bf16* out, const ChannelReductions& reductions) {
     using T = HopperTile<C, N, W>;
-    const Tiles tiles{g.images * (g.in_h / T::kRows), Divisor(g.in_h / T::kRows)};
-    const int chunks = g.out_c / N, blocks = std::min(tiles.count, std::max(1, gpu_traits().sm_count / chunks));
+    const Tiles tiles{g.images * (g.from_h / T::kRows), Divisor(g.from_h / T::kRows)};
+    const int chunks = g.to_c / N, blocks = std::min(tiles.count, std::max(1, gpu_traits().sm_count / chunks));
     const dim3 grid{unsigned(blocks), unsigned(chunks)};
-    const Scratch<float> partials(reductions ? size_t(blocks) * 2 * size_t(g.out_c) : 0);
+    const Scratch<float> partials(reductions ? size_t(blocks) * 2 * size_t(g.to_c) : 0);
     if (reductions) e.partials = partials;
     if (reductions.sums) e.terms = reductions.sums->terms<bf16>();
     // Reader Plain is used in both directions, each other reader in one.
@@ -474,32 +474,32 @@ void run_conv2d(const Geometry& g, bool gradient, const Reader& reader, const Gi
 bool hopper_covers(const Geometry& g) {
     const auto covered = [](int channels) { return channels == 32 || channels == 64 || channels == 128; };
     if (!gpu_traits().hopper_kernels || g.images == 0 || g.r != 3 || g.s != 3 || g.stride != Axes(1) ||
-        g.pad != Axes(1) || g.dilation != Axes(1) || !covered(g.in_c) || !covered(g.out_c) ||
-        (g.in_w != 8 && g.in_w != 16 && g.in_w != 32) || g.in_h % rows_of_tile(g.in_w) != 0)
+        g.pad != Axes(1) || g.dilation != Axes(1) || !covered(g.from_c) || !covered(g.to_c) ||
+        (g.from_w != 8 && g.from_w != 16 && g.from_w != 32) || g.from_h % rows_of_tile(g.from_w) != 0)
         return false;
-    return std::max(g.in_c, g.out_c) < 128 || (std::min(g.in_c, g.out_c) > 32 && g.in_w == 8);
+    return std::max(g.from_c, g.to_c) < 128 || (std::min(g.from_c, g.to_c) > 32 && g.from_w == 8);
 }
 
 template <class Reader>
 bool convolve_on_hopper(const Geometry& g, bool gradient, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
                         bf16* out, const ChannelReductions& reductions) {
     if (!hopper_covers(g)) return false;
-    const auto with_chunk = [&](auto f) { g.out_c == 32 ? f(Constant<32>{}) : f(Constant<64>{}); };
+    const auto with_chunk = [&](auto f) { g.to_c == 32 ? f(Constant<32>{}) : f(Constant<64>{}); };
     const auto with_width = [&](auto f) {
-        if (g.in_w == 8) f(Constant<8>{});
-        if (g.in_w == 16) f(Constant<16>{});
-        if (g.in_w == 32) f(Constant<32>{});
+        if (g.from_w == 8) f(Constant<8>{});
+        if (g.from_w == 16) f(Constant<16>{});
+        if (g.from_w == 32) f(Constant<32>{});
     };
     const auto run = [&](auto c, auto n, auto width) {
         run_conv2d<decltype(c)::value, decltype(n)::value, decltype(width)::value>(g, gradient, reader, w, e, out,
                                                                                    reductions);
     };
-    if (g.in_c == 128)
+    if (g.from_c == 128)
         run(Constant<128>{}, Constant<64>{}, Constant<8>{});
     else
         with_chunk([&](auto n) {
             with_width(
-                [&](auto width) { g.in_c == 32 ? run(Constant<32>{}, n, width) : run(Constant<64>{}, n, width); });
+                [&](auto width) { g.from_c == 32 ? run(Constant<32>{}, n, width) : run(Constant<64>{}, n, width); });
         });
     return true;
 }

@@ -233,13 +233,13 @@ void run_conv2d(const Geometry& g, const PackedPlan& plan, int channels, const b
     const int stages = std::min({uses, kMaxStages, std::max(fit, std::min(most, 2))});
     const int bytes = std::max(slot_bytes + stages * stage_bytes, T::Results::kBytes);
     RG_CHECK(stages > 0 && bytes <= kSharedBytes, "conv2d: ", stages, " stages do not fit into shared memory");
-    const PackedConvolution c{plan, chunks, g.out_c, stages, stage_cells};
+    const PackedConvolution c{plan, chunks, g.to_c, stages, stage_cells};
     const unsigned tiles = unsigned((plan.cells.count - 2 * plan.cells.margin) / T::kCells);
-    const dim3 grid(tiles, unsigned(g.out_c / N), kDgrad ? unsigned(plan.taps.phases) : 1);
-    const Scratch<float> partials(reductions ? size_t(tiles) * grid.z * 2 * size_t(g.out_c) : 0);
+    const dim3 grid(tiles, unsigned(g.to_c / N), kDgrad ? unsigned(plan.taps.phases) : 1);
+    const Scratch<float> partials(reductions ? size_t(tiles) * grid.z * 2 * size_t(g.to_c) : 0);
     if (reductions) e.partials = partials;
     if (reductions.sums) e.terms = reductions.sums->terms<bf16>();
-    const Scratch<bf16> filters = pack_filters<kDgrad>(plan, C, N, channels, g.out_c, w);
+    const Scratch<bf16> filters = pack_filters<kDgrad>(plan, C, N, channels, g.to_c, w);
     if constexpr (kDgrad)
         RG_LAUNCH(conv2d_dgrad_packed_hopper_kernel<N>, grid, kThreads, size_t(bytes), stream(), c, images, filters, e,
                   out);
@@ -258,9 +258,9 @@ bool convolve_packed(const Geometry& g, const Reader& reader, const GivenFilters
     if (!found || (found->first_layer && !std::is_same_v<Reader, Plain<bf16>>)) return false;
     const PackedPlan& plan = *found;
     const Scratch<bf16> x = pack_x(plan, g, reader);
-    const auto run = plan.first_layer     ? run_conv2d<kFirstLayer, 64, false>
-                     : g.out_c % 128 == 0 ? run_conv2d<64, 128, false>
-                                          : run_conv2d<64, 64, false>;
+    const auto run = plan.first_layer    ? run_conv2d<kFirstLayer, 64, false>
+                     : g.to_c % 128 == 0 ? run_conv2d<64, 128, false>
+                                         : run_conv2d<64, 64, false>;
     run(g, plan, plan.channels, x, w, e, out, reductions);
     return true;
 }
@@ -283,8 +283,8 @@ bool conv2d_grad_packed(const Geometry& g, const DyReader& dy_reader, const XRea
     if (!a.data) return true;
     const Tensor &w = call.in[O::w], &dx = call.out[O::dx];
     const Geometry of_dx = geometry_of(call.in[O::dy].shape(), dx.shape(), w, a.conv);
-    const auto dgrad = g.in_c % 128 == 0 ? run_conv2d<64, 128, true> : run_conv2d<64, 64, true>;
-    dgrad(of_dx, plan, g.out_c, dy, w, {.residual = pointer<bf16>(call.in[O::addend])}, pointer<bf16>(dx), {{}, sums});
+    const auto dgrad = g.from_c % 128 == 0 ? run_conv2d<64, 128, true> : run_conv2d<64, 64, true>;
+    dgrad(of_dx, plan, g.to_c, dy, w, {.residual = pointer<bf16>(call.in[O::addend])}, pointer<bf16>(dx), {{}, sums});
     return true;
 }
 template bool conv2d_grad_packed(const Geometry&, const Plain<bf16>&, const Plain<bf16>&, const Call&, const NormSums*);

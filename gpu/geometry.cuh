@@ -17,31 +17,31 @@ struct Axes {
     bool operator==(const Axes&) const = default;
 };
 
-/// Extents of a convolution with filters of r rows and s columns. in_h, in_w and in_c are those of x, and out_h, out_w
-/// and out_c those of y. But in the data gradients of conv*.cu, they are those of dy and dx.
+/// Extents of a convolution with filters of r rows and s columns. from_h, from_w and from_c are those of the tensor
+/// that the filters are applied to, and to_h, to_w and to_c those of the result. In the forward pass, these are x and
+/// y. In the data gradient, they are dy and dx. The weight gradient has the geometry of the forward pass.
 struct Geometry {
-    int images, in_h, in_w, in_c, out_h, out_w, out_c, r, s;
+    int images, from_h, from_w, from_c, to_h, to_w, to_c, r, s;
     Axes stride, pad, dilation;
     // With a stride, a pixel of dx uses only rows (columns) of the filters that are multiples of tap_step apart.
     // Neighbours among these rows read pixels of dy that are dy_step apart, and in the forward pass, pixels of x that
     // are dy_step * stride apart. See TapAxis in halo.cuh.
     Axes tap_step, dy_step;
-    __host__ __device__ int64_t pixels() const { return int64_t(images) * out_h * out_w; }
-    __host__ __device__ int taps() const { return r * s * in_c; } // values of a filter
+    __host__ __device__ int64_t pixels() const { return int64_t(images) * to_h * to_w; }
+    __host__ __device__ int taps() const { return r * s * from_c; } // values of a filter
 };
 
-/// `in` and `out` are shapes [n h w c]: of x and y, or in data_gradient() of dy and dx. `w` holds filters
-/// [k r s c/groups].
-inline Geometry geometry_of(const Shape& in, const Shape& out, const Tensor& w, const Conv& conv) {
+/// `from` and `to` are shapes [n h w c] of the tensors that Geometry describes. `w` holds filters [k r s c/groups].
+inline Geometry geometry_of(const Shape& from, const Shape& to, const Tensor& w, const Conv& conv) {
     const PerAxis stride = conv.stride, dilation = conv.dilation;
     const int64_t common_h = std::gcd(stride.h, dilation.h), common_w = std::gcd(stride.w, dilation.w);
-    return {int(in[0]),
-            int(in[1]),
-            int(in[2]),
-            int(in[3]),
-            int(out[1]),
-            int(out[2]),
-            int(out[3]),
+    return {int(from[0]),
+            int(from[1]),
+            int(from[2]),
+            int(from[3]),
+            int(to[1]),
+            int(to[2]),
+            int(to[3]),
             int(w.extent(1)),
             int(w.extent(2)),
             stride,

@@ -56,7 +56,7 @@ struct Tiling {
 /// pixel takes pixel_bytes bytes of shared memory, and each of these pairs tap_bytes.
 inline Tiling tiling_of(const Geometry& g, Axes result_step, int max_taps, int pixel_bytes, int tap_bytes) {
     constexpr int kMaxBytes = 64 << 10, kMaxWidth = 32;
-    const int rows = std::max(1, steps_in(g.out_h, result_step.h)), all = std::max(1, steps_in(g.out_w, result_step.w));
+    const int rows = std::max(1, steps_in(g.to_h, result_step.h)), all = std::max(1, steps_in(g.to_w, result_step.w));
     const int strips = steps_in(all, kMaxWidth), width = steps_in(all, strips);
     // The largest number of runs (rows, images) of `length` pixels that a tile touches. Tiles begin at multiples of
     // kTilePixels.
@@ -174,7 +174,7 @@ __device__ __forceinline__ int list_units(const Geometry& g, const Tiling& t, co
         const int place = (rows.first + r * rows.step) * g.s + columns.first + s * columns.step;
         cells[unit] = unit < count ? octet * t.octet_cells + r * g.dy_step.h * t.columns + s * g.dy_step.w
                                    : octets * t.octet_cells;
-        places[unit] = unit < count ? place * g.in_c + first_channel + 8 * octet : -1;
+        places[unit] = unit < count ? place * g.from_c + first_channel + 8 * octet : -1;
     }
     return units;
 }
@@ -188,7 +188,7 @@ __device__ __forceinline__ void stage_pixels(const Geometry& g, const Tiling& t,
     // The loads of a batch are in flight together. Most tiles of 3 x 3 filters have some 200 pixels.
     constexpr int kStep = kTileThreads / kOctets, kBatch = kOctets == 1 ? 2 : 4;
     const int octet = int(threadIdx.x) % kOctets, channel = first_channel + 8 * octet;
-    const bool channel_inside = channel < g.in_c;
+    const bool channel_inside = channel < g.from_c;
     const Source<kWhole, Reader> source(reader, channel_inside ? channel : 0);
     bf16* const to = staged + size_t(octet * t.octet_cells * 8);
     for (int begin = int(threadIdx.x) / kOctets; begin < t.cells; begin += kBatch * kStep) {
@@ -200,15 +200,16 @@ __device__ __forceinline__ void stage_pixels(const Geometry& g, const Tiling& t,
             const int row_of_all = tile.first_row + staged_row, image = row_of_all / t.by_image_rows;
             const int row = row_of_all % t.by_image_rows * rows.scale + rows.origin;
             const int column = (tile.first_column + cell - staged_row * t.columns) * columns.scale + columns.origin;
-            inside[i] = channel_inside && cell < t.cells && image < g.images && row >= 0 && row < g.in_h &&
-                        column >= 0 && column < g.in_w;
-            const size_t index = inside[i] ? (size_t(image * g.in_h + row) * g.in_w + column) * g.in_c + channel : 0;
+            inside[i] = channel_inside && cell < t.cells && image < g.images && row >= 0 && row < g.from_h &&
+                        column >= 0 && column < g.from_w;
+            const size_t index =
+                inside[i] ? (size_t(image * g.from_h + row) * g.from_w + column) * g.from_c + channel : 0;
             if constexpr (kWhole) {
                 loaded[i] = source.load(index);
             } else {
                 RG_UNROLL
                 for (int j = 0; j < 8; ++j)
-                    loaded[i].v[j] = inside[i] && channel + j < g.in_c ? reader.value(index + j, channel + j) : 0;
+                    loaded[i].v[j] = inside[i] && channel + j < g.from_c ? reader.value(index + j, channel + j) : 0;
             }
         }
         RG_UNROLL

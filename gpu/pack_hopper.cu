@@ -112,15 +112,16 @@ __global__ void conv2d_pack_filters_hopper_kernel(int count, int n, int taps, in
 } // namespace
 
 std::optional<PackedPlan> packed_plan_of(const Geometry& g) {
-    const bool first_layer = g.in_c % 64 != 0, square = g.r == g.s && (g.r == 1 || g.r == 3);
+    const bool first_layer = g.from_c % 64 != 0, square = g.r == g.s && (g.r == 1 || g.r == 3);
     const bool covered =
-        first_layer ? g.r <= kMaxTaps && g.s * g.in_c <= kFirstLayer && g.dilation.w == 1 : square && g.stride.w <= 2;
-    if (!gpu_traits().hopper_kernels || !covered || g.out_c % 64 != 0 || g.stride.h > 2) return {};
-    const AxisTaps rows(g.r, g.stride.h, g.pad.h, g.dilation.h, g.in_h, g.out_h);
-    const AxisTaps columns = first_layer ? AxisTaps(1, 1, 0, 1, g.out_w, g.out_w)
-                                         : AxisTaps(g.s, g.stride.w, g.pad.w, g.dilation.w, g.in_w, g.out_w);
+        first_layer ? g.r <= kMaxTaps && g.s * g.from_c <= kFirstLayer && g.dilation.w == 1 : square && g.stride.w <= 2;
+    if (!gpu_traits().hopper_kernels || !covered || g.to_c % 64 != 0 || g.stride.h > 2) return {};
+    const AxisTaps rows(g.r, g.stride.h, g.pad.h, g.dilation.h, g.from_h, g.to_h);
+    const AxisTaps columns = first_layer ? AxisTaps(1, 1, 0, 1, g.to_w, g.to_w)
+                                         : AxisTaps(g.s, g.stride.w, g.pad.w, g.dilation.w, g.from_w, g.to_w);
     // Many zeros would cost more than these kernels gain.
-    const double pixels = std::max(double(g.pixels()), double(g.images) * g.in_h * g.in_w / g.stride.h / g.stride.w);
+    const double pixels =
+        std::max(double(g.pixels()), double(g.images) * g.from_h * g.from_w / g.stride.h / g.stride.w);
     const double all_cells = double(g.images) * rows.length * columns.length;
     if (g.pixels() == 0 || all_cells > 4 * pixels || all_cells > 1 << 28) return {};
 
@@ -152,12 +153,12 @@ std::optional<PackedPlan> packed_plan_of(const Geometry& g) {
         taps,
         {Divisor(rows.length * columns.length), Divisor(columns.length), g.images, margin, count, g.stride.h, stride_w},
         first_layer,
-        first_layer ? kFirstLayer : g.in_c,
+        first_layer ? kFirstLayer : g.from_c,
         g.taps() / taps.count,
-        g.in_h,
-        g.in_w,
-        g.out_h,
-        g.out_w};
+        g.from_h,
+        g.from_w,
+        g.to_h,
+        g.to_w};
 }
 
 template <class Reader>
@@ -169,14 +170,14 @@ Scratch<bf16> pack_x(const PackedPlan& plan, const Geometry& g, const Reader& re
     const unsigned cells = blocks_for(plan.cells.count, 256), z = unsigned(taps.phases);
     if constexpr (std::is_same_v<Reader, Plain<bf16>>)
         if (plan.first_layer) {
-            const int row = g.in_w * g.in_c, step = g.stride.w * g.in_c, pad = g.pad.w * g.in_c;
-            const FirstLayer layer{reader.x, g.in_h, row, plan.values, step, pad};
+            const int row = g.from_w * g.from_c, step = g.stride.w * g.from_c, pad = g.pad.w * g.from_c;
+            const FirstLayer layer{reader.x, g.from_h, row, plan.values, step, pad};
             RG_LAUNCH(conv2d_pack_first_hopper_kernel, dim3(cells, 1, z), 256, 0, stream(), plan.cells, phases, layer,
                       reinterpret_cast<uint4*>(packed.data()));
             return packed;
         }
-    RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, dim3(cells, unsigned(g.in_c / 64), z), 256, 0, stream(), plan.cells,
-              phases, g.in_h, g.in_w, g.in_c, reader, packed);
+    RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, dim3(cells, unsigned(g.from_c / 64), z), 256, 0, stream(), plan.cells,
+              phases, g.from_h, g.from_w, g.from_c, reader, packed);
     return packed;
 }
 template Scratch<bf16> pack_x(const PackedPlan&, const Geometry&, const Plain<bf16>&);
@@ -184,9 +185,9 @@ template Scratch<bf16> pack_x(const PackedPlan&, const Geometry&, const Normalis
 
 template <class Reader>
 Scratch<bf16> pack_dy(const PackedPlan& plan, const Geometry& g, const Reader& reader) {
-    Scratch<bf16> packed(size_t(g.out_c) * size_t(plan.cells.count));
-    RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, dim3(blocks_for(plan.cells.count, 256), unsigned(g.out_c / 64)), 256,
-              0, stream(), plan.cells, 1u, g.out_h, g.out_w, g.out_c, reader, packed);
+    Scratch<bf16> packed(size_t(g.to_c) * size_t(plan.cells.count));
+    RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, dim3(blocks_for(plan.cells.count, 256), unsigned(g.to_c / 64)), 256, 0,
+              stream(), plan.cells, 1u, g.to_h, g.to_w, g.to_c, reader, packed);
     return packed;
 }
 template Scratch<bf16> pack_dy(const PackedPlan&, const Geometry&, const Plain<bf16>&);

@@ -28,7 +28,7 @@ EXECUTOR_FAULTS = [
     ("no barrier before the results are read", "conv.cu", "conv",
      "__syncthreads(); // the results are in shared memory", ""),
     ("no barrier before the sums of the threads are read", "conv_results.cuh", "conv", "__syncthreads(); // the sums are in shared memory", ""),
-    ("one column too many", "halo.cuh", "conv", "column < g.in_w", "column <= g.in_w"),
+    ("one column too many", "halo.cuh", "conv", "column < g.from_w", "column <= g.from_w"),
     ("the taps that a stride leaves taken for the first", "halo.cuh", "conv", "(phase + pad - start * dilation) % stride != 0) ++start",
      "start * dilation % stride != 0) ++start"),
     ("wrong lanes for the rows of a matrix", "conv.cu", "conv", "unit_cells[unit + lane / 16]", "unit_cells[unit + lane % 2]"),
