@@ -141,8 +141,7 @@ public:
             const Json letter = next();
             if (is(letter, "end")) return;
             if (is(letter, "run")) run(letter);
-            // Ignores the rest: a sign that the controller is alive, or a cancel of a task that has ended. serve() has
-            // seen the cancel, or it came too late.
+            // Ignores the rest: a sign that the controller is alive, or a cancel, which serve() has seen.
         }
     }
 
@@ -150,18 +149,16 @@ private:
     void post(const Json& letter) override { mail_.post(letter); }
 
     void serve() override {
-        receive();
-        for (const Json& letter : inbox_) take_cancel(letter); // cancels may have arrived together with the task
-    }
-
-    void receive() {
-        for (Json& letter : mail_.poll()) inbox_.push_back(std::move(letter));
+        for (Json& letter : mail_.poll()) {
+            take_cancel(letter); // here, since one may arrive together with its task
+            inbox_.push_back(std::move(letter));
+        }
     }
 
     Json next() {
         Backoff backoff;
         for (double begin = seconds_now();;) {
-            receive();
+            serve();
             if (!inbox_.empty()) {
                 Json letter = std::move(inbox_.front());
                 inbox_.pop_front();
