@@ -60,8 +60,8 @@ struct Toy {
 };
 
 /// A network with the guard of its steps.
-struct Guarded {
-    explicit Guarded(OnNan policy, const Position& at = {})
+struct GuardedToy {
+    explicit GuardedToy(OnNan policy, const Position& at = {})
         : position(at), guard(policy, toy.parameters, toy.optimizer, at) {}
     Verdict handle(double loss) { return guard.handle_non_finite(position, loss, toy.update(loss), warning); }
     Toy toy;
@@ -125,7 +125,7 @@ std::string steps_of(const std::string& folder) {
 
 TEST_SUITE("models") {
     TEST_CASE("on-nan stop: names the first non-finite tensor, wherever the value is") {
-        Guarded g(OnNan::stop, {.step = 11});
+        GuardedToy g(OnNan::stop, {.step = 11});
         g.toy.compute(1);
         for (const auto& e : g.toy.parameters.entries())
             for (const int64_t i : {int64_t{0}, e.gradient.numel() / 2, e.gradient.numel() - 1})
@@ -184,7 +184,7 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("on-nan skip: a skipped step changes nothing, and the fourth in a row is an error") {
-        Guarded g(OnNan::skip, {.step = 4});
+        GuardedToy g(OnNan::skip, {.step = 4});
         g.toy.compute(5);
         REQUIRE(g.handle(0.5) == Verdict::applied);
         ++g.position.step;
@@ -207,7 +207,7 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("on-nan rollback: restores the checkpoint, at most three times without progress") {
-        Guarded g(OnNan::rollback);
+        GuardedToy g(OnNan::rollback);
         g.position = {.epoch = 2, .batch = 3, .step = 8, .loss_sum = 2, .samples = 4, .sums = {3}};
         const std::string start = g.toy.bytes();
         g.toy.compute(8), g.toy.update(0.5);
@@ -239,7 +239,7 @@ TEST_SUITE("models") {
 
     TEST_CASE("on-nan: the check of a step allocates nothing") {
         for (const OnNan policy : {OnNan::stop, OnNan::skip, OnNan::rollback}) {
-            Guarded g(policy);
+            GuardedToy g(policy);
             g.toy.compute(1);
             g.handle(0.5);
             const long before = allocations();
