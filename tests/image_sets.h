@@ -1,13 +1,15 @@
-// Helpers for tests that compare sets of images.
+// Helpers for tests that compare sets of images, and the mini-batches of loaders.
 #pragma once
 
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/augment.h"
 #include "ringgrad/data/decode.h"
+#include "ringgrad/data/loader.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
 
 #include <filesystem>
+#include <memory>
 
 namespace rg::data {
 
@@ -34,6 +36,41 @@ inline void write_image(const std::string& path, int64_t width, int64_t height, 
 /// Returns all images of a folder.
 inline ImageSet read_image_folder(const std::string& folder, int channels, bool skip_other_images = false) {
     return load(folder, {.channels = channels, .test_fraction = 0, .skip_other_images = skip_other_images}).train;
+}
+
+/// Holds the contents of mini-batches, in order.
+struct Epoch {
+    std::vector<std::vector<float>> images;
+    std::vector<int32_t> labels, second_labels;
+    std::vector<float> weights, second_weights, targets;
+    bool operator==(const Epoch&) const = default;
+
+    void add(const Batch& batch) {
+        const auto append = [](auto& to, const Tensor& from) {
+            using T = typename std::decay_t<decltype(to)>::value_type;
+            if (from.defined()) to.insert(to.end(), from.data<T>(), from.data<T>() + from.numel());
+        };
+        const int64_t size = batch.size ? batch.x.numel() / batch.size : 0;
+        for (int64_t i = 0; i < batch.size; ++i)
+            images.emplace_back(batch.x.data<float>() + i * size, batch.x.data<float>() + (i + 1) * size);
+        append(labels, batch.labels), append(second_labels, batch.second_labels);
+        append(weights, batch.label_weights), append(second_weights, batch.second_weights);
+        append(targets, batch.targets);
+    }
+};
+
+/// Returns the mini-batches of an epoch, which these ranks share.
+inline Epoch epoch_of(const ImageSet& set, LoaderOptions options, int64_t epoch, int ranks) {
+    std::vector<std::unique_ptr<Loader>> loaders;
+    options.parts = ranks;
+    for (options.first_part = 0; options.first_part < ranks; ++options.first_part) {
+        loaders.push_back(std::make_unique<Loader>(set, options));
+        loaders.back()->start(epoch);
+    }
+    Epoch all;
+    while (loaders[0]->has_next())
+        for (const auto& loader : loaders) all.add(loader->next());
+    return all;
 }
 
 } // namespace rg::data

@@ -9,7 +9,6 @@
 #include <cmath>
 #include <doctest/doctest.h>
 #include <map>
-#include <memory>
 #include <set>
 
 namespace rg::data {
@@ -37,41 +36,6 @@ std::vector<float> shown(const Augmenter& a, std::span<const uint8_t> image, con
     a.apply(image, view, out.data() + 1, second, second_view);
     CHECK((out.front() == -99.0f && out.back() == -99.0f)); // nothing outside of the image is written
     return {out.begin() + 1, out.end() - 1};
-}
-
-/// All that the parts of an epoch's mini-batches have, in order.
-struct Epoch {
-    std::vector<std::vector<float>> images;
-    std::vector<int32_t> labels, second_labels;
-    std::vector<float> weights, second_weights, targets;
-    bool operator==(const Epoch&) const = default;
-
-    void add(const Batch& batch) {
-        const auto append = [](auto& to, const Tensor& from) {
-            using T = typename std::decay_t<decltype(to)>::value_type;
-            if (from.defined()) to.insert(to.end(), from.data<T>(), from.data<T>() + from.numel());
-        };
-        const int64_t size = batch.size ? batch.x.numel() / batch.size : 0;
-        for (int64_t i = 0; i < batch.size; ++i)
-            images.emplace_back(batch.x.data<float>() + i * size, batch.x.data<float>() + (i + 1) * size);
-        append(labels, batch.labels), append(second_labels, batch.second_labels);
-        append(weights, batch.label_weights), append(second_weights, batch.second_weights);
-        append(targets, batch.targets);
-    }
-};
-
-/// Returns epoch `epoch` of all ranks together, or of a single one.
-Epoch epoch_of(const ImageSet& set, LoaderOptions options, int64_t epoch, int ranks) {
-    std::vector<std::unique_ptr<Loader>> loaders;
-    options.parts = ranks;
-    for (options.first_part = 0; options.first_part < ranks; ++options.first_part) {
-        loaders.push_back(std::make_unique<Loader>(set, options));
-        loaders.back()->start(epoch);
-    }
-    Epoch all;
-    while (loaders[0]->has_next())
-        for (const auto& loader : loaders) all.add(loader->next());
-    return all;
 }
 
 /// The places of images in the set, in the order of an epoch, found by the number that is their first target.

@@ -1,9 +1,7 @@
 // Tests drawn digits: the angles, folders of digits, and targets of images.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/data/digits.h"
-#include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/loader.h"
-#include "ringgrad/data/png.h"
 #include "ringgrad/models/run/load_data.h"
 #include "ringgrad/tests/image_sets.h"
 #include "ringgrad/tests/temp_dir.h"
@@ -155,23 +153,12 @@ TEST_SUITE("data") {
         CHECK(targets_fit(sets.train));
         CHECK(targets_fit(sets.test));
 
-        LoaderOptions options;
-        options.batch_size = 16;
-        options.keep_partial = true;
-        options.parts = 3;
-        std::multiset<float> seen;
-        for (options.first_part = 0; options.first_part < 3; ++options.first_part) {
-            Loader loader(set, options);
-            for (loader.start(1); loader.has_next();) {
-                const Batch batch = loader.next();
-                CHECK(batch.targets.shape() == Shape{batch.x.extent(0), 1});
-                for (int64_t i = 0; i < batch.x.extent(0); ++i) {
-                    CHECK(std::lround(255 * batch.x.data<float>()[i]) == std::lround(batch.targets.data<float>()[i]));
-                    seen.insert(batch.targets.data<float>()[i]);
-                }
-            }
-        }
-        CHECK(seen == std::multiset<float>(set.targets.begin(), set.targets.end()));
+        const Epoch epoch = epoch_of(set, {.batch_size = 16, .keep_partial = true}, 1, 3);
+        REQUIRE(epoch.images.size() == 40);
+        REQUIRE(epoch.targets.size() == 40);
+        for (size_t i = 0; i < 40; ++i) CHECK(std::lround(255 * epoch.images[i][0]) == std::lround(epoch.targets[i]));
+        CHECK(std::multiset<float>(epoch.targets.begin(), epoch.targets.end()) ==
+              std::multiset<float>(set.targets.begin(), set.targets.end()));
 
         ImageSet bad = set;
         bad.targets.pop_back();
