@@ -177,40 +177,32 @@ TEST_SUITE("core") {
         const Values v;
         const Tensor w = Values::random({3, 288}, 5), dw = Tensor::zeros({3, 288});
         const Tensor labels = random_labels(4, 3, 6);
-        const auto f = [&](const Tensor& x) -> std::vector<Tensor> {
-            Tape tape;
-            const Tensor loss = cross_entropy(linear(x.reshape({4, 288}), w), labels);
-            tape.gradients(loss, std::array{w}, std::array{dw});
-            return {loss};
+        // Returns a function that computes a loss of the scores of x, and its gradient in w.
+        const auto trained = [&](const std::function<Tensor(const Tensor& scores)>& loss_of) -> Function {
+            return [&, loss_of](const Tensor& x) -> std::vector<Tensor> {
+                Tape tape;
+                const Tensor loss = loss_of(linear(x.reshape({4, 288}), w));
+                tape.gradients(loss, std::array{w}, std::array{dw});
+                return {loss, dw};
+            };
         };
+        const Function f = trained([&](const Tensor& scores) { return cross_entropy(scores, labels); });
         CHECK(count_steps(v, f, with(op::cross_entropy, CrossEntropyOp::dloss)) == 1);
         CHECK(count_steps(v, f, is(op::cross_entropy_grad)) == 0);
         const Tensor class_weights = floats({3}, 0.5, 1, 2);
-        const auto weighted = [&](const Tensor& x) -> std::vector<Tensor> {
-            Tape tape;
-            const Tensor loss = cross_entropy(linear(x.reshape({4, 288}), w), labels, 0.1f, class_weights);
-            tape.gradients(loss, std::array{w}, std::array{dw});
-            return {loss, dw};
-        };
+        const Function weighted =
+            trained([&](const Tensor& scores) { return cross_entropy(scores, labels, 0.1f, class_weights); });
         CHECK(count_steps(v, weighted, with(op::cross_entropy, CrossEntropyOp::dloss)) == 1);
         CHECK(count_steps(v, weighted, is(op::cross_entropy_grad)) == 0);
         const Tensor of_samples = floats({4}, 1, 0, 2, 0.5), others = random_labels(4, 3, 7);
-        const auto two_labels = [&](const Tensor& x) -> std::vector<Tensor> { // of mixed images
-            Tape tape;
-            const Tensor scores = linear(x.reshape({4, 288}), w);
-            const Tensor loss = add(cross_entropy(scores, labels, 0, {}, of_samples),
-                                    cross_entropy(scores, others, 0, class_weights, of_samples));
-            tape.gradients(loss, std::array{w}, std::array{dw});
-            return {loss, dw};
-        };
+        const Function two_labels = trained([&](const Tensor& scores) { // of mixed images
+            return add(cross_entropy(scores, labels, 0, {}, of_samples),
+                       cross_entropy(scores, others, 0, class_weights, of_samples));
+        });
         CHECK(count_steps(v, two_labels, with(op::cross_entropy, CrossEntropyOp::dloss)) == 2);
         CHECK(count_steps(v, two_labels, is(op::cross_entropy_grad)) == 0);
-        const auto scaled_loss = [&](const Tensor& x) -> std::vector<Tensor> {
-            Tape tape;
-            const Tensor loss = scale(cross_entropy(linear(x.reshape({4, 288}), w), labels), 0.5f);
-            tape.gradients(loss, std::array{w}, std::array{dw});
-            return {loss};
-        };
+        const Function scaled_loss =
+            trained([&](const Tensor& scores) { return scale(cross_entropy(scores, labels), 0.5f); });
         CHECK(count_steps(v, scaled_loss, is(op::cross_entropy_grad)) == 1); // dloss is no constant
     }
 
