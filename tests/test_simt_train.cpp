@@ -1,16 +1,14 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
 // on two that share a GPU, and on two of which one is idle, with a GPU on its node or without.
-#include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/digits.h"
-#include "ringgrad/data/png.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/tests/executor_device.h"
+#include "ringgrad/tests/image_sets.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
 
 #include <doctest/doctest.h>
-#include <filesystem>
 
 using namespace rg;
 
@@ -46,20 +44,25 @@ std::vector<double> train(const Program& program, int ranks, const std::vector<s
     return trials[0].of_steps;
 }
 
+/// Checks that a program with the options `own` and `on_gpu` has the losses that it has on the CPU.
+void check_as_on_cpu(const Program& program, const std::vector<std::string>& own,
+                     const std::vector<std::string>& on_gpu, double epsilon, int ranks = 1, int per_node = 0) {
+    const std::vector<double> cpu = train(program, 1, own, {"--device", "cpu"}),
+                              gpu = train(program, ranks, own, on_gpu, per_node);
+    REQUIRE(cpu.size() == 2);
+    REQUIRE(gpu.size() == 2);
+    for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(epsilon));
+}
+
 } // namespace
 
 TEST_SUITE("simt") {
     TEST_CASE("train_cifar: on a GPU it trains as on the CPU, on one rank and on two") {
         const GpusInPlace one(kExecutorGpus);
         const std::vector<std::string> own = {"--width", "4", "--depth", "1", "--lr", "0.01", "--sync-bn"};
-        const std::vector<double> cpu = train(train_cifar, 1, own, {"--device", "cpu"});
-        REQUIRE(cpu.size() == 2);
         for (const auto& ranks : {std::pair{1, "share"}, {2, "share"}, {2, "idle"}}) {
-            INFO("first ", ranks.first, ", second ", ranks.second);
-            const std::vector<double> gpu =
-                train(train_cifar, ranks.first, own, {"--device", "cuda", "--spare-ranks", ranks.second});
-            REQUIRE(gpu.size() == 2);
-            for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(3e-4));
+            INFO("ranks ", ranks.first, ", ", ranks.second);
+            check_as_on_cpu(train_cifar, own, {"--device", "cuda", "--spare-ranks", ranks.second}, 3e-4, ranks.first);
         }
     }
 
@@ -68,44 +71,28 @@ TEST_SUITE("simt") {
                                          return this_rank == 1 ? kExecutorGpus.find() : gpu::FoundGpus{{}, "none"};
                                      },
                                      kExecutorGpus.open});
-        const std::vector<std::string> own = {"--width", "4", "--depth", "1", "--lr", "0.01"};
-        const std::vector<double> cpu = train(train_cifar, 1, own, {"--device", "cpu"});
-        const std::vector<double> gpu = train(train_cifar, 2, own, {}, 1);
-        REQUIRE(cpu.size() == 2);
-        REQUIRE(gpu.size() == 2);
-        for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(3e-4));
+        check_as_on_cpu(train_cifar, {"--width", "4", "--depth", "1", "--lr", "0.01"}, {}, 3e-4, 2, 1);
     }
 
     TEST_CASE("train_cifar: on a GPU a residual network trains as on the CPU") {
         const GpusInPlace one(kExecutorGpus);
         const TempDir set;
         Rng random(1, Purpose::test);
-        for (const char* folder : {"train/a", "train/b", "test/a", "test/b"}) {
-            std::filesystem::create_directories(set / folder);
+        for (const char* folder : {"train/a", "train/b", "test/a", "test/b"})
             for (int i = 0; i < 2; ++i) {
                 std::vector<uint8_t> pixels;
                 for (int j = 0; j < 8 * 8 * 3; ++j) pixels.push_back(uint8_t(random.uniform_below(256)));
-                const std::vector<uint8_t> png = data::encode_png(8, 8, 3, pixels);
-                write_file_atomic(cat(set / folder, "/", i, ".png"), std::string(png.begin(), png.end()));
+                data::write_image(cat(set / folder, "/", i, ".png"), 8, 8, 3, pixels);
             }
-        }
-        const std::vector<std::string> own = {"--net", "resnet20", "--lr", "0.01", "--data", set.path()};
-        const std::vector<double> cpu = train(train_cifar, 1, own, {"--device", "cpu"});
-        const std::vector<double> gpu = train(train_cifar, 1, own, {"--device", "cuda", "--precision", "fp32"});
-        REQUIRE(cpu.size() == 2);
-        REQUIRE(gpu.size() == 2);
-        for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(2e-3));
+        check_as_on_cpu(train_cifar, {"--net", "resnet20", "--lr", "0.01", "--data", set.path()},
+                        {"--device", "cuda", "--precision", "fp32"}, 2e-3);
     }
 
     TEST_CASE("train_digits_angles: on a GPU it trains as on the CPU, with targets and Adam") {
         const GpusInPlace one(kExecutorGpus);
         const TempDir set;
         data::write_digits(set.path(), data::draw_digits(4, 1));
-        const std::vector<std::string> own = {"--data", set.path(), "--no-compare"};
-        const std::vector<double> cpu = train(train_digits_angles, 1, own, {"--device", "cpu"});
-        const std::vector<double> gpu = train(train_digits_angles, 1, own, {"--device", "cuda"});
-        REQUIRE(cpu.size() == 2);
-        REQUIRE(gpu.size() == 2);
-        for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(1e-2)); // bf16 on the GPU
+        // bf16 on the GPU
+        check_as_on_cpu(train_digits_angles, {"--data", set.path(), "--no-compare"}, {"--device", "cuda"}, 1e-2);
     }
 }
