@@ -11,6 +11,7 @@
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
+#include "ringgrad/tests/training_step.h"
 
 #include <doctest/doctest.h>
 
@@ -88,12 +89,7 @@ std::vector<Tensor> sum_there(par::Group& group, bool early) {
     const std::shared_ptr<Device> device = gpu::open_device(0);
     const InContext on{{.device = device.get()}};
     CifarNet net({.width = 32, .depth = 2}); // has several gradient buckets
-    Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
-        Tape tape;
-        const Tensor loss = cross_entropy(net.forward(in[0], Mode::train), in[1]);
-        tape.gradients(loss, net.parameters);
-        return {loss};
-    });
+    Accelerated network = training_step(net);
     GradientSum sum(group, net.parameters, par::Algorithm::automatic, false);
     if (early) network.after_step = [&](const Plan& plan, size_t step) { return sum.after_step(plan, step); };
     constexpr int64_t kImages = 20;

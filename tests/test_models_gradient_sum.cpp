@@ -1,12 +1,10 @@
 // Tests sums of gradient buckets during backward: they equal sums after it, and an error ends all ranks.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/ops.h"
 #include "ringgrad/core/rng.h"
-#include "ringgrad/core/tape.h"
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/models/run/gradient_sum.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
+#include "ringgrad/tests/training_step.h"
 
 #include <doctest/doctest.h>
 
@@ -21,12 +19,7 @@ std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std:
     CifarNet net({.width = 32, .depth = 2}); // has several gradient buckets
     Parameters& parameters = net.parameters;
     GradientSum sum(group, parameters, par::Algorithm::automatic, overlap); // before gradient_list(): moves them
-    Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
-        Tape tape;
-        const Tensor loss = cross_entropy(net.forward(in[0], Mode::train), in[1]);
-        tape.gradients(loss, parameters);
-        return {loss};
-    });
+    Accelerated step = training_step(net);
     step.after_step = [&](const Plan& plan, size_t s) {
         RG_CHECK(!fail || s + 2 < plan.steps().size(), "a rank that fails");
         return sum.after_step(plan, s);

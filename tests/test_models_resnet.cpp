@@ -1,14 +1,13 @@
 // Tests the residual networks: names and sizes, initial values, results, and the plan of a training step.
 // tools/compare_pytorch.py compares their values with PyTorch.
-#include "ringgrad/core/accelerate.h"
 #include "ringgrad/core/plan.h"
-#include "ringgrad/core/tape.h"
 #include "ringgrad/models/nets/networks.h"
 #include "ringgrad/models/nets/resnet.h"
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/sync_ranks.h"
 #include "ringgrad/tests/temp_dir.h"
+#include "ringgrad/tests/training_step.h"
 
 #include <algorithm>
 #include <cmath>
@@ -39,27 +38,17 @@ double variance_of(const Tensor& t) {
     return square / double(t.numel());
 }
 
-/// A network with a step of training on images of random values: the loss and the gradients.
+/// A network with a training step for images of random values.
 struct Trainee {
     std::unique_ptr<Network> network;
     Tensor x, labels;
-    DType type = DType::f32;
-    bool enabled = true;
-    Accelerated run{[this](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
-        const Tensor images = cast(in[0], type);
-        if (!training) return {network->forward(images, Mode::evaluate)};
-        Tape tape;
-        const Tensor loss = cross_entropy(network->forward(images, Mode::train), in[1]);
-        tape.gradients(loss, network->parameters);
-        return {loss};
-    }};
+    Accelerated run;
 
-    Trainee(std::unique_ptr<Network> net, const Shape& images, int64_t classes, bool accelerate = true)
+    Trainee(std::unique_ptr<Network> net, const Shape& images, int64_t classes, DType type = DType::f32)
         : network(std::move(net)),
           x(random_tensor(images, DType::f32, 5)),
-          labels(random_labels(images[0], classes, 6)) {
-        run.enabled = accelerate;
-    }
+          labels(random_labels(images[0], classes, 6)),
+          run(training_step(*network, type)) {}
 };
 
 int64_t count_of(const Plan& plan, Op op) {
@@ -172,8 +161,9 @@ TEST_SUITE("models") {
             CAPTURE(c.name);
             const ImageTask task{c.side, c.side, 3, 4, 3};
             const Shape images{c.deep ? 2 : 8, c.side, c.side, 3};
-            Trainee plain(make(c.name, task, c.arguments), images, 4, false);
-            Trainee fused(make(c.name, task, c.arguments), images, 4);
+            Trainee plain(make(c.name, task, c.arguments), images, 4),
+                fused(make(c.name, task, c.arguments), images, 4);
+            plain.run.enabled = false;
             const Parameters &p = plain.network->parameters, &f = fused.network->parameters;
             const double expected = double(plain.run({plain.x, plain.labels}, true)[0].data<float>()[0]);
             CHECK(fused.run({fused.x, fused.labels}, true)[0].data<float>()[0] ==
@@ -207,8 +197,7 @@ TEST_SUITE("models") {
     TEST_CASE("resnet: a training in bf16 learns, and its first loss is close to that in f32") {
         double first[2];
         for (const DType type : {DType::f32, DType::bf16}) {
-            Trainee step(make("resnet20", {8, 8, 3, 4, 1}), {16, 8, 8, 3}, 4);
-            step.type = type;
+            Trainee step(make("resnet20", {8, 8, 3, 4, 1}), {16, 8, 8, 3}, 4, type);
             const Parameters& p = step.network->parameters;
             const Tensor velocity = Tensor::zeros(p.values().shape());
             double loss = 0;

@@ -18,6 +18,7 @@
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
+#include "ringgrad/tests/training_step.h"
 
 #include <array>
 #include <cmath>
@@ -42,14 +43,7 @@ Trained train(par::Group& group, Device* device, DType type, bool sync_bn, int w
     CifarNet net({.width = 4, .depth = 1});
     Parameters& parameters = net.parameters;
     const Tensor velocity = Tensor::zeros(parameters.values().shape());
-    Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
-        const Tensor x = cast(in[0], type);
-        if (!training) return {net.forward(x, Mode::evaluate)};
-        Tape tape;
-        const Tensor scores = net.forward(x, Mode::train), loss = cross_entropy(scores, in[1]);
-        tape.gradients(loss, parameters);
-        return {loss};
-    });
+    Accelerated network = training_step(net, type);
     network.enabled = accelerate;
     GradientSum gradient_sum(group, parameters, par::Algorithm::automatic, false);
     constexpr int64_t kImages = 4;

@@ -1,8 +1,6 @@
 // Every CUDA kernel, thread by thread on the executor: over the cases of op_cases.h against the reference, with guards
 // around every buffer, and the same bits in whatever order the threads run.
-#include "ringgrad/core/accelerate.h"
 #include "ringgrad/core/context.h"
-#include "ringgrad/core/tape.h"
 #include "ringgrad/gpu/deadline.h"
 #include "ringgrad/gpu/hopper_check.h"
 #include "ringgrad/gpu/kernels.h"
@@ -14,6 +12,7 @@
 #include "ringgrad/tests/simt/sanitizers.h"
 #include "ringgrad/tests/sync_ranks.h"
 #include "ringgrad/tests/temp_dir.h"
+#include "ringgrad/tests/training_step.h"
 
 #include <algorithm>
 #include <array>
@@ -148,12 +147,7 @@ TEST_SUITE("simt") {
         ExecutorDevice device;
         const InContext on{{.device = &device}};
         CifarNet net({.width = 8, .depth = 2});
-        Accelerated train([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
-            Tape tape;
-            const Tensor loss = cross_entropy(net.forward(in[0], Mode::train), in[1]);
-            tape.gradients(loss, net.parameters);
-            return {loss};
-        });
+        Accelerated train = training_step(net);
         train.check = true; // compares losses, gradients and running statistics with those of single ops
         CHECK_NOTHROW(train({x, labels}, true));
         train.check = false;
