@@ -29,13 +29,10 @@ class BadInput(job.JobTest):
 
     def test_wrong_cifar_files(self):
         whole = records(60)
-        truncated = self.data("truncated", whole[:-1])
-        self.refuse_training(["--data", truncated], "train.bin", str(len(whole) - 1), "3073")
         oversized = self.data("oversized", whole, test=records(10) + b"x")
         self.refuse_training(["--data", oversized], "test.bin", "30731", "3073")
         mislabelled = self.data("mislabelled", records(5) + records(1, label=10) + records(54))
         self.refuse_training(["--data", mislabelled], "train.bin", "got 10", "0 to 9", "record 5", f"offset {5 * 3073}")
-        self.refuse_training(["--data", self.data("empty", b"")], "train.bin", "got 0")
         # The same folder with complete files trains, so the errors above are due to those bytes.
         self.succeed(job.train(1, *SHORT, "--data", self.data("good", whole), "--batch-size", "30"))
 

@@ -314,14 +314,18 @@ class Predict(job.JobTest):
     def test_values_that_overflow(self):
         model, bad = self.run_folder / "model.safetensors", self.folder / "bad.safetensors"
         for name, values, words in (
-                ("fc.weight", 160 * [float("nan")], ["expected finite values, got nan in fc.weight (value 0"]),
+                ("fc.weight", 5 * [0] + [float("nan")],
+                 ["expected finite values, got nan in fc.weight (value 5 of 160)"]),
                 ("block1.0.bn.running_mean", 4 * [float("-inf")], ["got -inf in block1.0.bn.running_mean"]),
                 ("block1.0.bn.running_var", 4 * [-1], ["got -1 in block1.0.bn.running_var"]),
                 ("fc.bias", 10 * [3e38], [])):
             bad.write_bytes(job.with_values(model, name, values))
             if words:
                 self.refuse(program("predict", bad, self.test_set), "bad.safetensors", *words)
-                self.refuse(job.train(1, *job.TINY, "--init", str(bad)), "bad.safetensors", *words)
+                for ranks in job.rank_counts(1, 2):
+                    self.refuse(job.train(ranks, *job.TINY, "--init", str(bad), "--run-name", "bad"), "bad.safetensors",
+                                *words)
+                    self.assertFalse((self.runs / "bad").exists())
             else:
                 self.succeed(program("predict", bad, self.test_set))  # large, but the scores are finite
         # The values are finite, but results computed with them are not.

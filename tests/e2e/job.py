@@ -179,11 +179,10 @@ def without_checksums(path):
     return struct.pack("<Q", len(text)) + text + content[-size:]
 
 
-def with_values(path, name, values, first=0):
-    """Returns the bytes of a safetensors file without our checksums, in which a tensor has these floats from value
-    `first` on."""
+def with_values(path, name, values):
+    """Returns the bytes of a safetensors file without our checksums, in which a tensor begins with these floats."""
     content, (header, size) = bytearray(without_checksums(path)), tensor_header(path)
-    at = len(content) - size + header[name]["data_offsets"][0] + 4 * first
+    at = len(content) - size + header[name]["data_offsets"][0]
     content[at:at + 4 * len(values)] = struct.pack(f"<{len(values)}f", *values)
     return content
 
