@@ -6,9 +6,11 @@
 #include "ringgrad/core/base.h"
 #include "ringgrad/core/temp_folder.h"
 
+#include <algorithm>
 #include <csignal>
 #include <ostream>
 #include <sys/resource.h>
+#include <vector>
 
 namespace rg {
 
@@ -45,12 +47,16 @@ std::string error_on_full_disk(size_t bytes, F&& f) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// Equals each text that contains `part`. A failed comparison shows both.
+/// Equals each text that contains all of these parts. A failed comparison shows both.
 struct Containing {
-    std::string part;
-    bool operator==(const std::string& text) const { return contains(text, part); }
+    std::vector<std::string> parts;
+    Containing(std::initializer_list<std::string> all_parts) : parts(all_parts) {}
+    bool operator==(const std::string& text) const {
+        return std::ranges::all_of(parts, [&](const std::string& part) { return contains(text, part); });
+    }
     friend std::ostream& operator<<(std::ostream& out, const Containing& c) {
-        return out << "... " << c.part << " ...";
+        for (const std::string& part : c.parts) out << "... " << part << " ";
+        return out << "...";
     }
 };
 

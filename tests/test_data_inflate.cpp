@@ -236,8 +236,7 @@ TEST_SUITE("data") {
         for (const auto& c : cases) {
             const std::string error = zlib_error(c.stream);
             CAPTURE(c.text);
-            CHECK(error == Containing{c.text});
-            CHECK(error == Containing{"(t, offset "});
+            CHECK(error == Containing{c.text, "(t, offset "});
         }
         Vec longer = fixed().code(0, 7).finish({});
         CHECK(zlib_error(longer).empty());

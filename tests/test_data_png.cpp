@@ -1,14 +1,12 @@
 // Tests the PNG reader and writer. The test has its own encoder (stored blocks, all filters) for every colour type,
 // depth and interlacing. It also tests every violation, truncation and changed byte, which of these leave a file
 // readable, and conversions.
-#include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/inflate.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <array>
-#include <cstdlib>
 #include <doctest/doctest.h>
 
 namespace rg::data {
@@ -247,13 +245,14 @@ TEST_SUITE("data") {
             {"expected IDAT before IEND", with(header, {end})},
             {"got the end of the file", with(header, {})},
             {"14 bytes of image data, got 13", with(header, {chunk("IDAT", stored_zlib(Vec(13))), end})},
+            // A file claims 2^26 pixels of 8 bytes, but its zlib stream is empty.
+            {"of image data, got 0", with(ihdr(8192, 8192, 16, 6), {chunk("IDAT", stored_zlib({})), end})},
             {"filter 0 to 4, got 5", with(header, {chunk("IDAT", stored_zlib(bad_filter)), end})},
         };
         for (const auto& c : cases) {
             const std::string error = png_error(c.file);
             CAPTURE(c.text);
-            CHECK(error == Containing{c.text});
-            CHECK(error == Containing{"t.png"});
+            CHECK(error == Containing{c.text, "t.png"});
         }
         CHECK_ERROR("/nonexistent/a.png", read_png("/nonexistent/a.png"));
     }
@@ -425,12 +424,6 @@ TEST_SUITE("data") {
                 if (i < 2 || adler) CHECK(image.pixels == picture.rgba());
                 if (image.pixels != picture.rgba()) CHECK(!image.damage.empty());
             }
-    }
-
-    TEST_CASE("png: a small file cannot claim much memory") {
-        // A file claims 2^26 pixels of 8 bytes, but its zlib stream is empty.
-        const Vec file = join({ihdr(8192, 8192, 16, 6), chunk("IDAT", stored_zlib({})), chunk("IEND", {})});
-        CHECK(contains(png_error(file), "of image data, got 0"));
     }
 
     TEST_CASE("png: converts between grey, RGB and depths") {
