@@ -116,15 +116,10 @@ TEST_SUITE("core") {
     }
 
     TEST_CASE("safetensors: rejects names and metadata that are not UTF-8") {
-        const auto error = [](const std::string& header) {
-            const uint64_t length = header.size();
-            std::string file(reinterpret_cast<const char*>(&length), sizeof length);
-            return error_of([&] { decode_tensors(file + header, "t"); });
-        };
-        CHECK(error(R"({"__metadata__": {"k": "v"}})").empty());
+        CHECK(error_of_file(raw(R"({"__metadata__": {"k": "v"}})", 0)).empty());
         for (const char* header : {R"({"__metadata__": {"k": "\udcff"}})", R"({"__metadata__": {"\udcff": "v"}})",
                                    R"({"\udcff": {"dtype": "F32", "shape": [0], "data_offsets": [0, 0]}})"})
-            CHECK(contains(error(header), "valid UTF-8"));
+            CHECK(contains(error_of_file(raw(header, 0)), "valid UTF-8"));
     }
 
     TEST_CASE("safetensors: has a message for each violation of the format") {

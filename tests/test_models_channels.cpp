@@ -6,7 +6,6 @@
 #include "ringgrad/data/command.h"
 #include "ringgrad/models/run/report.h"
 #include "ringgrad/models/sweep/trial_table.h"
-#include "ringgrad/par/journal.h"
 #include "ringgrad/par/task_pool.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
