@@ -3,10 +3,12 @@
 #pragma once
 
 #include "ringgrad/core/checksum.h"
-#include "ringgrad/par/group.h"
+#include "ringgrad/par/task_pool.h"
 
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <thread>
 
 namespace rg::par {
 
@@ -26,6 +28,15 @@ inline float sum_of(size_t i, const Link& link) {
     return sum;
 }
 
+/// A task that reports until it is cancelled. Returns the number of reports.
+inline Json until_cancelled(TaskContext& context, const Json&) {
+    int64_t times = 0;
+    for (; !context.cancelled(); ++times) {
+        context.report(times);
+        std::this_thread::sleep_for(std::chrono::microseconds(100)); // real tasks take longer
+    }
+    return times;
+}
 
 /// Collective. Returns true if all ranks hold the same bits.
 inline bool same_on_all(Group& group, std::span<const float> values) {

@@ -1,11 +1,8 @@
 // Tests the collectives besides the all-reduce, and the task pool, on ranks of any kind.
 
-#include "ringgrad/par/task_pool.h"
 #include "ringgrad/tests/ranks.h"
 
 #include <algorithm>
-#include <chrono>
-#include <thread>
 
 #include <doctest/doctest.h>
 
@@ -75,15 +72,7 @@ TEST_SUITE("par") {
                  }
                  return values.back() == par::sum_of(values.size() - 1, group.link());
              }},
-            {"endless",
-             [](par::TaskContext& task, const Json&) {
-                 int64_t times = 0;
-                 for (; !task.cancelled(); ++times) {
-                     task.report(times);
-                     std::this_thread::sleep_for(std::chrono::microseconds(100)); // real tasks take longer
-                 }
-                 return Json(times);
-             }},
+            {"endless", par::until_cancelled},
         };
         par::on_ranks([&](Link& link) {
             if (link.size() > 4) return; // takes long

@@ -5,6 +5,7 @@
 #include "ringgrad/par/journal.h"
 #include "ringgrad/par/sub_link.h"
 #include "ringgrad/par/task_pool.h"
+#include "ringgrad/tests/ranks.h"
 #include "ringgrad/tests/thread_link.h"
 #include "temp_dir.h"
 
@@ -22,6 +23,7 @@ using par::TaskContext;
 using par::TaskPool;
 using par::TaskRecord;
 using par::TaskState;
+using par::until_cancelled;
 
 namespace {
 
@@ -35,16 +37,6 @@ void pool_on(int n, const par::TaskTable& table, const std::function<void(TaskPo
 }
 
 Json square(TaskContext&, const Json& x) { return x.as_int() * x.as_int(); }
-
-/// Reports until it is cancelled. Returns the number of reports.
-Json until_cancelled(TaskContext& context, const Json&) {
-    int64_t times = 0;
-    for (; !context.cancelled(); ++times) {
-        context.report(times);
-        std::this_thread::sleep_for(std::chrono::microseconds(100)); // real tasks take longer
-    }
-    return times;
-}
 
 std::vector<TaskState> states_of(const std::vector<const TaskRecord*>& tasks) {
     std::vector<TaskState> states;
