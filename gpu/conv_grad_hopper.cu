@@ -60,7 +60,7 @@ struct WgradHopperTile {
 
 struct WgradExtents {
     Divisor tiles_of_image;
-    int tiles, in_c, out_c;                                                 // tiles in all images, channels of x and dy
+    int tiles, in_c, out_c; // tiles in all images, channels of x and dy
     __host__ __device__ int pitch() const { return wgrad_pitch(9 * in_c); } // of the filters in a partial
 };
 
