@@ -17,14 +17,14 @@
 namespace rg {
 namespace {
 
-/// Returns the bytes of the file of an untrained network.
+/// Returns the bytes of the file of an untrained network, for images of this side, or for their central window.
 std::string model_bytes(const std::string& net, int64_t side, int64_t channels, int classes,
-                        const std::vector<std::string>& numbers = {}) {
+                        const std::vector<std::string>& numbers = {}, data::ImageSize window = {}) {
     NetworkChoice choice({net});
     Options options("test", "");
     choice.declare(options);
     options.parse(net == "cifar" ? std::vector<std::string>{"--width=4", "--depth=1"} : std::vector<std::string>{});
-    data::ImageSet images{.height = side, .width = side, .channels = channels};
+    data::ImageSet images{.height = side, .width = side, .channels = channels, .window = window};
     for (int i = 0; i < classes; ++i) images.classes.push_back(cat("class ", i));
     ModelOutputs outputs;
     if (net == "digits-angles") outputs = {{"classes", "numbers"}, {{"angle", "degrees"}}};
@@ -126,6 +126,22 @@ TEST_SUITE("models") {
         outputs.resize(2);
         CHECK(rg_predict(model.handle, photo.pixels.data(), 1, 10, 20, 4, outputs.data(), 2) == 0);
         check_close(outputs, expected_outputs(bytes, data::fit(data::to_u8(photo, 3), 8, 8).pixels));
+    }
+
+    TEST_CASE("bindings: a network that takes the window of larger images gets images of any size") {
+        const std::string bytes = model_bytes("cifar", 8, 3, 2, {}, {6, 6});
+        const Model model(bytes);
+        CHECK(rg_height(model.handle) == 6);
+        for (const int side : {6, 8, 10}) {
+            const data::Image photo{side, side, 3, 8, random_pixels(size_t(side * side * 3))};
+            const data::Image stored = data::fit(photo, 8, 8);
+            std::vector<uint8_t> window;
+            for (int y = 1; y < 7; ++y)
+                window.insert(window.end(), &stored.pixels[size_t(y * 8 + 1) * 3], &stored.pixels[size_t(y * 8 + 7) * 3]);
+            std::vector<float> outputs(2);
+            CHECK(rg_predict(model.handle, photo.pixels.data(), 1, side, side, 3, outputs.data(), 2) == 0);
+            check_close(outputs, expected_outputs(bytes, window));
+        }
     }
 
     TEST_CASE("bindings: refuse wrong arguments and files") {

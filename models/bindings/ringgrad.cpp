@@ -157,8 +157,8 @@ int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int
         check(model, "model");
         check(pixels, "pixels");
         Predictor& predictor = model->predictor;
-        const ImageTask& task = predictor.task;
-        const bool as_they_are = height == task.height && width == task.width && channels == task.channels;
+        const data::ImageSize size = predictor.resize;
+        const bool as_they_are = height == size.height && width == size.width && channels == predictor.task.channels;
         RG_CHECK(as_they_are || (height >= 1 && height <= kMostPixels && width >= 1 && width <= kMostPixels &&
                                  channels >= 1 && channels <= 4),
                  "predict: expected images of 1 to ", kMostPixels, " x 1 to ", kMostPixels,
