@@ -77,47 +77,37 @@ void NanGuard::restore_backup() const {
 }
 
 std::string NanGuard::describe_cause(double loss) const {
-    std::string bad = describe_buffer(parameters_.values(), "parameter");
+    std::string bad = describe_buffer(parameters_.values(), "parameter ");
     if (bad.empty() && !std::isfinite(loss)) {
-        bad = describe_running_statistics();
+        bad = describe_buffer(parameters_.state(), "", parameters_.values().numel());
         if (!bad.empty()) bad += ", from the activations before it";
     }
-    if (bad.empty()) bad = describe_buffer(parameters_.gradients(), "gradient of");
+    if (bad.empty()) bad = describe_buffer(parameters_.gradients(), "gradient of ");
     return bad.empty() ? cat(loss, " as the loss, with finite gradients") : bad;
 }
 
 std::string NanGuard::describe_saved_values() const {
-    std::string bad = describe_buffer(parameters_.values(), "parameter");
+    std::string bad = describe_buffer(parameters_.values(), "parameter ");
     for (const auto& [name, value] : optimizer_)
-        if (bad.empty()) bad = describe_buffer(value, name + " of");
-    return bad.empty() ? describe_running_statistics() : bad;
+        if (bad.empty()) bad = describe_buffer(value, name + " of ");
+    return bad.empty() ? describe_buffer(parameters_.state(), "", parameters_.values().numel()) : bad;
 }
 
-/// Returns "nan in block1.0.bn.running_mean" for the first bad value in the order of forward, or "".
-std::string NanGuard::describe_running_statistics() const {
-    for (const Parameters::State& s : parameters_.states()) {
-        const Tensor running = s.running.to_host();
-        for (int64_t i = 0; i < running.numel(); ++i)
-            if (const float value = running.data<float>()[i]; !std::isfinite(value))
-                return cat(value_text(value), " in ", s.name, i < s.channels ? ".running_mean" : ".running_var");
-    }
-    return "";
-}
-
-/// Returns "nan in gradient of fc.weight (value 3 of 640)" for the first bad value of a flat buffer, or "".
-std::string NanGuard::describe_buffer(const Tensor& flat, const std::string& kind) const {
+/// Returns "nan in gradient of fc.weight (value 3 of 640)" for the first bad value of a flat buffer, or "". The buffer
+/// has the values of Parameters::all() from `begin` on.
+std::string NanGuard::describe_buffer(const Tensor& flat, const std::string& kind, int64_t begin) const {
     first_non_finite(flat, {}, non_finite_at_);
-    const int64_t index = non_finite_at_.to_host().data<int32_t>()[0];
-    if (index < 0) return "";
-    const float value = flat.slice(index, {1}).clone().to_host().data<float>()[0];
+    const int64_t found = non_finite_at_.to_host().data<int32_t>()[0], index = begin + found;
+    if (found < 0) return "";
+    const float value = flat.slice(found, {1}).clone().to_host().data<float>()[0];
     for (const Parameters::Entry& e : parameters_.entries())
         if (index >= e.offset && index < e.offset + e.shape.numel())
-            return cat(value_text(value), " in ", kind, " ", e.name, " (value ", index - e.offset, " of ",
-                       e.shape.numel(), ")");
+            return cat(value_text(value), " in ", kind, e.name, " (value ", index - e.offset, " of ", e.shape.numel(),
+                       ")");
     for (const Parameters::State& s : parameters_.states())
         if (const int64_t i = index - parameters_.values().numel() - s.offset; i >= 0 && i < 2 * s.channels)
-            return cat(value_text(value), " in ", kind, " ", s.name, i < s.channels ? ".running_mean" : ".running_var");
-    return cat(value_text(value), " in ", kind, " no tensor (value ", index, " of ", flat.numel(), ")");
+            return cat(value_text(value), " in ", kind, s.name, i < s.channels ? ".running_mean" : ".running_var");
+    return cat(value_text(value), " in ", kind, "no tensor (value ", index, " of ", flat.numel(), ")");
 }
 
 } // namespace rg

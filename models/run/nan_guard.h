@@ -47,8 +47,7 @@ private:
     void restore_backup() const;
     std::string describe_cause(double loss) const;
     std::string describe_saved_values() const;
-    std::string describe_running_statistics() const;
-    std::string describe_buffer(const Tensor& flat, const std::string& kind) const;
+    std::string describe_buffer(const Tensor& flat, const std::string& kind, int64_t begin = 0) const;
 
     const OnNan policy_;
     Parameters& parameters_;
