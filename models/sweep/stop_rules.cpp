@@ -4,17 +4,12 @@
 #include "ringgrad/core/text.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace rg {
 namespace {
 
 constexpr size_t kLeastOthers = 3;
-
-double median(std::vector<double> values) {
-    std::sort(values.begin(), values.end());
-    const size_t n = values.size();
-    return (values[n / 2] + values[(n - 1) / 2]) / 2;
-}
 
 } // namespace
 
@@ -46,28 +41,20 @@ std::string TrialComparison::add(int64_t trial, const Json& epoch) {
         if (const auto before = values.find(trial); other < number && before != values.end())
             best = std::max(best, before->second);
     values_[number][trial] = best;
-    if (number < rules_.after || values_[number].size() <= kLeastOthers) return "";
-    return rules_.compare == CompareRule::median ? below_median(trial, number) : below_half(trial, number);
-}
-
-std::string TrialComparison::below_median(int64_t trial, int64_t epoch) const {
-    const std::map<int64_t, double>& values = values_.at(epoch);
     std::vector<double> others;
-    for (const auto& [other, value] : values)
-        if (other != trial) others.push_back(value);
-    if (values.at(trial) >= median(others)) return "";
-    return cat("worse than the median of ", others.size(), " others after epoch ", epoch);
-}
-
-std::string TrialComparison::below_half(int64_t trial, int64_t epoch) const {
+    for (const auto& [other, of_other] : values_[number])
+        if (other != trial) others.push_back(of_other);
+    const size_t n = others.size();
+    if (number < rules_.after || n < kLeastOthers) return "";
+    std::sort(others.begin(), others.end(), std::greater());
+    if (rules_.compare == CompareRule::median) {
+        if (best >= (others[n / 2] + others[(n - 1) / 2]) / 2) return "";
+        return cat("worse than the median of ", n, " others after epoch ", number);
+    }
     int64_t check = rules_.after;
-    while (check < epoch) check *= 2;
-    if (check != epoch) return "";
-    const std::map<int64_t, double>& values = values_.at(epoch);
-    const double own = values.at(trial);
-    const auto better = std::count_if(values.begin(), values.end(), [&](const auto& v) { return v.second > own; });
-    if (better < std::ssize(values) - std::ssize(values) / 2) return "";
-    return cat("not in the better half of ", values.size(), " trials after epoch ", epoch);
+    while (check < number) check *= 2;
+    if (check != number || best >= others[n / 2]) return "";
+    return cat("not in the better half of ", n + 1, " trials after epoch ", number);
 }
 
 } // namespace rg

@@ -44,9 +44,6 @@ public:
     std::string add(int64_t trial, const Json& epoch);
 
 private:
-    std::string below_median(int64_t trial, int64_t epoch) const;
-    std::string below_half(int64_t trial, int64_t epoch) const;
-
     const StopRules rules_;
     const Ranking ranking_;
     std::map<int64_t, std::map<int64_t, double>>
