@@ -1,4 +1,4 @@
-// See networks.h.
+// See networks.h and network_family.h.
 #include "ringgrad/models/nets/networks.h"
 
 #include "ringgrad/models/nets/cifar_net.h"
@@ -11,11 +11,6 @@
 namespace rg {
 
 namespace {
-
-template <class Family>
-std::unique_ptr<NetworkFamily> make_family() {
-    return std::make_unique<Family>();
-}
 
 std::vector<MakeFamily>& registry() {
     static std::vector<MakeFamily> families{make_family<CifarNets>, make_family<DigitsNets>, make_family<ResNets>};
@@ -38,16 +33,21 @@ std::unique_ptr<NetworkFamily> find_family(const std::string& name) {
     return found;
 }
 
-/// Returns the names of the options that a family declares.
-std::vector<std::string> option_names(NetworkFamily& family) {
+/// Returns the options that a family declares, with their values.
+Json options_of(NetworkFamily& family) {
     Options options("", "");
     family.declare(options);
-    std::vector<std::string> names;
-    for (const auto& [name, value] : options.values()) names.push_back(name);
-    return names;
+    return options.to_json();
 }
 
 } // namespace
+
+void expect_images(const char* network, const Tensor& x, int64_t channels, int64_t smallest) {
+    const bool images = x.shape().rank() == 4 && x.extent(3) == channels;
+    RG_CHECK(images && x.extent(1) >= smallest && x.extent(2) >= smallest, network, ": expected images [n h w ",
+             channels, "] with h and w of at least ", smallest, ", got ", x.shape().str(),
+             images ? "; give a larger --size" : "");
+}
 
 void register_networks(MakeFamily make) { registry().push_back(make); }
 
@@ -71,17 +71,16 @@ void NetworkChoice::declare(Options& options) {
 void NetworkChoice::check(const Options& options) const {
     for (const auto& family : families_) {
         if (family.get() == &chosen()) continue;
-        for (const std::string& name : option_names(*family))
+        const Json others = options_of(*family);
+        for (const auto& [name, value] : others.as_object())
             RG_CHECK(!options.was_given(name), "--", name, ": expected --net ", family->names().front(), ", got --net ",
                      name_, ", which has no such option; omit one of them");
     }
 }
 
 Json NetworkChoice::describe() const {
-    Options options("", "");
-    chosen().declare(options);
     Json network = Json::object().set("name", name_);
-    const Json values = options.to_json();
+    const Json values = options_of(chosen());
     for (const auto& [name, value] : values.as_object()) {
         RG_CHECK(name != "name", "network ", name_,
                  ": expected options with other names than \"name\", which files of ",

@@ -32,12 +32,16 @@ using MakeFamily = std::function<std::unique_ptr<NetworkFamily>()>;
 /// from those of all other families.
 void register_networks(MakeFamily make);
 
+/// A MakeFamily.
+template <class Family>
+std::unique_ptr<NetworkFamily> make_family() {
+    return std::make_unique<Family>();
+}
+
 /// A global variable of this type registers the family `Family` before main() begins.
 template <class Family>
 struct RegisterNetworks {
-    RegisterNetworks() {
-        register_networks([]() -> std::unique_ptr<NetworkFamily> { return std::make_unique<Family>(); });
-    }
+    RegisterNetworks() { register_networks(make_family<Family>); }
 };
 
 /// A global variable of this type registers a network without options, whose constructor takes an ImageTask.
