@@ -3,11 +3,11 @@
 
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/json.h"
+#include "ringgrad/data/source.h"
 
 #include <fstream>
 #include <limits>
 #include <map>
-#include <unistd.h>
 
 namespace rg {
 namespace {
@@ -17,10 +17,7 @@ std::string gibibytes(int64_t bytes) { return formatted("%.1f GiB", double(bytes
 } // namespace
 
 Host this_host() {
-    Host host;
-    char name[256] = "";
-    ::gethostname(name, sizeof name - 1);
-    host.name = name;
+    Host host{data::node_name(), ""};
     std::ifstream boot("/proc/sys/kernel/random/boot_id");
     std::getline(boot, host.boot);
     return host;

@@ -8,6 +8,7 @@
 
 #include "ringgrad/core/clock.h"
 #include "ringgrad/core/json.h"
+#include "ringgrad/data/source.h"
 #include "ringgrad/par/group.h"
 
 #include <array>
@@ -31,7 +32,21 @@ public:
 
     /// Collective. Returns [{"rank", "host", "images", "steps", "seconds": {"data": ..., ...}}, ...] with one object
     /// per rank, on every rank. "images" counts only the images of that rank. "seconds" has each phase.
-    Json gather(par::Group& group) const;
+    Json gather(par::Group& group) const {
+        constexpr std::array<const char*, count> names = {"data", "compute", "sum", "update", "evaluate", "other"};
+        Json seconds = Json::object();
+        for (size_t i = 0; i < count; ++i) seconds.set(names[i], seconds_[i]);
+        const Json own = Json::object()
+                             .set("rank", group.rank())
+                             .set("host", data::node_name())
+                             .set("images", images_)
+                             .set("steps", steps_)
+                             .set("seconds", std::move(seconds));
+        Json all = Json::array();
+        for (const std::string& text : group.allgather(own.dump(), "times"))
+            all.push(Json::parse(text, "times of a rank"));
+        return all;
+    }
 
 private:
     std::array<double, count> seconds_{};

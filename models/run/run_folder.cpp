@@ -5,7 +5,7 @@
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/text.h"
-#include "ringgrad/models/run/memory.h"
+#include "ringgrad/data/source.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -142,7 +142,7 @@ void RunFolder::lock() {
         remove_leftovers(file);
     const char* const job = std::getenv("RG_JOB");
     const Json owner = Json::object()
-                           .set("host", this_host().name)
+                           .set("host", data::node_name())
                            .set("process", int64_t(::getpid()))
                            .set("begun", time_text("%Y-%m-%d %H:%M:%S"))
                            .set("job", job ? job : "");

@@ -3,7 +3,7 @@
 #include "ringgrad/models/run/tensorboard.h"
 
 #include "ringgrad/core/clock.h"
-#include "ringgrad/models/run/memory.h"
+#include "ringgrad/data/source.h"
 #include "ringgrad/models/run/protobuf.h"
 
 #include <bit>
@@ -43,7 +43,7 @@ std::string next_name(const std::string& folder) {
             std::from_chars(name.data() + kPrefix.size(), name.data() + name.size(), others);
             seconds = std::max(seconds, others + 1);
         }
-    return cat(kPrefix, seconds, ".", this_host().name, ".", ::getpid());
+    return cat(kPrefix, seconds, ".", data::node_name(), ".", ::getpid());
 }
 
 } // namespace
