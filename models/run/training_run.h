@@ -37,7 +37,7 @@ namespace rg {
 struct LoadedCheckpoint;
 
 /// Receives the metrics of a training, and may stop it. Every rank has one. This base class serves a training that is a
-/// program by itself; a sweep derives from it (sweep/trial.cpp).
+/// program by itself; a sweep derives from it (sweep/trials.cpp).
 class TrainingObserver {
 public:
     virtual ~TrainingObserver() = default;

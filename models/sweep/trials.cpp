@@ -1,4 +1,4 @@
-// See trials.h. Rank 0 controls the trials, while all ranks run them (trial.h).
+// See trials.h. Rank 0 controls the trials, while all ranks run them.
 #include "ringgrad/models/sweep/trials.h"
 
 #include "ringgrad/core/atomic_file.h"
@@ -7,15 +7,17 @@
 #include "ringgrad/core/version.h"
 #include "ringgrad/data/command.h"
 #include "ringgrad/models/run/collective.h"
+#include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/models/run/signals.h"
-#include "ringgrad/models/sweep/trial.h"
 #include "ringgrad/models/sweep/trials_board.h"
-#include "ringgrad/models/sweep/trials_options.h"
+#include "ringgrad/models/sweep/trials_report.h"
 #include "ringgrad/par/session.h"
+#include "ringgrad/par/task_pool.h"
 #include "ringgrad/par/verify.h"
 
 #include <algorithm>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <optional>
 #include <set>
@@ -44,6 +46,90 @@ void read_control(par::TaskPool& pool, const std::string& path, size_t trials, s
     }
 }
 
+/// Returns true for the line of an epoch. Lines of steps also have "step", and other lines have no "epoch".
+bool is_epoch(const Json& line) { return line.find("epoch") && !line.find("step"); }
+
+/// Calls `use` with the line of each epoch in the metrics of a run. Ends at the first damaged one, and does nothing if
+/// the file cannot be read.
+void for_each_epoch(const std::string& run, const std::function<void(const Json&)>& use) try {
+    std::ifstream file(run + "/metrics.jsonl");
+    for (std::string line; std::getline(file, line);)
+        if (line.starts_with("{\"epoch\"")) use(Json::parse(line, run));
+} catch (const Error&) {}
+
+/// Returns the line of the last epoch in the metrics of a run, or null if there is none or the file cannot be read. The
+/// reports of this process are not enough: a resumed trial may end before it finishes another epoch.
+Json last_epoch(const std::string& run) {
+    Json last;
+    for_each_epoch(run, [&](const Json& epoch) { last = epoch; });
+    return last;
+}
+
+/// Returns true if a run has a complete checkpoint. A kill may leave an incomplete one with another ending.
+bool has_checkpoint(const std::string& run) {
+    std::error_code none;
+    for (const fs::directory_entry& file : fs::directory_iterator(run + "/checkpoint", none))
+        if (file.path().extension() == ".safetensors") return true;
+    return false;
+}
+
+/// Connects a training with the pool: passes on its metrics, and stops it by rules of fixed values or on request.
+class PooledTrial final : public TrainingObserver {
+public:
+    PooledTrial(par::TaskContext& task, const Trials& trials) : task_(task), trials_(trials) {}
+    bool standalone() const override { return false; }
+    bool on_metrics(const Json& line) override {
+        task_.report(line);
+        if (is_epoch(line) && stop_reason_.empty()) stop_reason_ = trials_.rules.reason(line, trials_.ranking);
+        if (stop_reason_.empty() && task_.cancelled()) stop_reason_ = "on request";
+        return !stop_reason_.empty();
+    }
+    void end(bool stopped) override {
+        complete_ = !stopped;
+        if (stopped && stop_reason_.empty()) stop_reason_ = "on request";
+    }
+    void pulse() override { (void)task_.cancelled(); }
+    bool complete() const { return complete_; }
+    const std::string& stop_reason() const { return stop_reason_; }
+
+private:
+    par::TaskContext& task_;
+    const Trials& trials_;
+    // complete_ and stop_reason_ are set only on the group's first rank.
+    bool complete_ = false;
+    std::string stop_reason_; // empty: no reason to stop; also set if a rule applied only after the last epoch
+};
+
+/// The task of the pool: runs one trial in a subfolder of `runs`. Returns its result on the first rank of the trial,
+/// else null. If an earlier run of the program has left a checkpoint of this trial, the trial continues from that. The
+/// journal identifies a trial by `args`. So `args` has neither the folder nor the stop rules, which may change.
+Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs, const Trials& trials) {
+    par::Group& group = task.group();
+    const std::string& name = args.at("name").as_string();
+    const std::string folder = runs + "/" + name;
+    std::error_code none;
+    RG_CHECK(group.rank() != 0 || fs::is_directory(runs, none), "trial: expected the folder ", runs,
+             ", got none; it was deleted or renamed");
+    const bool resumes = group.all(has_checkpoint(folder), "checkpoint");
+    std::vector<std::string> arguments = args.at("arguments").as_texts();
+    if (resumes) {
+        arguments = without_init(arguments);
+        arguments.push_back("--resume");
+    } else if (group.rank() == 0) {
+        fs::remove_all(folder, none);
+    }
+    group.barrier("folder");
+    arguments.push_back("--runs=" + runs);
+    arguments.push_back("--run-name=" + name);
+    PooledTrial trial(task, trials);
+    const int code = trials.program->run(group, arguments, trial);
+    RG_CHECK(code == 0, "trial: expected exit code 0, got ", code);
+    if (group.rank() != 0) return {};
+    RG_CHECK(trial.complete() || !stop_requested(), "interrupted"); // fails the task, so --resume runs it again
+    const std::string reason = trial.complete() ? "" : trial.stop_reason();
+    return Json::object().set("last", last_epoch(folder)).set("stopped", reason);
+}
+
 /// Returns the rows of all trials, after --resume with the results in the trials' metrics.jsonl.
 std::vector<TrialRow> rows_of(const Trials& trials, const std::string& folder) {
     std::vector<TrialRow> rows(trials.table.size());
@@ -56,20 +142,25 @@ std::vector<TrialRow> rows_of(const Trials& trials, const std::string& folder) {
     return rows;
 }
 
-} // namespace
-
-TrialsRun::TrialsRun(RunFolder& folder, const Trials& trials)
-    : folder(folder),
-      trials(trials),
-      rows(rows_of(trials, folder.path())),
-      report(folder.path(), rows, trials.ranking,
-             [&trials](const TrialRow& row) { return trials.program->check(arguments_of(trials, row.settings)); }) {
-    report.set("rank_by", trials.ranking.json());
-    report.set("summary", cat(trials.table.size(), " trials of ", trials.program->name, ", each on ", trials.ranks_each,
-                              trials.ranks_each == 1 ? " rank" : " ranks", ", ranked by ", trials.ranking.name));
-}
-
-namespace {
+/// The state of all trials of a run, and their common report.
+struct TrialsRun {
+    TrialsRun(RunFolder& folder, const Trials& trials)
+        : folder(folder),
+          trials(trials),
+          rows(rows_of(trials, folder.path())),
+          report(folder.path(), rows, trials.ranking, [&trials](const TrialRow& row) {
+              return trials.program->check(arguments_of(trials, row.settings));
+          }) {
+        report.set("rank_by", trials.ranking.json());
+        report.set("summary", cat(trials.table.size(), " trials of ", trials.program->name, ", each on ",
+                                  trials.ranks_each, trials.ranks_each == 1 ? " rank" : " ranks", ", ranked by ",
+                                  trials.ranking.name));
+    }
+    RunFolder& folder;
+    const Trials& trials;
+    std::vector<TrialRow> rows;
+    TrialsReport report;
+};
 
 /// Prints the trials that have begun, those with the metric that ranks first.
 void print_best_first(const TrialsRun& run, std::ostream& out) {

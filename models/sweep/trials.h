@@ -14,20 +14,9 @@
 // the others. Each trial checks the stop rules of fixed values itself. In the end, rank 0 tests the best trial.
 #pragma once
 
-#include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/models/sweep/trials_options.h"
-#include "ringgrad/models/sweep/trials_report.h"
 
 namespace rg {
-
-/// The state of all trials of a run, and their common report.
-struct TrialsRun {
-    TrialsRun(RunFolder& folder, const Trials& trials);
-    RunFolder& folder;
-    const Trials& trials;
-    std::vector<TrialRow> rows;
-    TrialsReport report;
-};
 
 /// The main() of a program that runs trials. Runs the trials over all ranks, tests the best one on the test set, which
 /// no trial sees, and returns the exit code. Creates a folder with the arguments in its config.json, or with --resume
