@@ -2,6 +2,7 @@
 #include "ringgrad/models/run/evaluation.h"
 
 #include "ringgrad/core/ops.h"
+#include "ringgrad/models/run/predictor.h"
 
 #include <algorithm>
 
@@ -62,11 +63,7 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
             std::vector<Tensor> of_view(results.begin(), results.end());
             to_host(of_view);
             take_images(of_view, batch, task_);
-            for (size_t i = 0; i < of_view.size(); ++i) {
-                if (outputs.size() <= i) outputs.push_back(Tensor::on_host(of_view[i].shape())), outputs[i].fill(0);
-                for (int64_t k = 0; k < of_view[i].numel(); ++k)
-                    outputs[i].data<float>()[k] += weight * of_view[i].data<float>()[k];
-            }
+            add_view(outputs, of_view, weight);
         }
         const ContextScope scope(host);
         sums[0] += double(batch.size) * double(task_.loss(outputs, batch, Mode::evaluate).data<float>()[0]);

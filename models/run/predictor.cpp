@@ -20,6 +20,14 @@ const Tensor& checked(const Tensor& output, const std::string& source) {
 
 } // namespace
 
+void add_view(std::vector<Tensor>& sums, std::span<const Tensor> outputs, float weight) {
+    for (size_t o = 0; o < outputs.size(); ++o) {
+        const Tensor values = outputs[o].to_host().to(DType::f32);
+        if (sums.size() <= o) sums.push_back(Tensor::on_host(values.shape())), sums[o].fill(0);
+        for (int64_t i = 0; i < values.numel(); ++i) sums[o].data<float>()[i] += weight * values.data<float>()[i];
+    }
+}
+
 Predictor::Predictor(const std::string& path, DType activations) : Predictor(load_model(path), activations) {}
 
 Predictor::Predictor(const TensorFile& file, DType activations)
@@ -83,13 +91,7 @@ Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span
         parallel(n, [&](int64_t i) {
             normaliser_.apply(pixels.subspan(size_t(i * bytes), size_t(bytes)), view, x.data<float>() + i * values);
         });
-        const std::span<const Tensor> results = forward_(inputs);
-        for (size_t o = 0; o < results.size(); ++o) {
-            const Tensor values_of_view = results[o].to_host().to(DType::f32);
-            if (sums.size() <= o) sums.push_back(Tensor::on_host(values_of_view.shape())), sums[o].fill(0);
-            for (int64_t i = 0; i < values_of_view.numel(); ++i)
-                sums[o].data<float>()[i] += weight * values_of_view.data<float>()[i];
-        }
+        add_view(sums, forward_(inputs), weight);
     }
     Context host = context();
     host.device = nullptr;

@@ -58,4 +58,8 @@ private:
     Accelerated forward_;
 };
 
+/// Adds the outputs of a network for a view of its images, times the weight of the view, to `sums`: f32 in host memory,
+/// and empty before the first view.
+void add_view(std::vector<Tensor>& sums, std::span<const Tensor> outputs, float weight);
+
 } // namespace rg
