@@ -97,6 +97,16 @@ Json MetricName::json() const {
         .set("higher_is_better", higher_is_better);
 }
 
+const MetricName& metric_named(const std::string& option, const std::string& name,
+                               const std::vector<MetricName>& known) {
+    std::string names;
+    for (const MetricName& metric : known) {
+        if (metric.name == name) return metric;
+        names += (names.empty() ? "" : ", ") + metric.name;
+    }
+    fail(option, ": expected one of ", names, ", got ", name);
+}
+
 Task Task::with(const Task& other, double weight) const {
     Task both = *this;
     both.loss = [one = loss, two = other.loss, weight](Outputs outputs, const data::Batch& batch, Mode mode) {
@@ -129,7 +139,8 @@ void Task::add(Outputs outputs, const data::Batch& batch, std::span<double> sums
 std::vector<double> Task::values(std::span<const double> sums, double samples) const {
     std::vector<double> values;
     for (const Metric& metric : metrics) {
-        values.push_back(metric.value(sums.first(size_t(metric.sums)), samples));
+        const std::span<const double> own = sums.first(size_t(metric.sums));
+        values.push_back(metric.finish ? metric.finish(own, samples) : own[0] / samples);
         sums = sums.subspan(size_t(metric.sums));
     }
     return values;

@@ -30,6 +30,11 @@ struct MetricName {
     Json json() const;
 };
 
+/// Returns the metric of that name. Throws Error, which begins with the option and lists the known names, if there is
+/// none.
+const MetricName& metric_named(const std::string& option, const std::string& name,
+                               const std::vector<MetricName>& known);
+
 /// A metric of a batch, an epoch or a set: sums over the samples, and the value that they give.
 struct Metric : MetricName {
     int64_t sums = 1;
@@ -37,10 +42,6 @@ struct Metric : MetricName {
     std::function<void(Outputs outputs, const data::Batch& batch, std::span<double> sums)> add = {};
     /// Returns the value. If it is null, the value is sums[0] / samples.
     std::function<double(std::span<const double> sums, double samples)> finish = {};
-
-    double value(std::span<const double> of_samples, double samples) const {
-        return finish ? finish(of_samples, samples) : of_samples[0] / samples;
-    }
 };
 
 /// The result of a test: of all samples of a set.

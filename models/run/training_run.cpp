@@ -406,16 +406,10 @@ void TrainingRun::make_room() {
 }
 
 MetricName TrainingRun::best_by() const {
+    std::vector<MetricName> known{{.name = "loss"}};
+    known.insert(known.end(), task_->metrics.begin(), task_->metrics.end());
     const std::string& name = settings_.patience_on;
-    const std::vector<Metric>& metrics = task_->metrics;
-    if (name == "loss" || (name.empty() && metrics.empty())) return {.name = "loss"};
-    if (name.empty()) return metrics.front();
-    std::string names = "loss";
-    for (const Metric& metric : metrics) {
-        if (metric.name == name) return metric;
-        names += ", " + metric.name;
-    }
-    rg::fail("--patience-on: expected one of ", names, ", got ", name);
+    return name.empty() ? known[task_->metrics.empty() ? 0 : 1] : metric_named("--patience-on", name, known);
 }
 
 double TrainingRun::value_of(const Score& score) const {

@@ -220,13 +220,7 @@ Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& me
     }
     known.push_back({"images_per_s", "images/s", "", true});
     known.push_back({"seconds", "time", "s"});
-    if (rank_by.empty()) return known.front();
-    std::string names;
-    for (const MetricName& metric : known) {
-        if (metric.name == rank_by) return metric;
-        names += (names.empty() ? "" : ", ") + metric.name;
-    }
-    fail("--rank-by: expected one of ", names, ", got ", rank_by);
+    return rank_by.empty() ? known.front() : metric_named("--rank-by", rank_by, known);
 }
 
 std::optional<double> value_of(const Json& line, const std::string& metric) {
