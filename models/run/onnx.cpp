@@ -83,7 +83,6 @@ void write_pool(Graph& g, const Step& s, const char* type, const std::string& mo
                     attribute("kernel_shape", both(p.window)) + attribute("strides", both(p.stride)) +
                         attribute("pads", pads(p.pad)) + more));
 }
-void write_max_pool2d(Graph& g, const Step& s) { write_pool(g, s, "MaxPool", ""); }
 void write_avg_pool2d(Graph& g, const Step& s) {
     const Pool& p = s.attrs.as<Pool2dOp>().pool;
     const Tensor& x = s.in[Pool2dOp::x];
@@ -124,9 +123,6 @@ void write_two(Graph& g, const Step& s, const char* type) {
     const Order order = g.order_of(s.in[s.in[0].has_memory() ? 1 : 0]);
     g.define(s.out[0], order, g.node(type, {g.read(s.in[0], order), g.read(s.in[1], order)}));
 }
-void write_add(Graph& g, const Step& s) { write_two(g, s, "Add"); }
-void write_sub(Graph& g, const Step& s) { write_two(g, s, "Sub"); }
-void write_mul(Graph& g, const Step& s) { write_two(g, s, "Mul"); }
 
 void write_scale(Graph& g, const Step& s) {
     const Tensor& factor = s.in[ScaleOp::factor];
@@ -203,12 +199,12 @@ constexpr Mapping kMappings[] = {
     {op::conv2d, write_conv2d},
     {op::batch_norm, write_batch_norm},
     {op::layer_norm, write_layer_norm},
-    {op::max_pool2d, write_max_pool2d},
+    {op::max_pool2d, [](Graph& g, const Step& s) { write_pool(g, s, "MaxPool", ""); }},
     {op::avg_pool2d, write_avg_pool2d},
     {op::activation, write_activation},
-    {op::add, write_add},
-    {op::sub, write_sub},
-    {op::mul, write_mul},
+    {op::add, [](Graph& g, const Step& s) { write_two(g, s, "Add"); }},
+    {op::sub, [](Graph& g, const Step& s) { write_two(g, s, "Sub"); }},
+    {op::mul, [](Graph& g, const Step& s) { write_two(g, s, "Mul"); }},
     {op::scale, write_scale},
     {op::sum, write_sum},
     {op::cast, write_cast},

@@ -30,12 +30,6 @@ std::string joined(std::initializer_list<std::string> fields, int columns) {
     return line;
 }
 
-/// Returns true if standard output is a terminal that can redraw a line.
-bool standard_output_is_terminal() {
-    const char* type = std::getenv("TERM");
-    return ::isatty(STDOUT_FILENO) && type && std::string_view(type) != "dumb";
-}
-
 } // namespace
 
 void declare_progress(Options& o, ProgressKind* kind) {
@@ -50,8 +44,8 @@ void declare_progress(Options& o, ProgressKind* kind) {
 }
 
 ProgressStyle style_of(ProgressKind kind) {
-    const bool terminal = standard_output_is_terminal();
-    const char* no_colour = std::getenv("NO_COLOR");
+    const char *type = std::getenv("TERM"), *no_colour = std::getenv("NO_COLOR");
+    const bool terminal = ::isatty(STDOUT_FILENO) && type && std::string_view(type) != "dumb"; // can redraw a line
     return {.live = kind == ProgressKind::bar || (kind == ProgressKind::automatic && terminal),
             .colour = terminal && !(no_colour && *no_colour)};
 }

@@ -49,7 +49,7 @@ struct ProgressStyle {
 /// Returns the style for standard output. It has colour on a terminal, unless TERM is unset or "dumb", or NO_COLOR is
 /// not empty (no-color.org).
 ProgressStyle style_of(ProgressKind kind);
-enum class Colour { none, red, green, yellow, blue };
+enum class Colour { none, red, green, yellow };
 /// Returns the text in this colour, by escape codes, or unchanged if `use` is false or the colour is `none`.
 std::string coloured(const std::string& text, Colour colour, bool use);
 struct ScreenSize {

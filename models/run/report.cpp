@@ -165,18 +165,18 @@ std::function<void()> Report::writing(const std::string& state) {
     };
 }
 
-Json report_network(const Parameters& parameters, const Plan* plan) {
+Json report_network(const Parameters& parameters, const Plan& plan) {
     Json tensors = Json::array();
     for (const Parameters::Entry& entry : parameters.entries()) {
         const std::span<const int64_t> extents = entry.shape.extents();
         tensors.push(Json::array().push(entry.name).push(Json::Array(extents.begin(), extents.end())));
     }
-    Json network = Json::object()
-                       .set("parameters", parameters.count())
-                       .set("parameter_bytes", parameters.values().bytes())
-                       .set("tensors", std::move(tensors));
-    if (plan) network.set("planned_bytes", plan->bytes()).set("unshared_bytes", plan->bytes_unshared());
-    return network;
+    return Json::object()
+        .set("parameters", parameters.count())
+        .set("parameter_bytes", parameters.values().bytes())
+        .set("tensors", std::move(tensors))
+        .set("planned_bytes", plan.bytes())
+        .set("unshared_bytes", plan.bytes_unshared());
 }
 
 Json report_confusion(const data::ImageSet& set, std::span<const double> predicted) {

@@ -104,10 +104,9 @@ std::string report_page(std::string_view data);
 /// Returns the data in a file that holds a page of report_page(). Throws Error if there is none.
 Json read_report(const std::string& path);
 
-/// Returns {"parameters": the number of values, "parameter_bytes", "tensors": [[name, [extents]], ...]}. With the plan
-/// of a training step, also returns the memory of the plan: "planned_bytes", and "unshared_bytes", the size without
-/// reuse of memory.
-Json report_network(const Parameters& parameters, const Plan* plan = nullptr);
+/// Returns {"parameters": the number of values, "parameter_bytes", "tensors": [[name, [extents]], ...],
+/// "planned_bytes": the memory of the plan of a training step, "unshared_bytes": the same without reuse of memory}.
+Json report_network(const Parameters& parameters, const Plan& plan);
 
 /// Returns {"classes", "counts": a row per true class}. If not all classes are shown (see Confusion), it also has
 /// "images" and "seen" (the number of images of each shown class, and of predictions as this class), "right" (all

@@ -211,7 +211,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
                   "; ", parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned"),
               data.warnings);
     if (plan_dump_) run.note(plan.table() + trainer.gradient_sum.table(plan));
-    run.set_in_report("network", report_network(parameters, &plan));
+    run.set_in_report("network", report_network(parameters, plan));
     int code = 0;
     const double seconds = seconds_of([&] {
         const Trainer::Seconds times = trainer.train(rates, [&] { return score(); });

@@ -14,13 +14,6 @@
 namespace rg {
 namespace {
 
-/// Returns the --seed in the arguments of all trials, or its default. It is 0 if the program has no such option.
-uint64_t seed_of(const Trials& s) {
-    const Json options = s.program->check(s.base);
-    const Json* const seed = options.find("seed");
-    return seed ? uint64_t(seed->as_int()) : 0;
-}
-
 /// Throws Error if an argument of a trial is an option that only makes sense for a single training.
 void check_arguments(const std::string& name, const Trials& trials, const std::vector<std::string>& arguments,
                      size_t trial) {
@@ -121,8 +114,8 @@ std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
              ": expected --table or --grid, got neither; give at least one, such as --grid lr=0.01,0.1");
     std::vector<TrialSettings> rows = s.table_file.empty() ? std::vector<TrialSettings>(1) : read_trials(s.table_file);
     RG_CHECK(s.random == 0 || !grid.empty(), p.name, ": expected --grid with --random, got none; omit --random");
-    const std::vector<TrialSettings> points =
-        s.random > 0 ? random_trials(grid, s.random, seed_of(s)) : trial_grid(grid);
+    const auto seed = [&] { return uint64_t(s.program->check(s.base).at("seed").as_int()); }; // of all trials
+    const std::vector<TrialSettings> points = s.random > 0 ? random_trials(grid, s.random, seed()) : trial_grid(grid);
     RG_CHECK(rows.size() * points.size() <= kMaxTrials, p.name, ": expected at most ", kMaxTrials, " trials, got ",
              rows.size() * points.size(), " (", rows.size(), " of the table times ", points.size(),
              " of the grid); shorten --table or --grid");
