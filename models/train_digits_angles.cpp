@@ -65,9 +65,8 @@ Json TrainDigitsAngles::bars_of(const Times& plain, const Times& accelerated) {
             note = formatted("%.2f times as fast, hit rate %.2f %%", plain_seconds / accelerated_seconds, 100 * hits);
         groups.push(Json::object()
                         .set("name", name)
-                        .set("bars", Json::array()
-                                         .push(Json::array().push("op by op").push(plain_seconds))
-                                         .push(Json::array().push("accelerated").push(accelerated_seconds)))
+                        .set("bars", Json::Array{Json::Array{"op by op", plain_seconds},
+                                                 Json::Array{"accelerated", accelerated_seconds}})
                         .set("note", note));
     };
     add("training", plain.train, accelerated.train, accelerated.train_hits);

@@ -75,17 +75,14 @@ public:
             RG_CHECK(parts[0].set.classes == model_.classes, "predict: expected images, got none; ",
                      "name files or a folder (the built-in sample is for models of its own classes alone)");
         }
-        const auto is_image = [](const std::string& path) {
-            return !data::is_remote(path) && !fs::is_directory(path) && !path.ends_with(".bin");
-        };
+        const auto is_set = [](const std::string& path) { return data::is_remote(path) || fs::is_directory(path); };
+        const auto is_image = [&](const std::string& path) { return !is_set(path) && !path.ends_with(".bin"); };
         for (auto path = paths.begin(); path != paths.end();) {
             const auto end = std::find_if_not(path, paths.end(), is_image);
             if (end != path)
                 parts.push_back(read_images({path, end}));
             else
-                parts.push_back(path->ends_with(".bin") && !data::is_remote(*path) && !fs::is_directory(*path)
-                                    ? read_records(*path)
-                                    : read_set(*path));
+                parts.push_back(is_set(*path) ? read_set(*path) : read_records(*path));
             path = std::max(end, path + 1);
         }
         for (LabelledImages& images : parts) add_numbers(images);
@@ -170,12 +167,11 @@ private:
     /// Returns the images that --only names.
     data::ImageSet only_of(const data::TrainTest& sets, const std::string& path) const {
         std::vector<int64_t> of_train, of_test;
-        for (const auto& [set, indices] : {std::pair(&sets.train, &of_train), {&sets.test, &of_test}})
-            for (int64_t i = 0; i < std::ssize(set->names); ++i)
-                if (only_.contains(set->names[size_t(i)])) indices->push_back(i);
         std::set<std::string> missing = only_;
         for (const auto& [set, indices] : {std::pair(&sets.train, &of_train), {&sets.test, &of_test}})
-            for (const int64_t i : *indices) missing.erase(set->names[size_t(i)]);
+            for (int64_t i = 0; i < std::ssize(set->names); ++i)
+                if (const std::string& name = set->names[size_t(i)]; only_.contains(name))
+                    indices->push_back(i), missing.erase(name);
         RG_CHECK(missing.empty(), "--only: expected ", only_.size(), " images in ", path, ", got ",
                  only_.size() - missing.size(), " of them; there is no ", *missing.begin());
         RG_CHECK(of_train.empty() || of_test.empty(), "--only: expected training or test images of ", path,
