@@ -38,7 +38,6 @@ const seconds = x => ifNumber(x, v => v < 100 ? v.toPrecision(3) + ' s' : v < 60
 const color = i => i < 8 ? `var(--c${i})` : `hsl(${Math.round(i * 137.508) % 360} 50% 55%)`;
 const swatch = i => make('span', {class: 'swatch', style: `--color: ${color(i)}`});
 
-
 // ---- runs ----
 const runs = new Map(); // by name; `shown` is true if the curves of the run are drawn
 let chosen = null; // name of the run whose parts are shown
@@ -50,6 +49,10 @@ function runOf(name) {
 const shownRuns = () => [...runs.values()].filter(run => run.shown);
 const label = run => sweep ? 'trial ' + run.name : run.name;
 const option = (run, name) => run.config?.options?.[name];
+/** Returns the names of all options of these runs. */
+const optionNames = list => [...new Set(list.flatMap(run => Object.keys(run.config?.options ?? {})))];
+/** Shows the curves and the parts of a run. */
+const chooseRun = run => (run.shown = true, chosen = run.name, update(), poll?.());
 /** Returns the metrics of a run, the main one first. Runs of older versions have only the accuracy. */
 const metricsOf = run => Array.isArray(run?.config?.metrics) ?
   run.config.metrics.filter(metric => typeof metric?.name === 'string') :

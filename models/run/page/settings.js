@@ -43,9 +43,6 @@ function drawSettings(all) {
   section.querySelector('.pair').replaceChildren(scatter(results, setting, metric, height, width, said),
     parallel(results, settings.slice(0, 8), metric, height, width));
 }
-const chooseRun = run => (run.shown = true, chosen = run.name, update(), poll?.());
-const svgText = (x, y, text, anchor = 'middle', kind = '') =>
-  make('text', {x, y, 'text-anchor': anchor, class: kind}, text);
 const cut = (text, n = 14) => text.length > n ? text.slice(0, n - 1) + '\u2026' : text;
 
 function scatter(results, setting, [name, value, text], height, W, said) {
@@ -67,12 +64,9 @@ function scatter(results, setting, [name, value, text], height, W, said) {
   };
   return make('svg', {class: 'chart', viewBox: `0 0 ${W} ${H}`, tabindex: 0, role: 'img', 'data-key': 'scatter',
     keydown: onKey, 'aria-label': `${name} over ${setting}. The arrow keys choose a run.`},
-  make('line', {class: 'axis', x1: left, x2: W - 8, y1: bottom, y2: bottom}),
-  make('line', {class: 'axis', x1: left, x2: left, y1: 15, y2: bottom}),
+  frame(W, H, left, bottom, cut(setting, 60), name),
   width.ticks.map(x => svgText(left + 15 + width(x) * (W - left - 45), bottom + 14, cut(settingText(x), 10))),
   [...new Set([height.ticks[0], last(height.ticks)])].map(y => svgText(left - 5, Y(height(y)) + 4, text(y), 'end')),
-  svgText((left + W) / 2, H - 5, cut(setting, 60), 'middle', 'title'),
-  make('text', {class: 'title', transform: `translate(12 ${bottom / 2}) rotate(-90)`, 'text-anchor': 'middle'}, name),
   marks);
 }
 

@@ -6,8 +6,7 @@ const stateOf = run => make('span', {class: 'state ' + (/^(running|failed)$/.exe
 const settingText = x => isNumber(x) ? digits(x) : x == null ? '\u2013' : typeof x === 'string' ? x : JSON.stringify(x);
 /** Returns the names of all options that differ between the runs, except --runs and --run-name. */
 function variedOptions(list) {
-  const names = new Set(list.flatMap(run => Object.keys(run.config?.options ?? {})));
-  return [...names].filter(name => !/^(run-name|runs)$/.test(name) &&
+  return optionNames(list).filter(name => !/^(run-name|runs)$/.test(name) &&
     new Set(list.map(run => JSON.stringify(option(run, name))).filter(Boolean)).size > 1);
 }
 /**
@@ -35,7 +34,7 @@ function metricColumns(list) {
 }
 /** Returns all columns: results, then the settings that differ, then notes, then all other settings. */
 function columnsOf(list, live) {
-  const varied = variedOptions(list), known = new Set(list.flatMap(run => Object.keys(run.config?.options ?? {})));
+  const varied = variedOptions(list);
   const setting = (name, more) => [name, run => option(run, name), settingText, {more}];
   const text = (title, key) => list.some(run => run[key]) ?
     [[title, run => run[key], x => make('div', {class: 'note'}, x ?? ''), {}]] : [];
@@ -44,7 +43,7 @@ function columnsOf(list, live) {
     ...(live || sweep ? [['state', run => run.state, (_, run) => run.state ? stateOf(run) : '', {}]] : []),
     ...metricColumns(list), ...varied.map(name => setting(name, false)),
     ...text('reason', 'note'), ...text('notes', 'notes'),
-    ...[...known].filter(name => !varied.includes(name)).map(name => setting(name, true))];
+    ...optionNames(list).filter(name => !varied.includes(name)).map(name => setting(name, true))];
 }
 const columnChoice = new Map(); // by heading: true if the user wants the column, false if not
 const isVisible = ([heading, , , {more}]) => columnChoice.get(heading) ?? !more;
@@ -76,8 +75,7 @@ function condition(word, columns, list) {
   const [, name, operator, text] = /^([^<>=!]+)(<=|>=|!=|=|<|>)(.*)$/.exec(word) ?? [];
   if (!operator)
     return run => columns.some(([, value]) => String(value(run) ?? '').toLowerCase().includes(word.toLowerCase()));
-  const options = new Set(list.flatMap(run => Object.keys(run.config?.options ?? {})));
-  const key = [...options].find(known => plain(known) === plain(name));
+  const key = optionNames(list).find(known => plain(known) === plain(name));
   const value = columns.find(([title]) => plain(title) === plain(name))?.[1] ?? (key && (run => option(run, key)));
   if (!value) throw new Error(`expected a column, got ${name}`);
   const number = text.endsWith('%') ? Number(text.slice(0, -1)) / 100 : text === '' ? NaN : Number(text);
@@ -113,12 +111,11 @@ function curveColors() {
   return run => colors.get(run);
 }
 function runCell(run, colorOfCurve) {
-  const show = () => (run.shown = true, chosen = run.name, update(), poll?.());
   return [make('input', {type: 'checkbox', 'aria-label': 'show ' + label(run), 'data-key': 'show ' + run.name,
-    checked: run.shown, change: e => e.target.checked ? show() : (run.shown = false, update())}), ' ',
+    checked: run.shown, change: e => e.target.checked ? chooseRun(run) : (run.shown = false, update())}), ' ',
   run.shown ? swatch(colorOfCurve(run)) : null,
   make('button', {class: 'plain', title: run.name, 'data-key': 'choose ' + run.name,
-    click: show}, run.name),
+    click: () => chooseRun(run)}, run.name),
   run.name === sweep?.best ? ' (best)' : null];
 }
 /** Returns the address of the page of a sweep's trials in the monitor. */
