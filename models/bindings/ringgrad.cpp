@@ -61,12 +61,20 @@ rg_model* opened(const TensorFile& file, int threads) {
     return model.release();
 }
 
-/// Returns get(predictor), or -1 if there is no model.
-template <class F>
-auto property(const rg_model* model, F get) {
+/// Returns an extent of the network's images, or -1 if there is no model.
+int extent(const rg_model* model, int64_t ImageTask::*which) {
     return guarded(-1, [&] {
         check(model, "model");
-        return int(get(model->predictor));
+        return int(model->predictor.task.*which);
+    });
+}
+
+/// Returns the length of a list, or -1 if there is no model.
+template <class List>
+int length(const rg_model* model, List Predictor::*list) {
+    return guarded(-1, [&] {
+        check(model, "model");
+        return int((model->predictor.*list).size());
     });
 }
 
@@ -122,21 +130,11 @@ rg_model* rg_open_memory(const void* file, size_t size, int threads) {
 
 void rg_close(rg_model* model) { delete model; }
 
-int rg_height(const rg_model* model) {
-    return property(model, [](const Predictor& p) { return p.task.height; });
-}
-int rg_width(const rg_model* model) {
-    return property(model, [](const Predictor& p) { return p.task.width; });
-}
-int rg_channels(const rg_model* model) {
-    return property(model, [](const Predictor& p) { return p.task.channels; });
-}
-int rg_class_count(const rg_model* model) {
-    return property(model, [](const Predictor& p) { return p.classes.size(); });
-}
-int rg_target_count(const rg_model* model) {
-    return property(model, [](const Predictor& p) { return p.targets.size(); });
-}
+int rg_height(const rg_model* model) { return extent(model, &ImageTask::height); }
+int rg_width(const rg_model* model) { return extent(model, &ImageTask::width); }
+int rg_channels(const rg_model* model) { return extent(model, &ImageTask::channels); }
+int rg_class_count(const rg_model* model) { return length(model, &Predictor::classes); }
+int rg_target_count(const rg_model* model) { return length(model, &Predictor::targets); }
 
 const char* rg_class_name(const rg_model* model, int index) {
     return element(
