@@ -147,7 +147,8 @@ public:
     /// Computes y [p q k] = bias + filters * image, for image number `image` of `in`. The bias comes from PaddedBias. A
     /// share consists of rows of the result, or of output channels.
     template <class T>
-    void run(const Images<T>& in, int64_t image, int64_t, const ConvResult<float>& to, Share share = {}) const {
+    void run(const Images<T>& in, int64_t image, int64_t /*count: 1*/, const ConvResult<float>& to,
+             Share share = {}) const {
         const Image padded(padding_, slack(), in, image, 1);
         const int64_t block = 2 * isa().width, blocks = divide_up(g_.k, block);
         // If there are more filters than pixels of the result, a share has some of the filters, and reads only these.
@@ -158,10 +159,11 @@ public:
         part.p = of_rows.end(g_.p) - row;
         part.k = std::min(g_.k, of_blocks.end(blocks) * block) - k;
         isa().conv->forward(part, padded.data() + row * g_.row, packed_ + k * g_.runs * g_.taps,
-                            to.from(row * g_.y_row + k, k));
+                            to.at(row * g_.y_row + k, k));
     }
     /// Computes the results like run(), from an image that is already padded. The first window begins at value `from`.
-    void convolve(const Image& padded, int64_t from, int64_t, const ConvResult<float>& to, int64_t) const {
+    void convolve(const Image& padded, int64_t from, int64_t /*count: 1*/, const ConvResult<float>& to,
+                  int64_t /*y_image*/) const {
         isa().conv->forward(g_, padded.data() + from, packed_, to);
     }
     /// Returns the number of values that the engine may read beyond the end of a padded image.
@@ -220,7 +222,8 @@ public:
         const typename Engine::Image padded(padding_, slack_, dy, first, count);
         if (written_ < values_) std::fill_n(to.y, count * values_, Result{});
         for (const Part& part : parts_)
-            if (part.engine) part.engine->convolve(padded, part.from, count, to.from(part.to, 0), values_);
+            if (part.engine)
+                part.engine->convolve(padded, part.first_read, count, to.at(part.first_written, 0), values_);
     }
 
 private:
@@ -241,7 +244,7 @@ private:
     };
     struct Part {
         std::optional<Engine> engine;
-        int64_t from = 0, to = 0; // first value that the part reads in the padded image, and first that it writes in dx
+        int64_t first_read = 0, first_written = 0; // in the padded image, and in dx
     };
     /// Makes the engine for the results of one phase along each axis. An image of dx has rows of w pixels.
     void add_part(const Filters& rotated, const Phase& rows, const Phase& columns, int64_t w) {
@@ -250,8 +253,8 @@ private:
         taps.r = rows.taps, taps.s = columns.taps, taps.step_r *= 2, taps.step_s *= 2;
         Part& part = parts_[size_t(2 * rows.odd + columns.odd)];
         part.engine.emplace(padding_, rows.results, columns.results, 1, taps, ResultStride{2 * w, 2});
-        part.from = ((padding_.top - rows.before) * padding_.columns + padding_.left - columns.before) * taps.c;
-        part.to = (rows.odd * w + columns.odd) * taps.k;
+        part.first_read = ((padding_.top - rows.before) * padding_.columns + padding_.left - columns.before) * taps.c;
+        part.first_written = (rows.odd * w + columns.odd) * taps.k;
         slack_ = part.engine->slack(); // the same for all parts
         images_at_once_ = std::max(images_at_once_, part.engine->images_at_once());
         written_ += rows.results * columns.results * taps.k;

@@ -107,7 +107,7 @@ void forward(const ConvImage& g, const float* padded, const float* packed, const
     for (int64_t k = 0; k < g.k; k += 2 * kWidth) {
         const bool two = g.k - k > kWidth;
         (two ? conv_block<2> : conv_block<1>)(g, padded, packed + k * g.runs * g.taps,
-                                              lanes_at(two ? k + kWidth : k, g.k), to.from(k, k), streams);
+                                              lanes_at(two ? k + kWidth : k, g.k), to.at(k, k), streams);
     }
 }
 

@@ -183,13 +183,13 @@ void affine_sum(const T* a, const T* b, T* y, int64_t count, int64_t period, con
 
 template <class T>
 void norm_sums(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
-               const float* mean, bool relu, float* dbeta, float* dgamma) {
+               const float* mean, bool relu, float* products, float* gradients) {
     with_relu(relu, [=](auto activation) {
-        sum_all(count, period, dbeta, dgamma, [=](int64_t i, int64_t j, int lanes, Vec& beta, Vec& gamma) {
+        sum_all(count, period, products, gradients, [=](int64_t i, int64_t j, int lanes, Vec& product, Vec& gradient) {
             const Vec value = load_first(x + i, lanes), before_relu = value * load(scale + j) + load(shift + j);
             const Vec g = activation.gradient(load_first(dy + i, lanes), before_relu); // 0 in unused lanes
-            beta += g;
-            gamma += g * (value - load(mean + j));
+            product += g * (value - load(mean + j));
+            gradient += g;
         });
     });
 }

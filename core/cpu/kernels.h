@@ -36,7 +36,7 @@ struct ConvResult {
     bool past_cache = false; // true: whole cache lines of y are stored past the caches, by stream() of simd.h
     /// Returns the part that begins at index `value` of y and channel `channel` of the bias. Always inline, since
     /// kernels must not call functions that other files define (simd.h).
-    [[gnu::always_inline]] ConvResult from(int64_t value, int64_t channel) const {
+    [[gnu::always_inline]] ConvResult at(int64_t value, int64_t channel) const {
         return {y + value, bias + channel, relu, past_cache};
     }
 };
@@ -118,10 +118,10 @@ struct StoredKernels {
     /// Computes y = a * scale_a + b * scale_b + shift, then ReLU if `relu`.
     void (*affine_sum)(const T* a, const T* b, T* y, int64_t count, int64_t period, const float* scale_a,
                        const float* scale_b, const float* shift, bool relu, bool past_cache);
-    /// Computes dbeta += g and dgamma += g * (x - mean), each [period]. g is dy; if `relu`, g is 0 where
-    /// x * scale + shift <= 0.
+    /// Computes products += g * (x - mean) and gradients += g, each [period]. g is dy; if `relu`, g is 0 where
+    /// x * scale + shift <= 0. Then dgamma is the sum of `products` / sigma, and dbeta that of `gradients`.
     void (*norm_sums)(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
-                      const float* mean, bool relu, float* dbeta, float* dgamma);
+                      const float* mean, bool relu, float* products, float* gradients);
     /// Computes dx = a * g + b * x + d, with g as in norm_sums.
     void (*norm_grad)(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale,
                       const float* shift, const float* a, const float* b, const float* d, bool relu, bool past_cache);

@@ -90,12 +90,13 @@ public:
     template <class T>
     void add(int64_t image, const T* dy, const T* x, int64_t values) {
         const Scratch<float> sums(2 * norm_.period);
-        float *const dbeta = sums.zeroed(), *const dgamma = dbeta + norm_.period;
-        kernels<T>().norm_sums(dy, x, values, norm_.period, norm_.scale, norm_.shift, mean_, norm_.relu, dbeta, dgamma);
-        double *const part = parts_ + image * 2 * norm_.c, *const part_beta = part + norm_.c;
-        for (int64_t c = 0; c < norm_.c; ++c) part[c] = part_beta[c] = 0;
+        float *const products = sums.zeroed(), *const gradients = products + norm_.period;
+        kernels<T>().norm_sums(dy, x, values, norm_.period, norm_.scale, norm_.shift, mean_, norm_.relu, products,
+                               gradients);
+        double* const part = parts_ + image * 2 * norm_.c;
+        std::fill_n(part, 2 * norm_.c, 0.0);
         for (int64_t i = 0; i < norm_.period; i += norm_.c)
-            for (int64_t c = 0; c < norm_.c; ++c) part[c] += dgamma[i + c], part_beta[c] += dbeta[i + c];
+            for (int64_t c = 0; c < norm_.c; ++c) part[c] += products[i + c], part[norm_.c + c] += gradients[i + c];
     }
 
     void finish(const Tensor& dgamma, const Tensor& dbeta) const {

@@ -62,7 +62,8 @@ bool ThreadPool::take_task(size_t queue) {
     if (task >= first_task(queue + 1, tasks)) return false;
     const Body body = body_.load(std::memory_order_relaxed);
     void* const data = data_.load(std::memory_order_relaxed);
-    // If the exchange succeeds, body and data belong to the current round.
+    // `next` has the number of its round, and run_erased() closes all queues before it publishes another round. So if
+    // the exchange succeeds, `tasks`, body and data are all of that round.
     if (!of_queue.compare_exchange_weak(next, next + 1, std::memory_order_acq_rel)) return true;
     try {
         if (!failed_.load(std::memory_order_relaxed)) body(data, task);

@@ -23,7 +23,8 @@ public:
     ~ThreadPool();
     int size() const { return int(queues_.size()); }
 
-    /// Calls f(task) for every task in [0, tasks). Blocks until all are done. After an exception in f, skips the tasks
+    /// Calls f(task) for every task in [0, tasks). Blocks until all are done. Only one thread at a time may call run(),
+    /// and no task may. After an exception in f, skips the tasks
     /// that have not begun, and rethrows the first exception at the end.
     template <class F>
     void run(int64_t tasks, F&& f) {

@@ -34,8 +34,9 @@ struct Sums {
     }
 };
 
-/// Writes results + bias to channels k and following of y, with ReLU if to.relu. Row i of `results` belongs to pixel
-/// pixels[i] of y, or to none if that is -1. With kStats, adds the values before ReLU to all_sums.
+/// Writes results + bias to channels [k, k + 16 NK) of y, as far as y has them, with ReLU if to.relu. `results` has
+/// rows of 32 values. Row i belongs to pixel pixels[i] of y, or to none if that is -1. With kStats, adds the values
+/// before ReLU to all_sums.
 template <int NK, bool kStats, class T>
 void finish(const TileConv& g, const ConvResult<T>& to, int64_t k, const int32_t* pixels, int rows,
             const float* results, Sums (&all_sums)[2]) {
@@ -95,7 +96,7 @@ void forward(const TileConv& g, const uint16_t* padded, const uint16_t* packed, 
         for (int64_t i = 0; i < g.images; ++i) {
             const auto block = two ? (stats ? forward_block<2, true, T> : forward_block<2, false, T>)
                                    : (stats ? forward_block<1, true, T> : forward_block<1, false, T>);
-            block(g, padded + i * g.image, w, k, to.from(i * g.y_image, 0), stats ? stats + i * 3 * channels : nullptr);
+            block(g, padded + i * g.image, w, k, to.at(i * g.y_image, 0), stats ? stats + i * 3 * channels : nullptr);
         }
     }
 }

@@ -185,7 +185,7 @@ void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const Con
             for (int64_t i = begin; i < end; ++i) {
                 const Line at = line(i);
                 isa().winograd->output(g_, at.rows, at.columns, m + (i - begin) * g_.across * kComponents * lanes,
-                                       int(lanes), int(std::min(lanes, g_.k - k)), to.from(at.y + channel, channel));
+                                       int(lanes), int(std::min(lanes, g_.k - k)), to.at(at.y + channel, channel));
             }
         }
     });

@@ -172,10 +172,10 @@ void output(const WinogradImage& g, int64_t rows, int64_t columns, const float* 
     const bool streams = can_stream(to, g.y_row, g.y_pixel) && channels % kWidth == 0;
     const auto tile = lanes == kWidth ? output_tile<kWidth> : output_tile<2 * kWidth>;
     for (int64_t j = 0; j < g.across; ++j, columns -= 4, m += kComponents * lanes) {
-        const ConvResult<float> results = to.from(4 * j * g.y_pixel, 0);
+        const ConvResult<float> results = to.at(4 * j * g.y_pixel, 0);
         if (channels < g.y_pixel && !streams) prefetch<4>(results.y + 12 * g.y_pixel, g.y_row, g.y_pixel);
         for (int k = 0; k < channels; k += kWidth)
-            tile(g, rows, columns, m + k, lanes_at(k, channels), results.from(k, k), streams);
+            tile(g, rows, columns, m + k, lanes_at(k, channels), results.at(k, k), streams);
     }
 }
 
