@@ -1,4 +1,4 @@
-// Defines the op table: the list of all ops of core/ops/, for code that does something for each of them.
+// The list of all ops, for code that does something for each of them. RG_ROW defines their rows, in core/ops/*.cpp.
 #pragma once
 
 #include "ringgrad/core/ops.h"

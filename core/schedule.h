@@ -31,9 +31,9 @@ struct Schedule {
     double start = -1;              // used by triangular; -1: the floor
     double warmup = 0;              // epochs at the start in which the rate is multiplied by progress / warmup
 
-    /// Throws Error unless base is finite, base >= floor >= 0, epochs > 0, factor > 0, 0 <= peak < 1, and 0 <= warmup <=
-    /// epochs. Also throws unless start is -1 or 0 <= start <= base, and unless the drops are not negative and strictly
-    /// increase. Checks all members, whatever the kind.
+    /// Throws Error unless all of this is true, whatever the kind: base is finite, base >= floor >= 0, epochs > 0,
+    /// factor > 0, 0 <= peak < 1, 0 <= warmup <= epochs, start is -1 or 0 <= start <= base, and the drops are at least
+    /// 0 and strictly increase.
     void check() const;
     /// Returns the rate at `progress` >= 0 epochs. After the last epoch, cosine and triangular stay at `floor`. Throws
     /// Error like check().

@@ -183,9 +183,9 @@ int64_t live_bytes();
 int64_t peak_bytes();
 void reset_peak_bytes();
 
-/// While a DryRun exists on this thread, new tensors have no memory, and ops do not execute. The bytes are still
-/// counted. Only Tensor::constant() and borrow() return tensors with memory. A Trace (plan.h) is a dry run that also
-/// records the ops.
+/// While a DryRun exists on this thread, ops do not execute, and new tensors have no memory, except those of
+/// Tensor::constant() and borrow(). live_bytes() still counts the bytes that they would have. A Trace (plan.h) is a dry
+/// run that also records the ops.
 class DryRun {
 public:
     static bool active() { return Scope::current().dry_runs > 0; }

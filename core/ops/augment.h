@@ -148,7 +148,7 @@ struct Window {
 Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views, const Tensor& statistics,
                const Window& window);
 
-// ---- rows of the op table ----
+// ---- ops: their inputs, results and attributes ----
 
 #define RG_AUGMENT_OPS(X) X(augment)
 RG_AUGMENT_OPS(RG_DECLARE_OP)

@@ -30,7 +30,7 @@ WithStats conv2d_stats(const Tensor& x, const Tensor& w, const Tensor& b = {}, C
 /// Returns x w^T + b, with the shape [n k], for x [n c], w [k c], and b [k] or undefined.
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 
-// ---- rows of the op table ----
+// ---- ops: their inputs, results and attributes ----
 
 #define RG_CONV_OPS(X) X(conv2d) X(conv2d_grad)
 RG_CONV_OPS(RG_DECLARE_OP)
@@ -63,7 +63,7 @@ struct Conv2dGradOp {
     bool filters = true;            // true: computes dw and dbias
     bool data = true;               // true: computes dx, and adds `addend` to it if that is defined
     bool with_sums = false;         // true: computes x_dgamma and x_dbeta, the sums of dx that BatchNormSumsOp defines
-    NormAt<y_stats> y_norm = {};    // used if y is defined: dy is the gradient of batch_norm(y), not of y
+    NormAt<y_stats, y> y_norm = {}; // used if y is defined: dy is the gradient of batch_norm(y), not of y
     NormAt<x_stats, x> x_norm = {}; // applied to x as it is read
 };
 

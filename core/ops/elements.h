@@ -70,7 +70,7 @@ Tensor dropout(const Tensor& x, float probability, uint64_t seed, uint32_t strea
 /// Returns a seed as dropout() takes it, i32 [2], in host memory. For a device, copy it with Tensor::to_device().
 Tensor seed_tensor(uint64_t seed);
 
-// ---- rows of the op table ----
+// ---- ops: their inputs, results and attributes ----
 
 #define RG_ELEMENT_OPS(X)                                                                                              \
     X(activation) X(activation_grad) X(add) X(sub) X(mul) X(sum) X(sum_grad) X(scale) X(cast) X(slice) X(slice_grad)   \
@@ -91,8 +91,8 @@ struct ActivationGradOp {
     enum Out { dx, a_dgamma, a_dbeta, b_dgamma, b_dbeta };
     Activation kind = Activation::relu;
     float slope = 0.01f;
-    NormAt<a_stats> a_norm = {};
-    NormAt<b_stats> b_norm = {};
+    NormAt<a_stats, a> a_norm = {};
+    NormAt<b_stats, b> b_norm = {};
 };
 struct AddOp {
     enum In { a, b, a_stats, b_stats = NormAt<a_stats>::kEnd };

@@ -30,7 +30,7 @@ Tensor binary_cross_entropy(const Tensor& logits, const Tensor& targets);
 /// Returns the mean of the squared differences over all elements, as a scalar. Gradients flow to both arguments.
 Tensor mse_loss(const Tensor& prediction, const Tensor& target);
 
-// ---- rows of the op table ----
+// ---- ops: their inputs, results and attributes ----
 
 #define RG_LOSS_OPS(X)                                                                                                 \
     X(softmax) X(softmax_grad) X(cross_entropy) X(cross_entropy_grad)                                                  \

@@ -40,7 +40,7 @@ void update_running(const Tensor& running, const Tensor& stats, int64_t images, 
 /// [c], beta [c].
 Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, float epsilon = 1e-5f);
 
-// ---- rows of the op table ----
+// ---- ops: their inputs, results and attributes ----
 //
 // In a plan for a device, the statistics or the sums of a batch norm may have 4 rows instead of 2 (core/fuse.cpp). The
 // two additional rows hold coefficients that each reader would otherwise compute: after the statistics, scale and shift
@@ -66,17 +66,17 @@ struct Operand {
 
 /// The options of a batch norm that is part of an op, as an attribute of the op. Its statistics, gamma and beta are the
 /// inputs kStats to kStats + 2 of the op. If it normalises an input, that is input kX.
-template <size_t kStats, size_t kX = kStats - 1>
+template <size_t kStats, size_t kX = SIZE_MAX>
 struct NormAt : BatchNorm {
     static constexpr size_t kEnd = kStats + 3; // the number of the next input
     constexpr NormAt(const BatchNorm& options = {}) : BatchNorm(options) {}
     GivenNorm given(std::span<const Tensor> in) const { return {in[kStats], in[kStats + 1], in[kStats + 2], *this}; }
-    Operand operand(std::span<const Tensor> in) const { return {in[kX], given(in)}; }
+    Operand operand(std::span<const Tensor> in) const requires(kX != SIZE_MAX) { return {in[kX], given(in)}; }
     void set(std::span<Tensor> in, const GivenNorm& norm) {
         BatchNorm::operator=(norm.options);
         in[kStats] = norm.stats, in[kStats + 1] = norm.gamma, in[kStats + 2] = norm.beta;
     }
-    void set(std::span<Tensor> in, const Operand& operand) {
+    void set(std::span<Tensor> in, const Operand& operand) requires(kX != SIZE_MAX) {
         in[kX] = operand.x;
         set(in, operand.norm);
     }
@@ -91,14 +91,14 @@ struct RankStatsOp {
 };
 struct BatchNormOp {
     enum In { x, stats, gamma, beta };
-    NormAt<stats> norm;
+    NormAt<stats, x> norm;
 };
 /// Computes two sums over the values of each channel: dgamma [c] is the sum of g * x^, and dbeta [c] is the sum of g.
 /// x^ is (x - mean) / sqrt(variance + epsilon). g is dy, or 0 where ReLU sets the batch norm of x to zero.
 struct BatchNormSumsOp {
     enum In { dy, x, stats };
     enum Out { dgamma, dbeta };
-    NormAt<stats> norm;
+    NormAt<stats, x> norm;
 };
 /// Computes [2 c]: the sums of dgamma (row 0) and dbeta (row 1) over the ranks, weighted by each rank's fraction of the
 /// mini-batch (SyncGroup::fraction).
@@ -109,7 +109,7 @@ struct RankSumsOp {
 /// them. They are zeros if the statistics are constants.
 struct BatchNormGradOp {
     enum In { dy, x, stats, sums = NormAt<stats>::kEnd };
-    NormAt<stats> norm;
+    NormAt<stats, x> norm;
 };
 struct RunningUpdateOp {
     enum In { running, stats };

@@ -75,7 +75,7 @@ void average_update(const Tensor& average, const Tensor& parameters, double keep
 Tensor first_non_finite(const Tensor& values, const Tensor& loss = {}, const Tensor& non_finite_at = {},
                         const Tensor& norm = {});
 
-// ---- rows of the op table ----
+// ---- ops: their inputs, results and attributes ----
 
 #define RG_OPTIMIZER_OPS(X) X(sgdm_update) X(adam_update) X(rescale) X(average_update) X(first_non_finite)
 RG_OPTIMIZER_OPS(RG_DECLARE_OP)

@@ -25,7 +25,7 @@ Tensor avg_pool2d(const Tensor& x, const Pool& pool);
 /// Returns the mean [n c] of each channel of each image of x [n h w c].
 Tensor global_avg_pool(const Tensor& x);
 
-// ---- rows of the op table ----
+// ---- ops: their inputs, results and attributes ----
 
 #define RG_POOL_OPS(X) X(max_pool2d) X(max_pool2d_grad) X(avg_pool2d) X(avg_pool2d_grad)
 RG_POOL_OPS(RG_DECLARE_OP)
@@ -35,7 +35,7 @@ struct Pool2dOp {
     enum In { x, x_stats };
     enum Out { y, positions };
     Pool pool;
-    NormAt<x_stats> x_norm = {}; // applied to x as it is read
+    NormAt<x_stats, x> x_norm = {}; // applied to x as it is read
 };
 /// Computes dx. If x, the input of the pooling, is defined, also computes x_dgamma and x_dbeta: the sums of dx that
 /// BatchNormSumsOp defines. For x_sums, see Conv2dGradOp.
@@ -44,7 +44,7 @@ struct Pool2dGradOp {
     enum Out { dx, x_dgamma, x_dbeta, x_sums };
     Pool pool;
     int64_t height = 0, width = 0; // extents of dx
-    NormAt<x_stats> x_norm = {};
+    NormAt<x_stats, x> x_norm = {};
 };
 
 } // namespace rg
