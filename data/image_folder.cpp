@@ -73,8 +73,8 @@ void check_link(const fs::directory_entry& entry) {
              entry.path().string(), ")");
 }
 
-/// Counts other images, "NAME (FORMAT)", as left out with --skip-other-images. Without it, throws Error if there are
-/// any.
+/// With --skip-other-images, counts images of other formats as left out. Without it, throws Error if there are any.
+/// Each text in `others` is "NAME (FORMAT)".
 void leave_out(const std::vector<std::string>& others, const LoadOptions& options, Conversion& conversion) {
     if (others.empty()) return;
     RG_CHECK(options.skip_other_images, "image folder: expected only PNG and JPEG images in class folders, got ",

@@ -240,15 +240,15 @@ void Loader::write_images(Batch& batch, const Order& order, Range part, Range wh
     }
 }
 
-Range Loader::positions(int64_t index) const {
-    const int64_t begin = index / options_.own_parts * options_.batch_size;
-    const Range part =
-        part_range(batch_size(index), options_.parts, options_.first_part + int(index % options_.own_parts));
-    return {begin + part.begin, begin + part.end};
+Range Loader::positions(int64_t part) const {
+    const int64_t begin = part / options_.own_parts * options_.batch_size;
+    const Range range =
+        part_range(batch_size(part), options_.parts, options_.first_part + int(part % options_.own_parts));
+    return {begin + range.begin, begin + range.end};
 }
 
-int64_t Loader::batch_size(int64_t index) const {
-    return std::min(options_.batch_size, count_ - index / options_.own_parts * options_.batch_size);
+int64_t Loader::batch_size(int64_t part) const {
+    return std::min(options_.batch_size, count_ - part / options_.own_parts * options_.batch_size);
 }
 
 Batch Loader::make(const Order& order, int64_t epoch, int64_t index) const {

@@ -83,7 +83,7 @@ struct LoaderOptions {
     Normalise normalise = {};
     // Each mini-batch has `parts` parts (part_range()). next() returns parts first_part to first_part + own_parts - 1,
     // one per call. With MPI, set first_part and `parts` to the rank and the size of the group; otherwise every rank
-    // gets whole mini-batches.
+    // gets whole mini-batches. A rank that takes no samples sets first_part = parts, and gets empty parts.
     int first_part = 0, parts = 1, own_parts = 1;
     int threads = 1;    // number of background threads; 0: next() does the work itself
     int depth = 2;      // largest number of parts that background threads prepare ahead
@@ -139,10 +139,11 @@ private:
     void write_images(Batch& batch, const Order& order, Range part, Range whole) const;
     /// Returns the weight of each class, for the mini-batch with these positions.
     std::vector<double> class_weights(const Order& order, Range whole) const;
-    /// Returns the positions of part `index` in the epoch's order, and the size of its whole mini-batch.
-    Range positions(int64_t index) const;
-    int64_t batch_size(int64_t index) const;
-    Batch make(const Order& order, int64_t epoch, int64_t index) const;
+    /// Returns the positions of a part in the epoch's order, and the size of its whole mini-batch. The parts of this
+    /// loader are numbered: part b * own_parts + i is part first_part + i of mini-batch b.
+    Range positions(int64_t part) const;
+    int64_t batch_size(int64_t part) const;
+    Batch make(const Order& order, int64_t epoch, int64_t part) const;
     int64_t end() const { return batches_ * options_.own_parts; }
     void work();
     void stop();
@@ -158,8 +159,7 @@ private:
     // the members below, except threads_. But only the consumer writes next_, so it may read next_ without the lock.
     std::mutex mutex_;
     std::condition_variable work_available_, batch_ready_;
-    // Part p of mini-batch b has the index b * parts + p.
-    int64_t next_, claimed_; // index of the next part for the consumer, and for a background thread
+    int64_t next_, claimed_; // number of the next part for the consumer, and for a background thread; see positions()
     int64_t epoch_ = 0;
     uint64_t generation_ = 0; // number of epochs started; results of older ones are dropped
     std::shared_ptr<const Order> order_;

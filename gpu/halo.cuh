@@ -185,7 +185,7 @@ template <class T, bool kWhole, int kOctets, class Reader>
 __device__ __forceinline__ void stage_pixels(const Geometry& g, const Tiling& t, const Tile& tile, const TapRange& rows,
                                              const TapRange& columns, const Reader& reader, int first_channel,
                                              bf16* staged, int plane) {
-    // The loads of a batch are in flight together. Most tiles of 3 x 3 filters have some 200 pixels.
+    // The loads of a batch are in flight together. For 3 x 3 filters, most tiles stage some 200 pixels.
     constexpr int kStep = kTileThreads / kOctets, kBatch = kOctets == 1 ? 2 : 4;
     const int octet = int(threadIdx.x) % kOctets, channel = first_channel + 8 * octet;
     const bool channel_inside = channel < g.from_c;

@@ -113,7 +113,8 @@ std::string find_hopper_mismatch(Device& device, GpuTraits& traits) {
     } const restore{traits, traits};
     const Context on_device{.device = &device};
     const ContextScope scope(on_device);
-    // With packed images (packed_images.cuh), then those of conv_hopper.cu and conv_grad_hopper.cu
+    // First some layers for the kernels with packed images (packed_images.cuh). Then all layers that hopper_covers(),
+    // for conv_hopper.cu and conv_grad_hopper.cu.
     std::vector<Layer> layers = {
         {64, 64, 9}, {128, 128, 9, 3, 2}, {64, 128, 9, 1}, {128, 64, 10, 1, 2}, {3, 64, 10, 7, 2}};
     for (const int64_t c : {32, 64, 128})

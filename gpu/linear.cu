@@ -9,7 +9,8 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kThreads = 256, kWarps = 32, kMaxResults = 16;
-/// The largest number of rows (samples, or pixels of a 1 x 1 convolution): a block of the weight gradient takes all.
+/// The most rows (samples, or pixels of a 1 x 1 convolution) that these kernels take. Each block of the weight gradient
+/// goes through all rows, so more of them would take long.
 constexpr int64_t kMaxRows = 8192;
 
 /// x [rows][c], w [k][c], y [rows][k]

@@ -125,7 +125,7 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, TrainingObserv
     const auto train_once = [&] {
         stopped_ = true; // remains if a stop request ends the loading of data
         TrainingRun run(run_options, options, group, observer);
-        return run.supervise([&] { return ImageTraining::train(run, options, data); });
+        return run.supervise([&] { return train_with(run, options, data); });
     };
     const int64_t batch_size = data_options.batch_size; // train() may change it
     const int code = train_once();

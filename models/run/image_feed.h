@@ -21,20 +21,22 @@ public:
 
     data::Loader loader;
 
-    // The next four functions agree on the order of the inputs and on when each is there. So does Loader. A new input
-    // goes into all of them.
+    // inputs(batch), inputs(n), batch() and Loader::write_images() agree on the order of the inputs and on when each is
+    // there. A new input goes into all four.
 
     /// Returns the inputs for a batch: the images, or on a device their indices and views; then the labels, those of
     /// label_weights, second_labels, second_weights and targets that are defined, and the columns.
     std::vector<Tensor> inputs(const data::Batch& batch) const;
-    /// Returns a batch of a loader with LoaderOptions::views, but without random changes, with this view of all images.
-    /// It is relative to the set's central window.
-    data::Batch with_view(data::Batch batch, View view) const;
-
+    /// Returns inputs for n images, with arbitrary values. Use them to make plans before the first step.
+    std::vector<Tensor> inputs(int64_t n) const;
     /// Converts the result of inputs() to a batch. Call this inside the Accelerated function, since it runs ops. The
     /// batch has only size, x, labels with weights, targets and columns. Its x has the type Machine::activations(), f32
     /// or bf16.
     data::Batch batch(std::span<const Tensor> inputs) const;
+
+    /// Returns a batch of a loader with LoaderOptions::views, but without random changes, with this view of all images.
+    /// It is relative to the set's central window.
+    data::Batch with_view(data::Batch batch, View view) const;
 
     /// Returns the length of a training on this set: `steps` steps, or if `steps` is -1, `epochs` epochs. Throws Error
     /// if the set is too small for one mini-batch.
@@ -45,8 +47,6 @@ public:
     /// Returns the sizes of the parts that this rank's workers can get, the largest first. The last one is that of a
     /// partial mini-batch, even if these are left out.
     std::vector<int64_t> sizes() const;
-    /// Returns inputs for n images, with arbitrary values. Use them to make plans before the first step.
-    std::vector<Tensor> inputs(int64_t n) const;
 
 private:
     const data::ImageSet& set_;

@@ -46,7 +46,7 @@ public:
     /// return the same on all ranks, after each complete epoch and as --validate-every asks. Saves the model and a
     /// checkpoint after each epoch, also after one that a stop, a rollback or --steps has cut short.
     /// Without any step, saves the model alone.
-    Seconds train(const Schedule& schedule, const std::function<Score()>& test);
+    Seconds run_epochs(const Schedule& schedule, const std::function<Score()>& test);
 
     /// Runs forward and backward. Returns outputs and loss, and leaves the gradients in the parameters' buffer. If
     /// there is a single worker in all, it also applies the update.
@@ -106,7 +106,7 @@ std::vector<MetricName> ImageTraining::metrics(const data::ImageSet& images) con
 int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& observer) {
     TrainingRun run(run_options, options, group, observer);
     data::TrainTest data;
-    return run.supervise([&] { return train(run, options, data); });
+    return run.supervise([&] { return train_with(run, options, data); });
 }
 
 std::unique_ptr<Network> ImageTraining::new_network(par::Group& group, const Machine& machine,
@@ -140,7 +140,7 @@ data::Normalise ImageTraining::chosen_normalise(const TrainingRun& run, const da
     return run.resumed() ? stored_normalise(*run.checkpoint(), chosen) : chosen;
 }
 
-int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTest& data) {
+int ImageTraining::train_with(TrainingRun& run, const Options& options, data::TrainTest& data) {
     par::Group& group = run.group();
     Machine machine(machine_options, options, group);
     network_.check(options);
@@ -214,7 +214,7 @@ int ImageTraining::train(TrainingRun& run, const Options& options, data::TrainTe
     run.set_in_report("network", report_network(parameters, plan));
     int code = 0;
     const double seconds = seconds_of([&] {
-        const Trainer::Seconds times = trainer.train(rates, [&] { return score(); });
+        const Trainer::Seconds times = trainer.run_epochs(rates, [&] { return score(); });
         if (test_views_ && !run.stopped()) optimizer.with_average(score_with_views); // as in the model's file
         if (data.reserved.count > 0)
             if (const std::optional<TensorFile> best = run.model_to_test()) test_model(*best);
@@ -267,7 +267,7 @@ const Plan& Trainer::plan_ahead(Evaluation& evaluation) {
     return plan();
 }
 
-Trainer::Seconds Trainer::train(const Schedule& schedule, const std::function<Score()>& test) {
+Trainer::Seconds Trainer::run_epochs(const Schedule& schedule, const std::function<Score()>& test) {
     Seconds seconds;
     // With --steps 0, or if a kill came between the last checkpoint and the model, no step is left to save it after.
     if (!run_.goes_on()) optimizer_.with_average([&] { run_.save_model(); });

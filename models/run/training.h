@@ -82,7 +82,7 @@ protected:
     /// Called at the end of a training, also of a stopped one, after all tests.
     virtual void trained(TrainingRun&, const Times&) {}
     /// Collective. Trains once. Keeps the data in `data`, or takes them from there if it holds some.
-    int train(TrainingRun& run, const Options& options, data::TrainTest& data);
+    int train_with(TrainingRun& run, const Options& options, data::TrainTest& data);
 
 private:
     /// Collective. Returns a network for these images, with the learning rates of its layers. On CPUs, throws Error on

@@ -297,9 +297,14 @@ void TrainingRun::end_step(const StepResult& result) {
         log(line);
         if (progress_) {
             const std::vector<double> values = task_->values(p.sums, p.samples);
-            progress_->step({p.epoch, length_.epochs(), p.step, length_.steps, p.loss_sum / p.samples,
-                             values.empty() ? "" : task_->metrics[0].text(values[0], 1), result.images,
-                             std::min(length_.batches - p.batch, length_.steps - p.step)});
+            progress_->step({.epoch = p.epoch,
+                             .epochs = length_.epochs(),
+                             .step = p.step,
+                             .steps = length_.steps,
+                             .loss = p.loss_sum / p.samples,
+                             .metric = values.empty() ? "" : task_->metrics[0].text(values[0], 1),
+                             .images = result.images,
+                             .epoch_left = std::min(length_.batches - p.batch, length_.steps - p.step)});
         }
     }
     const int64_t every = settings_.checkpoint_every;
@@ -312,10 +317,15 @@ void TrainingRun::end_epoch(const Score& test) {
     set_in_report("ranks", phases.gather(group_));
     const double seconds = last_step_ - epoch_begin_;
     const std::vector<double> train = task_->values(position_.sums, position_.samples);
-    const EpochStatus status{
-        position_.epoch, length_.epochs(),       position_.loss_sum / position_.samples,           test.loss,
-        texts_of(train), texts_of(test.metrics), (position_.samples - images_at_begin_) / seconds, seconds,
-        test_set_name};
+    const EpochStatus status{.epoch = position_.epoch,
+                             .epochs = length_.epochs(),
+                             .train_loss = position_.loss_sum / position_.samples,
+                             .test_loss = test.loss,
+                             .train_metrics = texts_of(train),
+                             .test_metrics = texts_of(test.metrics),
+                             .images_per_second = (position_.samples - images_at_begin_) / seconds,
+                             .seconds = seconds,
+                             .test_set_name = test_set_name};
     untested_ = false;
     last_value_ = value_of(test);
     ++position_.epoch;
@@ -362,7 +372,7 @@ void TrainingRun::keep_if_best(const Score& test) {
 }
 
 std::optional<TensorFile> TrainingRun::model_to_test() {
-    if (!observer_.standalone() || position_.best_epoch == 0 || goes_on() || position_.step < length_.steps) return {};
+    if (!observer_.standalone() || position_.best_epoch == 0 || position_.step < length_.steps) return {};
     writer_.finish();
     const std::string bytes =
         group_.allgather(folder_ ? read_file(folder_->best_model_path()) : "", "best model").front();

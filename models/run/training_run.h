@@ -1,13 +1,18 @@
 // The run of a training program: its position (epoch and step), stop requests, files and output.
 //
-//     TrainingRun run(settings.run, options, group, observer); // opens the run to resume
+//     TrainingRun run(run_options, options, group, observer); // opens the run to resume
 //     return run.supervise([&] {
+//         run.check_data(...);                                 // --resume needs the same images
 //         run.restore_parameters(parameters, optimizer, task); // also restores the position
 //         run.begin(length, model, summary);                   // creates the folder
 //         while (run.goes_on()) {
 //             run.begin_epoch(has_data);
-//             while (run.epoch_goes_on()) run.end_step(compute_step()); // compute_step() returns a StepResult
-//             if (run.epoch_is_complete()) run.end_epoch(score);
+//             while (run.epoch_goes_on()) {
+//                 StepResult result = compute_step();
+//                 result.verdict = run.handle_non_finite(...); // before end_step() logs the step
+//                 run.end_step(result);
+//             }
+//             if (run.epoch_is_complete()) run.keep_if_best(score), run.end_epoch(score);
 //             run.save_model(), run.save_checkpoint();
 //         }
 //         return run.end();

@@ -21,7 +21,8 @@ struct Position {
 };
 
 /// Returns the contents of a checkpoint: copies of the tensors of state_dict() and of the optimizer's flat buffers, and
-/// as metadata the program, the options and the position. The caller adds the metadata of the model.
+/// as metadata the program, the options and the position. The caller adds the metadata of the model, and the
+/// fingerprints of the data.
 TensorFile training_state(const std::string& program, const Parameters& parameters, const OptimizerState& optimizer,
                           const Position& position, const Options& options);
 

@@ -11,7 +11,7 @@ namespace rg {
 enum class CompareRule {
     none,
     median,  // stops a trial that is worse than the median of the others after the same epoch
-    halving, // stops a trial that is not in the better half after N, 2 N, 4 N, ... epochs
+    halving, // stops a trial that is not in the better half after N, 2 N, 4 N, ... epochs; N is StopRules::after
 };
 
 struct StopRules {
