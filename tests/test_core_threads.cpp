@@ -36,6 +36,18 @@ TEST_SUITE("core") {
         CHECK(values == std::vector<int64_t>(7, 300));
     }
 
+    TEST_CASE("thread pool: threads take the tasks of one that is busy") {
+        ThreadPool pool(2);
+        std::atomic<int> others = 0;
+        pool.run(8, [&](int64_t task) { // tasks 0 to 3 belong to the same thread
+            if (task != 0) return void(++others);
+            for (const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+                 others < 7 && std::chrono::steady_clock::now() < end;)
+                std::this_thread::yield();
+            CHECK(others == 7);
+        });
+    }
+
     TEST_CASE("thread pool: wakes sleeping workers") {
         ThreadPool pool(4);
         for (int round = 0; round < 3; ++round) {

@@ -24,8 +24,8 @@ public:
     int size() const { return int(queues_.size()); }
 
     /// Calls f(task) for every task in [0, tasks). Blocks until all are done. Only one thread at a time may call run(),
-    /// and no task may. After an exception in f, skips the tasks
-    /// that have not begun, and rethrows the first exception at the end.
+    /// and no task may. After an exception in f, skips the tasks that have not begun, and rethrows the first exception
+    /// at the end.
     template <class F>
     void run(int64_t tasks, F&& f) {
         run_erased(
