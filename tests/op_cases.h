@@ -439,6 +439,7 @@ inline void add_pools(std::vector<OpCase>& cases) {
                                                              {1, 8, 8, 33, 8, 8}, // the window is the image
                                                              {3, 9, 9, 7, 2, 3},  // pixels in no window
                                                              {1, 15, 15, 9, 15, 1},
+                                                             {1, 40, 40, 7, 15, 1}, // threads share the image
                                                              {70, 2, 2, 20, 2, 2},
                                                              {0, 4, 4, 8, 2, 2},
                                                              {2, 9, 8, 19, 3, 2, 1}, // as in networks for ImageNet

@@ -55,18 +55,6 @@ struct Epilogue {
     }
 };
 
-/// Returns the number of shares into which each chunk of images should be split, so that all threads have about equal
-/// work. There are `chunks` chunks, of `products` multiply-adds each.
-int64_t shares_of(int64_t chunks, double products) {
-    constexpr double kLeastProducts = 1 << 18; // per share; with fewer, several threads are no faster than one
-    const int64_t threads = context().threads ? context().threads->size() : 1;
-    int64_t shares = 1;
-    while (chunks * shares % threads != 0 && chunks * shares < 4 * threads &&
-           products >= kLeastProducts * double(shares + 1))
-        ++shares;
-    return shares;
-}
-
 /// Calls convolve(first, count, result, share) for all chunks of up to `chunk` images. The results go to `out`. If
 /// `out` is null, they go to scratch memory, and done(image, result) follows for each image. A thread convolves and
 /// completes a whole chunk, while the chunk is in its cache. But if no statistics are needed, shares_of() may let

@@ -25,6 +25,17 @@ struct Share {
     int64_t end(int64_t items) const { return items * (index + 1) / count; }
 };
 
+/// Returns the number of shares into which each of `items` items should be split, so that all threads have about equal
+/// work. An item takes `steps` multiply-adds or comparisons.
+inline int64_t shares_of(int64_t items, double steps) {
+    constexpr double kLeastSteps = 1 << 18; // per share; with fewer, several threads are no faster than one
+    const int64_t threads = context().threads ? context().threads->size() : 1;
+    int64_t shares = 1;
+    while (items * shares % threads != 0 && items * shares < 4 * threads && steps >= kLeastSteps * double(shares + 1))
+        ++shares;
+    return shares;
+}
+
 /// Number of values in each chunk but the last, which may be shorter. These values fill whole cache lines.
 inline constexpr int64_t kChunk = 1 << 15;
 /// Returns the number of chunks that `count` values take.

@@ -19,14 +19,9 @@ PoolImage windows_of(const Shape& x, const Shape& y, const Pool& pool) {
 int64_t x_values(const PoolImage& g) { return g.rows.extent * g.columns.extent * g.c; }
 int64_t y_values(const PoolImage& g) { return g.rows.results * g.columns.results * g.c; }
 
-/// Calls f(n, t) for every image of x in parallel, where t has the type that x is stored as.
-template <class F>
-void each_stored_image(const Tensor& x, F f) {
-    with_stored(x, [&](auto t) { each_image(x.extent(0), [&](int64_t n) { f(n, t); }); });
-}
-
 /// Computes each row of the result with pool(g, row, image of x, index of the image's first value in the result). If
 /// the op has a batch norm, first normalises the image into scratch memory, and pools it while it is in cache.
+/// Otherwise several threads may share an image.
 template <class PoolRow>
 void pool_images(const Call& call, PoolRow pool) {
     using O = Pool2dOp;
@@ -34,15 +29,21 @@ void pool_images(const Call& call, PoolRow pool) {
     const Tensor& x = call.in[O::x];
     const PoolImage g = windows_of(x.shape(), call.out[0].shape(), attrs.pool);
     const OptionalNorm norm(attrs.x_norm.given(call.in));
-    each_stored_image(x, [&](int64_t n, auto t) {
+    const int64_t images = x.extent(0), rows = g.rows.results,
+                  shares = norm ? 1 : shares_of(images, double(y_values(g) * g.rows.window * g.columns.window));
+    with_stored(x, [&](auto t) {
         using T = decltype(t);
-        const T* image = stored<T>(x) + n * x_values(g);
-        const Scratch<T> normalised(norm ? x_values(g) : 0);
-        if (norm) {
-            norm->apply(image, normalised.data(), x_values(g));
-            image = normalised;
-        }
-        for (int64_t row = 0; row < g.rows.results; ++row) pool(g, row, image, n * y_values(g));
+        parallel(images * shares, [&](int64_t task) {
+            const int64_t n = task / shares;
+            const Share share{task % shares, shares};
+            const T* image = stored<T>(x) + n * x_values(g);
+            const Scratch<T> normalised(norm ? x_values(g) : 0);
+            if (norm) {
+                norm->apply(image, normalised.data(), x_values(g));
+                image = normalised;
+            }
+            for (int64_t row = share.begin(rows); row < share.end(rows); ++row) pool(g, row, image, n * y_values(g));
+        });
     });
 }
 
@@ -57,11 +58,13 @@ void pool_gradient(const Call& call, GradRow grad) {
     const OptionalNorm norm(attrs.x_norm.given(call.in));
     std::optional<NormSums> sums;
     if (norm) sums.emplace(*norm, dx.extent(0));
-    each_stored_image(dx, [&](int64_t n, auto t) {
+    with_stored(dx, [&](auto t) {
         using T = decltype(t);
-        T* const image = stored<T>(dx) + n * x_values(g);
-        for (int64_t row = 0; row < g.rows.extent; ++row) grad(g, row, stored<T>(dy) + n * y_values(g), n, image);
-        if (sums) sums->add(n, image, stored<T>(x) + n * x_values(g), x_values(g));
+        each_image(dx.extent(0), [&](int64_t n) {
+            T* const image = stored<T>(dx) + n * x_values(g);
+            for (int64_t row = 0; row < g.rows.extent; ++row) grad(g, row, stored<T>(dy) + n * y_values(g), n, image);
+            if (sums) sums->add(n, image, stored<T>(x) + n * x_values(g), x_values(g));
+        });
     });
     if (sums) sums->finish(call.out[O::x_dgamma], call.out[O::x_dbeta]);
 }
