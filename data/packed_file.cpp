@@ -26,7 +26,7 @@ ImageRecord record_of(std::span<const uint8_t> image, int64_t channels) {
 
 PackedFile::PackedFile(const std::string& path) : path_(path) {
     const std::string damaged = cat("packed set: expected a complete file, got a damaged one (", path, ")");
-    const Descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)); // a FIFO would block otherwise
     RG_CHECK(file.get() >= 0, "packed set: cannot open ", path, ": ", std::strerror(errno));
     struct stat info;
     const bool complete = ::fstat(file.get(), &info) == 0 && size_t(info.st_size) > PackedHead::kBytes;

@@ -12,6 +12,7 @@
 #include <cstring>
 #include <doctest/doctest.h>
 #include <filesystem>
+#include <sys/stat.h>
 
 namespace rg::data {
 namespace {
@@ -174,6 +175,9 @@ TEST_SUITE("data") {
             write_file_atomic(path, std::string_view(bytes).substr(0, size));
             CHECK(contains(error_of(read_pixels), "damaged"));
         }
+        fs::remove(path);
+        REQUIRE(::mkfifo(path.c_str(), 0600) == 0);
+        CHECK(contains(error_of(read_pixels), "damaged")); // and does not wait for a writer
         CHECK(same(plain, load(folder, options_of(cache)))); // makes it again
         CHECK(read_file(path) == bytes);
     }
