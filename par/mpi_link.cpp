@@ -219,30 +219,26 @@ public:
     }
 
 private:
-    /// Makes MPI_Finalize safe between machines. With MPICH over UCX and TCP, a rank in MPI_Finalize asks each peer to
-    /// which it has sent messages for an answer. A rank that has all its answers leaves and answers nobody any more, so
-    /// a peer that asks it later waits forever. So each rank sends a message to a rank that enters MPI_Finalize last,
-    /// and then cannot leave before that rank answers. For ranks on rank 0's machine, this is the lowest rank of the
-    /// other machines; for all others, it is rank 0. These two sleep for so long after a barrier that all others are
-    /// in MPI_Finalize. Until then they make no MPI calls, because any call would answer. Their own questions arrive
-    /// before their answers.
+    /// Makes MPI_Finalize safe between machines. With MPICH over UCX and TCP, a rank in MPI_Finalize asks each peer on
+    /// another machine to which it has sent messages for an answer. A rank that has all its answers leaves and answers
+    /// nobody any more, so a peer that asks it later waits forever. So rank 0 and the lowest rank of the other machines
+    /// are to be the last: they sleep for so long after a barrier that all others are in MPI_Finalize. Until then they
+    /// make no MPI calls, because any call would answer. Before that, they exchange a message with every rank of another
+    /// machine. So none can leave before both have answered it, and their own questions arrive before their answers.
     void prepare_to_finalize() {
+        const std::vector<int>& first_of_node = topology_.first_of_node;
         int first_elsewhere = 0;
-        while (topology_.first_of_node[size_t(first_elsewhere)] == topology_.first_of_node[0]) ++first_elsewhere;
-        const auto last_for = [&](int q) {
-            return topology_.first_of_node[size_t(q)] == topology_.first_of_node[0] ? first_elsewhere : 0;
-        };
+        while (first_of_node[size_t(first_elsewhere)] == first_of_node[0]) ++first_elsewhere;
+        const auto is_last = [&](int q) { return q == 0 || q == first_elsewhere; };
         std::vector<MPI_Request> requests;
-        const auto exchange = [&](int peer) {
-            MPI_Isend(nullptr, 0, MPI_BYTE, peer, 0, topology_.comm, &requests.emplace_back());
-            MPI_Irecv(nullptr, 0, MPI_BYTE, peer, 0, topology_.comm, &requests.emplace_back());
-        };
-        const bool is_last = rank() == 0 || rank() == first_elsewhere;
         for (const int q : others())
-            if (q == last_for(rank()) || last_for(q) == rank()) exchange(q);
+            if (first_of_node[size_t(q)] != first_of_node[size_t(rank())] && (is_last(q) || is_last(rank()))) {
+                MPI_Isend(nullptr, 0, MPI_BYTE, q, 0, topology_.comm, &requests.emplace_back());
+                MPI_Irecv(nullptr, 0, MPI_BYTE, q, 0, topology_.comm, &requests.emplace_back());
+            }
         MPI_Waitall(int(requests.size()), requests.data(), MPI_STATUSES_IGNORE);
         MPI_Barrier(topology_.comm);
-        std::this_thread::sleep_for((is_last ? 2 : 1) * kPauseBeforeFinalize);
+        std::this_thread::sleep_for((is_last(rank()) ? 2 : 1) * kPauseBeforeFinalize);
     }
 
     std::unique_ptr<SharedWindow> do_open_shared(size_t bytes) override {
