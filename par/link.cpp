@@ -126,7 +126,7 @@ std::unique_ptr<SharedWindow> Link::open_shared(size_t bytes_per_rank) {
     const std::shared_ptr<void> memory(std::aligned_alloc(page, bytes), std::free);
     RG_CHECK(memory, "open_shared: expected ", bytes, " bytes, got none");
     auto* const part = static_cast<std::byte*>(std::memset(memory.get(), 0, bytes));
-    return std::make_unique<SharedWindow>(std::vector{part}, bytes, memory);
+    return std::make_unique<SharedWindow>(SharedWindow{{part}, bytes, memory});
 }
 
 Channel Link::open_send(const void* data, size_t bytes, int to, int tag) {

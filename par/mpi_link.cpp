@@ -275,7 +275,7 @@ private:
             MPI_Win_unlock_all(window);
             MPI_Win_free(&window);
         };
-        return std::make_unique<SharedWindow>(std::move(parts), bytes, std::shared_ptr<void>(nullptr, release));
+        return std::make_unique<SharedWindow>(SharedWindow{std::move(parts), bytes, {nullptr, release}});
     }
 
     void do_open(int i, void* data) override {

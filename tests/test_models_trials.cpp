@@ -5,6 +5,7 @@
 #include "ringgrad/models/sweep/stop_rules.h"
 #include "ringgrad/models/sweep/trial_table.h"
 #include "ringgrad/models/sweep/trials_board.h"
+#include "ringgrad/models/sweep/trials_options.h"
 #include "ringgrad/models/sweep/trials_report.h"
 #include "temp_dir.h"
 

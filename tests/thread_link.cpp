@@ -109,7 +109,7 @@ private:
         if (++opening->second.ranks == int(ranks.size())) shared_.openings.erase(opening);
         std::vector<std::byte*> parts;
         for (size_t q = 0; q < ranks.size(); ++q) parts.push_back(memory.get() + q * stride);
-        return std::make_unique<SharedWindow>(std::move(parts), bytes, memory);
+        return std::make_unique<SharedWindow>(SharedWindow{std::move(parts), bytes, memory});
     }
 
     void do_open(int i, void* data) override {

@@ -211,18 +211,6 @@ std::vector<std::string> arguments_of(const TrialSettings& settings) {
     return args;
 }
 
-Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& metrics) {
-    std::vector<MetricName> known;
-    for (const std::string set : {"validation", "train"}) {
-        for (const MetricName& metric : metrics)
-            known.push_back({set + "_" + metric.name, set + " " + metric.label, metric.unit, metric.higher_is_better});
-        known.push_back({set + "_loss", set + " loss"});
-    }
-    known.push_back({"images_per_s", "images/s", "", true});
-    known.push_back({"seconds", "time", "s"});
-    return rank_by.empty() ? known.front() : metric_named("--rank-by", rank_by, known);
-}
-
 std::optional<double> value_of(const Json& line, const std::string& metric) {
     const Json* const value = line.is_object() ? line.find(metric) : nullptr;
     return value && value->is_number() && !std::isnan(value->as_double()) ? std::optional(value->as_double())

@@ -43,9 +43,6 @@ std::vector<std::string> arguments_of(const TrialSettings& settings);
 /// how to show it. Trials have no test accuracy: if it chose the best network, it would be too optimistic for this
 /// network.
 using Ranking = MetricName;
-/// Returns the ranking by `rank_by`, or if that is empty, by the main metric on the validation set. `metrics` are those
-/// of the training. Throws Error if there is no metric of that name.
-Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& metrics);
 /// Returns the value of a metric in a line of metrics, if it has one that is not NaN.
 std::optional<double> value_of(const Json& line, const std::string& metric);
 

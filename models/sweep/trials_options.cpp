@@ -133,6 +133,18 @@ std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
     return all;
 }
 
+Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& metrics) {
+    std::vector<MetricName> known;
+    for (const std::string set : {"validation", "train"}) {
+        for (const MetricName& metric : metrics)
+            known.push_back({set + "_" + metric.name, set + " " + metric.label, metric.unit, metric.higher_is_better});
+        known.push_back({set + "_loss", set + " loss"});
+    }
+    known.push_back({"images_per_s", "images/s", "", true});
+    known.push_back({"seconds", "time", "s"});
+    return rank_by.empty() ? known.front() : metric_named("--rank-by", rank_by, known);
+}
+
 void check_trials(par::Group& group, const std::string& name, Trials& trials, const std::string& stored_in) {
     std::vector<std::vector<std::string>> arguments;
     std::vector<Json> options;

@@ -57,6 +57,9 @@ void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program
 /// table and in the grid.
 std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s);
 
+/// Returns the ranking by `rank_by`, or if that is empty, by the main metric on the validation set. `metrics` are those
+/// of the training. Throws Error if there is no metric of that name.
+Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& metrics);
 /// Collective. Throws Error if an option of a trial is wrong; see run_trials_main(). Sets the ranking. `stored_in` is
 /// that of TrialsArguments.
 void check_trials(par::Group& group, const std::string& name, Trials& trials, const std::string& stored_in);
