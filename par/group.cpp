@@ -100,6 +100,12 @@ std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
     return {block + (kLine - reinterpret_cast<uintptr_t>(block) % kLine) % kLine, bytes};
 }
 
+std::shared_ptr<void> Group::adopt(std::unique_ptr<SharedWindow> parts, std::string_view what) {
+    if (int(link_.node().ranks.size()) != size() || !shared("adopt", what, parts->bytes)) return nullptr;
+    const uint64_t number = shared_->adopt(std::move(parts));
+    return {shared_.get(), [number](SharedReducer* reducer) { reducer->release(number); }};
+}
+
 void Group::allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm, Wire wire) {
     allreduce("allreduce", vector_of(values), what, algorithm, wire);
 }

@@ -104,10 +104,14 @@ SharedReducer::SharedReducer(Link& link, std::unique_ptr<SharedWindow> window, s
       chunk_bytes_(chunk_bytes),
       window_(std::move(window)) {}
 
-void SharedReducer::adopt(std::unique_ptr<SharedWindow> memory) { memories_.push_back(std::move(memory)); }
+uint64_t SharedReducer::adopt(std::unique_ptr<SharedWindow> memory) {
+    memories_.push_back(std::move(memory));
+    return memories_.size();
+}
 
 SharedReducer::Location SharedReducer::find(const Vector& vector) const {
     for (const auto& memory : memories_) {
+        if (!memory) continue;
         const std::byte* part = memory->parts[node_.place];
         // An empty vector has no location: its address may be the end of one memory and the beginning of another.
         if (vector.count > 0 && vector.data >= part && vector.data + vector.bytes() <= part + memory->bytes)
@@ -144,6 +148,7 @@ void SharedReducer::sum_slice(const SharedWindow& window, size_t begin, const Ve
         targets_.push_back(window.parts[q] + slice);
     }
     const Vector own{targets_[node_.place], size / size_of(chunk.type), chunk.type};
+    if (window.sum) return window.sum(sources_, targets_, own.count);
     if (!several_nodes()) return sum_vectors(sources_, targets_, own.count, own.type);
     if (manner.in_order) {
         sum_along_chain(peers_, own, sources_, op);

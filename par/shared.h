@@ -37,8 +37,10 @@ public:
     /// must outlive this object.
     SharedReducer(Link& link, std::unique_ptr<SharedWindow> window, size_t chunk_bytes);
 
-    /// Takes ownership of shared memory. Vectors in it are summed in place. All ranks must make the same calls.
-    void adopt(std::unique_ptr<SharedWindow> memory);
+    /// Takes ownership of shared memory. Vectors in it are summed in place. All ranks must make the same calls. Returns
+    /// its number, for release().
+    uint64_t adopt(std::unique_ptr<SharedWindow> memory);
+    void release(uint64_t number) { memories_[number - 1].reset(); }
     /// Returns a number that stands for the vector's memory and offset, or 0 if the vector is not in adopted memory.
     /// For a sum, this number must be equal on all ranks.
     uint64_t location_of(const Vector& vector) const;
@@ -77,7 +79,7 @@ private:
     Peers peers_; // one rank of each node: those with the place of this one
     size_t chunk_bytes_;
     std::unique_ptr<SharedWindow> window_;
-    std::vector<std::unique_ptr<SharedWindow>> memories_;
+    std::vector<std::unique_ptr<SharedWindow>> memories_; // by number, from 1; null if released
     // Starts of this rank's slice in all vectors of the node, and in those that get the sum.
     std::vector<std::byte*> sources_, targets_;
     uint64_t stage_ = 0; // stages published by this rank; equal on all ranks between operations
