@@ -5,12 +5,14 @@
 // (Tensor::to_host(), Tensor::copy_from()). A copy takes place after all ops that were started before it.
 #pragma once
 
+#include "ringgrad/core/base.h"
 #include "ringgrad/core/scope.h"
 
 #include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -71,8 +73,25 @@ public:
         virtual void upload(size_t chunk) = 0;
     };
     /// Returns a RoundTrip between the memory at `host` and the memory at `device`. Chunk i consists of the bytes
-    /// [ends[i - 1], ends[i]); chunk 0 starts at byte 0. Both memories must outlive the result.
+    /// [ends[i - 1], ends[i]); chunk 0 starts at byte 0. Both memories must outlive the result. If `host` is null, the
+    /// chunks stay on the device: wait() blocks until the chunk's values are there, and sum() may change them.
     virtual std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) = 0;
+
+    /// Lets other processes on this machine map `memory`, which comes from allocate(). Returns what open_shared() needs
+    /// there. Throws Error if that is not possible.
+    virtual std::string share(const void* /*memory*/) { fail(name(), " cannot share its memory"); }
+    /// Maps memory that another process shares: that of this device, or of another one that this one can read and
+    /// write. Throws Error if it cannot. The memory is mapped until the result is destroyed.
+    virtual std::shared_ptr<std::byte> open_shared(const std::string& /*handle*/) {
+        fail(name(), " cannot map memory of other processes");
+    }
+    /// Adds the f32 vectors of `count` values at `from` in their order, and writes the sum to all of `to`; a target may
+    /// be a source, too. There are at most kMostVectors of each, aligned to 16 bytes, in this device's memory or in
+    /// memory of open_shared(). Blocks until the sum is written, while ops go on.
+    virtual void sum(std::span<std::byte* const> /*from*/, std::span<std::byte* const> /*to*/, size_t /*count*/) {
+        fail(name(), " cannot sum vectors");
+    }
+    static constexpr size_t kMostVectors = 64;
 
     /// Returns the kernel of an op, or null if the device has none: then the op runs on the host (see run_on_host()).
     /// The kernel takes tensors in device memory and may return before its work is done. A plan may round filters to

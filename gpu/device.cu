@@ -1,5 +1,5 @@
 // A GPU as a Device, through the CUDA runtime. One stream runs all work in order. Only RoundTrip, which copies gradient
-// buckets, uses two more streams.
+// buckets, uses two more streams, and sum() another one.
 //
 // Freed memory is cached and reused (block_cache.h). Since one stream runs all ops, a block may be reused as soon as
 // the work that reads it is queued. Scratch memory is freed only with the device, so that its addresses in captured
@@ -40,6 +40,12 @@ void warn_once(bool& warned, const char* what, cudaError_t error) {
     std::fprintf(stderr, "warning: device cuda: %s: %s\n", what, cudaGetErrorString(error));
 }
 
+/// check() for memory of other processes. Clears the error, so that the next launch does not report it again.
+void check_peer(cudaError_t status, const char* action) {
+    if (status != cudaSuccess) (void)cudaGetLastError();
+    check(status, action);
+}
+
 /// Selects the GPU for the calling thread. Memory and kernels belong to the GPU that the thread has selected.
 void select_gpu(int index) {
     thread_local int selected = -1;
@@ -59,7 +65,10 @@ void* allocate_memory(size_t bytes) {
 void free_memory(void* memory) { (void)cudaFree(memory); } // cudaFree reports only errors of earlier work
 
 struct Stream {
-    Stream() { check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreate"); }
+    /// CUDA prefers the blocks of streams with a lower number.
+    explicit Stream(int priority = 0) {
+        check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreate");
+    }
     ~Stream() { (void)cudaStreamDestroy(stream); }
     Stream(const Stream&) = delete;
     Stream& operator=(const Stream&) = delete;
@@ -106,7 +115,7 @@ public:
           device_(static_cast<std::byte*>(device)),
           ends_(std::move(ends)),
           copied_(ends_.size()) {
-        if (ends_.empty()) return;
+        if (!host_ || ends_.empty()) return;
         const cudaError_t error = cudaHostRegister(host, ends_.back(), cudaHostRegisterDefault);
         pinned_ = error == cudaSuccess;
         static bool warned = false;
@@ -118,6 +127,7 @@ public:
         if (pinned_) (void)cudaHostUnregister(host_);
     }
     void download(size_t chunk) override {
+        if (!host_) return copied_[chunk].record(ops_);
         computed_.record(ops_);
         down_.wait_for(computed_); // waits for the record() above, even if the event is recorded again later
         copy(chunk, host_, device_, cudaMemcpyDeviceToHost, down_);
@@ -125,6 +135,7 @@ public:
     }
     void wait(size_t chunk) override { copied_[chunk].wait(); }
     void upload(size_t chunk) override {
+        if (!host_) return;
         copy(chunk, device_, host_, cudaMemcpyHostToDevice, up_);
         copied_[chunk].record(up_);
         ops_.wait_for(copied_[chunk]); // later downloads wait for ops, so they wait for this copy as well
@@ -140,7 +151,7 @@ private:
     const std::vector<size_t> ends_;
     Stream down_, up_;
     Event computed_;
-    std::vector<Event> copied_; // after the last copy of each chunk
+    std::vector<Event> copied_; // after the last copy of each chunk; without host memory, after the chunk's ops
     bool pinned_ = false;
 };
 
@@ -239,6 +250,30 @@ public:
         return std::make_unique<CudaRoundTrip>(stream_, host, device, std::move(ends));
     }
 
+    std::string share(const void* memory) override {
+        const char* const allowed = std::getenv("RG_PEER_MEMORY");
+        RG_CHECK(!allowed || std::string_view(allowed) != "0", "RG_PEER_MEMORY is 0");
+        select();
+        cudaIpcMemHandle_t handle;
+        check_peer(cudaIpcGetMemHandle(&handle, const_cast<void*>(memory)), "cudaIpcGetMemHandle");
+        return {reinterpret_cast<const char*>(&handle), sizeof handle};
+    }
+    std::shared_ptr<std::byte> open_shared(const std::string& text) override {
+        select();
+        cudaIpcMemHandle_t handle;
+        RG_CHECK(text.size() == sizeof handle, "open_shared: expected a handle of ", sizeof handle, " bytes, got ",
+                 text.size());
+        std::memcpy(&handle, text.data(), sizeof handle);
+        void* memory = nullptr;
+        check_peer(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
+        return {static_cast<std::byte*>(memory), [](std::byte* mapped) { (void)cudaIpcCloseMemHandle(mapped); }};
+    }
+    void sum(std::span<std::byte* const> from, std::span<std::byte* const> to, size_t count) override {
+        select();
+        sum_vectors(from, to, count, sums_);
+        sums_.wait();
+    }
+
     Kernel kernel(Op op) const override {
         static constexpr Kernel kKernels[] = {
 #define RG_KERNEL(name) gpu::name,
@@ -297,7 +332,7 @@ private:
     const Selection selection_;
     std::string name_; // without the end, which depends on the traits
     GpuTraits traits_;
-    Stream stream_;
+    Stream stream_, sums_{-1}; // sums_: for sum(), whose result other GPUs wait for
     BlockCache blocks_{allocate_memory, free_memory};
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
     unsigned* arrival_counters_;

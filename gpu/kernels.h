@@ -9,6 +9,8 @@
 
 #include <algorithm>
 
+struct CUstream_st; // of CUDA
+
 namespace rg {
 /// For an op of RG_OPS, returns its element of `kernels`, which has the order of kOps. For any other op, returns
 /// OpRow::gpu, which is null if the op has no kernel.
@@ -18,17 +20,21 @@ inline Kernel kernel_of(Op op, std::span<const Kernel, std::size(kOps)> kernels)
 }
 
 #define RG_DECLARE(name) void name(const Call&);
-/// Launches a kernel that keeps the tensor cores busy (rates.cu), and returns the number of its floating-point
-/// operations, which is proportional to `rounds`. `out` has room for one value per thread of all blocks.
-#define RG_MULTIPLY double multiply(float* out, int blocks, int rounds);
-inline constexpr int kMultiplyThreads = 256;
+// The kernels that belong to no op:
+/// multiply() launches a kernel that keeps the tensor cores busy (rates.cu), and returns the number of its
+/// floating-point operations, which is proportional to `rounds`. `out` has room for one value per thread of all blocks.
+/// sum_vectors() launches the kernel of Device::sum() (sum_vectors.cu).
+#define RG_OTHER_KERNELS                                                                                               \
+    double multiply(float* out, int blocks, int rounds);                                                               \
+    void sum_vectors(std::span<std::byte* const> from, std::span<std::byte* const> to, size_t count, CUstream_st*);
+inline constexpr int kMultiplyThreads = 256, kSumThreads = 256;
 namespace gpu {
 RG_OPS(RG_DECLARE)
-RG_MULTIPLY
+RG_OTHER_KERNELS
 } // namespace gpu
 namespace gpu_on_host {
 RG_OPS(RG_DECLARE)
-RG_MULTIPLY
+RG_OTHER_KERNELS
 /// Returns the function of an op of RG_OPS that was compiled for the executor. The function takes tensors in host
 /// memory. For any other op, returns OpRow::gpu.
 Kernel kernel(Op op);
@@ -36,5 +42,5 @@ Kernel kernel(Op op);
 gpu::GpuTraits& settable_gpu_traits();
 } // namespace gpu_on_host
 #undef RG_DECLARE
-#undef RG_MULTIPLY
+#undef RG_OTHER_KERNELS
 } // namespace rg

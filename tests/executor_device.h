@@ -34,6 +34,24 @@ public:
         return std::make_unique<Trip>(*this, static_cast<std::byte*>(host), static_cast<std::byte*>(device),
                                       std::move(ends));
     }
+    // Other devices of this process share memory as those of other processes would. Their ranks are threads.
+    std::string share(const void* memory) override {
+        if (!shares) fail("the executor: expected memory to share, got a planted error");
+        return std::to_string(reinterpret_cast<uintptr_t>(memory));
+    }
+    std::shared_ptr<std::byte> open_shared(const std::string& handle) override {
+        if (!maps) fail("the executor: expected memory of another device, got a planted error");
+        ++mapped;
+        return {reinterpret_cast<std::byte*>(std::stoull(handle)), [this](std::byte*) { --mapped; }};
+    }
+    void sum(std::span<std::byte* const> from, std::span<std::byte* const> to, size_t count) override {
+        gpu_on_host::sum_vectors(from, to, count, nullptr);
+        if (sums_wrongly && count > 0) reinterpret_cast<float*>(to.back())[count - 1] += 1;
+        ++sums;
+    }
+    bool shares = true, maps = true, sums_wrongly = false;
+    int mapped = 0; // number of memories of other devices that this one maps
+    int sums = 0;   // number of calls of sum()
     Kernel kernel(Op op) const override { return ++ops, gpu_on_host::kernel(op); }
     void synchronize() override {}
 
@@ -72,13 +90,15 @@ private:
         }
         void wait(size_t chunk) override { move(chunk, Place::in_flight, in_flight.data(), host); }
         void upload(size_t chunk) override { move(chunk, Place::host, host, device); }
+        /// Without host memory, the values stay where they are.
         void move(size_t chunk, Place from_place, std::byte* from, std::byte* to) {
             RG_CHECK(places[chunk] == from_place, "the executor: expected chunk ", chunk, " at place ", int(from_place),
                      " of its trip, got ", int(places[chunk]));
+            places[chunk] = Place((int(from_place) + 1) % 3);
+            if (!host) return;
             const size_t begin = chunk == 0 ? 0 : ends[chunk - 1], bytes = ends[chunk] - begin;
             std::memcpy(to + begin, from + begin, bytes);
             std::memset(from + begin, 0xFF, bytes);
-            places[chunk] = Place((int(from_place) + 1) % 3);
         }
         ExecutorDevice& owner;
         std::byte *host, *device;

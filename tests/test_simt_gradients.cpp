@@ -9,8 +9,12 @@
 #include "ringgrad/tests/allocations.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/simt/executor.h"
+#include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
 
+#include <array>
+#include <cmath>
 #include <doctest/doctest.h>
 
 using namespace rg;
@@ -19,8 +23,9 @@ namespace {
 
 struct Sent {
     std::vector<Tensor> gradients;       // over all ranks, by step
-    std::vector<std::vector<long>> left; // by step and piece: after how many ops
-    long ops = 0;                        // of a step
+    // Without the ops that weigh pieces: by step and piece, the number of ops before it left, and the number of a step.
+    std::vector<std::vector<long>> left;
+    long ops = 0;
     int launches = 0;                    // of graphs
 };
 
@@ -44,9 +49,13 @@ Sent send(par::Group& group, ExecutorDevice& device, bool early) {
     });
     GradientSum sum(group, parameters, par::Algorithm::automatic, false);
     if (early) network.after_step = [&](const Plan& plan, size_t step) { return sum.after_step(plan, step); };
+    CHECK(sum.is_direct() == (group.size() > 1 && device.shares));
     long before = 0;
     Sent sent;
-    device.leaves = [&](size_t) { sent.left.back().push_back(device.ops - before); };
+    const auto ops_of_step = [&](size_t weighed) {
+        return device.ops - before - (sum.is_direct() ? long(weighed) : 0);
+    };
+    device.leaves = [&](size_t piece) { sent.left.back().push_back(ops_of_step(piece + 1)); };
     const Tensor x = Tensor::on_host({1, kValues}), wanted = Tensor::on_host({1, kValues});
     for (uint64_t step = 0; step < 3; ++step) {
         Rng random(step, Purpose::test, 0, uint64_t(group.rank()));
@@ -56,7 +65,7 @@ Sent send(par::Group& group, ExecutorDevice& device, bool early) {
         before = device.ops;
         sent.left.emplace_back();
         network({x, wanted}, true);
-        sent.ops = device.ops - before;
+        sent.ops = ops_of_step(sent.left.back().size());
         sum.finish();
         sent.gradients.push_back(parameters.gradients().to_host().clone());
         sgdm_update(parameters.values(), velocity, parameters.gradients(), {.lr = 1000, .momentum = 0.9f});
@@ -68,6 +77,75 @@ Sent send(par::Group& group, ExecutorDevice& device, bool early) {
 } // namespace
 
 TEST_SUITE("simt") {
+    TEST_CASE("device: vectors of several devices are added in their order") {
+        constexpr size_t kPitch = 4096;
+        std::vector<float> values(3 * kPitch);
+        Rng random(1, Purpose::test);
+        for (const size_t count : {size_t{0}, size_t{1}, size_t{7}, size_t{1024}, size_t{2051}}) {
+            CAPTURE(count);
+            for (float& v : values) v = random.normal();
+            std::vector<float> start = values, expected = values;
+            for (size_t i = 0; i < count; ++i)
+                expected[i] = expected[kPitch + i] = values[i] + values[kPitch + i] + values[2 * kPitch + i];
+            const auto vector = [&](size_t i) { return reinterpret_cast<std::byte*>(values.data() + i * kPitch); };
+            simt::run_in_every_order(
+                [&] {
+                    values = start;
+                    gpu_on_host::sum_vectors(std::array{vector(0), vector(1), vector(2)},
+                                             std::array{vector(0), vector(1)}, count, nullptr);
+                },
+                {std::as_writable_bytes(std::span(values))});
+            CHECK(values == expected);
+        }
+        std::byte* const first = reinterpret_cast<std::byte*>(values.data());
+        CHECK_ERROR("aligned to 16 bytes", gpu_on_host::sum_vectors({{first + 4}}, {{first}}, 3, nullptr));
+        const std::vector<std::byte*> many(Device::kMostVectors + 1, first);
+        CHECK_ERROR("expected at most 64 vectors, got 65", gpu_on_host::sum_vectors(many, {{first}}, 3, nullptr));
+    }
+
+    TEST_CASE("device: gradients are summed in host memory if the memory of any device cannot be used by the others") {
+        constexpr int kRanks = 3;
+        struct Case {
+            const char* why;
+            void (*hinder)(ExecutorDevice&);
+        };
+        const Case cases[] = {
+            {"", [](ExecutorDevice&) {}},
+            {"rank 1: the executor: expected memory to share", [](ExecutorDevice& d) { d.shares = false; }},
+            {"rank 1: the executor: expected memory of another", [](ExecutorDevice& d) { d.maps = false; }},
+            {"wrong sums", [](ExecutorDevice& d) { d.sums_wrongly = true; }}};
+        for (const Case& c : cases) {
+            CAPTURE(c.why);
+            par::run_groups(kRanks, [&](par::Group& group) {
+                ExecutorDevice device;
+                if (group.rank() == 1) c.hinder(device);
+                const InContext on{{.device = &device}};
+                CifarNet net({.width = 32, .depth = 2});
+                const Tensor& gradients = net.parameters.gradients();
+                for (int training = 0; training < 2; ++training) {
+                    GradientSum sum(group, net.parameters, par::Algorithm::automatic, false);
+                    const bool direct = std::string_view(c.why).empty();
+                    CHECK(sum.is_direct() == direct);
+                    CHECK((direct ? sum.why_not_direct().empty() : contains(sum.why_not_direct(), c.why)));
+                    CHECK(device.mapped == (direct ? kRanks - 1 : 0));
+                    CHECK(gradients.to_host().data<float>()[0] == 0);
+                    for (int step = 0; step < 2; ++step) {
+                        // The gradients of a rank without images may be anything.
+                        gradients.fill(group.rank() == 2 ? std::nan("") : double(group.rank() + 1));
+                        const int sums = device.sums;
+                        sum.begin(group.rank() == 2 ? 0 : group.rank() == 0 ? 0.25 : 0.75);
+                        sum.finish();
+                        const Tensor host = gradients.to_host();
+                        CHECK(std::ranges::count(host.span<float>(), 1.75f) == host.numel());
+                        CHECK((device.sums > sums) == direct);
+                    }
+                    gradients.fill(0);
+                }
+                CHECK(device.mapped == 0);
+            });
+        }
+    }
+
     TEST_CASE("device: gradients are summed over the ranks in pieces, on their way there and back") {
         constexpr int kRanks = 3;
         std::vector<Tensor> first(kRanks), second(kRanks);
@@ -139,9 +217,12 @@ TEST_SUITE("simt") {
         using Captures = ExecutorDevice::Captures;
         const std::pair<Captures, bool> ways[] = {
             {Captures::none, false}, {Captures::none, true}, {Captures::work, true}};
-        for (const int ranks : {1, 2}) {
-            CAPTURE(ranks);
-            std::vector<Tensor> late;
+        std::vector<Tensor> late;
+        for (const auto& setup : {std::pair{1, true}, {2, false}, {2, true}}) {
+            const int ranks = setup.first;
+            const bool shares = setup.second;
+            INFO("ranks ", ranks, ", devices share memory: ", shares);
+            if (!shares) late.clear(); // what two ranks sum in host memory, they then sum on their devices
             for (const auto& way : ways) {
                 const Captures captures = way.first;
                 const bool early = way.second;
@@ -150,6 +231,7 @@ TEST_SUITE("simt") {
                 par::run_groups(ranks, [&](par::Group& group) {
                     ExecutorDevice device;
                     device.captures = captures;
+                    device.shares = shares;
                     all[size_t(group.rank())] = send(group, device, early);
                 });
                 if (late.empty()) late = all[0].gradients;

@@ -75,6 +75,8 @@ EXECUTOR_FAULTS = [
     ("one window too many", "pool.cu", "pool", "row / rows.stride, rows.results - 1", "row / rows.stride, rows.results + 0"),
     ("a position of the wrong channel", "pool.cu", "pool", "uint8_t(bytes >> 8 * c)", "uint8_t(bytes)"),
     ("filters whose channels are not exchanged", "conv.cu", "conv", "i / k % places) * c + i / k / places", "i / k % places) * c"),
+    ("a vector left out of a sum over GPUs", "sum_vectors.cu", "sum_vectors", "for (int s = 1; s < v.sources; ++s) {", "for (int s = 2; s < v.sources; ++s) {"),
+    ("the last value of a sum over GPUs left out", "sum_vectors.cu", "sum_vectors", "j < count; ++j", "j + 1 < count; ++j"),
     ("one value too many", "elementwise.cuh", "elements", "if (i < count) f(i);", "if (i <= count) f(i);"),
     ("rows copied with the other tensor's step", "elements.cu", "elements", "from[row * from_step", "from[row * to_step"),
     ("a sum of overlapping chunks", "elements.cu", "elements", "begin + chunk < count ? begin + chunk : count", "count"),

@@ -2,8 +2,10 @@
 #include "ringgrad/models/run/gradient_sum.h"
 
 #include "ringgrad/core/formatted.h"
+#include "ringgrad/core/ops.h"
 
 #include <algorithm>
+#include <array>
 #include <cinttypes>
 #include <cmath>
 
@@ -14,6 +16,8 @@ namespace {
 /// Smallest size of a bucket; the last one may be smaller. It is large enough that the latency of a message hardly
 /// counts, and small enough that the first sums start early.
 constexpr int64_t kBucketBytes = 512 * 1024;
+/// Number of values with which sums in devices' memory are checked once.
+constexpr int64_t kCheckedValues = 1 << 18;
 /// After backward, only the last bucket is left. More buckets would make it little shorter, and each has a latency.
 constexpr int64_t kMaxBuckets = 16;
 
@@ -32,8 +36,9 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
     some_on_device_ = !group.all(!on_device, "gradients on devices");
     overlap_ = overlap_ && !some_on_device_;
     stride_ = size_t(gradients.numel());
+    if (some_on_device_) open_direct();
     const size_t bytes = size_t(group.most_workers()) * size_t(parameters.gradient_bytes());
-    std::byte* const memory = group.memory(bytes, "gradients").data();
+    std::byte* const memory = direct_ ? gradients.bytes_data() : group.memory(bytes, "gradients").data();
     memory_ = {reinterpret_cast<float*>(memory), size_t(gradients.numel())};
     if (!on_device) parameters.place_gradients(memory);
     if (!overlap_ && !some_on_device_) return;
@@ -45,10 +50,84 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
     if (on_device) {
         std::vector<size_t> ends;
         for (const Bucket& b : buckets_) ends.push_back(4 * size_t(b.end));
-        round_trip_ = gradients.device()->round_trip(memory, gradients.bytes_data(), ends);
+        round_trip_ = gradients.device()->round_trip(direct_ ? nullptr : memory, gradients.bytes_data(), ends);
     }
     // The thread runs no ops, so it needs no context.
     if (overlap_) thread_ = std::jthread([this](const std::stop_token& stop) { sum_on_thread(stop); });
+}
+
+/// Collective. Lets devices sum the gradients in each other's memory, if they can.
+void GradientSum::open_direct() {
+    const par::Link& link = group_.link();
+    const bool is_shared = algorithm_ == par::Algorithm::automatic || algorithm_ == par::Algorithm::shared;
+    const bool fits = is_shared && int(link.node().ranks.size()) == group_.size() && group_.most_workers() == 1 &&
+                      size_t(group_.size()) <= Device::kMostVectors && parameters_.gradients().device();
+    if (!group_.all(fits, "devices on one node")) return;
+    why_not_direct_ = try_direct();
+    if (!why_not_direct_.empty()) direct_ = nullptr;
+}
+
+/// Returns why devices cannot sum in each other's memory, or "", the same on all ranks.
+std::string GradientSum::try_direct() {
+    const Tensor gradients = parameters_.gradients();
+    Device& device = *gradients.device();
+    const auto first_problem_of = [&](auto&& attempt) -> std::string { // the same on all ranks
+        std::string problem;
+        try {
+            attempt();
+        } catch (const Error& error) {
+            problem = cat("rank ", group_.rank(), ": ", error.what());
+        }
+        const std::vector<std::string> problems = group_.allgather(problem, "problems of devices");
+        const auto first = std::ranges::find_if(problems, [](const std::string& p) { return !p.empty(); });
+        return first == problems.end() ? "" : *first;
+    };
+
+    std::string handle, problem = first_problem_of([&] { handle = device.share(gradients.bytes_data()); });
+    if (!problem.empty()) return problem;
+    const std::vector<std::string> handles = group_.allgather(handle, "shared gradients");
+    using Mapped = std::vector<std::shared_ptr<std::byte>>;
+    const auto mapped = std::make_shared<Mapped>();
+    std::vector<std::byte*> parts;
+    const auto open_others = [&] {
+        for (int rank = 0; rank < group_.size(); ++rank) {
+            if (rank != group_.rank()) mapped->push_back(device.open_shared(handles[size_t(rank)]));
+            parts.push_back(rank == group_.rank() ? gradients.bytes_data() : mapped->back().get());
+        }
+    };
+    problem = first_problem_of(open_others);
+    if (!problem.empty()) return problem;
+    const auto sum = [&device](std::span<std::byte* const> from, std::span<std::byte* const> to, size_t count) {
+        device.sum(from, to, count);
+    };
+    auto window = std::make_unique<par::SharedWindow>(
+        par::SharedWindow{std::move(parts), size_t(gradients.bytes()), mapped, sum});
+    direct_ = group_.adopt(std::move(window), "shared gradients");
+    if (!direct_) return "the ranks share no memory";
+    return check_direct_sums() ? "" : "they compute wrong sums there";
+}
+
+/// Some machines, such as ones with a wrongly set IOMMU, transfer wrong values between devices. Returns false on all
+/// ranks if the devices do so here.
+bool GradientSum::check_direct_sums() {
+    const Tensor& gradients = parameters_.gradients();
+    const int64_t count = std::min(gradients.numel(), kCheckedValues);
+    const Tensor checked = gradients.slice(0, {count}), host = Tensor::on_host({count});
+    const auto value = [](int rank, int64_t i) { return float((rank + 1) * (i % 1021 + 1)) / 7; };
+    for (int64_t i = 0; i < count; ++i) host.data<float>()[i] = value(group_.rank(), i);
+    checked.copy_from(host);
+    gradients.device()->synchronize();
+    group_.allreduce_sum(std::span(reinterpret_cast<float*>(checked.bytes_data()), size_t(count)), "check of devices",
+                         par::Algorithm::shared);
+    const Tensor sums = checked.to_host();
+    bool right = true;
+    for (int64_t i = 0; i < count; ++i) {
+        float sum = value(0, i);
+        for (int rank = 1; rank < group_.size(); ++rank) sum += value(rank, i);
+        right = right && sums.data<float>()[i] == sum;
+    }
+    gradients.fill(0);
+    return group_.all(right, "check of devices");
 }
 
 GradientSum::~GradientSum() {
@@ -89,7 +168,7 @@ bool GradientSum::after_step(const Plan& plan, size_t step) {
     if (!last_steps_known_) find_last_steps(plan, buckets_), last_steps_known_ = true;
     const size_t before = ready_;
     for (; ready_ < buckets_.size() && buckets_[ready_].last_step <= step; ++ready_)
-        if (round_trip_) round_trip_->download(ready_);
+        if (round_trip_) start(ready_);
     if (ready_ > before) changed_.notify_all();
     return ready_ > before;
 }
@@ -99,7 +178,7 @@ void GradientSum::finish() {
     kept_ = 0;
     if (group_.is_single_worker()) return;
     if (round_trip_) {
-        for (; ready_ < buckets_.size(); ++ready_) round_trip_->download(ready_);
+        for (; ready_ < buckets_.size(); ++ready_) start(ready_);
         for (size_t i = 0; i < buckets_.size(); ++i) {
             round_trip_->wait(i);
             sum(buckets_[i]);
@@ -118,6 +197,19 @@ void GradientSum::finish() {
     changed_.notify_all();
     changed_.wait(lock, [&] { return done_ == buckets_.size() || error_; });
     if (error_) std::rethrow_exception(error_);
+}
+
+/// Starts the download of a bucket on a device, or if it stays there, weighs it.
+void GradientSum::start(size_t bucket) {
+    if (direct_) {
+        const Bucket& b = buckets_[bucket];
+        const std::array values{parameters_.gradients().slice(b.begin, {b.end - b.begin}), Tensor()};
+        if (share_ == 0) // 0 * NaN would be NaN
+            values[0].fill(0);
+        else
+            execute(op::scale, {ScaleOp{float(share_)}, values, std::span(values).first(1)});
+    }
+    round_trip_->download(bucket);
 }
 
 void GradientSum::sum_on_thread(const std::stop_token& stop) {
@@ -141,7 +233,7 @@ void GradientSum::sum_on_thread(const std::stop_token& stop) {
 
 void GradientSum::sum(const Bucket& bucket) const {
     const std::span<float> values = memory_.subspan(size_t(bucket.begin), size_t(bucket.end - bucket.begin));
-    par::weigh(values, share_);
+    if (!direct_) par::weigh(values, share_);
     if (group_.most_workers() == 1) return group_.allreduce_sum(values, bucket.name, algorithm_, wire_);
     group_.sum_over_workers(values, stride_, bucket.name);
 }
@@ -162,7 +254,8 @@ void GradientSum::find_last_steps(const Plan& plan, std::vector<Bucket>& buckets
 std::string GradientSum::table(const Plan& plan) const {
     if (group_.is_single_worker()) return "";
     if (buckets_.empty()) return "gradients are summed over the ranks at once, after the last step\n";
-    std::string text = "gradients are summed over the ranks in buckets, each after a step of the plan:\n";
+    std::string text = cat("gradients are summed over the ranks in buckets",
+                           direct_ ? ", in the memory of the devices" : "", ", each after a step of the plan:\n");
     std::vector<Bucket> buckets = buckets_;
     find_last_steps(plan, buckets);
     for (const Bucket& b : buckets) {

@@ -17,7 +17,9 @@
 // this buffer, and buckets are summed in order. On the CPU, with `overlap`, a thread sums them, and only this thread
 // may use the group between begin() and finish(). A device needs no thread: after the step that finishes a bucket, the
 // bucket's download to host memory is queued. finish() sums each bucket when it has arrived, while the device computes
-// or downloads later buckets and uploads earlier ones.
+// or downloads later buckets and uploads earlier ones. If all ranks are on one node, and their devices can map each
+// other's memory, no bucket leaves its device: each device adds its slice of the buckets of all, and writes the sum to
+// all. The bits are the same.
 #pragma once
 
 #include "ringgrad/core/context.h"
@@ -65,6 +67,11 @@ public:
 
     /// Returns true if the gradients of any rank are on a device. Always false for a single worker in all.
     bool some_on_device() const { return some_on_device_; }
+    /// Returns true if devices sum the gradients in each other's memory.
+    bool is_direct() const { return direct_ != nullptr; }
+    /// If all ranks are on one node and have their gradients on devices, but these cannot sum them in each other's
+    /// memory, returns a text that says why. Else returns "".
+    const std::string& why_not_direct() const { return why_not_direct_; }
     /// Returns a text that says after which step the gradients or their buckets are summed. Returns "" if there is a
     /// single worker in all.
     std::string table(const Plan& plan) const;
@@ -75,6 +82,10 @@ private:
         size_t last_step;   // index of the plan's last step that reads or writes any of these values
         std::string name;   // for error messages
     };
+    void open_direct();
+    std::string try_direct();
+    bool check_direct_sums();
+    void start(size_t bucket);
     void find_last_steps(const Plan& plan, std::vector<Bucket>& buckets) const;
     void sum(const Bucket& bucket) const;
     void sum_on_thread(const std::stop_token& stop);
@@ -85,8 +96,10 @@ private:
     par::Wire wire_;
     bool overlap_;                // thread_ sums the buckets
     bool some_on_device_ = false; // true if the gradients of any rank are on a device
-    // memory_: the gradients of this rank's last worker. Copy i of keep() (i = 1, 2, ...) begins i * stride_ values
-    // after memory_.data(). kept_: number of copies in this training step.
+    std::shared_ptr<void> direct_; // not null if devices sum the gradients in each other's memory
+    std::string why_not_direct_;
+    // memory_: the gradients of this rank's last worker, in host memory unless direct_. Copy i of keep() (i = 1, 2,
+    // ...) begins i * stride_ values after memory_.data(). kept_: number of copies in this training step.
     std::span<float> memory_;
     size_t stride_ = 0;
     int kept_ = 0;
