@@ -2,6 +2,7 @@
 #include "ringgrad/data/dataset.h"
 
 #include "ringgrad/core/checksum.h"
+#include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/core/text.h"
@@ -109,7 +110,14 @@ std::string fingerprint(const ImageSet& set) {
 
 Tensor resident(const ImageSet& set) {
     const Tensor pixels = Tensor::empty({set.count, set.height, set.width, set.channels}, DType::u8);
-    pixels.copy_from(Tensor::of<uint8_t>(pixels.shape(), copy_pixels(set, 0, set.count)));
+    constexpr int64_t kBytes = 1 << 24; // copied at once: a second copy of all might not fit into memory
+    const int64_t bytes = set.image_bytes(), most = std::max<int64_t>(1, kBytes / bytes);
+    for (int64_t first = 0; first < set.count; first += most) {
+        const int64_t n = std::min(most, set.count - first);
+        const Tensor part = Tensor::on_host({n, set.height, set.width, set.channels}, DType::u8);
+        parallel(n, [&](int64_t i) { std::ranges::copy(set.image(first + i), part.data<uint8_t>() + i * bytes); });
+        pixels.slice(first * bytes, part.shape()).copy_from(part);
+    }
     return pixels;
 }
 
