@@ -3,6 +3,7 @@
 // all extents except the last.
 #include "ringgrad/core/parameters.h"
 
+#include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/core/ops/elements.h"
 #include "ringgrad/core/rng.h"
 
@@ -94,24 +95,28 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
     int64_t total = 0, state_total = 0;
     for (auto e = entries_.rbegin(); e != entries_.rend(); ++e) e->offset = total, total += aligned(e->shape.numel());
     for (State& s : states_) s.offset = state_total, state_total += aligned(2 * s.channels);
-    all_ = Tensor::zeros({total + state_total}, type);
+    all_ = Tensor::empty({total + state_total}, type);
     values_ = all_.slice(0, {total});
     state_ = all_.slice(total, {state_total});
     gradients_ = Tensor::zeros({total}, type);
     seed_ = seed;
     if (random_streams_ > 0) step_seed_ = Tensor::zeros({2}, DType::i32);
-    for (size_t i = 0; i < entries_.size(); ++i) {
-        Entry& e = entries_[i];
+    for (Entry& e : entries_) {
         e.value = values_.slice(e.offset, e.shape);
         e.gradient = gradients_.slice(e.offset, e.shape);
-        if (DryRun::active()) continue;
-        if (e.start == Entry::Start::ones) e.value.fill(1);
-        if (e.start == Entry::Start::random) draw_values(e.value, init, Rng(seed, Purpose::init, 0, i));
     }
-    for (State& s : states_) {
-        s.running = state_.slice(s.offset, {2, s.channels});
-        if (!DryRun::active()) state_.slice(s.offset + s.channels, {s.channels}).fill(1);
-    }
+    for (State& s : states_) s.running = state_.slice(s.offset, {2, s.channels});
+    if (DryRun::active()) return;
+    const Tensor start = all_.device() ? Tensor::on_host(all_.shape(), type) : all_;
+    start.fill(0);
+    parallel(std::ssize(entries_), [&](int64_t i) { // each entry has random numbers of its own
+        const Entry& e = entries_[size_t(i)];
+        const Tensor value = start.slice(e.offset, e.shape);
+        if (e.start == Entry::Start::ones) value.fill(1);
+        if (e.start == Entry::Start::random) draw_values(value, init, Rng(seed, Purpose::init, 0, uint64_t(i)));
+    });
+    for (const State& s : states_) start.slice(total + s.offset + s.channels, {s.channels}).fill(1);
+    if (all_.device()) all_.copy_from(start);
 }
 
 void Parameters::begin_step(int64_t step, int64_t first) {
