@@ -5,6 +5,7 @@
 //
 // Differences from the paper: 12 epochs instead of 9.9, and the running statistics of batch norm take no part in the
 // lookahead.
+#include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/models/run/training.h"
 #include "ringgrad/models/training_main.h"
@@ -93,23 +94,24 @@ Matrix diagonalise(Matrix& a) {
 /// order [row column channel].
 Matrix patch_products(const data::ImageSet& images, const data::Normalise& normalise) {
     const int64_t channels = images.channels;
-    const size_t size = size_t(kPatch * kPatch * channels);
+    const int64_t count = std::min<int64_t>(1000, images.count), values = images.image_bytes();
     const data::Augmenter augmenter(images.height, images.width, channels, {}, normalise);
-    std::vector<float> image(size_t(images.image_bytes()));
-    Matrix products(size, std::vector<double>(size));
-    std::vector<double> patch(size);
-    const int64_t count = std::min<int64_t>(1000, images.count);
-    for (int64_t n = 0; n < count; ++n) {
-        augmenter.apply(images.image(n), View{}, image.data());
-        for (int64_t y = 0; y + kPatch <= images.height; ++y)
-            for (int64_t x = 0; x + kPatch <= images.width; ++x) {
-                for (int64_t row = 0; row < kPatch; ++row)
-                    std::copy_n(&image[size_t(((y + row) * images.width + x) * channels)], kPatch * channels,
-                                &patch[size_t(row * kPatch * channels)]);
-                for (size_t i = 0; i < patch.size(); ++i)
-                    for (size_t j = 0; j < patch.size(); ++j) products[i][j] += patch[i] * patch[j];
-            }
-    }
+    std::vector<float> pixels(size_t(count * values));
+    parallel(count, [&](int64_t n) { augmenter.apply(images.image(n), View{}, &pixels[size_t(n * values)]); });
+    std::vector<int64_t> offsets; // of the values of a patch, from its first one
+    for (int64_t row = 0; row < kPatch; ++row)
+        for (int64_t i = 0; i < kPatch * channels; ++i) offsets.push_back(row * images.width * channels + i);
+    Matrix products(offsets.size(), std::vector<double>(offsets.size()));
+    parallel(std::ssize(offsets), [&](int64_t i) {
+        std::vector<double>& sums = products[size_t(i)];
+        for (int64_t n = 0; n < count; ++n)
+            for (int64_t y = 0; y + kPatch <= images.height; ++y)
+                for (int64_t x = 0; x + kPatch <= images.width; ++x) {
+                    const float* const patch = &pixels[size_t(n * values + (y * images.width + x) * channels)];
+                    const double value = patch[offsets[size_t(i)]];
+                    for (size_t j = 0; j < sums.size(); ++j) sums[j] += value * double(patch[offsets[j]]);
+                }
+    });
     const double patches = double(count * (images.height - kPatch + 1) * (images.width - kPatch + 1));
     for (std::vector<double>& row : products)
         for (double& sum : row) sum /= patches;
