@@ -1,6 +1,8 @@
 // See state_dict.h.
 #include "ringgrad/models/nets/state_dict.h"
 
+#include "ringgrad/core/cpu/parallel.h"
+
 #include <algorithm>
 #include <cmath>
 #include <set>
@@ -20,7 +22,7 @@ void permute(const Tensor& krsc, const Tensor& oihw, bool to_oihw) {
         to_oihw ? std::copy_n(a, krsc.numel(), b) : std::copy_n(b, krsc.numel(), a);
         return;
     }
-    for (int64_t k = 0; k < s[0]; ++k)
+    parallel(s[0], [&](int64_t k) {
         for (int64_t r = 0; r < s[1]; ++r)
             for (int64_t q = 0; q < s[2]; ++q)
                 for (int64_t c = 0; c < s[3]; ++c) {
@@ -28,6 +30,7 @@ void permute(const Tensor& krsc, const Tensor& oihw, bool to_oihw) {
                     float& theirs = b[((k * s[3] + c) * s[1] + r) * s[2] + q];
                     to_oihw ? theirs = ours : ours = theirs;
                 }
+    });
 }
 
 void check_finite(const std::string& source, const std::string& name, const Tensor& t) {
@@ -37,8 +40,8 @@ void check_finite(const std::string& source, const std::string& name, const Tens
                  " (value ", i, " of ", t.numel(), "); the file is damaged or from another program");
 }
 
-Tensor running_row(const Parameters::State& state, int64_t row) {
-    return state.running.slice(row * state.channels, {state.channels});
+Tensor row_of(const Tensor& running, int64_t row) {
+    return running.slice(row * running.extent(1), {running.extent(1)});
 }
 
 /// Returns true if the name is that of the layer, or of a part of it.
@@ -63,11 +66,14 @@ Tensor channels_first(const Tensor& channels_last) {
 
 std::vector<NamedTensor> state_dict(const Parameters& parameters) {
     std::vector<NamedTensor> tensors;
-    for (const auto& e : parameters.entries()) tensors.push_back({e.name, channels_first(e.value)});
+    const Tensor all = parameters.all().to_host(); // at once, since a device has a latency
+    for (const auto& e : parameters.entries())
+        tensors.push_back({e.name, channels_first(all.slice(e.offset, e.shape))});
     const int64_t tracked = parameters.batches_tracked;
     for (const auto& s : parameters.states()) {
-        tensors.push_back({s.name + ".running_mean", running_row(s, 0).clone().to_host()});
-        tensors.push_back({s.name + ".running_var", running_row(s, 1).clone().to_host()});
+        const Tensor running = all.slice(parameters.values().numel() + s.offset, s.running.shape());
+        tensors.push_back({s.name + ".running_mean", row_of(running, 0).clone()});
+        tensors.push_back({s.name + ".running_var", row_of(running, 1).clone()});
         tensors.push_back({s.name + ".num_batches_tracked", Tensor::of<int64_t>({}, {&tracked, 1})});
     }
     return tensors;
@@ -122,8 +128,8 @@ void load_state_dict(Parameters& parameters, const TensorFile& file, const std::
     parameters.batches_tracked = 0;
     for (const auto& s : parameters.states()) {
         if (is_within(s.name, skip)) continue;
-        running_row(s, 0).copy_from(*file.find(s.name + ".running_mean"));
-        running_row(s, 1).copy_from(*file.find(s.name + ".running_var"));
+        row_of(s.running, 0).copy_from(*file.find(s.name + ".running_mean"));
+        row_of(s.running, 1).copy_from(*file.find(s.name + ".running_var"));
         parameters.batches_tracked = *file.find(s.name + ".num_batches_tracked")->data<int64_t>();
     }
 }
