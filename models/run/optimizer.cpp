@@ -59,7 +59,7 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
     inputs_.non_finite_at = non_finite_at_;
     if (options.max_norm > 0) inputs_.norm = Tensor::zeros({});
     // A plan keeps using this tensor. So it must exist from the start if a factor differs from 1 in any epoch.
-    inputs_.rates = rates_in(kLastEpoch);
+    inputs_.rates = rates_in(rates_epoch_);
     begin_epoch(1);
     inputs_.decays = factors_of(parameters, [&](const Entry& e) {
         return !is_filter(e) && (options.decay_biases || e.shape.rank() > 1) ? double(e.decay) : 0.0;
@@ -76,7 +76,9 @@ Tensor Optimizer::rates_in(int64_t epoch) const {
 }
 
 void Optimizer::begin_epoch(int64_t epoch) {
-    if (!inputs_.rates.defined()) return;
+    const auto changes = [&](const Entry& e) { return (epoch > e.epochs) != (rates_epoch_ > e.epochs); };
+    if (!inputs_.rates.defined() || std::ranges::none_of(parameters_.entries(), changes)) return;
+    rates_epoch_ = epoch;
     const Tensor rates = rates_in(epoch);
     if (rates.defined())
         inputs_.rates.copy_from(rates);
