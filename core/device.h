@@ -91,6 +91,10 @@ public:
     virtual void sum(std::span<std::byte* const> /*from*/, std::span<std::byte* const> /*to*/, size_t /*count*/) {
         fail(name(), " cannot sum vectors");
     }
+    /// Copies device memory to host memory or back. Blocks until the copy is done, while ops go on.
+    virtual void transfer(void* /*to*/, const void* /*from*/, size_t /*bytes*/) {
+        fail(name(), " cannot copy while ops go on");
+    }
     static constexpr size_t kMostVectors = 64;
 
     /// Returns the kernel of an op, or null if the device has none: then the op runs on the host (see run_on_host()).

@@ -1,5 +1,5 @@
 // A GPU as a Device, through the CUDA runtime. One stream runs all work in order. Only RoundTrip, which copies gradient
-// buckets, uses two more streams, and sum() another one.
+// buckets, uses two more streams, and sum() and transfer() another one.
 //
 // Freed memory is cached and reused (block_cache.h). Since one stream runs all ops, a block may be reused as soon as
 // the work that reads it is queued. Scratch memory is freed only with the device, so that its addresses in captured
@@ -273,6 +273,11 @@ public:
         sum_vectors(from, to, count, sums_);
         sums_.wait();
     }
+    void transfer(void* to, const void* from, size_t bytes) override {
+        select();
+        check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, sums_), "cudaMemcpyAsync");
+        sums_.wait();
+    }
 
     Kernel kernel(Op op) const override {
         static constexpr Kernel kKernels[] = {
@@ -332,7 +337,7 @@ private:
     const Selection selection_;
     std::string name_; // without the end, which depends on the traits
     GpuTraits traits_;
-    Stream stream_, sums_{-1}; // sums_: for sum(), whose result other GPUs wait for
+    Stream stream_, sums_{-1}; // sums_: for sum() and transfer(), for which other GPUs wait
     BlockCache blocks_{allocate_memory, free_memory};
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
     unsigned* arrival_counters_;

@@ -67,9 +67,10 @@ public:
     /// range, but the same one on all ranks.
     std::span<std::byte> memory(size_t bytes, std::string_view what);
 
-    /// Makes Algorithm::shared sum vectors in these parts in place, for example in the memory of devices. There is one
-    /// part for each rank. Collective. Returns what the caller keeps as long as the parts exist, but no longer than the
-    /// group; or null on all ranks if they are not on one node, or share no memory.
+    /// Makes Algorithm::shared sum vectors in these parts in place. There is one part for each of Link::Node::ranks.
+    /// Parts in the memory of devices hold f32, and are not summed in order on several nodes. Collective. Returns what
+    /// the caller keeps as long as the parts exist, but no longer than the group; or null on all ranks if those of a
+    /// node share no memory.
     std::shared_ptr<void> adopt(std::unique_ptr<SharedWindow> parts, std::string_view what);
 
     /// Returns true if `value` is true on every rank. Collective.

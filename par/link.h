@@ -14,12 +14,15 @@
 #include <array>
 #include <atomic>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
 #include <vector>
+
+namespace rg {
+class Device;
+}
 
 namespace rg::par {
 
@@ -84,8 +87,7 @@ struct SharedWindow {
     std::vector<std::byte*> parts; // parts[place] is that of the rank node().ranks[place], aligned to 64 bytes
     size_t bytes;                  // in one part
     std::shared_ptr<void> memory;  // its destruction frees the parts
-    // For parts in the memory of devices: sums vectors of f32 there, as sum_vectors() in shared.h does. Else null.
-    std::function<void(std::span<std::byte* const> from, std::span<std::byte* const> to, size_t count)> sum = nullptr;
+    Device* device = nullptr;      // if not null, this rank's part is in its memory, and it has mapped the others
 };
 
 /// Returns the deadline in the environment variable RG_DEADLINE_S, in seconds, or kDeadline if it is unset or empty.

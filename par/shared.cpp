@@ -41,6 +41,8 @@
 
 #include "ringgrad/par/shared.h"
 
+#include "ringgrad/core/device.h"
+
 #include <algorithm>
 #include <cstring>
 
@@ -148,7 +150,7 @@ void SharedReducer::sum_slice(const SharedWindow& window, size_t begin, const Ve
         targets_.push_back(window.parts[q] + slice);
     }
     const Vector own{targets_[node_.place], size / size_of(chunk.type), chunk.type};
-    if (window.sum) return window.sum(sources_, targets_, own.count);
+    if (window.device) return sum_on_device(*window.device, own, choose(bytes, peers_.size()), manner.wire, op);
     if (!several_nodes()) return sum_vectors(sources_, targets_, own.count, own.type);
     if (manner.in_order) {
         sum_along_chain(peers_, own, sources_, op);
@@ -158,6 +160,18 @@ void SharedReducer::sum_slice(const SharedWindow& window, size_t begin, const Ve
     }
     for (std::byte* const target : targets_)
         if (target != own.data) std::copy_n(own.data, size, target);
+}
+
+/// Sums the vectors at sources_, and writes the sum to targets_. `own` is the target of this rank.
+void SharedReducer::sum_on_device(Device& device, const Vector& own, Algorithm algorithm, Wire wire,
+                                  const Operation& op) {
+    if (!several_nodes()) return device.sum(sources_, targets_, own.count);
+    device.sum(sources_, {&own.data, 1}, own.count);
+    staged_.resize(own.bytes());
+    device.transfer(staged_.data(), own.data, own.bytes());
+    sum_over(peers_, {staged_.data(), own.count, own.type}, algorithm, wire, op);
+    device.transfer(own.data, staged_.data(), own.bytes());
+    device.sum({&own.data, 1}, targets_, own.count);
 }
 
 void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operation& op, const Manner& manner) {

@@ -73,6 +73,7 @@ private:
     void wait_for_all(uint64_t stage, const char* doing, const Operation& op, int chunk);
     void sum_slice(const SharedWindow& window, size_t begin, const Vector& chunk, const Manner& manner,
                    const Operation& op);
+    void sum_on_device(Device& device, const Vector& own, Algorithm algorithm, Wire wire, const Operation& op);
 
     Link& link_;
     const Link::Node& node_;
@@ -82,6 +83,7 @@ private:
     std::vector<std::unique_ptr<SharedWindow>> memories_; // by number, from 1; null if released
     // Starts of this rank's slice in all vectors of the node, and in those that get the sum.
     std::vector<std::byte*> sources_, targets_;
+    std::vector<std::byte> staged_; // a slice of the memory of a device, for messages
     uint64_t stage_ = 0; // stages published by this rank; equal on all ranks between operations
 };
 

@@ -49,6 +49,7 @@ public:
         if (sums_wrongly && count > 0) reinterpret_cast<float*>(to.back())[count - 1] += 1;
         ++sums;
     }
+    void transfer(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
     bool shares = true, maps = true, sums_wrongly = false;
     int mapped = 0; // number of memories of other devices that this one maps
     int sums = 0;   // number of calls of sum()

@@ -146,6 +146,35 @@ TEST_SUITE("simt") {
         }
     }
 
+    TEST_CASE("device: on several nodes, devices of a node sum gradients as ranks do in host memory") {
+        for (const int ranks : {4, 6})
+            for (const par::Wire wire : {par::Wire::full, par::Wire::bf16}) {
+                INFO("ranks ", ranks, ", wire ", int(wire));
+                std::vector<Tensor> sums[2]; // by rank: of host memory, and of the devices
+                for (const bool shares : {false, true}) {
+                    sums[shares].resize(size_t(ranks));
+                    const auto sum_there = [&](par::Link& link) {
+                        par::Group group(link);
+                        ExecutorDevice device;
+                        device.shares = shares;
+                        const InContext on{{.device = &device}};
+                        CifarNet net({.width = 32, .depth = 2});
+                        const Tensor &gradients = net.parameters.gradients(), host = Tensor::on_host(gradients.shape());
+                        GradientSum sum(group, net.parameters, par::Algorithm::automatic, false, wire);
+                        CHECK(sum.is_direct() == shares);
+                        Rng random(1, Purpose::test, 0, uint64_t(group.rank()));
+                        for (float& v : host.span<float>()) v = random.normal();
+                        gradients.copy_from(host);
+                        sum.begin(1.0 / ranks);
+                        sum.finish();
+                        sums[shares][size_t(group.rank())] = gradients.to_host().clone();
+                    };
+                    par::run_threads(ranks, sum_there, 2);
+                }
+                for (int rank = 0; rank < ranks; ++rank) CHECK(same_bits(sums[true][size_t(rank)], sums[false][0]));
+            }
+    }
+
     TEST_CASE("device: gradients are summed over the ranks in pieces, on their way there and back") {
         constexpr int kRanks = 3;
         std::vector<Tensor> first(kRanks), second(kRanks);

@@ -58,11 +58,12 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
 
 /// Collective. Lets devices sum the gradients in each other's memory, if they can.
 void GradientSum::open_direct() {
-    const par::Link& link = group_.link();
-    const bool is_shared = algorithm_ == par::Algorithm::automatic || algorithm_ == par::Algorithm::shared;
-    const bool fits = is_shared && int(link.node().ranks.size()) == group_.size() && group_.most_workers() == 1 &&
-                      size_t(group_.size()) <= Device::kMostVectors && parameters_.gradients().device();
-    if (!group_.all(fits, "devices on one node")) return;
+    const size_t in_node = group_.link().node().ranks.size();
+    const bool is_shared = algorithm_ == par::Algorithm::automatic || algorithm_ == par::Algorithm::shared,
+               by_chain = !group_.order().empty() && int(in_node) < group_.size();
+    const bool fits = is_shared && !by_chain && group_.most_workers() == 1 && in_node > 1 &&
+                      in_node <= Device::kMostVectors && parameters_.gradients().device();
+    if (!group_.all(fits, "devices that share nodes")) return;
     why_not_direct_ = try_direct();
     if (!why_not_direct_.empty()) direct_ = nullptr;
 }
@@ -90,20 +91,17 @@ std::string GradientSum::try_direct() {
     const auto mapped = std::make_shared<Mapped>();
     std::vector<std::byte*> parts;
     const auto open_others = [&] {
-        for (int rank = 0; rank < group_.size(); ++rank) {
+        for (const int rank : group_.link().node().ranks) {
             if (rank != group_.rank()) mapped->push_back(device.open_shared(handles[size_t(rank)]));
             parts.push_back(rank == group_.rank() ? gradients.bytes_data() : mapped->back().get());
         }
     };
     problem = first_problem_of(open_others);
     if (!problem.empty()) return problem;
-    const auto sum = [&device](std::span<std::byte* const> from, std::span<std::byte* const> to, size_t count) {
-        device.sum(from, to, count);
-    };
     auto window = std::make_unique<par::SharedWindow>(
-        par::SharedWindow{std::move(parts), size_t(gradients.bytes()), mapped, sum});
+        par::SharedWindow{std::move(parts), size_t(gradients.bytes()), mapped, &device});
     direct_ = group_.adopt(std::move(window), "shared gradients");
-    if (!direct_) return "the ranks share no memory";
+    if (!direct_) return "the ranks of a node share no memory";
     return check_direct_sums() ? "" : "they compute wrong sums there";
 }
 
@@ -113,7 +111,7 @@ bool GradientSum::check_direct_sums() {
     const Tensor& gradients = parameters_.gradients();
     const int64_t count = std::min(gradients.numel(), kCheckedValues);
     const Tensor checked = gradients.slice(0, {count}), host = Tensor::on_host({count});
-    const auto value = [](int rank, int64_t i) { return float((rank + 1) * (i % 1021 + 1)) / 7; };
+    const auto value = [](int rank, int64_t i) { return float((rank % 4 + 1) * (i % 251 + 1)); }; // sums are exact
     for (int64_t i = 0; i < count; ++i) host.data<float>()[i] = value(group_.rank(), i);
     checked.copy_from(host);
     gradients.device()->synchronize();

@@ -17,9 +17,9 @@
 // this buffer, and buckets are summed in order. On the CPU, with `overlap`, a thread sums them, and only this thread
 // may use the group between begin() and finish(). A device needs no thread: after the step that finishes a bucket, the
 // bucket's download to host memory is queued. finish() sums each bucket when it has arrived, while the device computes
-// or downloads later buckets and uploads earlier ones. If all ranks are on one node, and their devices can map each
-// other's memory, no bucket leaves its device: each device adds its slice of the buckets of all, and writes the sum to
-// all. The bits are the same.
+// or downloads later buckets and uploads earlier ones. If the devices of a node can map each other's memory, the
+// buckets stay there: each device adds its slice of the buckets of its node, and writes the sum to all. Only slices
+// pass through host memory, and only between nodes. The bits are the same.
 #pragma once
 
 #include "ringgrad/core/context.h"
@@ -69,8 +69,8 @@ public:
     bool some_on_device() const { return some_on_device_; }
     /// Returns true if devices sum the gradients in each other's memory.
     bool is_direct() const { return direct_ != nullptr; }
-    /// If all ranks are on one node and have their gradients on devices, but these cannot sum them in each other's
-    /// memory, returns a text that says why. Else returns "".
+    /// If each node has several ranks with gradients on devices, but these cannot sum them in each other's memory,
+    /// returns a text that says why. Else returns "".
     const std::string& why_not_direct() const { return why_not_direct_; }
     /// Returns a text that says after which step the gradients or their buckets are summed. Returns "" if there is a
     /// single worker in all.
