@@ -73,15 +73,15 @@ public:
         virtual void upload(size_t chunk) = 0;
     };
     /// Returns a RoundTrip between the memory at `host` and the memory at `device`. Chunk i consists of the bytes
-    /// [ends[i - 1], ends[i]); chunk 0 starts at byte 0. Both memories must outlive the result. If `host` is null, the
-    /// chunks stay on the device: wait() blocks until the chunk's values are there, and sum() may change them.
+    /// [ends[i - 1], ends[i]); chunk 0 starts at byte 0. Both memories must outlive the result. If `host` is null,
+    /// nothing is copied: wait() only blocks until the device has computed the chunk. Then sum() may change it.
     virtual std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) = 0;
 
     /// Lets other processes on this machine map `memory`, which comes from allocate(). Returns what open_shared() needs
     /// there. Throws Error if that is not possible.
     virtual std::string share(const void* /*memory*/) { fail(name(), " cannot share its memory"); }
-    /// Maps memory that another process shares: that of this device, or of another one that this one can read and
-    /// write. Throws Error if it cannot. The memory is mapped until the result is destroyed.
+    /// Maps memory that another process shares: that of another device, which this one can read and write. Throws Error
+    /// if it cannot. The memory is mapped until the result is destroyed. The other process must not release it before.
     virtual std::shared_ptr<std::byte> open_shared(const std::string& /*handle*/) {
         fail(name(), " cannot map memory of other processes");
     }

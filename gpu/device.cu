@@ -1,5 +1,5 @@
-// A GPU as a Device, through the CUDA runtime. One stream runs all work in order. Only RoundTrip, which copies gradient
-// buckets, uses two more streams, and sum() and transfer() another one.
+// A GPU as a Device, through the CUDA runtime. One stream runs all ops in order. RoundTrip, which copies gradient
+// buckets, uses two more streams, and sum() and transfer() use another one.
 //
 // Freed memory is cached and reused (block_cache.h). Since one stream runs all ops, a block may be reused as soon as
 // the work that reads it is queued. Scratch memory is freed only with the device, so that its addresses in captured
@@ -75,9 +75,9 @@ struct Stream {
     operator cudaStream_t() const { return stream; }
     /// Makes later work in this stream wait for the event.
     void wait_for(cudaEvent_t event) { check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent"); }
-    /// Blocks until all work in this stream is done.
-    void wait() {
-        check(wait_for_gpu("a kernel or a copy", [&] { return cudaStreamQuery(stream); }), "a kernel or a copy");
+    /// Blocks until all work in this stream is done, of which error texts say `what`.
+    void wait(const char* what = "a kernel or a copy") {
+        check(wait_for_gpu(what, [&] { return cudaStreamQuery(stream); }), what);
     }
     cudaStream_t stream = nullptr;
 };
@@ -251,27 +251,34 @@ public:
     }
 
     std::string share(const void* memory) override {
-        const char* const allowed = std::getenv("RG_PEER_MEMORY");
-        RG_CHECK(!allowed || std::string_view(allowed) != "0", "RG_PEER_MEMORY is 0");
+        RG_CHECK(peer_memory() != "0", "RG_PEER_MEMORY is 0");
         select();
-        cudaIpcMemHandle_t handle;
-        check_peer(cudaIpcGetMemHandle(&handle, const_cast<void*>(memory)), "cudaIpcGetMemHandle");
-        return {reinterpret_cast<const char*>(&handle), sizeof handle};
+        Shared shared{};
+        check_peer(cudaIpcGetMemHandle(&shared.memory, const_cast<void*>(memory)), "cudaIpcGetMemHandle");
+        id_of(properties_of(selection_.index)).copy(shared.gpu, sizeof shared.gpu);
+        return {reinterpret_cast<const char*>(&shared), sizeof shared};
     }
-    std::shared_ptr<std::byte> open_shared(const std::string& text) override {
+    std::shared_ptr<std::byte> open_shared(const std::string& handle) override {
         select();
-        cudaIpcMemHandle_t handle;
-        RG_CHECK(text.size() == sizeof handle, "open_shared: expected a handle of ", sizeof handle, " bytes, got ",
-                 text.size());
-        std::memcpy(&handle, text.data(), sizeof handle);
+        Shared shared;
+        RG_CHECK(handle.copy(reinterpret_cast<char*>(&shared), sizeof shared) == sizeof shared,
+                 "open_shared: expected a handle of share(), got another text");
+        // The processes of a GPU run by turns, so each would wait for the turns of all.
+        RG_CHECK(id_of(properties_of(selection_.index)) != std::string(shared.gpu, sizeof shared.gpu) ||
+                     peer_memory() == "1",
+                 "another rank uses the same GPU; RG_PEER_MEMORY=1 sums there all the same");
         void* memory = nullptr;
-        check_peer(cudaIpcOpenMemHandle(&memory, handle, cudaIpcMemLazyEnablePeerAccess), "cudaIpcOpenMemHandle");
-        return {static_cast<std::byte*>(memory), [](std::byte* mapped) { (void)cudaIpcCloseMemHandle(mapped); }};
+        check_peer(cudaIpcOpenMemHandle(&memory, shared.memory, cudaIpcMemLazyEnablePeerAccess),
+                   "cudaIpcOpenMemHandle");
+        const auto close = [](std::byte* mapped) { // fails only if earlier work has
+            if (cudaIpcCloseMemHandle(mapped) != cudaSuccess) (void)cudaGetLastError();
+        };
+        return {static_cast<std::byte*>(memory), close};
     }
     void sum(std::span<std::byte* const> from, std::span<std::byte* const> to, size_t count) override {
         select();
         sum_vectors(from, to, count, sums_);
-        sums_.wait();
+        sums_.wait("a sum in the memory of several GPUs, which RG_PEER_MEMORY=0 avoids");
     }
     void transfer(void* to, const void* from, size_t bytes) override {
         select();
@@ -335,6 +342,15 @@ private:
         int index;
     };
     const Selection selection_;
+    /// What share() returns, as text.
+    struct Shared {
+        cudaIpcMemHandle_t memory;
+        char gpu[16]; // its id
+    };
+    static std::string_view peer_memory() {
+        const char* const value = std::getenv("RG_PEER_MEMORY");
+        return value ? value : "";
+    }
     std::string name_; // without the end, which depends on the traits
     GpuTraits traits_;
     Stream stream_, sums_{-1}; // sums_: for sum() and transfer(), for which other GPUs wait

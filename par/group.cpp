@@ -102,6 +102,7 @@ std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
 
 std::shared_ptr<void> Group::adopt(std::unique_ptr<SharedWindow> parts, std::string_view what) {
     if (!shared("adopt", what, parts->bytes)) return nullptr;
+    agree("adopt", what, parts->bytes, 0);
     const uint64_t number = shared_->adopt(std::move(parts));
     return {shared_.get(), [number](SharedReducer* reducer) { reducer->release(number); }};
 }

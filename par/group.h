@@ -68,9 +68,9 @@ public:
     std::span<std::byte> memory(size_t bytes, std::string_view what);
 
     /// Makes Algorithm::shared sum vectors in these parts in place. There is one part for each of Link::Node::ranks.
-    /// Parts in the memory of devices hold f32, and are not summed in order on several nodes. Collective. Returns what
-    /// the caller keeps as long as the parts exist, but no longer than the group; or null on all ranks if those of a
-    /// node share no memory.
+    /// Parts in the memory of devices hold f32, and are not summed in order on several nodes. Collective; all parts
+    /// have the same length. Returns a handle that releases the parts when it is destroyed, which must be before the
+    /// group. Returns null on all ranks if those of a node share no memory.
     std::shared_ptr<void> adopt(std::unique_ptr<SharedWindow> parts, std::string_view what);
 
     /// Returns true if `value` is true on every rank. Collective.

@@ -86,7 +86,7 @@ private:
 struct SharedWindow {
     std::vector<std::byte*> parts; // parts[place] is that of the rank node().ranks[place], aligned to 64 bytes
     size_t bytes;                  // in one part
-    std::shared_ptr<void> memory;  // its destruction frees the parts
+    std::shared_ptr<void> memory;  // its destruction frees the parts; with a device, unmaps those of others
     Device* device = nullptr;      // if not null, this rank's part is in its memory, and it has mapped the others
 };
 

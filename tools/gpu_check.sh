@@ -150,9 +150,10 @@ losses_of_ranks() {
         twenty_losses 4-ranks-$how 4 --precision fp32 --sync-bn --lr 0.0001 --spare-ranks $how
         compare 1-rank 4-ranks-$how 5e-5
     done
-    export RG_PEER_MEMORY=0 # sums in host memory have the same bits
-    twenty_losses 4-ranks-host 4 --precision fp32 --sync-bn --lr 0.0001
-    compare 4-ranks-idle 4-ranks-host 0
+    export RG_PEER_MEMORY=1 # sums in the memory of GPUs, with the same bits
+    twenty_losses 4-ranks-direct 4 --precision fp32 --sync-bn --lr 0.0001 --spare-ranks share >$build/direct.txt
+    if grep 'not by the GPUs' $build/direct.txt; then fail 'expected sums by the GPUs'; fi
+    compare 4-ranks-share 4-ranks-direct 0
 }
 
 train() { # ranks

@@ -38,15 +38,16 @@ namespace rg {
 class GradientSum {
 public:
     /// Collective. Call it after Parameters::allocate(), and before any code keeps a plan or a tensor of the gradients:
-    /// on the CPU with several ranks or workers, it moves the gradients into Group::memory(). The group, the
-    /// parameters and the device of the gradients must outlive this. `algorithm` and `wire` apply only if every rank
-    /// has one worker. `overlap` applies if no rank has its gradients on a device. Without it, finish() sums gradients
-    /// in host memory on the caller's thread: all at once, or if other ranks have theirs on devices, by bucket as these
-    /// do. `overlap` must be false if the ranks exchange anything else during backward, such as batch statistics. It
-    /// should be false if all ranks share memory: with 4 ranks on 2 cores, the thread costs 1/10 of the step's time,
-    /// but the sum itself only 1/300 of it.
+    /// on the CPU with several ranks or workers, it moves the gradients into Group::memory(). Sets them to 0. The
+    /// group, the parameters and the device of the gradients must outlive this. `algorithm` and `wire` apply only if
+    /// every rank has one worker. `overlap` applies if no rank has its gradients on a device. Without it, finish() sums
+    /// gradients in host memory on the caller's thread: all at once, or if other ranks have theirs on devices, by
+    /// bucket as these do. `overlap` must be false if the ranks exchange anything else during backward, such as batch
+    /// statistics. It should be false if all ranks share memory: with 4 ranks on 2 cores, the thread costs 1/10 of the
+    /// step's time, but the sum itself only 1/300 of it.
     GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap,
                 par::Wire wire = par::Wire::full);
+    /// Collective if is_direct(), but not while an exception unwinds the stack.
     ~GradientSum();
     GradientSum(const GradientSum&) = delete;
     GradientSum& operator=(const GradientSum&) = delete;
@@ -57,9 +58,9 @@ public:
     /// Begins the step of this rank's last worker. `share` is the fraction of the mini-batch that it computes.
     /// Collective in the first step: throws Error on all ranks unless the shares of all workers add up to 1.
     void begin(double share);
-    /// Starts the sums (on a device: the downloads) of the buckets that the plan's steps up to `step` have finished, if
-    /// they have not started yet. Returns true if it started any. Does nothing without buckets, or outside of begin()
-    /// and finish().
+    /// Starts the sums (on a device: RoundTrip::download()) of the buckets that the plan's steps up to `step` have
+    /// finished, if they have not started yet. Returns true if it started any. Does nothing without buckets, or outside
+    /// of begin() and finish().
     bool after_step(const Plan& plan, size_t step);
     /// Sums the remaining buckets and blocks until all sums are done. If a sum failed, on this thread or another,
     /// throws its error.
@@ -96,14 +97,15 @@ private:
     par::Wire wire_;
     bool overlap_;                // thread_ sums the buckets
     bool some_on_device_ = false; // true if the gradients of any rank are on a device
-    std::shared_ptr<void> direct_; // not null if devices sum the gradients in each other's memory
+    std::shared_ptr<void> direct_; // of Group::adopt(); not null if devices sum the gradients in each other's memory
+    const int exceptions_ = std::uncaught_exceptions();
     std::string why_not_direct_;
     // memory_: the gradients of this rank's last worker, in host memory unless direct_. Copy i of keep() (i = 1, 2,
     // ...) begins i * stride_ values after memory_.data(). kept_: number of copies in this training step.
     std::span<float> memory_;
     size_t stride_ = 0;
     int kept_ = 0;
-    std::unique_ptr<Device::RoundTrip> round_trip_; // if the gradients are on a device: moves them to memory_ and back
+    std::unique_ptr<Device::RoundTrip> round_trip_; // if the gradients are on a device: to memory_ and back
     bool active_ = false;                           // true between begin() and finish()
     double share_ = 1;
     double shares_ = 0;             // sum of the shares of the first step's workers so far; -1: checked
@@ -112,7 +114,7 @@ private:
 
     std::mutex mutex_;
     std::condition_variable_any changed_;
-    // ready_: number of buckets that can be summed (on a device: whose download is queued). done_: number of buckets
+    // ready_: number of buckets that can be summed (on a device: after RoundTrip::download()). done_: number of buckets
     // whose sum on thread_ has ended, with or without an error.
     size_t ready_ = 0, done_ = 0;
     std::exception_ptr error_;

@@ -200,7 +200,8 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
         run.set_in_report("best_on_test", group.rank() == 0 ? last.report(result) : Json());
     };
 
-    if (const std::string& why = trainer.gradient_sum.why_not_direct(); !why.empty())
+    const bool sums = machine.workers().gpus > 1 || machine.workers().idle == 0;
+    if (const std::string& why = trainer.gradient_sum.why_not_direct(); sums && !why.empty())
         data.warnings.push_back(cat("gradients are summed in host memory, not by the GPUs: ", why));
     const Plan& plan = trainer.plan_ahead(evaluation);
     ModelOutputs outputs = task.outputs;
