@@ -35,8 +35,8 @@ public:
         /// traced. sgdm_update() and adam_update() alone do not.
         float rate = 1;  // factor of the learning rate; 0: no gradient is computed, and the value does not change
         float decay = 1; // factor of the weight decay
-        /// Number of epochs in which the value changes.
-        int64_t epochs = std::numeric_limits<int64_t>::max();
+        static constexpr int64_t kAllEpochs = std::numeric_limits<int64_t>::max();
+        int64_t epochs = kAllEpochs; // number of epochs in which the value changes
         bool scale_free = false; // filters before a batch norm (ConvNorm), to which their scale makes no difference
         int64_t offset = 0;      // elements from the start of values(), and of gradients()
         Tensor value = {}, gradient = {};

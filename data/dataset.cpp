@@ -109,6 +109,7 @@ std::string fingerprint(const ImageSet& set) {
 }
 
 Tensor resident(const ImageSet& set) {
+    set.check("resident");
     const Tensor pixels = Tensor::empty({set.count, set.height, set.width, set.channels}, DType::u8);
     constexpr int64_t kBytes = 1 << 24; // copied at once: a second copy of all might not fit into memory
     const int64_t bytes = set.image_bytes(), most = std::max<int64_t>(1, kBytes / bytes);

@@ -20,16 +20,21 @@ public:
         std::memset(memory, 0xFF, bytes); // NaN
         return memory;
     }
-    void release(void* memory) noexcept override { std::free(memory); }
-    void upload(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+    void release(void* memory) noexcept override { finish_uploads(), std::free(memory); }
+    void upload(void* to, const void* from, size_t bytes) override { // copies as late as allowed
+        const auto* const first = static_cast<const std::byte*>(from);
+        uploads_.push_back(
+            [to, values = std::vector(first, first + bytes)] { std::memcpy(to, values.data(), values.size()); });
+    }
     void download(void* to, const void* from, size_t bytes, bool more) override { // copies as late as allowed
+        finish_uploads();
         late_.push_back([=] { std::memcpy(to, from, bytes); });
         if (more) return;
         for (const auto& copy : late_) copy();
         late_.clear();
         ++waits;
     }
-    void copy(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+    void copy(void* to, const void* from, size_t bytes) override { finish_uploads(), std::memcpy(to, from, bytes); }
     std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) override {
         return std::make_unique<Trip>(*this, static_cast<std::byte*>(host), static_cast<std::byte*>(device),
                                       std::move(ends));
@@ -53,8 +58,8 @@ public:
     bool shares = true, maps = true, sums_wrongly = false;
     int mapped = 0; // number of memories of other devices that this one maps
     int sums = 0;   // number of calls of sum()
-    Kernel kernel(Op op) const override { return ++ops, gpu_on_host::kernel(op); }
-    void synchronize() override {}
+    Kernel kernel(Op op) const override { return ++ops, finish_uploads(), gpu_on_host::kernel(op); }
+    void synchronize() override { finish_uploads(); }
 
     std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
         struct Replay final : Graph {
@@ -73,7 +78,11 @@ public:
     std::function<void(size_t chunk)> leaves = [](size_t) {}; // called when a chunk leaves the device
 
 private:
+    void finish_uploads() const {
+        for (const auto& upload : std::exchange(uploads_, {})) upload();
+    }
     std::vector<std::function<void()>> late_;
+    mutable std::vector<std::function<void()>> uploads_;
     /// Takes a chunk from the device as early as allowed, delivers it as late as allowed, and uploads it at once. A
     /// chunk is NaN in each memory where nothing may use it.
     struct Trip final : RoundTrip {
@@ -86,6 +95,7 @@ private:
               in_flight(ends.back()),
               places(ends.size()) {}
         void download(size_t chunk) override {
+            owner.finish_uploads();
             move(chunk, Place::device, device, in_flight.data());
             owner.leaves(chunk);
         }

@@ -13,6 +13,7 @@
 #include "ringgrad/tests/thread_link.h"
 #include "ringgrad/tests/training_step.h"
 
+#include <array>
 #include <doctest/doctest.h>
 
 using namespace rg;
@@ -174,6 +175,34 @@ TEST_SUITE("gpu") {
             float want = host.data<float>()[i];
             for (int step = 0; step < 3; ++step) want = want + want + 1;
             wrong += got.data<float>()[i] != want + want;
+        }
+        CHECK(wrong == 0);
+    }
+
+    TEST_CASE("gpu: sums vectors, and copies, while ops go on") {
+        const std::shared_ptr<Device> device = first_gpu();
+        if (!device) return;
+        const InContext on{{.device = device.get()}};
+        constexpr int64_t kCount = 1'000'003, kPitch = 1'000'004;
+        const Tensor host = numbers(3 * kPitch, 4), x = Tensor::empty({3 * kPitch}), busy = Tensor::zeros({1 << 24});
+        x.copy_from(host);
+        const auto vector = [&](int64_t i) { return x.slice(i * kPitch, {kPitch}).bytes_data(); };
+        const auto trip = device->round_trip(nullptr, x.bytes_data(), {size_t(x.bytes())});
+        run(op::add, {x, x}, {}, {x});
+        trip->download(0);
+        for (int i = 0; i < 100; ++i) run(op::add, {busy, busy}, {}, {busy});
+        trip->wait(0);
+        device->sum(std::array{vector(0), vector(1), vector(2)}, std::array{vector(0), vector(2)}, size_t(kCount));
+        const Tensor copy = Tensor::on_host({kPitch});
+        device->transfer(copy.bytes_data(), vector(2), size_t(copy.bytes()));
+        trip->upload(0);
+        run(op::add, {x, x}, {}, {x});
+        const std::span<const float> before = host.span<float>(), after = x.to_host().span<float>();
+        int64_t wrong = 0;
+        for (size_t i = 0; i < size_t(kCount); ++i) {
+            const float a = 2 * before[i], b = 2 * before[kPitch + i], sum = a + b + 2 * before[2 * kPitch + i];
+            wrong += copy.span<float>()[i] != sum || after[i] != 2 * sum || after[kPitch + i] != 2 * b ||
+                     after[2 * kPitch + i] != 2 * sum;
         }
         CHECK(wrong == 0);
     }

@@ -20,6 +20,7 @@
 #include "ringgrad/tests/thread_link.h"
 #include "ringgrad/tests/training_step.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstdlib>
@@ -135,6 +136,13 @@ TEST_SUITE("simt") {
                     }
                     CHECK_FALSE(chosen.has_next());
                 }
+    }
+
+    TEST_CASE("device: resident images are those of the set, also of one that is copied in parts") {
+        const data::ImageSet set = data::random_set(2'500, 90, 81, 1); // 17 MiB; a part has 16
+        ExecutorDevice device;
+        const InContext on{{.device = &device}};
+        CHECK(std::ranges::equal(data::resident(set).to_host().span<uint8_t>(), data::pixels_of(set)));
     }
 
     TEST_CASE("device: an index outside of the set is seen, as a NaN") {

@@ -146,9 +146,10 @@ TEST_SUITE("simt") {
         }
     }
 
-    TEST_CASE("device: on several nodes, devices of a node sum gradients as ranks do in host memory") {
-        for (const int ranks : {4, 6})
+    TEST_CASE("device: on one node and on several, devices sum gradients as ranks do in host memory") {
+        for (const auto& setup : {std::pair{3, 3}, {4, 2}, {6, 2}}) // ranks, and ranks per node
             for (const par::Wire wire : {par::Wire::full, par::Wire::bf16}) {
+                const int ranks = setup.first;
                 INFO("ranks ", ranks, ", wire ", int(wire));
                 std::vector<Tensor> sums[2]; // by rank: of host memory, and of the devices
                 for (const bool shares : {false, true}) {
@@ -169,10 +170,24 @@ TEST_SUITE("simt") {
                         sum.finish();
                         sums[shares][size_t(group.rank())] = gradients.to_host().clone();
                     };
-                    par::run_threads(ranks, sum_there, 2);
+                    par::run_threads(ranks, sum_there, setup.second);
                 }
                 for (int rank = 0; rank < ranks; ++rank) CHECK(same_bits(sums[true][size_t(rank)], sums[false][0]));
             }
+    }
+
+    TEST_CASE("device: devices do not sum over several nodes if ranks shall be added one after another") {
+        const auto sum_in_order = [](par::Link& link) {
+            par::Group group(link);
+            group.sum_in_order();
+            ExecutorDevice device;
+            const InContext on{{.device = &device}};
+            CifarNet net({.width = 4, .depth = 1});
+            const GradientSum sum(group, net.parameters, par::Algorithm::automatic, false);
+            CHECK(sum.is_direct() == (link.node().ranks.size() == 4));
+            CHECK(sum.why_not_direct().empty());
+        };
+        for (const int per_node : {2, 4}) par::run_threads(4, sum_in_order, per_node);
     }
 
     TEST_CASE("device: gradients are summed over the ranks in pieces, on their way there and back") {

@@ -3,15 +3,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 
 namespace rg {
 
 namespace {
 
 using Entry = Parameters::Entry;
-
-constexpr int64_t kLastEpoch = std::numeric_limits<int64_t>::max();
 
 /// Returns a factor for each value of the flat parameters: factor(entry) for all values of that entry, and 1 for the
 /// gaps. If all factors are 1, returns an undefined tensor.
@@ -39,7 +36,7 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
                  "do not depend on it, got ", options.max_norm);
         for (const Entry& entry : parameters.entries())
             if (entry.scale_free && entry.rate > 0) {
-                RG_CHECK(entry.epochs == kLastEpoch, "optimizer: expected that muon changes ", entry.name,
+                RG_CHECK(entry.epochs == Entry::kAllEpochs, "optimizer: expected that muon changes ", entry.name,
                          " in all epochs, got a limit of ", entry.epochs);
                 filters_.push_back(&entry);
             }

@@ -6,8 +6,6 @@
 #include "ringgrad/core/parameters.h"
 #include "ringgrad/core/safetensors.h"
 
-#include <limits>
-
 namespace rg {
 
 /// The flat buffers of the optimizer, such as "optimizer.velocity": one value for each of Parameters::values(), or for
@@ -95,7 +93,7 @@ private:
     const Tensor rate_and_step_, next_rate_and_step_ = Tensor::on_host({2});
     const Tensor non_finite_at_ = Tensor::zeros({}, DType::i32);
     UpdateInputs inputs_;
-    int64_t rates_epoch_ = std::numeric_limits<int64_t>::max(); // inputs_.rates are those of this epoch
+    int64_t rates_epoch_ = Parameters::Entry::kAllEpochs; // inputs_.rates are those of this epoch
 };
 
 } // namespace rg
