@@ -77,7 +77,7 @@ Sent send(par::Group& group, ExecutorDevice& device, bool early) {
 } // namespace
 
 TEST_SUITE("simt") {
-    TEST_CASE("device: vectors of several devices are added in their order") {
+    TEST_CASE("simt ops: a sum adds the vectors of several devices in their order") {
         constexpr size_t kPitch = 4096;
         std::vector<float> values(3 * kPitch);
         Rng random(1, Purpose::test);
