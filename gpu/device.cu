@@ -342,7 +342,7 @@ private:
         int index;
     };
     const Selection selection_;
-    /// What share() returns, as text.
+    /// share() returns these bytes as a text.
     struct Shared {
         cudaIpcMemHandle_t memory;
         char gpu[16]; // its id

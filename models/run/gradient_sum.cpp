@@ -16,10 +16,10 @@ namespace {
 /// Smallest size of a bucket; the last one may be smaller. It is large enough that the latency of a message hardly
 /// counts, and small enough that the first sums start early.
 constexpr int64_t kBucketBytes = 512 * 1024;
-/// Number of values with which sums in devices' memory are checked once.
-constexpr int64_t kCheckedValues = 1 << 18;
 /// After backward, only the last bucket is left. More buckets would make it little shorter, and each has a latency.
 constexpr int64_t kMaxBuckets = 16;
+/// check_direct_sums() sums this number of values, or all if there are fewer.
+constexpr int64_t kCheckedValues = 1 << 18;
 
 } // namespace
 
