@@ -484,7 +484,7 @@ private:
 
     /// Rounds the filters of bf16 convolutions at the start of the plan, with one step per flat buffer of parameters.
     /// Otherwise each convolution and each gradient would round its own filters. Every replay rounds again, so code
-    /// that writes parameters between replays (an update, a resumed checkpoint, a rollback) can ignore the rounded
+    /// that writes parameters between replays (an update, a resumed checkpoint) can ignore the rounded
     /// copies. Skips filters that an earlier step may write, and filters whose copy would not be aligned to 16 bytes.
     void round_filters() {
         std::map<Id, Tensor> rounded; // the rounded copy of each flat buffer

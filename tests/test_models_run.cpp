@@ -189,6 +189,15 @@ TEST_SUITE("models") {
                 for (const float value : tensor.value.span<float>()) CHECK(value != 7);
     }
 
+    TEST_CASE("training state: restores the options of older runs") {
+        Options options("program", "");
+        RunOptions run;
+        run.declare(options);
+        restore_options({{}, {{"options", "{\"keep\": \"3\", \"on-nan\": \"rollback\"}"}}, "run/checkpoint/file"}, options);
+        CHECK(run.keep == 3);
+        CHECK(run.on_nan == OnNan::skip);
+    }
+
     TEST_CASE("run folder: appends a full-precision line of metrics after each step and epoch") {
         TempDir dir;
         RunFolder run = RunFolder::create(dir / "runs", "train", "first");

@@ -12,68 +12,39 @@ namespace rg {
 
 namespace {
 
-constexpr int kMaxBadSteps = 3;
+constexpr int kMaxSkipped = 3;
 
 /// Returns a value as text. The sign of a NaN is omitted, since it means nothing.
 std::string value_text(float value) { return std::isnan(value) ? "nan" : cat(value); }
 
 } // namespace
 
-NanGuard::NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer, const Position& position)
-    : policy_(policy), parameters_(parameters), optimizer_(optimizer) {
-    if (policy == OnNan::skip) buffers_ = {parameters.state()};
-    if (policy == OnNan::rollback) {
-        buffers_ = {parameters.all()};
-        for (const NamedTensor& t : optimizer) buffers_.push_back(t.value);
-    }
-    for (const Tensor& t : buffers_) backups_.push_back(t.clone());
-    back_up(position);
-}
+NanGuard::NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer)
+    : policy_(policy),
+      parameters_(parameters),
+      optimizer_(optimizer),
+      statistics_(policy == OnNan::skip ? parameters.state().clone() : Tensor()),
+      batches_tracked_(parameters.batches_tracked) {}
 
-Verdict NanGuard::handle_non_finite(Position& position, double loss, const Tensor& non_finite_at,
-                                    std::string& warning) {
-    const int64_t step = position.step + 1;
+std::string NanGuard::handle_non_finite(int64_t step, double loss, const Tensor& non_finite_at) {
     if (non_finite_at.to_host().data<int32_t>()[0] < 0) [[likely]] {
-        if (step >= furthest_bad_step_) bad_steps_ = 0;
-        if (policy_ == OnNan::skip) back_up(position);
-        return Verdict::applied;
+        skipped_ = 0;
+        if (policy_ == OnNan::skip)
+            statistics_.copy_from(parameters_.state()), batches_tracked_ = parameters_.batches_tracked;
+        return "";
     }
     const std::string what = cat("step ", step, ": expected finite values, got ", describe_cause(loss));
-    RG_CHECK(policy_ != OnNan::stop, what, "; make --lr smaller, or see --on-nan; saved files are unchanged");
-    RG_CHECK(bad_steps_ < kMaxBadSteps, what, ", after ", kMaxBadSteps,
-             policy_ == OnNan::skip ? " skipped steps in a row" : " rollbacks in a row",
-             "; make --lr smaller; saved files are unchanged");
-    ++bad_steps_;
-    furthest_bad_step_ = std::max(furthest_bad_step_, step);
-    restore_backup();
-    if (policy_ == OnNan::skip) {
-        warning = cat("warning: ", what, "; skipped the step");
-        return Verdict::skipped;
-    }
-    position = backup_position_;
-    warning = cat("warning: ", what, "; rolled back to step ", position.step, ", rollback ", bad_steps_, " of ",
-                  kMaxBadSteps);
-    return Verdict::rolled_back;
-}
-
-void NanGuard::checkpoint(const Position& position) {
-    if (policy_ == OnNan::rollback) back_up(position);
+    RG_CHECK(policy_ == OnNan::skip, what, "; make --lr smaller, or see --on-nan; saved files are unchanged");
+    RG_CHECK(skipped_ < kMaxSkipped, what, ", after ", kMaxSkipped,
+             " skipped steps in a row; make --lr smaller; saved files are unchanged");
+    ++skipped_;
+    parameters_.state().copy_from(statistics_), parameters_.batches_tracked = batches_tracked_;
+    return cat("warning: ", what, "; skipped the step");
 }
 
 void NanGuard::check_values() const {
     const std::string bad = describe_saved_values();
     RG_CHECK(bad.empty(), "save: expected finite values, got ", bad, "; make --lr smaller; saved files are unchanged");
-}
-
-void NanGuard::back_up(const Position& position) {
-    for (size_t i = 0; i < buffers_.size(); ++i) backups_[i].copy_from(buffers_[i]);
-    backup_position_ = position;
-    backup_batches_tracked_ = parameters_.batches_tracked;
-}
-
-void NanGuard::restore_backup() const {
-    for (size_t i = 0; i < buffers_.size(); ++i) buffers_[i].copy_from(backups_[i]);
-    parameters_.batches_tracked = backup_batches_tracked_;
 }
 
 std::string NanGuard::describe_cause(double loss) const {

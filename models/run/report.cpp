@@ -153,11 +153,6 @@ Report::Report(const RunFolder& folder, Json config) : path_(folder.report_path(
     metrics_.add_file(folder.metrics_path());
 }
 
-void Report::reread(const RunFolder& folder) {
-    metrics_ = Metrics(kSteps);
-    metrics_.add_file(folder.metrics_path());
-}
-
 std::function<void()> Report::writing(const std::string& state) {
     run_.set("state", state).set("written", unix_seconds());
     return [path = path_, run = run()] {

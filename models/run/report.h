@@ -80,8 +80,6 @@ public:
 
     /// Adds a line of metrics.jsonl.
     void add(const Json& line) { metrics_.add(line); }
-    /// Replaces all lines by those of metrics.jsonl, after a rollback.
-    void reread(const RunFolder& folder);
     /// Sets any member of the run except "metrics".
     void set(std::string_view member, Json value) { run_.set(member, std::move(value)); }
 

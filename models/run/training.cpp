@@ -44,7 +44,7 @@ public:
     };
     /// Collective. Trains from the run's position until TrainingRun::goes_on() is false. Calls `test`, which must
     /// return the same on all ranks, after each complete epoch and as --validate-every asks. Saves the model and a
-    /// checkpoint after each epoch, also after one that a stop, a rollback or --steps has cut short.
+    /// checkpoint after each epoch, also after one that a stop or --steps has cut short.
     /// Without any step, saves the model alone.
     Seconds run_epochs(const Schedule& schedule, const std::function<Score()>& test);
 
@@ -293,8 +293,7 @@ void Trainer::train_epoch(const Schedule& schedule, const std::function<Score()>
     run_.begin_epoch(feed_.loader.has_next());
     while (run_.epoch_goes_on()) {
         StepResult result = step(schedule.rate_at(run_.epochs()));
-        if (result.verdict == Verdict::applied && run_.test_is_due())
-            run_.leave_out(seconds_of([&] { result.test = score(test); }));
+        if (!result.skipped && run_.test_is_due()) run_.leave_out(seconds_of([&] { result.test = score(test); }));
         run_.end_step(result);
     }
 }
@@ -369,8 +368,8 @@ StepResult Trainer::step(double lr) {
         loss_of_all_.fill(sums[kLoss]), optimizer_.update(loss_of_all_);
         non_finite_at = optimizer_.non_finite_at();
     }
-    const Verdict verdict = run_.handle_non_finite(sums[kLoss], non_finite_at);
-    if (verdict == Verdict::applied) optimizer_.end_step(number, run_.length().steps);
+    const bool skipped = run_.skips_non_finite(sums[kLoss], non_finite_at);
+    if (!skipped) optimizer_.end_step(number, run_.length().steps);
     run_.phases.lap(PhaseClock::update);
     return {.images = global_size,
             .loss = sums[kLoss],
@@ -378,7 +377,7 @@ StepResult Trainer::step(double lr) {
             .sums = {sums.begin() + kMetrics, sums.end()},
             .stop = sums[kStops] > 0,
             .last = sums[kEnds] > 0,
-            .verdict = verdict};
+            .skipped = skipped};
 }
 
 /// The part of a step that is traced once and then replayed. Returns the results of outputs_of(), and then the loss.

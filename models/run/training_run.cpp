@@ -80,10 +80,8 @@ void RunOptions::declare(Options& o) {
         .metavar("METRIC")
         .fixed();
     o.add("keep", &keep, "number of checkpoints to keep").range(1, 1e6);
-    o.add(
-        "on-nan", &on_nan, {{"stop", OnNan::stop}, {"skip", OnNan::skip}, {"rollback", OnNan::rollback}},
-        "what to do if a loss or gradient is not finite; stop: end with an error; skip: leave out the step; rollback: "
-        "go back to the last checkpoint");
+    o.add("on-nan", &on_nan, {{"stop", OnNan::stop}, {"skip", OnNan::skip}},
+          "what to do if a loss or gradient is not finite; stop: end with an error; skip: leave out the step");
 }
 
 TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Group& group, TrainingObserver& observer)
@@ -159,7 +157,7 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
     if (std::ranges::count(devices, "cpu") > 0)
         if (const auto gpu = std::ranges::find(devices, "gpu"); gpu != devices.end())
             first_gpu_rank_ = int(gpu - devices.begin());
-    guard_.emplace(settings_.on_nan, parameters, optimizer, position_);
+    guard_.emplace(settings_.on_nan, parameters, optimizer);
 }
 
 /// Collective. Throws par::RanksDiffer unless all ranks have the same position, parameters, statistics of batch norm
@@ -255,29 +253,20 @@ void TrainingRun::begin_epoch(bool has_data) {
     phases.start();
 }
 
-Verdict TrainingRun::handle_non_finite(double loss, const Tensor& non_finite_at) {
-    std::string warning;
-    const Verdict verdict = guard_->handle_non_finite(position_, loss, non_finite_at, warning);
+bool TrainingRun::skips_non_finite(double loss, const Tensor& non_finite_at) {
+    const std::string warning = guard_->handle_non_finite(position_.step + 1, loss, non_finite_at);
     if (!warning.empty()) note(printable(warning), Colour::yellow);
-    if (verdict == Verdict::rolled_back && folder_) {
-        writer_.finish(); // a checkpoint syncs metrics.jsonl
-        folder_->cut_metrics(position_.step, position_.epoch - 1);
-        if (report_) report_->reread(*folder_);
-        if (events_) events_.emplace(folder_->path(), position_.step);
-    }
-    return verdict;
+    return !warning.empty();
 }
 
 void TrainingRun::end_step(const StepResult& result) {
     stopped_ = result.stop;
-    epoch_goes_on_ = !result.last && result.verdict != Verdict::rolled_back;
-    if (result.verdict == Verdict::rolled_back) return;
-    const bool skipped = result.verdict == Verdict::skipped;
+    epoch_goes_on_ = !result.last;
     const double images = double(result.images);
     Position& p = position_;
     ++p.step, ++p.batch;
     untested_ = p.epoch > 1;
-    if (!skipped) {
+    if (!result.skipped) {
         p.loss_sum += result.loss * images;
         for (size_t i = 0; i < p.sums.size(); ++i) p.sums[i] += result.sums[i];
         p.samples += images;
@@ -288,7 +277,7 @@ void TrainingRun::end_step(const StepResult& result) {
         Json line = with_score(Json::object().set("step", p.step).set("epoch", p.epoch), "", result.loss,
                                task_->values(result.sums, images));
         line.set("lr", result.lr);
-        if (skipped) line.set("skipped", true);
+        if (result.skipped) line.set("skipped", true);
         if (result.test) {
             line = with_score(std::move(line), test_set_name + "_", result.test->loss, result.test->metrics);
             note(cat("step ", p.step, "  ", test_set_name, formatted(" loss %.4f ", result.test->loss),
@@ -451,7 +440,6 @@ void TrainingRun::apply_patience() {
 
 void TrainingRun::save_checkpoint() {
     check_before_save();
-    guard_->checkpoint(position_);
     make_room();
     if (!folder_) return;
     TensorFile state = training_state(program_, *parameters_, optimizer_, position_, options_);

@@ -9,7 +9,7 @@
 //             run.begin_epoch(has_data);
 //             while (run.epoch_goes_on()) {
 //                 StepResult result = compute_step();
-//                 result.verdict = run.handle_non_finite(...); // before end_step() logs the step
+//                 result.skipped = run.skips_non_finite(...); // before end_step() logs the step
 //                 run.end_step(result);
 //             }
 //             if (run.epoch_is_complete()) run.keep_if_best(score), run.end_epoch(score);
@@ -20,7 +20,7 @@
 //
 // Every rank makes the same calls; only rank 0 writes files and prints. It writes models, checkpoints and reports on
 // another thread, while the training goes on; if that fails, the next step throws. training.cpp computes the steps.
-// TrainingRun changes parameters only in restore_parameters(), in handle_non_finite(), and before each save on idle
+// TrainingRun changes parameters only in restore_parameters(), in skips_non_finite(), and before each save on idle
 // ranks without a GPU, which get those of a rank with one.
 #pragma once
 
@@ -72,12 +72,12 @@ struct RunOptions {
 
 /// The result of a training step, over all ranks.
 struct StepResult {
-    int64_t images;           // in the mini-batch
-    double loss, lr;          // mean loss, learning rate
-    std::vector<double> sums; // of the metrics; see Task::add()
-    bool stop = false;        // some rank has a stop request
-    bool last = false;        // some rank has no further batch in this epoch
-    Verdict verdict = Verdict::applied;
+    int64_t images;                 // in the mini-batch
+    double loss, lr;                // mean loss, learning rate
+    std::vector<double> sums;       // of the metrics; see Task::add()
+    bool stop = false;              // some rank has a stop request
+    bool last = false;              // some rank has no further batch in this epoch
+    bool skipped = false;           // by --on-nan
     std::optional<Score> test = {}; // of a test after this step, by --validate-every
 };
 
@@ -151,8 +151,7 @@ public:
     /// stop requests in each step, and when an epoch begins and ends. Like the next three functions, returns the same
     /// on all ranks.
     bool goes_on() const { return position_.step < length_.steps && !stopped_; }
-    /// True while goes_on() is true and every rank has a further batch in this epoch. False after a rollback, which
-    /// ends this pass through the epoch.
+    /// True while goes_on() is true and every rank has a further batch in this epoch.
     bool epoch_goes_on() const { return goes_on() && epoch_goes_on_; }
     /// True if all batches of the epoch are done. Then test the network.
     bool epoch_is_complete() const { return position_.batch == length_.batches; }
@@ -161,10 +160,10 @@ public:
 
     /// Collective. Begins or continues the epoch at position(). `has_data` is true if this rank has a batch.
     void begin_epoch(bool has_data);
-    /// Applies --on-nan to the step after position(). `non_finite_at` is the result of first_non_finite() for the
-    /// gradients and the loss of this step, summed over all ranks. A rollback moves position() back.
-    Verdict handle_non_finite(double loss, const Tensor& non_finite_at);
-    /// Collective. Logs a step and advances position(), unless it was rolled back. Saves a checkpoint if one is due.
+    /// Applies --on-nan to the step after position(). Returns true if the step is skipped. `non_finite_at` is the
+    /// result of first_non_finite() for the gradients and the loss of this step, summed over all ranks.
+    bool skips_non_finite(double loss, const Tensor& non_finite_at);
+    /// Collective. Logs a step and advances position(). Saves a checkpoint if one is due.
     void end_step(const StepResult& result);
     /// Returns true if --validate-every asks for a test after the step that follows position(). Returns false for the
     /// last step of an epoch, since the network is tested after each epoch anyway.

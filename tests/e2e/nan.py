@@ -75,17 +75,5 @@ class NotFinite(job.JobTest):
             self.assertTrue(all(math.isfinite(epoch["train_loss"]) for epoch in job.epoch_lines(run)[:3]))
         self.assertEqual(len(set(map(str, skipped.values()))), 1)  # for any number of ranks
 
-    def test_rollback(self):
-        for ranks in job.rank_counts(1, 2):
-            run = self.runs / f"back-{ranks}"
-            out = self.fail_training(self.angles(ranks, run.name, "--on-nan", "rollback", "--checkpoint-every", "2"),
-                                     "expected finite values", "after 3 rollbacks in a row")
-            self.assertIn("rollback 3 of 3", out)
-            self.assertEqual(out.count("rolled back to step"), 3)
-            steps = [json.loads(line)["step"] for line in job.step_lines(run)]
-            self.assertEqual(steps, list(range(1, len(steps) + 1)))
-            self.assertTrue(all(map(math.isfinite, job.losses(run))))
-            self.assert_finite_files(run)
-
 
 job.main()
