@@ -186,7 +186,9 @@ Options::Entry& Options::add(const std::string& name, Target target, const std::
 }
 
 void Options::examples(const std::vector<std::string>& arguments, const std::string& launcher) {
-    for (const std::string& argument : arguments) examples_.push_back(cat(launcher, program_path(), " ", argument));
+    const std::string command = program_.substr(std::min(program_.find(' '), program_.size()));
+    for (const std::string& argument : arguments)
+        examples_.push_back(cat(launcher, program_path(), command, " ", argument));
 }
 
 void Options::positional(const std::string& metavar, std::vector<std::string>* values, const std::string& text,

@@ -60,15 +60,16 @@ public:
         std::string expected() const;
     };
 
-    /// `summary` is one line for --help that says what the program does.
+    /// `program` is the program's name, with its command if it has one: "train_cifar sweep". `summary` is one line for
+    /// --help that says what it does.
     Options(std::string program, std::string summary);
     Options(const Options&) = delete;
     Options& operator=(const Options&) = delete;
 
     const std::string& program() const { return program_; }
 
-    /// Adds one example command to --help for each text in `arguments`. The command consists of `launcher`, such as
-    /// "mpiexec -n 4 " (with a space at its end), the path of this program, and the text.
+    /// Adds one example to --help for each text in `arguments`. It consists of `launcher`, such as "mpiexec -n 4 "
+    /// (with a space at its end), the path of this program, its command if it has one, and the text.
     void examples(const std::vector<std::string>& arguments, const std::string& launcher = "");
 
     /// Sets the heading in --help for the options that are added from now on.

@@ -12,8 +12,9 @@ int run_training_main(int argc, char** argv, const Program& program) {
     if (command == "sweep")
         return run_trials_main(argc - 1, argv + 1,
                                {.name = cat(program.name, "-sweep"),
+                                .command = name,
                                 .description = cat("sweeps: ", program.description),
-                                .programs = {&program}});
+                                .program = &program});
     return par::run_ranks_main(argc, argv, [&](par::Group& group) {
         const std::vector<std::string> args(argv + 1, argv + argc);
         if (command == "predict") return predict_command(group, name, {args.begin() + 1, args.end()});

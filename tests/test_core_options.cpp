@@ -174,6 +174,12 @@ TEST_SUITE("core") {
         CHECK_FALSE(contains(all, "\nSpeed\n"));
     }
 
+    TEST_CASE("options: examples of a command of a program have the command") {
+        Options options("train sweep", "trains networks");
+        options.examples({"--epochs 3"});
+        CHECK(contains(options.help(), cat("  ", program_path(), " sweep --epochs 3\n")));
+    }
+
     TEST_CASE("options: print the version and the build on one line") {
         Program p;
         CHECK_FALSE(p.parse({"--version", "--help"}));

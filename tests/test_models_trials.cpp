@@ -35,6 +35,21 @@ Json epoch_line(int64_t epoch, const char* name, double value) {
 } // namespace
 
 TEST_SUITE("models") {
+    TEST_CASE("trials: a default table holds without --grid and --table, but for options of the command line") {
+        const TrialsProgram program{.name = "p", .command = "p sweep", .default_table = "depth,width\n1,16\n2,11\n"};
+        Trials trials;
+        trials.base = {"--epochs", "3"};
+        using Table = std::vector<TrialSettings>;
+        CHECK(make_table(program, trials) == Table{{{"depth", "1"}, {"width", "16"}}, {{"depth", "2"}, {"width", "11"}}});
+        for (const std::vector<std::string>& width : {std::vector<std::string>{"--width=4"}, {"--width", "4"}}) {
+            trials.base = width;
+            CHECK(make_table(program, trials) == Table{{{"depth", "1"}}, {{"depth", "2"}}});
+        }
+        trials.grid = {"lr=0.1"};
+        CHECK(make_table(program, trials) == Table{{{"lr", "0.1"}}});
+        CHECK_ERROR("p sweep: expected --table or --grid", make_table({.name = "p", .command = "p sweep"}, Trials()));
+    }
+
     TEST_CASE("trials: a grid has all combinations, the first option changing slowest") {
         CHECK(trial_grid({}) == std::vector<TrialSettings>{{}});
         const std::vector<TrialSettings> grid = trial_grid({"depth=1:2:5", "lr=0.01,x"});

@@ -148,13 +148,12 @@ struct TrialsRun {
         : folder(folder),
           trials(trials),
           rows(rows_of(trials, folder.path())),
-          report(folder.path(), rows, trials.ranking, [&trials](const TrialRow& row) {
-              return trials.program->check(arguments_of(trials, row.settings));
-          }) {
+          report(folder.path(), rows, trials.ranking,
+                 [&trials](const TrialRow& row) { return trials.program->check(arguments_of(trials, row.settings)); }) {
         report.set("rank_by", trials.ranking.json());
-        report.set("summary", cat(trials.table.size(), " trials of ", trials.program->name, ", each on ",
-                                  trials.ranks_each, trials.ranks_each == 1 ? " rank" : " ranks", ", ranked by ",
-                                  trials.ranking.name));
+        report.set("summary",
+                   cat(trials.table.size(), " trials of ", trials.program->name, ", each on ", trials.ranks_each,
+                       trials.ranks_each == 1 ? " rank" : " ranks", ", ranked by ", trials.ranking.name));
     }
     RunFolder& folder;
     const Trials& trials;
@@ -336,11 +335,11 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     Trials trials;
     trials.base = {kDefaultValidation};
     trials.base.insert(trials.base.end(), program.defaults.begin(), program.defaults.end());
-    std::string training = program.programs.front()->name;
-    Options options(program.name, program.description);
+    trials.program = program.program;
+    Options options(program.command, program.description);
     options.examples({"--grid lr=0.01,0.05 --grid seed=1:3", "--random 20 --grid lr=log:0.001:1 --stop-below halving"},
                      "mpiexec -n 4 ");
-    declare(options, program, trials, training);
+    declare(options, trials);
     std::string defaults;
     for (const std::string& argument : trials.base) defaults += " " + argument;
     options.pass_on(&trials.base, cat("option of the training program, for all trials; the defaults are", defaults,
@@ -352,17 +351,15 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     if (trials.resume && !arguments.resumed)
         return run_trials(group, program, arguments_to_resume(program.name, trials, arguments.texts));
     trials.ranks_each = trials.parallel ? int(trials.ranks_per_trial) : group.size();
-    trials.program = *std::find_if(program.programs.begin(), program.programs.end(),
-                                   [&](const Program* p) { return training == p->name; });
     trials.rules.set_below(trials.stop_below);
     trials.table = make_table(program, trials);
-    RG_CHECK(trials.ranks_each <= group.size(), program.name, ": expected --ranks-per-trial of at most ", group.size(),
-             ", the number of ranks of this job, got ", trials.ranks_each);
+    RG_CHECK(trials.ranks_each <= group.size(), program.command, ": expected --ranks-per-trial of at most ",
+             group.size(), ", the number of ranks of this job, got ", trials.ranks_each);
     install_stop_signals();
     verify_same_options(group, options);
     par::verify_same(group, "arguments", arguments.texts, "start all ranks with the same options");
     try {
-        check_trials(group, program.name, trials, arguments.stored_in);
+        check_trials(group, program.command, trials, arguments.stored_in);
     } catch (const Stopped&) {
         return stopped_while_loading(group);
     }

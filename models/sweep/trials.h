@@ -1,9 +1,5 @@
 // Runs many trainings in parallel over the ranks. Each training is a trial with its own options. The command `sweep` of
-// a training program (models/training_main.h) does so, and a program may do so with several training programs:
-//
-//     int main(int argc, char** argv) {
-//         return run_trials_main(argc, argv, {"sweep_all", "trains my networks", {&my_training, &my_other_training}});
-//     }
+// a training program (models/training_main.h) does so, and sweep_cifar with other defaults.
 //
 // The options of such a program choose the trials: a CSV file with option names in its first line, or a grid, which is
 // all combinations of some values, or points drawn from it at random. If a file and a grid are given, every row of the

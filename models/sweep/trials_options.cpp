@@ -57,22 +57,16 @@ void check_machine(par::Group& group, const Json& trial) {
 
 } // namespace
 
-void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program) {
+void declare(Options& o, Trials& s) {
     o.group("Trials");
-    if (p.programs.size() > 1) {
-        std::vector<std::string> names;
-        for (const Program* training : p.programs) names.push_back(training->name);
-        o.add("program", &program, "training program").one_of(names).basic();
-    }
     o.add("table", &s.table_file, "CSV file with option names in the first line and a trial in each following line")
         .metavar("FILE")
         .basic();
-    o.add("grid", &s.grid,
-          cat("option and its values, for example seed=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30', or with --random a "
-              "range, lr=log:1e-3:1 or l2=linear:0:0.01; seed=1:4 is 1, 2, 3 and 4; several --grid make all "
-              "combinations; with --table, every row "
-              "of the table is combined with every point of the grid",
-              p.default_grid.empty() ? "" : "; without either: " + p.default_grid.front()))
+    o.add(
+         "grid", &s.grid,
+         "option and its values, for example seed=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30', or with --random a range, "
+         "lr=log:1e-3:1 or l2=linear:0:0.01; seed=1:4 is 1, 2, 3 and 4; several --grid make all combinations; with "
+         "--table, every row of the table is combined with every point of the grid")
         .metavar("NAME=VALUES")
         .basic();
     o.add("random", &s.random,
@@ -109,14 +103,23 @@ void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program
 }
 
 std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
-    const std::vector<std::string>& grid = s.grid.empty() && s.table_file.empty() ? p.default_grid : s.grid;
-    RG_CHECK(!s.table_file.empty() || !grid.empty(), p.name,
+    const bool is_default = s.table_file.empty() && s.grid.empty();
+    RG_CHECK(!is_default || !p.default_table.empty(), p.command,
              ": expected --table or --grid, got neither; give at least one, such as --grid lr=0.01,0.1");
-    std::vector<TrialSettings> rows = s.table_file.empty() ? std::vector<TrialSettings>(1) : read_trials(s.table_file);
-    RG_CHECK(s.random == 0 || !grid.empty(), p.name, ": expected --grid with --random, got none; omit --random");
+    RG_CHECK(s.random == 0 || !s.grid.empty(), p.command, ": expected --grid with --random, got none; omit --random");
+    std::vector<TrialSettings> rows(1);
+    if (!s.table_file.empty()) rows = read_trials(s.table_file);
+    if (is_default) rows = parse_trials(p.default_table, p.command);
+    const auto is_given = [&](const auto& setting) { // on the command line
+        return is_default && std::ranges::any_of(s.base, [option = "--" + setting.first](const std::string& argument) {
+                   return argument == option || argument.starts_with(option + "=");
+               });
+    };
+    for (TrialSettings& row : rows) std::erase_if(row, is_given);
     const auto seed = [&] { return uint64_t(s.program->check(s.base).at("seed").as_int()); }; // of all trials
-    const std::vector<TrialSettings> points = s.random > 0 ? random_trials(grid, s.random, seed()) : trial_grid(grid);
-    RG_CHECK(rows.size() * points.size() <= kMaxTrials, p.name, ": expected at most ", kMaxTrials, " trials, got ",
+    const std::vector<TrialSettings> points =
+        s.random > 0 ? random_trials(s.grid, s.random, seed()) : trial_grid(s.grid);
+    RG_CHECK(rows.size() * points.size() <= kMaxTrials, p.command, ": expected at most ", kMaxTrials, " trials, got ",
              rows.size() * points.size(), " (", rows.size(), " of the table times ", points.size(),
              " of the grid); shorten --table or --grid");
     std::vector<TrialSettings> all;
@@ -125,10 +128,10 @@ std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
             for (const auto& setting : point)
                 RG_CHECK(std::none_of(row.begin(), row.end(),
                                       [&](const auto& other) { return other.first == setting.first; }),
-                         p.name, ": expected ", setting.first, " in --table or in --grid, got it in both; remove one");
+                         p.command, ": expected ", setting.first,
+                         " in --table or in --grid, got it in both; remove one");
             all.push_back(row);
             all.back().insert(all.back().end(), point.begin(), point.end());
-            if (p.adjust) p.adjust(s, all.back());
         }
     return all;
 }

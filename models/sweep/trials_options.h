@@ -31,14 +31,15 @@ std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings&
 
 /// The description of a program that runs trials, for run_trials_main().
 struct TrialsProgram {
-    std::string name, description;
-    std::vector<const Program*> programs; // training programs; --program chooses one if there are several
+    std::string name;    // as in the names of its runs
+    std::string command; // as users type it, such as "train_cifar sweep"
+    std::string description = {};
+    const Program* program = nullptr; // the training program
     /// Arguments of all trials, after --validation=0.1. Those of the command line follow and override them.
     std::vector<std::string> defaults = {};
-    /// The grid if neither --grid nor --table is given. If it is empty, the user must give --grid or --table.
-    std::vector<std::string> default_grid = {};
-    /// Changes the settings of a trial, for example to derive one option from another.
-    void (*adjust)(const Trials& trials, TrialSettings& settings) = nullptr;
+    /// The table if neither --grid nor --table is given, as CSV. An option on the command line replaces its column. If
+    /// it is empty, the user must give --grid or --table.
+    std::string default_table = {};
 };
 
 /// The command line of a program of trials.
@@ -49,9 +50,8 @@ struct TrialsArguments {
     std::string stored_in = {};
 };
 
-/// Declares the options of a program `p` that runs trials. Their values go to `s`. If `p` has several training
-/// programs, also declares --program, whose value goes to `program`.
-void declare(Options& o, const TrialsProgram& p, Trials& s, std::string& program);
+/// Declares the options of a program that runs trials. Their values go to `s`.
+void declare(Options& o, Trials& s);
 
 /// Returns the trials. Throws Error if the options define none or more than kMaxTrials, or if an option is both in the
 /// table and in the grid.

@@ -142,14 +142,14 @@ class BadInput(job.JobTest):
         proof.unlink()
         for spelling in (f'data="pi"{data[1][2:]}', f"data=pi\r{data[1][2:]}",
                          f'test-data="pi"{data[1][2:]}'):
-            for name, option in (("sweep_cifar", "--grid"), ("experiment", "--grid")):
+            for name, command in (("sweep_cifar", ["sweep_cifar"]), ("train_cifar-sweep", ["train_cifar", "sweep"])):
                 other = self.runs / "other"
                 other.mkdir(exist_ok=True)
                 other.chmod(0o777)
-                stored = [*SHORT, "--batch-size", "30", option, spelling]
+                stored = [*SHORT, "--batch-size", "30", "--grid", spelling]
                 (other / "config.json").write_text(json.dumps({"program": name, "arguments": stored, "trials": []}))
                 for ranks in job.rank_counts(1, 2):
-                    self.refuse(job.program(ranks, name, "--run-name", "other", "--resume"), data[1],
+                    self.refuse(job.program(ranks, *command, "--run-name", "other", "--resume"), data[1],
                                 "others can write into", "type the options")
                     self.assertFalse(proof.exists(), (spelling, name))
 

@@ -1,4 +1,4 @@
-# Tests many trainings in one job: a sweep and an experiment, with failed and stopped trials and killed jobs.
+# Tests many trainings in one job: a sweep, with failed and stopped trials and killed jobs.
 import csv
 import json
 import os
@@ -96,7 +96,7 @@ class Sweep(job.JobTest):
         for rule, rates, note in (("halving", "0.05,0.04,0.03,1e-9", "not in the better half of 4 trials after epoch 1"),
                                   ("median", "0.05,0.04,0.03,1e-9", "worse than the median of 3 others after epoch 1")):
             run = self.runs / rule
-            command = program(1, "experiment", "--run-name", run.name, *options, "--grid", f"lr={rates}", "--stop-below", rule)
+            command = program(1, "train_cifar", "sweep", "--run-name", run.name, *options, "--grid", f"lr={rates}", "--stop-below", rule)
             self.assertIn(f"({note})", " ".join(self.succeed(command).split()))
             self.assertEqual((states(run)[0], states(run)[-1]), ("finished", "stopped"))
             self.assertEqual((results(run)[-1]["epoch"], results(run)[-1]["note"]), ("1", note))
@@ -104,7 +104,7 @@ class Sweep(job.JobTest):
             # A resumed sweep knows the reasons, and compares new trials with the old ones.
             self.succeed([*command, "--resume"])
             self.assertEqual(results(run)[-1]["note"], note + "; done before")
-        self.refuse(program(1, "experiment", *options, "--grid", "lr=0.05", "--stop-below", "mean"),
+        self.refuse(program(1, "train_cifar", "sweep", *options, "--grid", "lr=0.05", "--stop-below", "mean"),
                     "--stop-below: expected a number of at least 0, median or halving")
 
     def test_random_trials_repeat_and_resume(self):
@@ -115,17 +115,17 @@ class Sweep(job.JobTest):
                    "lr=log:0.01:0.1", "--grid", "width=choice:4,6", "--seed", "5"]
         ranks = job.rank_counts(1, 2)[-1]
         for name, n in (("once", ranks), ("again", 1)):
-            self.succeed(program(n, "experiment", "--run-name", name, *command, "--random", "3"))
+            self.succeed(program(n, "train_cifar", "sweep", "--run-name", name, *command, "--random", "3"))
         once = settings(self.runs / "once")
         self.assertEqual(once, settings(self.runs / "again"))
         self.assertEqual(len(set(once)), 3)
         for rate, width in once:
             self.assertTrue(0.01 <= float(rate) <= 0.1 and width in ("4", "6"), once)
-        self.succeed(program(1, "experiment", "--run-name", "once", "--resume", "--random", "4"))
+        self.succeed(program(1, "train_cifar", "sweep", "--run-name", "once", "--resume", "--random", "4"))
         self.assertEqual(settings(self.runs / "once")[:3], once)
         self.assertEqual([row["note"] for row in results(self.runs / "once")], ["done before"] * 3 + [""])
-        self.refuse(program(1, "experiment", *command), "expected values of lr, got a range")
-        self.refuse(program(1, "experiment", "--random", "3"), "expected --table or --grid")
+        self.refuse(program(1, "train_cifar", "sweep", *command), "expected values of lr, got a range")
+        self.refuse(program(1, "train_cifar", "sweep", "--random", "3"), "expected --table or --grid")
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_stopped_trial_makes_room_and_killed_job_resumes(self):
@@ -293,7 +293,7 @@ class Sweep(job.JobTest):
             run, other = self.runs / f"old-{ranks}", self.runs / f"new-{ranks}"
             go, loading = self.folder / f"go-{ranks}", self.folder / f"loading-{ranks}"
             wait = f"if [ -d {run} ]; then touch {loading}; until [ -e {go} ]; do sleep 0.02; done; fi"
-            process = self.start(program(ranks, "experiment", "--run-name", run.name, *TINY, "--epochs", "1", "--grid",
+            process = self.start(program(ranks, "train_cifar", "sweep", "--run-name", run.name, *TINY, "--epochs", "1", "--grid",
                                          "seed=1:3", "--data", f"pipe:{wait}; tar -cC {sample} ."))
             self.assertTrue(self.wait_for(process, loading.exists))
             run.rename(other)
@@ -302,7 +302,7 @@ class Sweep(job.JobTest):
             self.assertNotEqual(result.code, 0)
             self.assertRegex(result.err, f"error: .*{run.name}.*renamed")
             self.assertFalse(run.exists())
-            self.succeed(program(ranks, "experiment", "--run-name", other.name, "--resume"))
+            self.succeed(program(ranks, "train_cifar", "sweep", "--run-name", other.name, "--resume"))
             self.assertEqual(states(other), ["finished"] * 3)
 
     def test_test_data_of_the_best(self):
@@ -328,15 +328,15 @@ class Sweep(job.JobTest):
         self.assertNotEqual(short, whole)
         self.assertEqual([row["epoch"] for row in results(run)], ["", "1", "1", "1"])
 
-    def test_experiment(self):
+    def test_tables_and_ranks(self):
         table = self.folder / "table.csv"
         data = ["--data", str(self.write_sample(200))]
         table.write_text('lr,augment\n0.05,"flip,translate"\n0.01,\n1e30,none\n')
         for ranks, mode in ((1, []), (2, []), (2, ["--no-at-once"]), (4, ["--ranks-per-trial", "2"])):
             if ranks not in job.rank_counts(1, 2, 4):
                 continue
-            run = self.runs / f"experiment-{ranks}-{len(mode)}-{'-'.join(mode)}"
-            out = self.succeed(program(ranks, "experiment", "--run-name", run.name, "--table", str(table), "--grid",
+            run = self.runs / f"table-{ranks}-{len(mode)}-{'-'.join(mode)}"
+            out = self.succeed(program(ranks, "train_cifar", "sweep", "--run-name", run.name, "--table", str(table), "--grid",
                                        "depth=1:2", *mode, *TINY, *data, "--epochs", "1"))
             self.assertEqual(states(run), ["finished"] * 4 + ["failed"] * 2, out)
             self.assertEqual([row["depth"] for row in results(run)], ["1", "2"] * 3)
@@ -344,27 +344,27 @@ class Sweep(job.JobTest):
             self.assertEqual(json.loads((run / "trials" / "1" / "config.json").read_text())["ranks"],
                              2 if mode else 1)
             # A repetition runs only the failed trials.
-            again = self.succeed(program(ranks, "experiment", "--run-name", run.name, "--resume"))
+            again = self.succeed(program(ranks, "train_cifar", "sweep", "--run-name", run.name, "--resume"))
             self.assertEqual(again.count("done before"), 4 * 2, again)  # while it runs, and at the end
-        # You may append trials to a table. An edited table is another experiment.
+        # You may append trials to a table. An edited table is another sweep.
         run = ["--run-name", "table", "--table", str(table)]
         table.write_text("lr\n0.05\n")
-        self.succeed(program(1, "experiment", *run, *TINY, "--steps", "1"))
+        self.succeed(program(1, "train_cifar", "sweep", *run, *TINY, "--steps", "1"))
         table.write_text("lr\n0.05\n0.01\n")
-        self.succeed(program(1, "experiment", *run, "--resume"))
+        self.succeed(program(1, "train_cifar", "sweep", *run, "--resume"))
         self.assertEqual(states(self.runs / "table"), ["finished"] * 2)
         for rows, got in (("0.05\n0.02\n", "lr 0.02"), ("0.05\n", "got none")):
             table.write_text("lr\n" + rows)
-            self.refuse(program(1, "experiment", *run, "--resume"), "trial 2", "lr 0.01", got)
+            self.refuse(program(1, "train_cifar", "sweep", *run, "--resume"), "trial 2", "lr 0.01", got)
 
-    def test_experiment_of_digits(self):
+    def test_digits(self):
         for name, angles in (("train_digits", []), ("train_digits_angles", ["validation_angle_rmse"])):
-            digits = ["--program", name, "--data", "digits", "--epochs", "2", "--batch-size", "16"]
+            digits = ["--data", "digits", "--epochs", "2", "--batch-size", "16"]
             if not angles:
                 self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "20"])
             for ranks in job.rank_counts(1, 2):
                 run = self.runs / f"{name}-{ranks}"
-                self.succeed(program(ranks, "experiment", "--run-name", run.name, *digits, "--grid",
+                self.succeed(program(ranks, name, "sweep", "--run-name", run.name, *digits, "--grid",
                                      "accelerate=true,false", "--grid", "lr=0.01,1e30"))
                 self.assertEqual(states(run), ["finished", "failed"] * 2)
                 for row in results(run)[::2]:
@@ -373,7 +373,7 @@ class Sweep(job.JobTest):
                 self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (160 // 16))
             # A rule takes effect at the end of the epoch, before another step.
             run = self.runs / f"{name}-target"
-            self.succeed(program(1, "experiment", "--run-name", run.name, *digits, "--epochs", "50", "--grid",
+            self.succeed(program(1, name, "sweep", "--run-name", run.name, *digits, "--epochs", "50", "--grid",
                                  "lr=0.01", "--stop-below", "100", "--stop-below-after", "2"))
             self.assertEqual(states(run), ["stopped"])
             self.assertEqual(len(job.step_lines(run / "trials" / "1")), 2 * (160 // 16))
@@ -383,7 +383,7 @@ class Sweep(job.JobTest):
         for name, options in (("train_cifar", TINY), ("train_digits", ["--data", "digits", "--batch-size", "16"]),
                               ("train_digits_angles", ["--data", "digits", "--batch-size", "16"])):
             run = self.runs / name
-            command = program(1, "experiment", "--program", name, *options, "--epochs", "1")
+            command = program(1, name, "sweep", *options, "--epochs", "1")
             out = self.succeed([*command, "--run-name", name, "--grid", "lr=0.001,0.05"])
             rows = results(run)
             self.assertFalse([column for column in rows[0] if column.startswith("test_")])
@@ -411,10 +411,10 @@ class Sweep(job.JobTest):
                                     (["--init", "never.safetensors"], "never.safetensors")):
                 self.refuse(program(ranks, "sweep_cifar", *TINY, *options), *words)
             for name in ("train_digits", "train_digits_angles"):
-                self.refuse(program(ranks, "experiment", "--program", name, "--data", "images", "--grid", "seed=1:4"),
+                self.refuse(program(ranks, name, "sweep", "--data", "images", "--grid", "seed=1:4"),
                             "[28 28 1]", "[32 32 1]")
             (self.folder / "digits" / "angles.csv").rename(self.folder / "angles.csv")
-            self.refuse(program(ranks, "experiment", "--program", "train_digits_angles", "--data", "digits", "--grid",
+            self.refuse(program(ranks, "train_digits_angles", "sweep", "--data", "digits", "--grid",
                                 "seed=1:4"), "angles.csv")
             (self.folder / "angles.csv").rename(self.folder / "digits" / "angles.csv")
         self.assertFalse(self.runs.exists())
@@ -444,19 +444,18 @@ class Sweep(job.JobTest):
             self.refuse(program(1, "sweep_cifar", *TINY, "--grid", option), "sweep_cifar: expected options for trials",
                         "--" + option.partition("=")[0], "(trial 1)")
         self.refuse(program(1, "sweep_cifar", *TINY, "--profile"), "got --profile (trial 1); a trial prints nothing")
-        self.refuse(program(1, "experiment", "--program", "train_digits_angles", "--grid", "compare=false,true"),
+        self.refuse(program(1, "train_digits_angles", "sweep", "--grid", "compare=false,true"),
                     "got --compare (trial 2)")
         self.refuse(program(1, "sweep_cifar", *TINY, "--help=1"), "expected --help alone")
         # An option that no trial can use here is one error before the first trial.
         for ranks in job.rank_counts(1, 2):
             self.refuse(program(ranks, "sweep_cifar", *TINY, "--device", "cuda"), "cuda", CUDA_VISIBLE_DEVICES="")
-        self.refuse(program(1, "experiment"), "expected --table or --grid")
+        self.refuse(program(1, "train_cifar", "sweep"), "expected --table or --grid")
         (self.folder / "table.csv").write_text("lr\n0.1\n")
-        self.refuse(program(1, "experiment", "--table", "table.csv", "--grid", "lr=0.2"), "lr", "in both")
+        self.refuse(program(1, "train_cifar", "sweep", "--table", "table.csv", "--grid", "lr=0.2"), "lr", "in both")
         (self.folder / "table.csv").write_text("lr\n" + "0.1\n" * 1001)
-        self.refuse(program(1, "experiment", "--table", "table.csv", "--grid", "seed=0:99"),
+        self.refuse(program(1, "train_cifar", "sweep", "--table", "table.csv", "--grid", "seed=0:99"),
                     "expected at most 100000 trials, got 100100")
-        self.refuse(program(1, "experiment", "--program", "train", "--grid", "depth=1:2"), "train_cifar", '"train"')
         self.assertFalse(self.runs.exists())
 
 
