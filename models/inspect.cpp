@@ -4,9 +4,7 @@
 // inspect DIR: describes the images that --data DIR would load, with the number of images of each class. It holds out
 // no test set. DIR may also be s3: or pipe:.
 //
-// inspect reads files with the same functions as the training programs. --raw OUT writes the pixels of one PNG, to
-// compare our decoder with others. The pixels are RGBA, with 8 bits per sample, or with 16 (big-endian) if the PNG has
-// 16.
+// inspect reads files with the same functions as the training programs.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/cpu/cpu_scope.h"
@@ -185,7 +183,7 @@ std::string describe(Bytes bytes, const std::string& path) {
 }
 
 int run(int argc, const char* const* argv) {
-    std::string raw, size;
+    std::string size;
     std::vector<std::string> paths;
     bool remove = false;
     data::LoadOptions load_options{.test_fraction = 0, .cache = ""};
@@ -200,15 +198,10 @@ int run(int argc, const char* const* argv) {
     data::declare_reading(options, load_options);
     options.add("delete", &remove,
                 "delete the packed sets that FILE names: a file, or a folder such as ~/.cache/ringgrad");
-    options
-        .add("raw", &raw,
-             "file for the pixels of one PNG: RGBA, 8 bits per sample, or 16 (big-endian) if the PNG has 16")
-        .metavar("OUT");
     if (!options.parse(argc, argv)) {
         std::fputs(options.answer().c_str(), stdout);
         return 0;
     }
-    RG_CHECK(raw.empty() || paths.size() == 1, "--raw: expected one PNG, got ", paths.size(), " files");
     const auto [height, width] = data::parse_size(size);
     load_options.height = height, load_options.width = width;
     for (const std::string& path : paths) {
@@ -222,14 +215,11 @@ int run(int argc, const char* const* argv) {
         }
         if (!packed.empty()) continue;
         if (data::is_remote(path) || std::filesystem::is_directory(path)) {
-            RG_CHECK(raw.empty(), "--raw: expected one PNG, got a set of images (", path, ")");
             std::fputs(describe_set(path, load_options).c_str(), stdout);
             continue;
         }
         const std::string file = read_file(path, kMaxTensorFile);
-        const Bytes bytes = data::as_bytes(file);
-        if (!raw.empty()) write_output(raw, data::as_text(data::to_rgba(data::decode_png(bytes, path)).pixels));
-        std::fputs(cat(printable(path), ": ", describe(bytes, path)).c_str(), stdout);
+        std::fputs(cat(printable(path), ": ", describe(data::as_bytes(file), path)).c_str(), stdout);
     }
     return 0;
 }

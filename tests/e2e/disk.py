@@ -81,7 +81,6 @@ class Disk(job.JobTest):
         limited = {"preexec_fn": lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (2000, 2000))}
         sample = job.SAMPLE / "train.png"
         for name, out, arguments in (("export_onnx", "net.onnx", [self.run_folder, "net.onnx"]),
-                                     ("inspect", "raw", [sample, "--raw", "raw"]),
                                      ("make_digits", "digits/angles.csv", ["digits", "--per-class", "20"])):
             self.fails([str(job.BUILD / name), *map(str, arguments)], out, "File too large", **limited)
             self.assertFalse((self.folder / out).exists())

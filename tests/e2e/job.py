@@ -216,12 +216,11 @@ def protobuf(message):
 
 def sample_records(name):
     """Returns (label, pixels as R G B planes) for each image of the embedded sample; name: train or test."""
-    with tempfile.TemporaryDirectory() as folder:
-        raw = pathlib.Path(folder) / "raw"
-        subprocess.run([BUILD / "inspect", "--raw", raw, SAMPLE / f"{name}.png"], stdout=subprocess.DEVNULL, check=True)
-        rgba = raw.read_bytes()
-    image = 4 * SIDE * SIDE
-    planes = [b"".join(rgba[i + c:i + image:4] for c in range(3)) for i in range(0, len(rgba), image)]
+    request = f"file {SAMPLE / name}.png\n".encode()
+    rgb = subprocess.run([BUILD / "compare_images"], input=request, capture_output=True, check=True).stdout
+    rgb = rgb[rgb.index(b"\n") + 1:]  # the first line has the size
+    image = 3 * SIDE * SIDE
+    planes = [b"".join(rgb[i + c:i + image:3] for c in range(3)) for i in range(0, len(rgb), image)]
     return list(zip(map(int, (SAMPLE / f"{name}.txt").read_text().strip()), planes))
 
 
