@@ -19,11 +19,6 @@ constexpr float kMaxDigitAngle = 45;
 /// Error unless `per_class` is 1 to 100000.
 ImageSet draw_digits(int64_t per_class, uint64_t seed);
 
-/// Writes a set with targets as class folders of PNGs (DIR/0/0000.png ...) and DIR/angles.csv, the targets with two
-/// decimals. read_image_folder() reads both. Throws Error if DIR exists and is not an empty folder, or if a file cannot
-/// be written.
-void write_digits(const std::string& dir, const ImageSet& set);
-
 /// Mean and standard deviation of byte / 255 in MNIST's training images. Programs use them for the drawn digits, too.
 constexpr Normalise kDigits{{0.1307f}, {0.3081f}};
 

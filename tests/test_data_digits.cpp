@@ -1,4 +1,5 @@
 // Tests drawn digits: the angles, folders of digits, and targets of images.
+#include "../tools/write_digits.h"
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/loader.h"

@@ -1,4 +1,5 @@
 // Tests the training programs as trials: the files that they save, and data that they reject.
+#include "../tools/write_digits.h"
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/data/augment.h"
 #include "ringgrad/data/digits.h"

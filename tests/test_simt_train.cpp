@@ -1,5 +1,6 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
 // on two that share a GPU, and on two of which one is idle, with a GPU on its node or without.
+#include "../tools/write_digits.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/models/programs.h"
