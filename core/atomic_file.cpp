@@ -103,24 +103,11 @@ void write_file_atomic(const std::string& path, std::string_view bytes, Readers 
 
 void write_output(const std::string& path, std::string_view bytes) {
     namespace fs = std::filesystem;
-    constexpr int kMaxLinks = 40; // the limit of Linux
-    fs::path target = path;
-    std::error_code ignored;
-    bool in_place = false;
-    for (int links = 0; !in_place && fs::is_symlink(target, ignored); ++links) {
-        RG_CHECK(links < kMaxLinks, "write ", path, ": ", std::strerror(ELOOP));
-        const fs::path folder = target.has_parent_path() ? target.parent_path() : ".";
-        // /dev/stdout leads to /proc/self/fd/1, which stands for an open file. That file must not be replaced.
-        in_place = fs::canonical(folder, ignored).string().starts_with("/proc/");
-        if (!in_place) target = target.parent_path() / fs::read_symlink(target, ignored);
-    }
-    struct stat info;
-    if (!in_place && (::stat(path.c_str(), &info) != 0 || S_ISREG(info.st_mode)))
-        return write_file_atomic(target.string(), bytes);
-    Descriptor fd(open_retrying(path.c_str(), O_WRONLY | O_APPEND)); // for a FIFO, blocks until it has a reader
-    RG_CHECK(fd.get() >= 0, "write ", path, ": ", std::strerror(errno));
-    RG_CHECK(write_all(fd.get(), bytes) && ::close(fd.release()) == 0, "write ", path, ": cannot write all bytes (",
-             bytes.size(), "): ", std::strerror(errno));
+    std::error_code none;
+    const std::string target = fs::canonical(path, none); // empty if there is no such file
+    RG_CHECK(target.empty() || fs::is_regular_file(target, none), "write ", path,
+             ": expected a file, got a folder, pipe or device; choose another name");
+    write_file_atomic(target.empty() ? path : target, bytes);
 }
 
 void remove_leftovers(const std::string& path) {

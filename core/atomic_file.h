@@ -33,9 +33,9 @@ enum class Readers : uint8_t { umask, owner };
 /// keep the old contents.
 void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers = Readers::umask);
 
-/// Writes to a path that a user has chosen. Follows symbolic links. Creates or replaces a regular file like
-/// write_file_atomic(), and writes into a device or a FIFO. If a link leads through /proc, as /dev/stdout does, appends
-/// to the file instead of replacing it, because a process already has that file open. Throws Error if that fails.
+/// Writes to a path that a user has chosen. Like write_file_atomic(), but follows a symbolic link to a file, which it
+/// keeps. Throws Error instead of replacing a folder, a FIFO or a device. Throws Error if the file cannot be written,
+/// and then leaves the old one as it was.
 void write_output(const std::string& path, std::string_view bytes);
 
 /// Removes the temporary files of `path` that killed processes left behind. No process may be writing `path` meanwhile.
