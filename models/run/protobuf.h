@@ -25,9 +25,6 @@ inline std::string varint(uint64_t value) {
 inline std::string key(int field, int type) { return varint(uint64_t(field) << 3 | uint64_t(type)); }
 
 inline std::string int_field(int field, int64_t value) { return key(field, 0) + varint(uint64_t(value)); }
-inline std::string double_field(int field, double value) {
-    return key(field, 1) + little_endian(std::bit_cast<uint64_t>(value));
-}
 inline std::string float_field(int field, float value) {
     return key(field, 5) + little_endian(std::bit_cast<uint32_t>(value));
 }

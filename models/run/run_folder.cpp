@@ -1,6 +1,5 @@
 // See run_folder.h. Each line of metrics.jsonl is appended with one write(), so a kill damages at most the last line.
-// The other files of a run, except those of tensorboard.h, are written atomically. Of these, this file writes
-// config.json.
+// The other files of a run are written atomically. Of these, this file writes config.json.
 #include "ringgrad/models/run/run_folder.h"
 
 #include "ringgrad/core/atomic_file.h"

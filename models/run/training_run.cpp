@@ -64,7 +64,6 @@ void RunOptions::declare(Options& o) {
     o.add("checkpoint-every", &checkpoint_every,
           "steps between checkpoints, besides that at the end of each epoch; 0: none")
         .at_least(0);
-    o.add("tensorboard", &tensorboard, "also write event files for TensorBoard into the run's folder");
     o.add("validate-every", &validate_every,
           "steps between tests within an epoch, on the validation set if there is one, with results in metrics.jsonl; "
           "0: none")
@@ -228,7 +227,6 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
         report_.emplace(*folder_, config);
     else
         fs::remove(folder_->report_path()); // that of a resumed run would have an old state
-    if (settings_.tensorboard) events_.emplace(folder_->path(), position_.step);
     set_in_report("summary", summary);
     set_in_report("tested", test_set_name);
     set_in_report("epochs", length.epochs());
@@ -466,7 +464,6 @@ void TrainingRun::log(const Json& line) {
     if (!folder_) return;
     folder_->log(line);
     if (report_) report_->add(line);
-    if (events_) events_->add(line);
     if (observer_.on_metrics(line)) stop_request_ = true;
 }
 

@@ -33,7 +33,6 @@
 #include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/models/run/signals.h"
 #include "ringgrad/models/run/task.h"
-#include "ringgrad/models/run/tensorboard.h"
 
 #include <optional>
 
@@ -64,7 +63,7 @@ struct RunOptions {
     /// local folder.
     std::string predictor, predictor_images = "IMAGE.png";
     ProgressKind progress = ProgressKind::automatic;
-    bool resume = false, new_data = false, tensorboard = false, write_report = true;
+    bool resume = false, new_data = false, write_report = true;
     int64_t checkpoint_every = 0, keep = 2, patience = 0, validate_every = 0;
     OnNan on_nan = OnNan::stop;
     void declare(Options& options);
@@ -235,7 +234,6 @@ private:
     std::unique_ptr<LoadedCheckpoint> checkpoint_;
     std::optional<RunFolder> folder_;
     std::optional<Report> report_;
-    std::optional<EventFile> events_;
     std::optional<Progress> progress_;
     std::optional<NanGuard> guard_;
     int first_gpu_rank_ = -1; // lowest rank with a GPU, if other ranks have none; else -1

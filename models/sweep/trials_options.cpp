@@ -192,6 +192,7 @@ TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
     RG_CHECK(config.at("program").as_string() == program, path, ": expected a run of ", program, ", got one of ",
              config.at("program").as_string());
     std::vector<std::string> arguments = config.at("arguments").as_texts();
+    std::erase(arguments, "--tensorboard"); // an option of older programs
     // If the user repeats the command of the run, drop the repeated part: list options would get their values twice.
     std::vector<std::string> added = typed;
     std::erase(added, "--resume");

@@ -1,8 +1,11 @@
-# Tests event files for TensorBoard with an independent reader (TFRecord frames with a bitwise CRC, protobuf by its wire
-# format), and with TensorBoard if it is installed.
+# Tests the event files of tools/tensorboard.py with an independent reader (TFRecord frames with a bitwise CRC, protobuf
+# by its wire format), and with TensorBoard if it is installed.
 import json
 import math
+import pathlib
+import signal
 import struct
+import sys
 import time
 
 import job
@@ -11,6 +14,8 @@ try:
     from tensorboard.backend.event_processing import event_accumulator
 except ImportError:
     event_accumulator = None
+
+SCRIPT = str(pathlib.Path(__file__).resolve().parents[2] / "tools" / "tensorboard.py")
 
 
 def masked_crc32c(content):
@@ -84,6 +89,9 @@ def expected(run):
 
 
 class Events(job.JobTest):
+    def convert(self, folder):
+        self.succeed([sys.executable, SCRIPT, str(folder)])
+
     def check(self, run):
         seen, wanted = scalars(run), expected(run)
         self.assertEqual(set(seen), set(wanted))
@@ -96,42 +104,48 @@ class Events(job.JobTest):
         return seen
 
     def test_all_metrics_once(self):
-        for ranks in job.rank_counts(1, 2):
-            run = self.train(ranks, f"run-{ranks}", *job.TINY, "--epochs", "2", "--tensorboard")
+        run = self.train(1, "run", *job.TINY, "--epochs", "2")
+        bad = self.train(1, "bad", *job.TINY, "--steps", "3", "--lr", "1e30", "--on-nan", "skip")
+        self.succeed([str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", "--grid", "seed=1,2", *job.TINY,
+                      "--epochs", "1", "--batch-size", "100"])
+        for _ in range(2):  # the second time replaces the files
+            self.convert(self.runs)
             seen = self.check(run)
             self.assertEqual({step for tag, step in seen if tag == "step/loss"}, set(range(1, 41)))
             for tag in ("train_loss", "train_accuracy", "test_loss", "test_accuracy", "images_per_s"):
                 self.assertEqual({step for name, step in seen if name == "epoch/" + tag}, {20, 40})
             self.assertEqual(len(files(run)), 1)
-        run = self.train(1, "without", *job.TINY, "--steps", "1")
-        self.assertEqual(files(run), [])
-        run = self.train(1, "bad", *job.TINY, "--steps", "3", "--lr", "1e30", "--on-nan", "skip", "--tensorboard")
-        self.assertTrue(math.isnan(self.check(run)["step/loss", 3]))
+            self.assertTrue(math.isnan(self.check(bad)["step/loss", 3]))
+            for trial in ("1", "2"):
+                self.assertIn(("epoch/validation_accuracy", 9), self.check(self.runs / "sweep" / "trials" / trial))
+        self.refuse([sys.executable, SCRIPT, "none"], "expected runs with a metrics.jsonl in none, got none")
 
-    def test_resumed(self):
-        options = [*job.TINY, "--checkpoint-every", "5", "--keep", "9", "--tensorboard"]
-        run = self.train(1, "run", *options, "--steps", "28")
-        for path in (run / "checkpoint").iterdir():  # as after a kill before the later ones
-            if int(path.stem[5:]) > 15:
-                path.unlink()
-        self.succeed(job.train(1, "--resume", "--run-name", "run", "--steps", "45"))
-        self.assertEqual(len(files(run)), 2)
-        steps = [one["step"] for path in files(run) for one in map(event, records(path.read_bytes()))
-                 if "step/loss" in dict(one["values"])]
-        self.assertEqual(len(steps) - len(set(steps)), 28 - 15)  # the rule removes these
-        self.check(run)
-        # A record that a kill has truncated ends its file, without an error.
-        last = files(run)[-1]
-        last.write_bytes(last.read_bytes() + b"\x30\0\0")
-        self.succeed(job.train(1, "--resume", "--run-name", "run", "--steps", "50"))
-        self.assertEqual(files(run)[1], last)
-        self.assertEqual([event(record)["step"] for record in records(files(run)[2].read_bytes())][:2], [0, 46])
+    def test_follow(self):
+        run = self.runs / "run"
+        run.mkdir(parents=True)
+        metrics = run / "metrics.jsonl"
 
-    def test_trials(self):
-        self.succeed([str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", "--grid", "seed=1,2", *job.TINY,
-                      "--epochs", "1", "--batch-size", "100", "--tensorboard"])
-        for trial in ("1", "2"):
-            self.assertIn(("epoch/validation_accuracy", 9), self.check(self.runs / "sweep" / "trials" / trial))
+        def lines(*steps):
+            return "".join(f'{{"step": {step}, "epoch": 1, "loss": {step / 4}}}\n' for step in steps)
+
+        def shown(*steps):
+            try:
+                return scalars(run) == {("step/loss", step): step / 4 for step in steps}
+            except (AssertionError, IndexError, struct.error):  # a file that is written at this moment
+                return False
+
+        metrics.write_text(lines(1, 2) + "damaged\n[1]\n" + lines(3)[:-5])
+        process = self.start([sys.executable, SCRIPT, "--follow", str(self.runs)])
+        self.assertTrue(self.wait_for(process, lambda: shown(1, 2)))
+        with metrics.open("a") as file:
+            file.write(lines(3)[-5:] + lines(4))
+        self.assertTrue(self.wait_for(process, lambda: shown(1, 2, 3, 4)))
+        # A resumed training replaces the file.
+        (run / "new").write_text(lines(1, 2))
+        (run / "new").rename(metrics)
+        self.assertTrue(self.wait_for(process, lambda: shown(1, 2)))
+        process.send_signal(signal.SIGINT)
+        self.expect_end(process)
 
 
 job.main()

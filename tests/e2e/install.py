@@ -90,7 +90,7 @@ class InstallTest(job.JobTest):
         lib = self.lib.relative_to(self.prefix)
         sources = ["models/examples/*", "tools/bench/results/*", "models/train_*.cpp"]
         doc = [*DOCUMENTS, *(str(path.relative_to(ROOT)) for pattern in sources for path in ROOT.glob(pattern))]
-        tools = [f"tools/{name}" for name in ("get_cifar10.sh", "monitor", "run.sh")]
+        tools = [f"tools/{name}" for name in ("get_cifar10.sh", "monitor", "run.sh", "tensorboard.py")]
         expected = [*(f"{lib}/{name}" for name in LIBRARY), *(f"bin/{name}" for name in PROGRAMS),
                     *(f"share/doc/ringgrad/{name}" for name in doc), *(f"share/ringgrad/{name}" for name in tools),
                     *(f"share/ringgrad/models/run/page/{name}" for name in PAGE)]
