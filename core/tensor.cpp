@@ -54,6 +54,12 @@ constexpr bool kReuse = true;
 constexpr bool kReuse = true;
 #endif
 
+#ifdef RG_POISON
+constexpr bool kPoison = true; // so that a read of memory that nothing has written shows
+#else
+constexpr bool kPoison = false;
+#endif
+
 void* take_block(size_t bytes) {
     BlockCache& blocks = cache();
     if (kReuse) {
@@ -155,6 +161,7 @@ struct Storage {
     Storage(size_t n, Device* target) : bytes(n), device(target) {
         if (device) device_owner = device->weak_from_this().lock();
         if (!DryRun::active() && n > 0) block = device ? device->allocate(n) : take_block(n);
+        if (kPoison && block && !device) std::memset(block, 0xFF, n); // NaN
         const int64_t now = live += int64_t(bytes);
         int64_t old_peak = peak;
         while (now > old_peak && !peak.compare_exchange_weak(old_peak, now)) {}

@@ -64,7 +64,8 @@ class Tensor {
 public:
     Tensor() = default; // undefined, without storage: for example an absent bias
 
-    /// Returns a tensor with uninitialised values, in device memory if the context has a device.
+    /// Returns a tensor with uninitialised values, in device memory if the context has a device. In builds with `debug`
+    /// or a sanitizer, values in host memory are NaN (0xFF in each byte), so that a read of them shows.
     static Tensor empty(const Shape& shape, DType type = DType::f32);
     /// Returns a tensor with uninitialised values in host memory, for values that the program itself reads or writes.
     static Tensor on_host(const Shape& shape, DType type = DType::f32);

@@ -46,6 +46,18 @@ TEST_SUITE("core") {
         }
     }
 
+#ifdef RG_POISON
+    TEST_CASE("tensor: in builds with debug or a sanitizer, new memory holds NaN, also where it was freed before") {
+        for (int i : {0, 1}) {
+            CAPTURE(i);
+            const Tensor t = Tensor::empty({1000}), narrow = Tensor::empty({7}, DType::bf16);
+            for (const float value : t.span<float>()) CHECK_UNARY(std::isnan(value));
+            for (const bf16 value : narrow.span<bf16>()) CHECK_UNARY(std::isnan(to_float(value)));
+            t.fill(1), narrow.fill(1);
+        }
+    }
+#endif
+
     TEST_CASE("error: shows only the begin and the end of a long text") {
         const auto error = [](const std::string& text) {
             return error_of([&] { fail("expected a, got \"", text, "\"; x"); });
