@@ -93,6 +93,26 @@ OutputSpecs infer(const OpRow& row, std::span<const Tensor> in, const Attrs& att
     return row.infer(in, attrs);
 }
 
+std::string wrong_alias(const OpRow& row, std::span<const Tensor> in, std::span<const Tensor> out) {
+    for (size_t o = 0; o < out.size(); ++o) {
+        for (size_t i = 0; i < in.size(); ++i) {
+            const bool updates = i == o && int(i) < row.in_place;
+            const bool same = out[o].key() == in[i].key() && out[o].bytes() == in[i].bytes();
+            if (updates && !same)
+                return cat(row.name, ": expected input ", row.inputs[i].name, " as output ", o,
+                           ", since the op works in place, got another tensor; pass the input again");
+            if (overlap(out[o], in[i]) && !(updates || (same && row.may_be[o] >> i & 1)))
+                return cat(row.name, ": expected output ", o, " to share no memory with input ", row.inputs[i].name,
+                           ", got tensors that do; pass another tensor, or none");
+        }
+        for (size_t other = 0; other < o; ++other)
+            if (overlap(out[o], out[other]))
+                return cat(row.name, ": expected outputs that share no memory, got outputs ", other, " and ", o,
+                           ", which do; pass another tensor, or none");
+    }
+    return {};
+}
+
 std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs,
                                     std::initializer_list<Tensor> into) {
     return run(op, std::span(in.begin(), in.size()), attrs, std::span(into.begin(), into.size()));
@@ -123,6 +143,8 @@ std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Att
         }
     }
     const std::span<const Tensor> outputs(out.data(), size_t(r.outputs));
+    const std::string error = wrong_alias(r, inputs, outputs);
+    RG_CHECK(error.empty(), error);
     const Scope& scope = Scope::current();
     if (scope.trace) {
         scope.trace->record(op, attrs, inputs, outputs);

@@ -32,13 +32,6 @@ Id id(const Tensor& t) { return t.key().id; }
 /// the tensor that it gets. So the rules fuse only steps that read a value in its own shape, and not through a view.
 bool same(const Tensor& a, const Tensor& b) { return a.key() == b.key() && a.shape() == b.shape(); }
 
-/// Returns true if a and b share bytes.
-bool overlap(const Tensor& a, const Tensor& b) {
-    const auto& [id, begin] = a.key();
-    const auto& [other_id, other_begin] = b.key();
-    return id == other_id && begin < other_begin + b.bytes() && other_begin < begin + a.bytes();
-}
-
 class Fuser {
 public:
     Fuser(std::vector<Step>& steps, std::span<const Tensor> results) : steps_(steps), dead_(steps.size(), false) {
@@ -314,12 +307,13 @@ private:
         replace(grad, std::move(fused), {norm});
     }
 
-    /// conv2d_grad -> add of two gradients: the conv2d_grad that makes the later gradient also adds the earlier one.
+    /// conv2d_grad -> add of two gradients: the conv2d_grad that makes the later gradient also adds the earlier one. An
+    /// add to a destination of Tape::gradients() works in place, as conv2d_grad cannot.
     void add_in_gradient(size_t sum) {
         using Grad = Conv2dGradOp;
         const Step a = steps_[sum];
         const auto& attrs = a.attrs.as<AddOp>();
-        if (a.out[0].has_memory() || attrs.a_norm.given(a.in) || attrs.b_norm.given(a.in)) return;
+        if (attrs.relu || attrs.a_norm.given(a.in) || attrs.b_norm.given(a.in)) return;
         const auto first = maker(sum, a.in[AddOp::a]), second = maker(sum, a.in[AddOp::b]);
         if (!first || !second || first == second) return;
         const size_t later = *first < *second ? AddOp::b : AddOp::a, other = later == AddOp::a ? AddOp::b : AddOp::a;
@@ -329,6 +323,7 @@ private:
         if (!fusible(fused) || !can_move(sum, *grad, {a.in[later]})) return;
         fused.in[Grad::addend] = a.in[other];
         fused.out[Grad::dx] = a.out[0];
+        if (!wrong_alias(*fused.op, fused.inputs(), fused.outputs()).empty()) return;
         replace(*grad, std::move(fused), {sum});
     }
 

@@ -129,6 +129,13 @@ struct OpRow {
     OutputSpecs (*infer)(std::span<const Tensor> in, const Attrs&);
     std::span<const Argument> inputs;
     int outputs = 1;
+    /// The inputs that an output may be: output o may have the very bytes of input i if bit i of may_be[o] is set. An
+    /// op can allow that if its kernels compute each element of the output from the same element of the input, and read
+    /// neither afterwards. All other outputs share no byte with any input. No output shares a byte with another.
+    /// run() throws Error otherwise. Plans obey the same rule: they fuse no steps that would break it.
+    std::array<uint32_t, kMaxOutputs> may_be = {};
+    /// The first `in_place` outputs must be the inputs with the same index, which the op updates.
+    int in_place = 0;
     /// The backward rule: computes the gradients of the inputs. Null if no gradient can flow through the op.
     void (*backward)(Backward&) = nullptr;
     uint32_t saves = 0;
@@ -157,8 +164,13 @@ using Op = const OpRow*;
 /// Checks the inputs, and returns the shapes and types of the outputs. `in` has one tensor per input of the row.
 OutputSpecs infer(const OpRow& row, std::span<const Tensor> in, const Attrs& attrs);
 
+/// Returns an error text if outputs share memory with inputs or with each other against OpRow::may_be or
+/// OpRow::in_place. Returns "" otherwise.
+std::string wrong_alias(const OpRow& row, std::span<const Tensor> in, std::span<const Tensor> out);
+
 /// Runs an op: checks the inputs, allocates the outputs (or takes those that are defined in `into`), executes the op,
-/// and records it on the active tape. Returns the outputs. While a function is traced, records the op in the trace
+/// and records it on the active tape. Returns the outputs. Throws Error if an output is not allowed where it is; see
+/// OpRow::may_be. While a function is traced, records the op in the trace
 /// instead of executing it. In a DryRun, does not execute it. Optional inputs at the end may be omitted. Networks and
 /// backward rules call ops through run(); replays of a plan call execute().
 std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Attrs& attrs = {},

@@ -138,6 +138,8 @@ void Plan::place(std::span<const Tensor> results) {
         };
         for (size_t i = 0; i < kMaxInputs; ++i) bind_or_place(steps_[s].in[i], i);
         for (size_t i = 0; i < kMaxOutputs; ++i) bind_or_place(steps_[s].out[i], kMaxInputs + i);
+        const std::string error = wrong_alias(*steps_[s].op, steps_[s].inputs(), steps_[s].outputs());
+        RG_CHECK(error.empty(), "accelerate: ", error); // no rule of fuse() and no place in the arena should cause it
     }
     for (const Tensor& t : results) {
         if (const auto memory = block.find(t.key().id); memory != block.end()) {

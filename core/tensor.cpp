@@ -270,6 +270,13 @@ Tensor Tensor::over(const Tensor& base) const {
     return t;
 }
 
+bool overlap(const Tensor& a, const Tensor& b) {
+    const auto [id, begin] = a.key();
+    const auto [other_id, other_begin] = b.key();
+    return a.defined() && id == other_id &&
+           std::max(begin, other_begin) < std::min(begin + a.bytes(), other_begin + b.bytes());
+}
+
 Tensor Tensor::without_memory() const {
     Tensor t = *this;
     t.storage_ = nullptr;

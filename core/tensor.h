@@ -177,6 +177,9 @@ Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
     return t;
 }
 
+/// Returns true if a and b share bytes. Takes the memory of two calls of Tensor::borrow() for different memory.
+bool overlap(const Tensor& a, const Tensor& b);
+
 /// Returns the number of bytes that all tensors of the process hold now. Includes the bytes that a DryRun only counts,
 /// but no borrowed memory.
 int64_t live_bytes();

@@ -224,11 +224,22 @@ bool Guarded::intact() const {
     return true;
 }
 
-KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin) {
-    return run_kernel(c, inputs, backend == Backend::cpu ? c.op->cpu : c.op->reference, margin);
+std::vector<Alias> allowed_aliases(const OpCase& c, std::span<const Tensor> inputs) {
+    std::vector<Alias> aliases;
+    const OutputSpecs out = infer(*c.op, inputs, c.attrs);
+    for (size_t o = 0; o < size_t(c.op->outputs); ++o)
+        for (size_t i = 0; i < inputs.size(); ++i)
+            if (c.op->may_be[o] >> i & 1 && inputs[i].defined() && inputs[i].shape() == out[o].shape &&
+                inputs[i].dtype() == out[o].dtype)
+                aliases.push_back({int(o), int(i)});
+    return aliases;
 }
 
-KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel kernel, int64_t margin) {
+KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin, Alias alias) {
+    return run_kernel(c, inputs, backend == Backend::cpu ? c.op->cpu : c.op->reference, margin, alias);
+}
+
+KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel kernel, int64_t margin, Alias alias) {
     const OpRow& r = *c.op;
     std::vector<Tensor> all(inputs.begin(), inputs.end());
     all.resize(r.inputs.size());
@@ -237,12 +248,12 @@ KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel ker
     std::vector<Tensor> in(all.size()), out(static_cast<size_t>(r.outputs));
     for (size_t i = 0; i < in.size(); ++i) {
         if (!all[i].defined()) continue;
-        guards.emplace_back(all[i], margin, int(i) >= c.in_place);
+        guards.emplace_back(all[i], margin, int(i) >= r.in_place && int(i) != alias.in);
         in[i] = guards.back().value;
     }
     for (size_t i = 0; i < out.size(); ++i) {
-        if (int(i) < c.in_place) {
-            out[i] = in[i];
+        if (int(i) < r.in_place || int(i) == alias.out) {
+            out[i] = in[int(i) == alias.out ? size_t(alias.in) : i];
             continue;
         }
         guards.emplace_back(specs[i].shape, specs[i].dtype, margin);

@@ -48,9 +48,17 @@ struct KernelRun {
     std::vector<Tensor> results;
     std::string error;
 };
-/// Runs a kernel, or the kernel of a backend, on guarded buffers with this margin.
-KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel kernel, int64_t margin);
-KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin);
+/// Says that an output has the memory of an input; {-1, -1} for none.
+struct Alias {
+    int out = -1, in = -1;
+};
+/// Returns the aliases that OpRow::may_be allows for an output and an input of the same shape and type.
+std::vector<Alias> allowed_aliases(const OpCase& c, std::span<const Tensor> inputs);
+/// Runs a kernel, or the kernel of a backend, on guarded buffers with this margin. Outputs have their own memory, except
+/// that of `alias`, and those of OpRow::in_place.
+KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel kernel, int64_t margin, Alias alias = {});
+KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin,
+                     Alias alias = {});
 
 /// Returns "" if `got` equals `want` within the tolerance and has NaN and infinities in the same places, else an error
 /// text. The root mean square leaves out the largest error, so that a single element of a small tensor may reach

@@ -7,6 +7,7 @@
 #include "ringgrad/tests/op_check.h"
 #include "ringgrad/tests/sync_ranks.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdlib>
 #include <optional>
@@ -53,6 +54,10 @@ RandomProgram::RandomProgram(uint64_t seed, DType type) : seed_(seed), type_(typ
     gammas_ = {value("gamma"), value("other gamma")};
     betas_ = {value("shared beta"), value("bias")};
     narrow_ = value("narrow"), wide_ = value("wide"), bias_ = value("bias");
+    for (const char* name : {"filters", "gamma", "shared beta", "other filters", "wide", "bias"})
+        if (random_numbers.uniform_below(4) == 0) parameters_.entry(name).rate = 0; // frozen
+    parameters_.gradients().fill(0);
+    given_ = Tensor::zeros({2, 3 * 8 * 8 * c}, type);
     velocity_ = Tensor::zeros(parameters_.values().shape(), precise());
     rate_ = Tensor::constant({1}, 0.01);
     noise_ = random({3 * 8 * 8 * 2 * c}, 0);
@@ -88,7 +93,7 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
     };
     for (size_t steps = 4 + draw(10); steps > 0; --steps) {
         const Tensor x = value();
-        switch (draw(14)) {
+        switch (draw(15)) {
         case 0:
         case 1: values.push_back(convolve(x)); break;
         case 2: values.push_back(conv2d(x, narrow_)); break;
@@ -128,6 +133,15 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
         }
         case 11: values.push_back(conv2d(concat({x, relu(x)}), wide_)); break;
         case 12: rescale(draw(2) ? pick(gammas_) : pick(running_)); break;
+        case 13: { // in place, which a tape does not see
+            const Tensor other = value();
+            if (training || x.key() == in[0].key()) break;
+            if (other.shape() == x.shape() && other.key() != x.key())
+                run(op::sub, {other, x}, {}, {x});
+            else
+                run(op::activation, {x}, ActivationOp{Activation::silu}, {x});
+            break;
+        }
         default: { // a residual block
             const Tensor y = conv2d(x, pick(filters_), {}, {.pad = 1}), stats = channel_stats(y);
             const bool frozen = draw(2) == 0;
@@ -142,15 +156,43 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
     const Tensor intermediate = values.size() > 1 ? values[1 + draw(values.size() - 1)] : last; // no input of the plan
     if (!training) return {last, cast(intermediate, precise())};
     const Tensor loss = mse_loss(last, noise_.slice(0, last.shape()));
-    tape->gradients(loss, parameters_);
+    std::vector<Tensor> results{loss};
+    if (draw(3) == 0)
+        tape->gradients(loss, parameters_);
+    else
+        for (const Tensor& t : gradients(*tape, loss, values, draw)) results.push_back(t);
     if (draw(2)) sgdm_update(parameters_.values(), velocity_, parameters_.gradients(), {}, rate_);
-    if (draw(2)) return {loss};
-    return {loss, last, cast(intermediate, precise())};
+    if (draw(2)) results.insert(results.end(), {last, cast(intermediate, precise())});
+    return results;
+}
+
+std::vector<Tensor> RandomProgram::gradients(Tape& tape, const Tensor& loss, const std::vector<Tensor>& values,
+                                             const std::function<size_t(size_t)>& draw) const {
+    std::vector<Tensor> of, into, made;
+    const auto ask = [&](const Tensor& t, const Tensor& given) {
+        if (std::any_of(of.begin(), of.end(), [&](const Tensor& other) { return other.key() == t.key(); })) return;
+        of.push_back(t);
+        into.push_back(draw(2) ? given : Tensor::empty(t.shape(), t.dtype()));
+        if (into.back().key() != given.key()) made.push_back(into.back());
+    };
+    for (const Parameters::Entry& e : parameters_.entries())
+        if (e.rate != 0) ask(e.value, e.gradient);
+    for (const int64_t i : {0, 1}) {
+        const Tensor t = draw(3) ? values[draw(values.size())] : values[0];
+        if (draw(4)) ask(t, given_.slice(i * given_.extent(1), t.shape()));
+    }
+    tape.gradients(loss, of, into);
+    std::vector<Tensor> results;
+    for (const Tensor& t : made) {
+        if (draw(4) == 0) rescale(t);
+        if (draw(2)) results.push_back(draw(2) ? t : add(t, t));
+    }
+    return results;
 }
 
 std::vector<Tensor> RandomProgram::state() const {
     std::vector<Tensor> all;
-    for (const Tensor& t : {parameters_.values(), parameters_.gradients(), velocity_, parameters_.state()})
+    for (const Tensor& t : {parameters_.values(), parameters_.gradients(), velocity_, parameters_.state(), given_})
         all.push_back(t.to_host().clone());
     return all;
 }

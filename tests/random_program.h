@@ -1,13 +1,15 @@
 // Defines RandomProgram: a function of images that draws what it computes, for tests of plans.
 //
 // The programs hold what real ones combine: convolutions, batch norms with both kinds of statistics, activations, sums,
-// pooling, concatenation, layers that share parameters, and writes of parameters and running statistics between the ops
-// that read them. Each program is a function of its seed. Its values are of the order of 1, so that rounding stays
+// pooling, concatenation, layers that share parameters, frozen parameters, and writes of parameters, running statistics
+// and intermediates between the ops that read them. They ask for gradients of parameters, inputs and intermediates, in
+// memory from outside and in new tensors. Each program is a function of its seed. Its values are of the order of 1, so that rounding stays
 // small.
 #pragma once
 
-#include "ringgrad/core/parameters.h"
+#include "ringgrad/core/tape.h"
 
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -20,7 +22,7 @@ public:
 
     /// Returns inputs for operator(). There are two shapes: those with an odd `number`, and the others.
     std::vector<Tensor> inputs(int number) const;
-    /// Predicts, or computes a loss and gradients, and sometimes updates the parameters. Returns one to three results.
+    /// Predicts, or computes a loss and gradients, and sometimes updates the parameters. Returns its results.
     std::vector<Tensor> operator()(std::span<const Tensor> in, bool training) const;
     /// Returns a copy of all that operator() writes: parameters, gradients, velocity and running statistics.
     std::vector<Tensor> state() const;
@@ -28,6 +30,9 @@ public:
 private:
     DType precise() const { return type_ == DType::f64 ? DType::f64 : DType::f32; } // of parameters and losses
     Tensor random(const Shape& shape, uint64_t number) const;
+    /// Computes gradients of parameters and `values`. Returns some that are in new memory.
+    std::vector<Tensor> gradients(Tape& tape, const Tensor& loss, const std::vector<Tensor>& values,
+                                  const std::function<size_t(size_t)>& draw) const;
 
     uint64_t seed_;
     DType type_;
@@ -35,6 +40,7 @@ private:
     mutable Parameters parameters_;
     std::vector<Tensor> filters_, gammas_, betas_, running_;
     Tensor wide_, narrow_, bias_, velocity_, rate_, noise_;
+    Tensor given_; // memory from outside for the gradients of up to two activations
 };
 
 /// Runs the program of this seed on four inputs, with two shapes in turn, first in training or prediction as the seed

@@ -16,6 +16,7 @@
 #include <doctest/doctest.h>
 #include <functional>
 #include <set>
+#include <tuple>
 
 namespace rg {
 TEST_SUITE("core") {
@@ -85,6 +86,82 @@ TEST_SUITE("core") {
                 CHECK(again.error == "");
                 for (size_t i = 0; i < want.results.size(); ++i) CHECK(same_bits(again.results[i], first.results[i]));
                 margin = 19;
+            }
+        }
+    }
+
+    TEST_CASE("ops: an output that has the memory of an input, as its row allows, gets the same bits") {
+        std::set<std::pair<Op, int>> tried;
+        for (const OpCase& c : op_cases()) {
+            if (c.op->may_be == OpRow{}.may_be) continue;
+            CAPTURE(describe(c));
+            const std::vector<Tensor> in = draw_inputs(c, DType::f32);
+            for (const Alias& alias : allowed_aliases(c, in))
+                for (const Backend backend : {Backend::reference, Backend::cpu}) {
+                    if (backend == Backend::reference && in[0].numel() > 2000) continue; // it is slow
+                    CAPTURE(alias.out);
+                    CAPTURE(alias.in);
+                    const KernelRun want = run_kernel(c, in, backend, 16), got = run_kernel(c, in, backend, 16, alias);
+                    CHECK(got.error == "");
+                    for (size_t i = 0; i < want.results.size(); ++i)
+                        CHECK(same_bits(got.results[i], want.results[i]));
+                    tried.insert({c.op, alias.out * kMaxInputs + alias.in});
+                }
+        }
+        for (const Op op : kOps)
+            for (int o = 0; o < op->outputs; ++o)
+                for (int i = 0; i < kMaxInputs; ++i) {
+                    CAPTURE(op->name);
+                    if (op == op::conv2d) continue; // its running statistics are for plans on a device
+                    CHECK((tried.contains({op, o * kMaxInputs + i}) || !(op->may_be[size_t(o)] >> i & 1)));
+                }
+    }
+
+    TEST_CASE("ops: run() refuses an output in the memory of an input or another output, unless its row allows it") {
+        std::set<std::tuple<Op, uint32_t, std::vector<bool>>> tried; // each op with each set of inputs
+        for (const OpCase& c : op_cases()) {
+            std::vector<bool> present;
+            for (const Input& i : c.in) present.push_back(i.draw != Draw::absent && i.shape.numel() > 1);
+            if (!tried.insert({c.op, c.narrow, present}).second) continue;
+            CAPTURE(describe(c));
+            const OpRow& row = *c.op;
+            const std::vector<Tensor> drawn = draw_inputs(c, DType::f32);
+            const OutputSpecs specs = infer(row, drawn, c.attrs);
+            const DryRun nothing_executes;
+            std::vector<Tensor> in, out;
+            for (const Tensor& t : drawn) in.push_back(t.defined() ? Tensor::empty(t.shape(), t.dtype()) : Tensor());
+            for (size_t o = 0; o < size_t(row.outputs); ++o)
+                out.push_back(int(o) < row.in_place ? in[o] : Tensor::empty(specs[o].shape, specs[o].dtype));
+            CHECK(error_of([&] { run(c.op, in, c.attrs, out); }) == "");
+            const auto refuse = [&](size_t o, std::string other, std::span<const Tensor> from, size_t i, int64_t shift) {
+                if (!from[i].defined() || from[i].bytes() <= shift || out[o].bytes() == 0 || int(o) < row.in_place)
+                    return;
+                std::vector<Tensor> into = out;
+                const Tensor block = Tensor::empty({from[i].bytes() + out[o].bytes()}, DType::u8);
+                std::vector<Tensor> inputs = in;
+                (from.data() == in.data() ? inputs : into)[i] = from[i].over(block);
+                into[o] = out[o].over(block.slice(shift, {block.bytes() - shift}));
+                CHECK(error_of([&] { run(c.op, inputs, c.attrs, into); }) ==
+                      Containing{std::string(row.name) + ": expected", "output", std::to_string(o), other});
+            };
+            for (size_t o = 0; o < out.size(); ++o) {
+                for (size_t i = 0; i < in.size(); ++i) {
+                    const std::string name = cat("input ", row.inputs[i].name);
+                    const bool allowed = row.may_be[o] >> i & 1 && in[i].defined() && in[i].bytes() == out[o].bytes();
+                    if (!allowed) refuse(o, name, in, i, 0);
+                    refuse(o, name, in, i, 1);
+                    if (int(o) >= row.in_place || !in[i].defined() || in[i].bytes() == 0 || out[o].bytes() == 0) continue;
+                    std::vector<Tensor> inputs = in, into = out;
+                    if (i == o) // an update to another tensor
+                        into[o] = Tensor::empty(specs[o].shape, specs[o].dtype);
+                    else // the memory that is updated is also that of another input
+                        inputs[i] = in[i].over(in[o].whole());
+                    if (i != o && int(i) < row.in_place) into[i] = inputs[i];
+                    CHECK(error_of([&] { run(c.op, inputs, c.attrs, into); }) ==
+                          Containing{std::string(row.name) + ": expected", int(i) < row.in_place ? "" : name,
+                                     i == o ? "works in place" : "share no memory"});
+                }
+                for (size_t other = size_t(row.in_place); other < o; ++other) refuse(o, cat("outputs ", other), out, other, 0);
             }
         }
     }
@@ -518,7 +595,8 @@ TEST_SUITE("core") {
             {"augment: index 4 of sample 1 lies outside [0, 4)", [&] { augment(images, wrong, views, stats, {5, 5}); }},
             {"activation: expected a finite slope of at least 0, got -0.1", [&] { leaky_relu(x, -0.1f); }},
             {"activation: takes 1 inputs, got 2", [&] { run(op::activation, {x, x}); }},
-            {"sgdm_update: expected different buffers, got the same one as velocity and gradients; allocate another",
+            {"sgdm_update: expected output 1 to share no memory with input gradients, got tensors that do; pass another "
+             "tensor, or none",
              [&] { sgdm_update(x, v, v, {}); }},
             {"sgdm_update: lr needs shape [1], got [2]", [&] { run(op::sgdm_update, {x, v, g, floats({2}, 1, 2)}); }},
             {"sgdm_update: non_finite_at needs shape [], got [2]", [&] { sgdm_update(x, v, g, {}, lr, {i}); }},
@@ -603,7 +681,7 @@ TEST_SUITE("core") {
             {"got inf", [&] { leaky_relu(x, INFINITY); }},
             {"activation: expected output 0 of f32 [2 5 5 3], got f32 [4 3 3 3]",
              [&] { run(op::activation, {x}, {}, {w}); }},
-            {"sgdm_update: expected the first 2 inputs as outputs", [&] { run(op::sgdm_update, {x, v, g, lr, {}}); }},
+            {"sgdm_update: expected input parameters as output 0", [&] { run(op::sgdm_update, {x, v, g, lr, {}}); }},
             {"sgdm_update: gradients needs shape", [&] { sgdm_update(x, v, w, {}); }},
             {"beta1 and beta2 lie in [0, 1), got 0.9 and 1", [&] { adam_update(x, v, s, g, {.beta2 = 1}, 1); }},
         };

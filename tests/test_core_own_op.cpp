@@ -122,7 +122,7 @@ Steps train(const OpRow& cube, DType type, bool replayed) {
 TEST_SUITE("core") {
     TEST_CASE("own op: the kernels agree, and its gradient agrees with central differences") {
         for (const DType type : {DType::f32, DType::bf16}) {
-            const OpCase c{&kCube, {{{3, 7}, Draw::away}}, CubeOp{0.5f}, kRounded, 0, type == DType::bf16 ? 1u : 0u};
+            const OpCase c{&kCube, {{{3, 7}, Draw::away}}, CubeOp{0.5f}, kRounded, type == DType::bf16 ? 1u : 0u};
             const std::vector<Tensor> in = draw_inputs(c, DType::f32);
             const Tensor want = run_kernel(c, in, Backend::reference, 16).results[0],
                          got = run_kernel(c, in, Backend::cpu, 16).results[0];

@@ -31,7 +31,7 @@ std::vector<Tensor> run_there(const OpCase& c, std::span<const Tensor> host_inpu
             t.copy_from(host);
         }
     for (size_t i = 0; i < out.size(); ++i)
-        out[i] = int(i) < c.in_place ? in[i] : Tensor::empty(specs[i].shape, specs[i].dtype);
+        out[i] = int(i) < r.in_place ? in[i] : Tensor::empty(specs[i].shape, specs[i].dtype);
     execute(c.op, {c.attrs, in, out});
     std::vector<Tensor> results;
     for (const Tensor& t : out) results.push_back(t.to_host().clone());

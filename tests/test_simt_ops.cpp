@@ -135,6 +135,12 @@ TEST_SUITE("simt") {
                         CHECK(same_bits(got.results[i], first[i]));
                     }
                 }
+                if (order != simt::Order::forward) continue;
+                for (const Alias& alias : allowed_aliases(c, in)) {
+                    const KernelRun aliased = run_kernel(c, in, gpu_on_host::kernel(c.op), 64, alias);
+                    CHECK(aliased.error == "");
+                    for (size_t i = 0; i < first.size(); ++i) CHECK(same_bits(aliased.results[i], first[i]));
+                }
             }
         }
         simt::settings() = {};

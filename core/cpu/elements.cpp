@@ -168,8 +168,8 @@ void cast(const Call& call) {
     const Tensor &x = call.in[0], &y = call.out[0];
     each_chunk(x.numel(), [&](int64_t begin, int64_t count) {
         if (x.dtype() == y.dtype())
-            std::memcpy(y.bytes_data() + begin * size_of(y.dtype()), x.bytes_data() + begin * size_of(x.dtype()),
-                        size_t(count * size_of(x.dtype())));
+            std::memmove(y.bytes_data() + begin * size_of(y.dtype()), x.bytes_data() + begin * size_of(x.dtype()),
+                         size_t(count * size_of(x.dtype())));
         else if (x.dtype() == DType::bf16)
             isa().elements->widen(stored<uint16_t>(x) + begin, stored<float>(y) + begin, count);
         else

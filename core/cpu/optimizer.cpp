@@ -13,12 +13,6 @@ namespace rg::cpu {
 
 namespace {
 
-void expect_in_place(const char* op, const Call& call) {
-    for (size_t i = 0; i < call.out.size(); ++i)
-        RG_CHECK(call.out[i].key() == call.in[i].key(), op, ": expected the first ", call.out.size(),
-                 " inputs as outputs, got other tensors; the op works in place");
-}
-
 /// Returns the factors for the kernels. `in` holds the tensors of UpdateInputs, in the order of its members.
 UpdateFactors factors_of(std::span<const Tensor> in, float max_norm) {
     const auto pointer = [](const Tensor& t) { return t.defined() ? t.data<float>() : nullptr; };
@@ -29,7 +23,6 @@ UpdateFactors factors_of(std::span<const Tensor> in, float max_norm) {
 
 void sgdm_update(const Call& call) {
     using O = SgdmUpdateOp;
-    expect_in_place("sgdm_update", call);
     if (found_non_finite(call.in[O::non_finite_at])) return;
     const auto& a = call.attrs.as<O>();
     const float lr = *call.in[O::lr].data<float>();
@@ -44,7 +37,6 @@ void sgdm_update(const Call& call) {
 
 void adam_update(const Call& call) {
     using O = AdamUpdateOp;
-    expect_in_place("adam_update", call);
     if (found_non_finite(call.in[O::non_finite_at])) return;
     const auto& a = call.attrs.as<O>();
     const float* const lr_and_step = call.in[O::lr_and_step].data<float>();
@@ -112,7 +104,6 @@ void rescale(const Call& call) {
 
 void average_update(const Call& call) {
     using O = AverageUpdateOp;
-    expect_in_place("average_update", call);
     const double keep = call.attrs.as<O>().keep;
     const float part = float(1 - keep);
     float* const average = call.in[O::average].data<float>();

@@ -114,7 +114,7 @@ constexpr Argument kConv2dGrad[] = {
 
 } // namespace
 
-RG_ROW(conv2d, .inputs = kConv2d, .outputs = 3, .backward = backward_conv2d,
+RG_ROW(conv2d, .inputs = kConv2d, .outputs = 3, .may_be = {0, 0, 1 << Conv2dOp::running}, .backward = backward_conv2d,
        .saves = saves_in(Conv2dOp::x) | saves_in(Conv2dOp::w), .flops = flops_conv2d);
 RG_ROW(conv2d_grad, .inputs = kConv2dGrad, .outputs = 6, .flops = flops_conv2d_grad);
 

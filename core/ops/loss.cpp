@@ -142,14 +142,15 @@ RG_ROW(cross_entropy, .inputs = kCrossEntropy, .outputs = 3, .backward = backwar
        .saves = saves_in(CrossEntropyOp::labels) | saves_in(CrossEntropyOp::weights) |
                 saves_in(CrossEntropyOp::sample_weights) | saves_out(CrossEntropyOp::probabilities),
        .check = check_labels);
-RG_ROW(cross_entropy_grad, .inputs = kCrossEntropyGrad);
+RG_ROW(cross_entropy_grad, .inputs = kCrossEntropyGrad, .may_be = {1 << CrossEntropyGradOp::probabilities});
 RG_ROW(binary_cross_entropy, .inputs = kBinaryCrossEntropy, .backward = backward_binary_cross_entropy,
        .saves = saves_in(BinaryCrossEntropyOp::logits) | saves_in(BinaryCrossEntropyOp::targets),
        .check = check_targets);
-RG_ROW(binary_cross_entropy_grad, .inputs = kBinaryCrossEntropyGrad);
+RG_ROW(binary_cross_entropy_grad, .inputs = kBinaryCrossEntropyGrad,
+       .may_be = {1 << BinaryCrossEntropyGradOp::logits | 1 << BinaryCrossEntropyGradOp::targets});
 RG_ROW(mse_loss, .inputs = kMseLoss, .backward = backward_mse_loss,
        .saves = saves_in(MseLossOp::prediction) | saves_in(MseLossOp::target));
-RG_ROW(mse_loss_grad, .inputs = kMseLossGrad);
+RG_ROW(mse_loss_grad, .inputs = kMseLossGrad, .may_be = {1 << MseLossGradOp::prediction | 1 << MseLossGradOp::target});
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 

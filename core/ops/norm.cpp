@@ -142,13 +142,13 @@ constexpr Argument kLayerNormGrad[] = {{"dy"}, {"x"}, {"gamma", Type::precise}};
 
 RG_ROW(channel_stats, .inputs = kChannelStats);
 RG_ROW(rank_stats, .inputs = kRankStats);
-RG_ROW(batch_norm, .inputs = kBatchNorm, .backward = backward_batch_norm,
+RG_ROW(batch_norm, .inputs = kBatchNorm, .may_be = {1 << BatchNormOp::x}, .backward = backward_batch_norm,
        .saves = saves_in(BatchNormOp::x) | saves_in(BatchNormOp::stats) | saves_in(BatchNormOp::gamma) |
                 saves_in(BatchNormOp::beta));
 RG_ROW(batch_norm_sums, .inputs = kBatchNormSums, .outputs = 2);
 RG_ROW(rank_sums, .inputs = kRankSums);
-RG_ROW(batch_norm_grad, .inputs = kBatchNormGrad);
-RG_ROW(running_update, .inputs = kRunningUpdate);
+RG_ROW(batch_norm_grad, .inputs = kBatchNormGrad, .may_be = {1 << BatchNormGradOp::dy | 1 << BatchNormGradOp::x});
+RG_ROW(running_update, .inputs = kRunningUpdate, .in_place = 1);
 RG_ROW(layer_norm, .inputs = kLayerNorm, .backward = backward_layer_norm,
        .saves = saves_in(LayerNormOp::x) | saves_in(LayerNormOp::gamma));
 RG_ROW(layer_norm_grad, .inputs = kLayerNormGrad, .outputs = 3);

@@ -13,16 +13,12 @@ RG_OPTIMIZER_OPS(RG_DECLARE_KERNELS)
 
 namespace {
 
-/// Checks that all buffers have the same shape, and that no buffer is passed twice. Returns the outputs: the update
-/// changes all buffers except the last in place.
+/// Checks that all buffers have the same shape. Returns the outputs: the update changes all buffers except the last in
+/// place.
 OutputSpecs infer_buffers(const OpRow& row, In buffers) {
     OutputSpecs out;
     for (size_t i = 0; i < buffers.size(); ++i) {
         expect_shape(row.name, row.inputs[i].name, buffers[i], buffers[0].shape());
-        for (size_t j = 0; j < i; ++j)
-            RG_CHECK(buffers[i].key() != buffers[j].key(), row.name,
-                     ": expected different buffers, got the same one as ", row.inputs[j].name, " and ",
-                     row.inputs[i].name, "; allocate another");
         if (i + 1 < buffers.size()) out[i] = {buffers[0].shape(), buffers[0].dtype()};
     }
     return out;
@@ -119,10 +115,10 @@ constexpr Argument kFirstNonFinite[] = {{"values", Type::precise}, {"loss", Type
 
 } // namespace
 
-RG_ROW(sgdm_update, .inputs = kSgdm, .outputs = 2);
-RG_ROW(adam_update, .inputs = kAdam, .outputs = 3);
-RG_ROW(rescale, .inputs = kRescale);
-RG_ROW(average_update, .inputs = kAverage);
+RG_ROW(sgdm_update, .inputs = kSgdm, .outputs = 2, .in_place = 2);
+RG_ROW(adam_update, .inputs = kAdam, .outputs = 3, .in_place = 3);
+RG_ROW(rescale, .inputs = kRescale, .may_be = {1 << RescaleOp::x});
+RG_ROW(average_update, .inputs = kAverage, .in_place = 1);
 RG_ROW(first_non_finite, .inputs = kFirstNonFinite, .outputs = 2, .flops = flops_first_non_finite);
 
 // ---- functions -----------------------------------------------------------------------------------------------------

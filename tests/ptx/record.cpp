@@ -214,12 +214,12 @@ std::string record(LaunchRecorder& recorder, const Variant& v, bool results) {
         in[i] = Tensor::empty(given[i].shape(), given[i].dtype());
         if (given[i].bytes() == 0) continue;
         in[i].copy_from(given[i]);
-        describe_block({in[i].bytes_data(), size_t(given[i].bytes())}, given[i].bytes_data(), int(i) < c.in_place);
+        describe_block({in[i].bytes_data(), size_t(given[i].bytes())}, given[i].bytes_data(), int(i) < row.in_place);
     }
     describe_block(recorder.blocks[0], recorder.blocks[0].memory, true);
     const size_t inputs = recorder.blocks.size();
     for (size_t i = 0; i < out.size(); ++i)
-        out[i] = int(i) < c.in_place ? in[i] : Tensor::empty(specs[i].shape, specs[i].dtype);
+        out[i] = int(i) < row.in_place ? in[i] : Tensor::empty(specs[i].shape, specs[i].dtype);
     gpu_on_host::kernel(c.op)({c.attrs, in, out});
     if (!results) return {};
     for (size_t i = inputs; i < recorder.blocks.size(); ++i) describe_block(recorder.blocks[i], nullptr, true);
