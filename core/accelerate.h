@@ -28,8 +28,9 @@ public:
     explicit Accelerated(Function function, bool enabled = true) : enabled(enabled), function_(std::move(function)) {}
 
     /// Returns the results of the function. Any later call, plan() or clear_cache() may overwrite or free them; clone()
-    /// them to keep their values. While a Tape records, the plain function runs, so that the tape records its ops. The
-    /// same holds in a dry run, and while another function is traced, whose plan then includes the ops.
+    /// them to keep their values. They may be inputs of the next call. Throws Error if the function writes to an input.
+    /// While a Tape records, the plain function runs, so that the tape records its ops. The same holds in a dry run,
+    /// and while another function is traced, whose plan then includes the ops.
     std::span<const Tensor> operator()(std::span<const Tensor> in, bool training = false);
     std::span<const Tensor> operator()(std::initializer_list<Tensor> in, bool training = false) {
         return (*this)(std::span(in.begin(), in.size()), training);

@@ -157,6 +157,19 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
     const auto bind = [&](std::span<const Tensor> tensors) {
         for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view.over(tensors[b.input]);
     };
+    std::vector<Tensor> copies; // the inputs if one of them has the memory of a result, which a step may overwrite
+    for (size_t i = 0; i < inputs.size(); ++i) {
+        const auto shares = [&](const Tensor& t) { return overlap(t, inputs[i]); };
+        if (std::ranges::any_of(written_, shares)) { // at least the block is the same
+            for (const Step& step : steps_)
+                RG_CHECK(std::ranges::none_of(step.outputs(), shares), "accelerate: expected a traced function that ",
+                         "does not write its inputs, got input ", i, " where ", step.op->name, " writes; clone() it");
+        } else if (std::ranges::any_of(results_, shares)) {
+            if (copies.empty()) copies.assign(inputs.begin(), inputs.end());
+            copies[i] = inputs[i].clone();
+        }
+    }
+    if (!copies.empty()) inputs = copies;
     bind(inputs);
     if (c.device) {
         for (const Binding& b : bindings_) // check host inputs, such as labels, before they are copied

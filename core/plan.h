@@ -41,9 +41,10 @@ public:
     /// returns true if it used values that the steps so far have written.
     using AfterStep = std::function<bool(const Plan&, size_t step)>;
     /// Executes all steps on the context's device or backend, and returns the results. The next replay overwrites them.
-    /// The inputs must have the shapes and types of the placeholders. replay() itself allocates no tensors, except for
-    /// copies of the inputs in the first replay on a device. after_step, if any, is called after each step. A device
-    /// may still be working on that step then.
+    /// The inputs must have the shapes and types of the placeholders. An input may be a result of the last replay,
+    /// which is copied first. Throws Error if a step writes to an input in other memory. replay() itself allocates no
+    /// tensors, except for these copies, and those of the inputs in the first replay on a device. after_step, if any,
+    /// is called after each step. A device may still be working on that step then.
     ///
     /// Replays on a device without a profile or `sync` in the context can use graphs (Device::Graph). The second such
     /// replay captures the steps. This and later such replays launch the graphs, if the device could capture them. A

@@ -41,6 +41,43 @@ TEST_SUITE("core") {
             CHECK((s.op != op::conv2d_grad || has(s, Conv2dGradOp::y_stats)));
     }
 
+    TEST_CASE("accelerate: the gradient of a tensor that a convolution and another op read is right in any memory") {
+        const Tensor x = floats({1, 1, 3, 1}, 1, 2, 3), w = floats({1, 1, 1, 1}, 5), outside = Tensor::zeros(x.shape());
+        for (const bool intermediate : {false, true})
+            for (const Tensor& given : {Tensor(), outside}) {
+                Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+                    const Tensor dx = given.defined() ? given : Tensor::empty(x.shape());
+                    Tape tape;
+                    const Tensor v = intermediate ? scale(in[0], 3) : in[0];
+                    const Tensor y = conv2d(v, w);                        // its gradient is computed last
+                    tape.gradients(sum(add(y, mul(v, v))), {{v}}, {{dx}}); // 5 v + v^2
+                    return {dx};
+                });
+                const Floats want = intermediate ? Floats{11, 17, 23} : Floats{7, 9, 11}; // 5 + 2 v
+                CHECK(list(step({x})[0]) == want);
+                step.enabled = false;
+                CHECK(list(step({x})[0]) == want);
+            }
+    }
+
+    TEST_CASE("accelerate: a result may be an input of the next call; memory that the function writes may not") {
+        const Tensor w = random({2, 3, 3, 2}, 1), x = random({1, 5, 5, 2}, 2), kept = Tensor::zeros({100});
+        const Tensor part = kept.slice(0, {50}).reshape(x.shape()), rest = kept.slice(50, {50}).reshape(x.shape());
+        Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            run(op::scale, {in[1]}, ScaleOp{2}, {part});
+            return {conv2d(in[0], w, {}, {.pad = 1}), add(in[0], in[1])};
+        });
+        std::vector<Tensor> plain{x, x}, replayed{x, x};
+        for (int i = 0; i < 3; ++i) {
+            const auto results = step(replayed);
+            replayed.assign(results.rbegin(), results.rend()); // each is read after the other is written
+            plain = {add(plain[0], plain[1]), conv2d(plain[0], w, {}, {.pad = 1})};
+            for (size_t j : {0, 1}) CHECK(differs(replayed[j], plain[j], kConvolved) == "");
+        }
+        CHECK_NOTHROW(step({x, rest}));
+        CHECK_ERROR("does not write its inputs, got input 1 where scale writes", step({x, part}));
+    }
+
     TEST_CASE("accelerate: a view of a value is not taken for the value") {
         const Tensor gamma = random({5}, 1), beta = random({5}, 2), stats = Tensor::zeros({2, 5});
         stats.fill(0.5);
