@@ -210,27 +210,40 @@ private:
     uint32_t covered_ = 0;         // the inputs that may be blocked, see covers() and takes_as_constant(), as bits
 };
 
-/// Throws Error if any two of the tensors and destinations share memory. A gradient could then overwrite another
-/// gradient, or a value that the walk still reads.
-void expect_no_overlap(std::span<const Tensor> tensors, std::span<const Tensor> destinations) {
+/// Throws Error if any two of the tensors and destinations share memory, or if a destination does with a value that a
+/// node saved. A gradient could then overwrite another gradient, or a value that the walk still reads.
+void expect_no_overlap(std::span<const Tensor> tensors, std::span<const Tensor> destinations,
+                       std::span<const Tape::Node> nodes) {
     struct Range {
-        Tensor::Key key;
-        int64_t bytes;
-        const char* kind;
+        Tensor t;
+        bool destination;
         size_t index;
+        std::string str() const { return cat(destination ? "destination " : "tensor ", index); }
     };
     std::vector<Range> ranges;
     for (size_t i = 0; i < tensors.size(); ++i) {
-        ranges.push_back({tensors[i].key(), tensors[i].bytes(), "tensor ", i});
-        ranges.push_back({destinations[i].key(), destinations[i].bytes(), "destination ", i});
+        ranges.push_back({tensors[i], false, i});
+        ranges.push_back({destinations[i], true, i});
     }
-    std::erase_if(ranges, [](const Range& range) { return range.bytes == 0; });
-    std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.key < b.key; });
-    for (size_t i = 1; i < ranges.size(); ++i) {
-        const Range &a = ranges[i - 1], &b = ranges[i];
-        RG_CHECK(a.key.id != b.key.id || a.key.offset + a.bytes <= b.key.offset,
-                 "gradients: expected tensors and destinations that share no memory, got ", a.kind, a.index, " and ",
-                 b.kind, b.index, ", which do; give each its own memory");
+    std::erase_if(ranges, [](const Range& range) { return range.t.bytes() == 0; });
+    std::ranges::sort(ranges, {}, [](const Range& range) { return range.t.key(); });
+    for (size_t i = 1; i < ranges.size(); ++i)
+        RG_CHECK(!overlap(ranges[i - 1].t, ranges[i].t),
+                 "gradients: expected tensors and destinations that share no memory, got ", ranges[i - 1].str(),
+                 " and ", ranges[i].str(), ", which do; give each its own memory");
+    std::erase_if(ranges, [](const Range& range) { return !range.destination; });
+    const auto check = [&](const Tape::Node& node, const Tensor& saved) {
+        const Tensor::Key end{saved.key().id, saved.key().offset + saved.bytes()};
+        const auto after = std::ranges::lower_bound(ranges, end, {}, [](const Range& range) { return range.t.key(); });
+        RG_CHECK(after == ranges.begin() || !overlap(after[-1].t, saved), "gradients: expected destinations apart ",
+                 "from the values that ops have saved, got ", after[-1].str(), " in the memory of one that ", node.name,
+                 " saved; give it its own memory");
+    };
+    for (const Tape::Node& node : nodes) {
+        for (size_t i = 0; i < kMaxInputs; ++i)
+            if (node.saved & saves_in(int(i))) check(node, node.in[i]);
+        for (size_t i = 0; i < kMaxOutputs; ++i)
+            if (node.saved & saves_out(int(i))) check(node, node.out[i]);
     }
 }
 
@@ -264,8 +277,8 @@ void Tape::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::sp
         return;
     }
     const OpRow& r = *op;
-    Node node{.name = r.name, .backward = r.backward, .attrs = attrs};
     const uint32_t saves = r.saves_for ? r.saves_for(attrs) : r.saves;
+    Node node{.name = r.name, .backward = r.backward, .attrs = attrs, .saved = saves};
     for (size_t i = 0; i < in.size(); ++i) node.in[i] = saves & saves_in(int(i)) ? in[i] : in[i].without_memory();
     for (size_t i = 0; i < out.size(); ++i) node.out[i] = saves & saves_out(int(i)) ? out[i] : out[i].without_memory();
     push(std::move(node));
@@ -308,7 +321,7 @@ void Tape::gradients(const Tensor& loss, std::span<const Tensor> tensors, std::s
         RG_CHECK(computed.destination.emplace(t.key(), destination).second,
                  "gradients: expected each tensor once, got tensor ", i, " twice; list it once");
     }
-    expect_no_overlap(tensors, destinations);
+    expect_no_overlap(tensors, destinations, nodes_);
     consumed_ = true;
     std::vector<Dependents> dependents;
     Dependence dependence(tensors);

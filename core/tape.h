@@ -30,6 +30,7 @@ public:
         const char* instead = nullptr; // for a copy or an op of an inner tape: a hint for errors (see Recorder)
         void (*backward)(Backward&) = nullptr;
         Attrs attrs = {};
+        uint32_t saved = 0; // bits of OpRow::saves
         std::array<Tensor, kMaxInputs> in = {};
         std::array<Tensor, kMaxOutputs> out = {};
     };
@@ -44,7 +45,8 @@ public:
     /// shapes and types. A tensor that the loss does not depend on gets zeros. Throws Error if the loss depends on none
     /// of the tensors, or on one of them through a copy, a view of a part or an op without a backward rule. A path that
     /// another gradient includes (Backward::covers()), such as that through a batch norm's statistics, is allowed. Also
-    /// throws if two of the tensors and destinations share memory. Call it once: afterwards the tape records nothing.
+    /// throws if two of the tensors and destinations share memory, or a destination and a value that an op saved. Call
+    /// it once: afterwards the tape records nothing.
     void gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations);
     /// Writes the gradients of `loss` with respect to all parameters whose rate is not 0 to their
     /// Parameters::Entry::gradient.

@@ -220,6 +220,22 @@ TEST_SUITE("core") {
         }
     }
 
+    TEST_CASE("tape: refuses a destination in the memory of a value that an op saved") {
+        const Tensor x = row_of({1, 2, 3, 4}), w = row_of({1, 1, 1, 1}), wide = Tensor::zeros({8});
+        const auto error = [&](const Tensor& read, const Tensor& destination) {
+            Tape tape;
+            const Tensor y = tanh(mul(mul(x, w), read));
+            return error_of([&] { tape.gradients(sum(y), {{w}}, {{destination.defined() ? destination : y}}); });
+        };
+        const Tensor part = wide.slice(2, {4});
+        CHECK(error(wide.slice(4, {4}), wide.slice(0, {4})) == "");
+        CHECK(error(part, wide.slice(0, {4})) == "gradients: expected destinations apart from the values that ops have "
+                                                 "saved, got destination 0 in the memory of one that mul saved; give it its own memory");
+        CHECK_ERROR("that mul saved", fail(error(wide.slice(0, {4}), part)));
+        CHECK_ERROR("that mul saved", fail(error(wide.slice(0, {4}), x)));
+        CHECK_ERROR("that activation saved", fail(error(wide.slice(0, {4}), {})));
+    }
+
     TEST_CASE("tape: frees memory during the walk, and all of it at the end") {
         constexpr int64_t kBytes = 4 * 4096;
         const Tensor x = Tensor::zeros({1, 64, 64, 1}), dx = unset({1, 64, 64, 1});
