@@ -48,8 +48,8 @@ private:
 std::vector<Tensor> results_of_program(uint64_t seed, DType type, bool traced);
 
 /// Compares the values of both ways to run the program. Returns "" if they agree: bit for bit if `tolerance` is 0, else
-/// if the Euclidean norm of each difference is at most `tolerance` times that of the values, and the same values are
-/// finite.
+/// if the root mean square of each difference is at most `tolerance` times that of the values, or times 3e-3 if that is
+/// larger, and the same values are finite.
 std::string plan_differs(uint64_t seed, DType type, double tolerance);
 
 /// Returns the number of random programs to test: `usual`, or that of the environment variable RG_PROGRAMS.
