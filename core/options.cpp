@@ -23,6 +23,41 @@ namespace {
 
 constexpr size_t kHelpWidth = 80, kNameColumn = 26;
 
+/// Options, and after the colon the names that MATLAB, Keras, fastai, PyTorch with Lightning and torchvision, timm,
+/// Hugging Face and Ultralytics have for the same. The error for such a name suggests ours.
+constexpr const char* kOtherNames = R"(
+accelerate: acceleration jit-compile torch-compile compile; augment: augmentation data-augmentation no-aug
+auto-augment hflip vflip horizontal-flip vertical-flip fliplr item-tfms batch-tfms transforms; average: ema ema-decay
+ema-momentum use-ema model-ema model-ema-decay; batch-size: batch bs mini-batch-size train-batch-size
+per-device-train-batch-size; checkpoint-every: checkpoint-frequency save-steps save-period every-n-train-steps;
+class-weights: class-weight; clip: clip-grad grad-clip max-norm max-grad-norm clip-grad-norm clip-norm clip-value
+gradient-threshold gradient-threshold-method gradient-clip-val; cutmix: cutmix-alpha; data: data-dir data-path dataset
+root train train-dir train-data; decay-biases: norm-weight-decay; device: gpu accelerator no-cuda
+execution-environment; drop-every: learn-rate-drop-period lr-step-size step-size decay-epochs; drop-factor:
+learn-rate-drop-factor lr-gamma gamma decay-rate lr-decay; drops: milestones decay-milestones; epochs: num-epochs
+max-epochs n-epoch num-train-epochs t-max; erase: random-erase random-erasing reprob; fill: fill-mode; freeze:
+freeze-backbone freeze-epochs; gpus: devices gpu-ids; init: weights pretrained checkpoint ckpt initial-checkpoint;
+jitter: color-jitter; keep: checkpoint-hist save-top-k save-total-limit; l2: weight-decay wd l2-regularization;
+label-smoothing: smoothing label-smoothing-factor; lr: learning-rate initial-learn-rate lr-max max-lr base-lr lr0;
+lr-floor: min-lr lr-min eta-min; lr-scale: weight-learn-rate-factor layer-decay; mixup: mixup-alpha; net: model arch
+network backbone; normalise: normalize mean std rescale reset-input-normalization; on-nan: detect-anomaly
+terminate-on-nan; optimizer: optim opt solver solver-name gradient-decay-factor squared-gradient-decay-factor
+adam-beta1 opt-betas opt-eps; patience: early-stopping validation-patience patience-epochs restore-best-weights
+load-best-model-at-end; patience-on: monitor eval-metric metrics metric-for-best-model objective-metric-name
+output-network; precision: amp dtype mixed-precision fp16 bf16; profile: profiler; progress: verbose verbose-frequency
+print-freq log-interval log-every-n-steps logging-steps enable-progress-bar; report: plots; resized-crop:
+random-resized-crop; resume: resume-from-checkpoint ckpt-path start-epoch initial-epoch; rotate: rotation-range
+degrees; run-name: name experiment experiment-name; runs: out output output-dir save-dir log-dir checkpoint-path
+default-root-dir project; scale: zoom-range; schedule: scheduler sched lr-schedule lr-scheduler lr-scheduler-type
+learn-rate-schedule cos-lr; seed: random-state; size: image-size img-size imgsz input-size target-size
+train-crop-size; steps: max-steps num-steps iterations steps-per-epoch limit-train-batches; store-size: crop-pct
+val-resize-size; sync-bn: sync-batchnorm; test-data: validation-data val-data val-dir
+test-dir; test-views: tta; threads: num-workers num-threads dataloader-num-workers dispatch-in-background
+preprocessing-environment; translate-x: width-shift-range; translate-y: height-shift-range; validate-every:
+validation-frequency validation-freq val-check-interval check-val-every-n-epoch eval-steps eval-strategy; validation:
+validation-split val-split valid-pct; warmup: warmup-epochs lr-warmup-epochs warmup-steps warmup-ratio; workers:
+accumulate-grad-batches gradient-accumulation-steps grad-accum-steps)";
+
 std::string shortest(double value) {
     char digits[32];
     return {digits, std::to_chars(digits, digits + sizeof digits, value).ptr};
@@ -82,11 +117,6 @@ Options::Entry& Options::Entry::metavar(std::string name) {
 
 Options::Entry& Options::Entry::basic() {
     basic_ = true;
-    return *this;
-}
-
-Options::Entry& Options::Entry::also(std::vector<std::string> names) {
-    foreign_names_ = std::move(names);
     return *this;
 }
 
@@ -227,7 +257,13 @@ void Options::fail_unknown(const std::string& argument) const {
         const std::string name = "--" + e.name_;
         consider(name, name);
         if (e.is_bool()) consider("--no-" + e.name_, "--no-" + e.name_);
-        for (const std::string& foreign : e.foreign_names_) consider("--" + foreign, name);
+    }
+    std::string rows = kOtherNames;
+    std::ranges::replace(rows, '\n', ' ');
+    for (const std::string& row : split(rows, ';')) {
+        const std::vector<std::string> names = split(row.substr(row.find(':') + 1), ' ');
+        if (const std::string ours(trimmed(row.substr(0, row.find(':')))); find(ours))
+            for (const std::string& name : names) consider("--" + name, "--" + ours);
     }
     if (!nearest.empty()) fail("unknown option ", typed, "; did you mean ", nearest, "?");
     fail("unknown option ", typed, "; ", program_, " --help-all lists all");

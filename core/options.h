@@ -33,8 +33,6 @@ public:
         /// Marks one of the about ten options that matter most. If a program has such options, --help shows only these,
         /// and --help-all shows all options.
         Entry& basic();
-        /// Names that other programs have for this option. They are unknown here, but their error suggests the option.
-        Entry& also(std::vector<std::string> names);
         /// Marks an option that a resumed run must leave as it was, such as one of the network or of the mini-batches.
         Entry& fixed();
         /// Marks an option whose value may differ between ranks, since their machines may differ.
@@ -48,7 +46,7 @@ public:
         // named choices_[i]. Then target_ is unused.
         std::function<std::string()> get_choice_;
         std::function<void(size_t)> set_choice_;
-        std::vector<std::string> choices_, foreign_names_;
+        std::vector<std::string> choices_;
         double lowest_ = -std::numeric_limits<double>::infinity(), highest_ = std::numeric_limits<double>::infinity();
         bool given_ = false, basic_ = false, fixed_ = false, by_rank_ = false;
 
@@ -98,7 +96,8 @@ public:
 
     /// Parses argv[1...]. Returns false if --help, -h, --help-all or --version is among them: then the caller prints
     /// answer() and exits with 0, and no option is set. Throws Error for an unknown name (and suggests a similar one,
-    /// if any), a missing or bad value, or too few or too many arguments without a name.
+    /// or the name here of an option that other programs call so), a missing or bad value, or too few or too many
+    /// arguments without a name.
     bool parse(int argc, const char* const* argv);
     /// Does the same for a list of arguments that does not begin with the program's name.
     bool parse(const std::vector<std::string>& args);

@@ -32,7 +32,7 @@ struct Program {
         o.add("shuffle", &shuffle, "a new order of the samples in every epoch");
         o.group("Files");
         o.add("data", &data, "folder of the data set").metavar("DIR").by_rank();
-        o.add("device", &device, "where to compute").one_of({"auto", "cpu"}).also({"gpu", "accelerator"});
+        o.add("device", &device, "where to compute").one_of({"auto", "cpu"});
         o.add("fill", &fill, {{"zero", Fill::zero}, {"reflect", Fill::reflect}}, "what shows at the border");
         o.add("resume", &resume, "go on from the newest checkpoint");
     }
@@ -88,6 +88,7 @@ TEST_SUITE("core") {
             CHECK(error_with(args) ==
                   cat("unknown option ", name.substr(0, name.find('=')), "; did you mean --", meant, "?"));
         }
+        CHECK(contains(error_with({"--LearnRateDropFactor=1"}), "lists all")); // this program has no such option
         for (const char* const name : {"--eta", "-q", "--quux"})
             CHECK(error_with({name, "1"}) == cat("unknown option ", name, "; train --help-all lists all"));
         for (const char* const name : {"--help", "--version", "--help-all"})

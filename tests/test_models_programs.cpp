@@ -157,6 +157,18 @@ TEST_SUITE("models") {
         CHECK(std::sqrt(squares / double(test.count)) == doctest::Approx(rmse).epsilon(1e-3));
     }
 
+    TEST_CASE("options: those of other programs get a hint in each training program") {
+        const std::pair<const char*, const char*> hints[] = {
+            {"ValidationFrequency", "validate-every"}, {"Plots", "report"}, {"Verbose", "progress"},
+            {"LearnRateDropPeriod", "drop-every"}, {"LearnRateDropFactor", "drop-factor"}, {"InitialLearnRate", "lr"},
+            {"MiniBatchSize", "batch-size"}, {"ExecutionEnvironment", "device"}, {"num_workers", "threads"},
+            {"gradient_clip_val", "clip"}, {"class_weight", "class-weights"}, {"log_every_n_steps", "progress"},
+            {"milestones", "drops"}, {"model-ema", "average"}, {"imgsz", "size"}, {"tta", "test-views"}};
+        for (const auto& [theirs, ours] : hints)
+            CHECK(error_of([&] { (void)train_cifar.check({cat("--", theirs), "1"}); }) ==
+                  cat("unknown option --", theirs, "; did you mean --", ours, "?"));
+    }
+
     TEST_CASE("numbers: a network that takes them beside images predicts as its training tests") {
         const TempDir dir;
         data::write_digits(dir / "set", data::draw_digits(20, 1));

@@ -63,8 +63,7 @@ NetworkChoice::NetworkChoice(std::vector<std::string> names) : names_(std::move(
 }
 
 void NetworkChoice::declare(Options& options) {
-    if (names_.size() > 1)
-        options.add("net", &name_, "network").one_of(names_).also({"model", "arch", "network"}).basic().fixed();
+    if (names_.size() > 1) options.add("net", &name_, "network").one_of(names_).basic().fixed();
     for (const auto& family : families_) family->declare(options);
 }
 

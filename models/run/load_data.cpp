@@ -50,7 +50,6 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           cat("folder of ", folder, "; or s3://BUCKET/PREFIX, or pipe:COMMAND, which prints a tar (default: ", none,
               ")"))
         .metavar("DIR")
-        .also({"data-dir", "data-path", "dataset", "root", "train", "train-dir"})
         .basic()
         .by_rank();
     o.add("test-data", &test_path,
@@ -62,7 +61,6 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "height and width to which images are resized and cropped when they are loaded, with their aspect ratio "
           "kept; one number stands for both (default: as they are)")
         .metavar("H[xW]")
-        .also({"image-size", "img-size"})
         .basic()
         .fixed();
     o.add("store-size", &store_size,
@@ -83,14 +81,12 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "fraction of each class of the training images held out for validation, chosen by --seed; in the end, the "
           "best model is tested once on the test set")
         .range(0, 0.9)
-        .also({"validation-split", "val-split", "valid-pct"})
         .basic()
         .fixed();
     o.add("batch-size", &batch_size,
           "images per mini-batch, over all ranks; the default is multiplied by the number of GPUs, except in quick94, "
           "but it is at most a sixteenth of the training images, a power of two of at least 8")
         .range(1, 1e6)
-        .also({"batch", "bs", "mini-batch-size"})
         .basic()
         .fixed();
     o.add("shuffle", &shuffle,

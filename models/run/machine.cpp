@@ -51,17 +51,14 @@ void MachineOptions::declare_compute(Options& o) {
     o.add("device", &device,
           "device to compute on: cpu; cuda: a GPU on every node; cuda:N: GPU N of every node; auto: GPUs if a node has "
           "any, else CPUs")
-        .metavar("auto|cpu|cuda|cuda:N")
-        .also({"gpu", "execution-environment"});
+        .metavar("auto|cpu|cuda|cuda:N");
     o.add("precision", &precision,
           "number format of activations; auto: bf16 on GPUs and on CPUs that multiply bf16 faster (with AMX, or AMD's "
           "AVX512-BF16), else fp32; fp32-strict: fp32 without Winograd or sums of bf16 products, on CPUs alone")
         .one_of({"auto", "fp32", "fp32-strict", "bf16"})
-        .also({"amp", "dtype", "mixed-precision"})
         .basic();
     o.add("threads", &threads, "threads per rank; 0: cores that it may use / ranks that share them")
         .range(0, 1024)
-        .also({"num-workers", "num-threads"})
         .by_rank();
 }
 

@@ -69,7 +69,6 @@ void TrainingOptions::declare_data(Options& o) {
           {{"auto", Normalisation::automatic}, {"imagenet", Normalisation::imagenet}, {"none", Normalisation::none}},
           "mean and deviation by channel that normalise the images; auto: those of the data; imagenet: those of "
           "torchvision's pretrained networks, for --init; none: 0 and 1, so inputs are bytes / 255")
-        .also({"normalize"})
         .fixed();
     o.add("augment", &augment,
           cat("random changes of the training images: none, or a list of ", joined(augment_names()),
@@ -148,19 +147,16 @@ std::vector<std::string> TrainingOptions::augment_names() const {
 
 void TrainingOptions::declare_training(Options& o) {
     o.group("Training");
-    o.add("epochs", &epochs, "number of epochs").range(1, 1e6).also({"num-epochs", "max-epochs"}).basic();
+    o.add("epochs", &epochs, "number of epochs").range(1, 1e6).basic();
     o.add("steps", &steps, "total number of steps; the schedule of the rate still uses --epochs; -1: those of --epochs")
-        .at_least(-1)
-        .also({"max-steps", "num-steps", "iterations"});
+        .at_least(-1);
     o.add("lr", &schedule.base,
           cat("highest learning rate; 0: ", default_rate.text(),
               optimizer.has_momentum() ? cat("; with adam or adamw ", kAdamRate)
                                        : cat("; with sgd or muon ", DefaultRate().text())))
         .at_least(0)
-        .also({"learning-rate", "initial-learn-rate"})
         .basic();
-    o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate")
-        .also({"scheduler", "lr-schedule", "lr-scheduler", "learn-rate-schedule"});
+    o.add("schedule", &schedule.kind, schedule_kinds(), "schedule of the learning rate");
     o.add("drops", &drops,
           "piecewise: when the rate drops: fractions of --epochs below 1, and numbers of epochs from 1 on")
         .metavar("LIST");
@@ -174,9 +170,7 @@ void TrainingOptions::declare_training(Options& o) {
           "triangular: when the rate is highest, as a fraction of the training below 1; 0: at its beginning")
         .range(0, 1);
     o.add("lr-start", &schedule.start, "triangular: first rate; -1: that of --lr-floor").at_least(-1);
-    o.add("warmup", &schedule.warmup, "epochs in which a factor of the rate rises linearly from 0 to 1")
-        .at_least(0)
-        .also({"warmup-epochs"});
+    o.add("warmup", &schedule.warmup, "epochs in which a factor of the rate rises linearly from 0 to 1").at_least(0);
     o.add("freeze", &freeze,
           "layers, separated by commas, that keep their values, with their batch norm as in predictions, such as "
           "conv1,bn1,layer1; a name stands for all layers within it")
@@ -187,24 +181,20 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("optimizer", &optimizer.kind,
           {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}, {"muon", Kind::muon}},
           "update rule; sgd: SGD with momentum; muon: sgd with orthogonal steps for filters before a batch norm")
-        .also({"optim", "opt", "solver"})
         .fixed();
     o.add("momentum", &optimizer.momentum, "sgd, muon: momentum").range(0, 1);
     o.add("nesterov", &optimizer.nesterov, "sgd, muon: use Nesterov momentum");
     o.add("l2", &optimizer.weight_decay,
           "weight decay: factor of a parameter that is added to its gradient; adamw: decoupled")
-        .at_least(0)
-        .also({"weight-decay", "wd", "l2-regularization"});
+        .at_least(0);
     o.add("decay-biases", &optimizer.decay_biases, "apply weight decay to biases and batch norm, too");
     o.add("clip", &optimizer.max_norm, "largest norm of all gradients together; larger ones are scaled down; 0: none")
-        .at_least(0)
-        .also({"clip-grad", "grad-clip", "max-norm", "max-grad-norm", "gradient-threshold"});
+        .at_least(0);
     o.add(
          "average", &optimizer.average,
          "decay of a moving average of the weights and of batch norm's running statistics, such as 0.999 for about the "
          "last 1000 steps; tests and models then use the average; 0: none")
         .range(0, 0.999999)
-        .also({"ema", "ema-decay"})
         .fixed();
     o.add(
          "lookahead", &optimizer.lookahead,

@@ -37,16 +37,12 @@ void make_paths_absolute(Options& options) {
 void RunOptions::declare(Options& o) {
     o.group(cat("Run (exit status 0: done, or stopped by Ctrl-C; 1: error; ", kExitInterrupted,
                 ": ended by SIGTERM, SIGUSR1 or SIGHUP, for --resume; ", par::kExitRanksDiffer, ": ranks differ)"));
-    o.add("runs", &runs, "folder of all runs")
-        .metavar("DIR")
-        .also({"out", "output", "output-dir", "save-dir", "log-dir", "checkpoint-path"});
+    o.add("runs", &runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &name, "name of this run's folder (default: program name and start time)")
         .metavar("NAME")
-        .also({"name"})
         .basic();
     o.add("init", &init, "initial values of the network: a run's folder, one of its files, or another safetensors file")
         .metavar("RUN|FILE")
-        .also({"weights", "pretrained", "checkpoint", "ckpt"})
         .fixed();
     o.add("init-skip", &init_skip,
           "layers, separated by commas, whose tensors in --init are not used, such as fc if the file has other classes")
@@ -71,8 +67,7 @@ void RunOptions::declare(Options& o) {
     o.add("patience", &patience,
           "end after this many epochs without a better value of --patience-on on the validation set, or without "
           "--validation on the test set; 0: off")
-        .at_least(0)
-        .also({"early-stopping", "validation-patience"});
+        .at_least(0);
     o.add("patience-on", &patience_on,
           "metric that says which model is the best, and that --patience watches: loss, or one of the epochs' metrics, "
           "such as accuracy (default: the program's main metric)")
