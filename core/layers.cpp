@@ -51,7 +51,13 @@ Convolution::Convolution(Parameters& parameters, const std::string& name, const 
       w_(&parameters.add(name + ".weight", {s.out, s.kernel.h, s.kernel.w, s.in / std::max<int64_t>(1, s.conv.groups)},
                          Start::random)),
       b_(s.bias ? &parameters.add(name + ".bias", {s.out}, Start::zeros) : nullptr),
-      conv_(s.conv) {}
+      conv_(s.conv) {
+    // Numbers in the order of other libraries (in, out, kernel) give filters as large as a number of channels.
+    const int64_t k = s.kernel.h;
+    RG_CHECK(k != s.kernel.w || k <= 11 || k <= 2 * s.conv.stride.h || k <= 4 * s.conv.pad.h, "convolution ", name,
+             ": expected {out, kernel, in} with a kernel of at most 11, or a stride or padding that fit a larger one, ",
+             "got {", s.out, ", ", k, ", ", s.in, "}; mind the order, or use Dense for filters of the image's size");
+}
 
 Tensor Convolution::operator()(const Tensor& x) const {
     const LayerScope layer(name_);

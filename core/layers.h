@@ -46,7 +46,7 @@ private:
 };
 
 /// Convolution without a norm. Declares the parameters NAME.weight [out kernel.h kernel.w in/groups] and, with a bias,
-/// NAME.bias [out].
+/// NAME.bias [out]. Throws Error for a square kernel above 11, unless stride or padding fit it.
 class Convolution {
 public:
     struct Spec {

@@ -105,6 +105,17 @@ TEST_SUITE("models") {
             CHECK(conv(Tensor::zeros({2, 5, 5, 3}), mode).shape() == Shape{2, 3, 3, 6});
     }
 
+    TEST_CASE("layers: a convolution in the order of other libraries is an error") {
+        Parameters parameters;
+        CHECK_ERROR("convolution a: expected {out, kernel, in} with a kernel of at most 11, or a stride or padding that fit "
+                    "a larger one, got {3, 16, 3}; mind the order", Convolution(parameters, "a", {3, 16, 3}));
+        CHECK_ERROR("{64, 128, 3}", ConvNorm(parameters, "b", {64, 128, 3, {.stride = 2, .pad = 1}}));
+        int layer = 0;
+        for (const Convolution::Spec& spec : {Convolution::Spec{16, 11, 3}, {768, 16, 3, {.stride = 16}},
+                                              {32, 31, 32, {.pad = 15, .groups = 32}}, {8, {1, 64}, 1}})
+            CHECK_NOTHROW(Convolution(parameters, cat("legal", ++layer), spec));
+    }
+
     TEST_CASE("layers: filters before a batch norm alone are free of scale") {
         Parameters parameters;
         const ConvNorm inner(parameters, "inner", {6, 3, 3});
