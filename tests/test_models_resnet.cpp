@@ -89,6 +89,12 @@ TEST_SUITE("models") {
         CHECK(net->parameters.entries()[0].shape == Shape{16, 3, 3, 1});
     }
 
+    TEST_CASE("resnet: a file of another stem is an error that names the option") {
+        const auto small = make("resnet18", {64, 64, 3, 10}), large = make("resnet18", {64, 64, 3, 10}, {"--stem", "imagenet"});
+        const TensorFile file{state_dict(large->parameters), {}, "file"};
+        CHECK_ERROR("got [64 3 7 7]; give --stem imagenet", check_state_dict(small->parameters, file));
+    }
+
     TEST_CASE("resnet: has He's initial values by fan-out, and with --zero-last-gamma branches that start with 0") {
         const ImageTask task{32, 32, 3, 10};
         const auto net = make("resnet20", task), zero = make("resnet20", task, {"--zero-last-gamma"});

@@ -95,9 +95,13 @@ void check_state_dict(const Parameters& parameters, const TensorFile& file, cons
     for (const auto& e : parameters.entries()) {
         if (is_skipped(e.name)) continue;
         const Tensor* tensor = file.find(e.name);
+        const bool other_stem = tensor && e.name == "conv1.weight" && e.shape.rank() == 4 && // of nets/resnet.h
+                                tensor->shape() == Shape{e.shape[0], e.shape[3], 7, 7};
         RG_CHECK(!tensor || tensor->shape() == file_shape(e.shape), file.source, ": expected tensor ", e.name, " of ",
-                 file_shape(e.shape).str(), ", got ", tensor->shape().str(),
-                 "; load a file of the same network, or omit the tensor with --init-skip ", layer_of(e.name));
+                 file_shape(e.shape).str(), ", got ", tensor->shape().str(), "; ",
+                 other_stem
+                     ? "give --stem imagenet"
+                     : cat("load a file of the same network, or omit the tensor with --init-skip ", layer_of(e.name)));
         need(e.name, DType::f32, file_shape(e.shape));
     }
     for (const auto& s : parameters.states()) {

@@ -130,14 +130,23 @@ std::unique_ptr<Network> ImageTraining::new_network(par::Group& group, const Mac
     return network;
 }
 
-data::Normalise ImageTraining::chosen_normalise(const TrainingRun& run, const data::ImageSet& images) const {
+data::Normalise ImageTraining::chosen_normalise(TrainingRun& run, const Options& options, const data::ImageSet& images,
+                                                std::vector<std::string>& notes) const {
     const bool imagenet = normalisation == Normalisation::imagenet;
     RG_CHECK(!imagenet || images.channels == 3, "--normalise imagenet: expected images of 3 channels, got ",
              images.channels, "; omit the option");
     const data::Normalise chosen = imagenet                               ? data::kImageNet
                                    : normalisation == Normalisation::none ? data::Normalise()
                                                                           : normalise(images);
-    return run.resumed() ? stored_normalise(*run.checkpoint(), chosen) : chosen;
+    const TensorFile* const file = run.initial();
+    if (!file || (!run.resumed() && options.was_given("normalise"))) return chosen;
+    const bool known = file->find_text("normalise");
+    if (known && stored_task(*file).channels != images.channels) return chosen;
+    if (!run.resumed())
+        notes.push_back(known ? cat("normalised as the images of ", file->source, "; --normalise auto: by these images")
+                              : cat("warning: ", file->source, " does not say how its images were normalised; for ",
+                                    "torchvision's weights give --normalise imagenet, else --normalise auto"));
+    return stored_normalise(*file, chosen);
 }
 
 int ImageTraining::train_with(TrainingRun& run, const Options& options, data::TrainTest& data) {
@@ -170,7 +179,8 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
 
     const std::unique_ptr<Network> network = new_network(group, machine, data.train);
     Parameters& parameters = network->parameters;
-    const data::Normalise normalise = chosen_normalise(run, data.train);
+    std::vector<std::string> notes = data.warnings;
+    const data::Normalise normalise = chosen_normalise(run, options, data.train, notes);
     initialise(*network, data.train, normalise);
     const Task task = this->task(data.train);
     const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
@@ -202,7 +212,7 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
 
     const bool sums = machine.workers().gpus > 1 || machine.workers().idle == 0;
     if (const std::string& why = trainer.gradient_sum.why_not_direct(); sums && !why.empty())
-        data.warnings.push_back(cat("gradients are summed in host memory, not by the GPUs: ", why));
+        notes.push_back(cat("gradients are summed in host memory, not by the GPUs: ", why));
     const Plan& plan = trainer.plan_ahead(evaluation);
     ModelOutputs outputs = task.outputs;
     outputs.labels = labels();
@@ -212,7 +222,7 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
     run.begin(feed.length(steps, epochs), model,
               cat(machine.text(), machine_options.accelerate ? "" : ", op by op", "; ", data.source, "; ", feed.text(),
                   "; ", parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned"),
-              data.warnings);
+              notes);
     if (plan_dump_) run.note(plan.table() + trainer.gradient_sum.table(plan));
     run.set_in_report("network", report_network(parameters, plan));
     int code = 0;

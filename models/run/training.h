@@ -88,8 +88,10 @@ private:
     /// Collective. Returns a network for these images, with the learning rates of its layers. On CPUs, throws Error on
     /// all ranks if there is not enough memory.
     std::unique_ptr<Network> new_network(par::Group& group, const Machine& machine, const data::ImageSet& images) const;
-    /// Returns the normalisation by --normalise, or that of a resumed run.
-    data::Normalise chosen_normalise(const TrainingRun& run, const data::ImageSet& images) const;
+    /// Returns the normalisation by --normalise, that of a resumed run, or without the option that of the run in
+    /// --init, and says so in `notes`.
+    data::Normalise chosen_normalise(TrainingRun& run, const Options& options, const data::ImageSet& images,
+                                     std::vector<std::string>& notes) const;
 
     NetworkChoice network_;
     bool test_views_ = false, sync_bn_ = false, profile_ = false, plan_dump_ = false;

@@ -142,10 +142,9 @@ void TrainingRun::restore_parameters(Parameters& parameters, const OptimizerStat
     if (checkpoint_)
         position_ = restore_training(program_, checkpoint_->state, parameters, optimizer, task),
         untested_ = position_.epoch > 1 && position_.batch;
-    else if (!settings_.init.empty())
-        for_option("--init", [&] {
-            load_state_dict(parameters, load_model(settings_.init), list_of("--init-skip", settings_.init_skip));
-        });
+    else if (const TensorFile* const file = initial())
+        for_option("--init", [&] { load_state_dict(parameters, *file, list_of("--init-skip", settings_.init_skip)); });
+    init_.reset();
     verify_state("every rank needs the same files for --init and --resume");
     const std::vector<std::string> devices = group_.allgather(parameters.values().device() ? "gpu" : "cpu", "devices");
     if (std::ranges::count(devices, "cpu") > 0)
@@ -332,7 +331,11 @@ void TrainingRun::set_in_report(const std::string& name, Json value) {
     if (report_) report_->set(name, std::move(value));
 }
 
-const TensorFile* TrainingRun::checkpoint() const { return checkpoint_ ? &checkpoint_->state : nullptr; }
+const TensorFile* TrainingRun::initial() {
+    if (checkpoint_) return &checkpoint_->state;
+    if (!init_ && !settings_.init.empty()) init_ = for_option("--init", [&] { return load_model(settings_.init); });
+    return init_ ? &*init_ : nullptr;
+}
 
 void TrainingRun::leave_out(double seconds) {
     epoch_begin_ += seconds;

@@ -114,8 +114,9 @@ public:
 
     par::Group& group() const { return group_; }
     bool resumed() const { return checkpoint_ != nullptr; }
-    /// Returns the checkpoint that the run resumes from, or null.
-    const TensorFile* checkpoint() const;
+    /// Returns the checkpoint that the run resumes from, else the file of --init, else null. The latter is in memory
+    /// until restore_parameters() returns.
+    const TensorFile* initial();
 
     /// Collective. Throws par::RanksDiffer unless all ranks have the same images, labels and targets. With --resume,
     /// throws Error unless they are those of the checkpoint. With --new-data, they may differ if the classes are the
@@ -232,6 +233,7 @@ private:
     par::Group& group_;
     TrainingObserver& observer_;
     std::unique_ptr<LoadedCheckpoint> checkpoint_;
+    std::optional<TensorFile> init_; // the file of --init
     std::optional<RunFolder> folder_;
     std::optional<Report> report_;
     std::optional<Progress> progress_;

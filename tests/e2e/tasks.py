@@ -87,7 +87,19 @@ class Tasks(job.JobTest):
     def test_transfer(self):
         first = self.train(1, "first", *job.TINY, "--steps", "5", "--seed", "1")
         options = [*job.TINY, "--epochs", "1", "--init", "runs/first", "--freeze", "block1,block2.0", "--lr-scale", "fc=0"]
-        second = self.train(job.rank_counts(1, 3)[-1], "second", *options)
+        out = self.succeed(job.train(job.rank_counts(1, 3)[-1], *options, "--run-name", "second"))
+        self.assertIn("normalised as the images of runs/first/model.safetensors; --normalise auto: by these images", out)
+        second = self.runs / "second"
+        self.assertNotIn("normalised as", self.succeed(job.train(1, *options, "--normalise", "auto", "--run-name", "own")))
+        # The file of another program has no metadata.
+        header, size = job.tensor_header(first / "model.safetensors")
+        header = json.dumps({name: value for name, value in header.items() if name != "__metadata__"}).encode()
+        data = (first / "model.safetensors").read_bytes()[-size:]
+        (self.folder / "bare.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
+        bare = [*job.TINY, "--steps", "1", "--init", "bare.safetensors"]
+        self.assertIn("warning: bare.safetensors does not say how its images were normalised; for torchvision's weights",
+                      self.succeed(job.train(1, *bare, "--run-name", "bare")))
+        self.assertNotIn("does not say", self.succeed(job.train(1, *bare, "--normalise", "imagenet", "--run-name", "told")))
         old, new = (job.tensors(run / "model.safetensors") for run in (first, second))
         same = {name for name in old if old[name] == new[name]}
         fixed = {name for name in old if name.startswith(("block1.", "block2.", "fc."))}
