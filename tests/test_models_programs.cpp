@@ -12,6 +12,7 @@
 
 #include <cmath>
 #include <doctest/doctest.h>
+#include <filesystem>
 #include <set>
 #include <sstream>
 
@@ -155,6 +156,25 @@ TEST_SUITE("models") {
         for (size_t i = 0; i < test.targets.size(); ++i)
             squares += std::pow(double(degrees.span<float>()[i]) - double(test.targets[i]), 2);
         CHECK(std::sqrt(squares / double(test.count)) == doctest::Approx(rmse).epsilon(1e-3));
+    }
+
+    TEST_CASE("data: tells of a single class, and of images in both sets") {
+        const TempDir dir;
+        const data::TrainTest digits{data::draw_digits(4, 1), {}, ""};
+        data::write_digits(dir / "set", digits.train);
+        const auto warnings_of = [&](const std::vector<std::string>& args) {
+            par::SingleLink link;
+            par::Group group(link);
+            std::string all;
+            for (const std::string& warning : kDropout.check_data(group, args).warnings) all += warning + "\n";
+            return all;
+        };
+        CHECK(warnings_of({"--data=" + dir / "set"}).empty());
+        CHECK(contains(warnings_of({"--data=" + dir / "set", "--test-data=" + dir / "set"}),
+                       "warning: 40 of the 40 images for tests, such as 0/"));
+        std::filesystem::create_directories(dir / "one");
+        std::filesystem::rename(dir / "set/0", dir / "one/0");
+        CHECK(contains(warnings_of({"--data=" + dir / "one"}), "warning: all images have one class, 0,"));
     }
 
     TEST_CASE("options: those of other programs get a hint in each training program") {

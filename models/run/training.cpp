@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <iostream>
+#include <unordered_set>
 
 namespace rg {
 namespace {
@@ -26,6 +27,16 @@ constexpr const char* kMemoryAdvice = "make the network or --batch-size smaller,
 /// Within a node the sum is too fast to be worth a thread. Between nodes, overlap hides the sum behind backward. With
 /// --sync-bn, backward itself exchanges batch statistics, so another thread must not use the group.
 bool can_overlap(const par::Group& group) { return group.local_size() < group.size() && !context().sync; }
+
+/// Returns the indices of the images of `set` whose pixels are those of an image of `other`, by their checksums.
+std::vector<int64_t> images_of_both(const data::ImageSet& set, const data::ImageSet& other) {
+    std::unordered_set<uint64_t> known;
+    for (int64_t i = 0; i < other.count; ++i) known.insert(other.record(i).checksum);
+    std::vector<int64_t> both;
+    for (int64_t i = 0; i < set.count; ++i)
+        if (known.contains(set.record(i).checksum)) both.push_back(i);
+    return both;
+}
 
 /// The epochs and steps of a training.
 class Trainer {
@@ -130,6 +141,19 @@ std::unique_ptr<Network> ImageTraining::new_network(par::Group& group, const Mac
     return network;
 }
 
+data::TrainTest ImageTraining::checked_data(par::Group& group, const std::function<void()>& pulse) const {
+    data::TrainTest data = load(group, pulse);
+    if (data.train.classes.size() == 1 && std::ranges::count(task(data.train).outputs.kinds, "classes") > 0)
+        data.warnings.push_back(cat("warning: all images have one class, ", data.train.classes[0],
+                                    ", so there is nothing to learn; give a folder per class"));
+    for (const data::ImageSet* const set : {&data.test, &data.reserved})
+        if (const std::vector<int64_t> both = images_of_both(*set, data.train); !both.empty())
+            data.warnings.push_back(cat("warning: ", both.size(), " of the ", set->count, " images for tests",
+                                        set->names.empty() ? "" : ", such as " + set->names[size_t(both[0])] + ",",
+                                        " are training images too, so the results are too good; remove the copies"));
+    return data;
+}
+
 data::Normalise ImageTraining::chosen_normalise(TrainingRun& run, const Options& options, const data::ImageSet& images,
                                                 std::vector<std::string>& notes) const {
     const bool imagenet = normalisation == Normalisation::imagenet;
@@ -167,7 +191,7 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
     if (profile_) context.profile = &op_times;
     const ContextScope scope(context); // the context's threads also decode the images
 
-    if (data.source.empty()) data = load(group, [&] { run.pulse(); });
+    if (data.source.empty()) data = checked_data(group, [&] { run.pulse(); });
     run.test_set_name = data_options.test_set_name();
     run.check_data(data);
     if (!run.resumed()) {
@@ -468,7 +492,7 @@ Json Program::check(const std::vector<std::string>& args) const { return Parsed(
 
 Program::DataCheck Program::check_data(par::Group& group, const std::vector<std::string>& args) const {
     const Parsed parsed(*this, args);
-    const data::TrainTest data = parsed.training->load(group, {});
+    const data::TrainTest data = parsed.training->checked_data(group, {});
     return {data.warnings, parsed.training->metrics(data.train)};
 }
 

@@ -44,6 +44,9 @@ public:
     /// Collective. Loads the data that the options choose. Without --size, all images must have the same size. Throws
     /// Error if the program cannot train on these data. `pulse`: see run_while_polling() in collective.h.
     virtual data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const;
+    /// Collective. Returns the data of load(), with warnings of data that nothing can be learned from, or whose test is
+    /// too good.
+    data::TrainTest checked_data(par::Group& group, const std::function<void()>& pulse) const;
     /// Collective. Trains, and returns the exit code.
     virtual int train(Options& options, par::Group& group, TrainingObserver& observer);
     /// Collective. Tests a model (see load_model()) on the test set that the options choose, without --validation.
