@@ -43,7 +43,7 @@ public:
 private:
     /// The class by the first head, the angle by the second.
     Task task(const data::ImageSet&) const override {
-        return classification(smoothing).with(regression({{"angle", "degrees"}}, 1), angle_weight_);
+        return classification(smoothing).with(regression({{"angle", "degrees"}}, 1, false), angle_weight_);
     }
     data::Normalise normalise(const data::ImageSet&) const override { return data::kDigits; }
     void trained(TrainingRun& run, const Times& times) override;

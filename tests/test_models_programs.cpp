@@ -4,6 +4,7 @@
 #include "ringgrad/data/augment.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
+#include "ringgrad/data/png.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/predictor.h"
 #include "ringgrad/models/run/training.h"
@@ -78,6 +79,52 @@ struct NumbersTraining final : ImageTraining {
     NumbersTraining() : ImageTraining({"takes-numbers"}) { takes_numbers = true; }
 };
 constexpr Program kNumbers{"numbers", "trains with numbers", make_training<NumbersTraining>};
+
+/// A linear network that learns numbers, and its training.
+struct LinearNetwork final : Network {
+    Dense fc;
+    explicit LinearNetwork(const ImageTask& task)
+        : fc(parameters, "fc", task.targets, task.height * task.width * task.channels) {
+        parameters.allocate(task.seed, Init::he);
+    }
+    Tensor forward(const Tensor& x, Mode) const override { return fc(x); }
+};
+const RegisterNetwork<LinearNetwork> linear_network("linear");
+struct LinearTraining final : ImageTraining {
+    LinearTraining() : ImageTraining({"linear"}) { optimizer.kind = OptimizerOptions::Kind::adam, has_smoothing = false; }
+    data::Labels labels() const override { return data::Labels::numbers; }
+    Task task(const data::ImageSet& images) const override {
+        std::vector<Target> targets;
+        for (const std::string& name : images.target_names) targets.push_back({name});
+        return regression(targets);
+    }
+};
+constexpr Program kLinear{"linear", "learns numbers", make_training<LinearTraining>};
+/// Writes 40 grey images, and a table with their brightness in `unit`, plus `shift`, and a constant.
+void write_brightness(const std::string& folder, double unit, double shift = 0) {
+    std::filesystem::create_directories(folder);
+    std::string table = "file,brightness,constant\n";
+    for (int i = 0; i < 40; ++i) {
+        const int value = 20 + 53 * i % 200;
+        write_file_atomic(folder + cat("/", i, ".png"), [&] {
+            const std::vector<uint8_t> png = data::encode_png(2, 2, 1, std::vector<uint8_t>(4, uint8_t(value)));
+            return std::string(png.begin(), png.end());
+        }());
+        table += cat(i, ".png,", unit * value + shift, ",7\n");
+    }
+    write_file_atomic(folder + "/labels.csv", table);
+}
+
+/// Returns the predictions of a model of numbers for the test images of a set.
+std::vector<float> predictions(const std::string& run, const std::string& set) {
+    Predictor model(run);
+    const data::LoadOptions options{.channels = int(model.task.channels), .seed = 3, .labels = data::Labels::numbers};
+    const data::ImageSet test = data::load(set, options).test;
+    std::vector<float> values;
+    for (const Tensor& target : model.predict(data::copy_pixels(test, 0, test.count)).targets)
+        values.insert(values.end(), target.span<float>().begin(), target.span<float>().end());
+    return values;
+}
 
 /// Returns the losses of the steps of a run.
 std::vector<double> losses(const std::string& run) {
@@ -156,6 +203,46 @@ TEST_SUITE("models") {
         for (size_t i = 0; i < test.targets.size(); ++i)
             squares += std::pow(double(degrees.span<float>()[i]) - double(test.targets[i]), 2);
         CHECK(std::sqrt(squares / double(test.count)) == doctest::Approx(rmse).epsilon(1e-3));
+    }
+
+    TEST_CASE("regression: does not depend on the units of its targets, which its metrics and predictions have") {
+        const TempDir dir;
+        const auto last_of = [&](const std::string& run, const char* key) {
+            const std::string text = read_file(dir / run + "/metrics.jsonl");
+            const size_t last = text.rfind("{\"epoch\"");
+            return Json::parse(text.substr(last, text.find('\n', last) - last), "metrics").at(key).as_double();
+        };
+        std::vector<float> first;
+        double rmse = 0;
+        for (const double unit : {1.0, 0.001, 1e6}) {
+            const std::string run = cat("run-", unit), set = dir / cat("set-", unit);
+            write_brightness(set, unit, 1000 * unit);
+            for (const int ranks : {1, 3}) {
+                const std::vector<std::string> args{"--data=" + set, "--epochs=40", "--batch-size=8", "--seed=3",
+                                                    "--lr=0.02", "--workers=3"};
+                REQUIRE(train(kLinear, dir, cat(run, "-", ranks), args, ranks) == 0);
+                const std::vector<float> values = predictions(dir / cat(run, "-", ranks), set);
+                if (first.empty()) first = values, rmse = last_of(run + "-1", "test_brightness_rmse");
+                REQUIRE(values.size() == 16);
+                for (size_t i = 0; i < 8; ++i) {
+                    CHECK(double(values[i]) == doctest::Approx(unit * double(first[i])).epsilon(1e-3));
+                    CHECK(values[8 + i] == doctest::Approx(7).epsilon(1e-2)); // a constant divides by no deviation of 0
+                }
+                CHECK(last_of(cat(run, "-", ranks), "test_brightness_rmse") == doctest::Approx(unit * rmse).epsilon(0.02));
+            }
+        }
+        CHECK(rmse < 10); // the mean has 58
+
+        // A run that starts from another one predicts as that one, whatever its own numbers are, until it trains.
+        write_brightness(dir / "other", 5, 3);
+        const std::string other = "--data=" + dir / "other", init = "--init=" + dir / "run-1-1";
+        REQUIRE(train(kLinear, dir, "same", {other, init, "--steps=0", "--seed=3"}) == 0);
+        CHECK(predictions(dir / "same", dir / "set-1") == first);
+        CHECK(load_model(dir / "same").text("targets") == load_model(dir / "run-1-1").text("targets"));
+        CHECK(load_model(dir / "same").text("normalise") == load_model(dir / "run-1-1").text("normalise"));
+        REQUIRE(train(kLinear, dir, "new", {other, init, "--init-skip=fc", "--normalise=none", "--steps=0"}) == 0);
+        CHECK(load_model(dir / "new").text("targets") != load_model(dir / "run-1-1").text("targets"));
+        CHECK(stored_normalise(load_model(dir / "new"), data::kImageNet).mean[0] == 0);
     }
 
     TEST_CASE("data: tells of a single class, and of images in both sets") {

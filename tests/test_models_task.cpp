@@ -149,6 +149,38 @@ TEST_SUITE("models") {
         CHECK_ERROR("expected images with", evaluated(task, {floats({2, 2}, {3, 1, 5, 1})}, {}));
     }
 
+    TEST_CASE("task: a loss gets standardised numbers, and all else numbers in units") {
+        data::ImageSet set{3, 1, 1, 1, std::vector<uint8_t>{1, 2, 3}};
+        set.targets = {100, 0.1f, 300, 0.1f, 200, 0.1f}, set.target_names = {"mass", "same"};
+        Task task = classification().with(regression({{"mass", "kg"}, {"same"}}, 1));
+        task.standardise(set, nullptr);
+        const std::vector<Target>& targets = task.outputs.targets;
+        CHECK((targets[0].mean == 200 && targets[0].deviation == Approx(std::sqrt(20000 / 3.0))));
+        CHECK((targets[1].mean == double(0.1f) && targets[1].deviation == 1)); // and not 0
+        data::Batch batch;
+        batch.labels = labels({1}, {0}), batch.targets = floats({1, 2}, {300, 0.1f});
+        std::vector<Tensor> outputs{floats({1, 2}, {0, 0}), floats({1, 2}, {1, 2})};
+        const double loss = double(task.take_loss(outputs, batch, Mode::evaluate).data<float>()[0]);
+        const double error = 1 - 100 / targets[0].deviation;
+        CHECK(loss == Approx(std::log(2.0) + (error * error + 4) / 2));
+        CHECK(outputs[0].data<float>()[0] == 0); // scores remain as they are
+        CHECK(outputs[1].data<float>()[0] == Approx(200 + targets[0].deviation));
+        CHECK(outputs[1].data<float>()[1] == Approx(2.1));
+
+        Task as_is = regression({{"mass"}, {"same"}}, 0, false);
+        as_is.standardise(set, nullptr);
+        CHECK((as_is.outputs.targets[0].mean == 0 && as_is.outputs.targets[0].deviation == 1));
+        CHECK_ERROR("expected images with targets", regression({{"mass"}}).standardise({}, nullptr));
+    }
+
+    TEST_CASE("task: a metric without a label has its name") {
+        const MetricName metric{.name = "mae", .unit = "kg"};
+        CHECK(metric.text(2) == "mae 2.000 kg");
+        Metric later;
+        later.name = "mae";
+        CHECK(later.json().at("label").as_string() == "mae");
+    }
+
     TEST_CASE("task: multi-label has the F1 score over all labels") {
         const Task task = multi_label({"a", "b", "c"});
         data::Batch batch;

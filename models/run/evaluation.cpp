@@ -66,7 +66,7 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
             add_view(outputs, of_view, weight);
         }
         const ContextScope scope(host);
-        sums[0] += double(batch.size) * double(task_.loss(outputs, batch, Mode::evaluate).data<float>()[0]);
+        sums[0] += double(batch.size) * double(task_.take_loss(outputs, batch, Mode::evaluate).data<float>()[0]);
         task_.add(outputs, batch, std::span(sums).subspan(1));
         for (size_t d = 0; d < task_.details.size(); ++d) {
             const size_t numbers = size_t(task_.details[d].numbers);

@@ -4,8 +4,10 @@
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/json.h"
+#include "ringgrad/core/ops.h"
 
 #include <algorithm>
+#include <cmath>
 #include <filesystem>
 
 namespace rg {
@@ -14,6 +16,12 @@ namespace {
 
 /// The names of data::Labels in files.
 constexpr std::string_view kLabelKinds[] = {"class", "numbers", "several", "none"};
+
+/// As Tensor::constant(), which also has memory in a trace.
+Tensor constants(const std::vector<float>& values) {
+    const Setting<int> no_dry_run(Scope::current().dry_runs, 0);
+    return Tensor::of<float>({std::ssize(values)}, values).to_device();
+}
 
 } // namespace
 
@@ -41,10 +49,39 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
         metadata.emplace_back("input_numbers", Json::of_texts(outputs.input_numbers).dump());
     if (outputs.targets.empty()) return metadata;
     Json list = Json::array();
-    for (const Target& target : outputs.targets)
-        list.push(Json::object().set("name", target.name).set("unit", target.unit));
+    for (const Target& target : outputs.targets) {
+        Json entry = Json::object().set("name", target.name).set("unit", target.unit);
+        if (target.mean != 0 || target.deviation != 1)
+            entry.set("mean", target.mean).set("deviation", target.deviation);
+        list.push(entry);
+    }
     metadata.emplace_back("targets", list.dump());
     return metadata;
+}
+
+Tensor standardised(const Tensor& values, std::span<const Target> targets, bool back) {
+    const auto is_same = [](const Target& target) { return target.mean == 0 && target.deviation == 1; };
+    if (std::ranges::all_of(targets, is_same)) return values;
+    const int64_t n = values.extent(0), k = values.extent(1);
+    RG_CHECK(std::ssize(targets) >= k, "task: expected at most ", targets.size(), " numbers per image, got ", k);
+    std::vector<float> factors, shifts;
+    for (const auto& [name, unit, mean, deviation] : targets.first(size_t(k))) {
+        factors.push_back(float(back ? deviation : 1 / deviation));
+        shifts.push_back(float(back ? mean : -mean / deviation));
+    }
+    const Tensor stats = Tensor::constant({2, k}, 0); // with epsilon 1, so the batch norm only multiplies and adds
+    return batch_norm(values.reshape({n, 1, 1, k}), stats, constants(factors), constants(shifts),
+                      {.epsilon = 1, .frozen = true})
+        .reshape(values.shape());
+}
+
+std::vector<Tensor> ModelOutputs::in_units(std::vector<Tensor> results, bool probabilities) const {
+    for (size_t o = 0; o < std::min(results.size(), kinds.size()); ++o)
+        if (kinds[o] == "numbers")
+            results[o] = standardised(results[o], targets, true);
+        else if (kinds[o] == "labels" && probabilities)
+            results[o] = sigmoid(results[o]);
+    return results;
 }
 
 TensorFile decode_model(std::string_view bytes, const std::string& source) {
@@ -75,8 +112,12 @@ ModelOutputs stored_outputs(const TensorFile& file) {
     ModelOutputs outputs;
     if (const std::string* const text = file.find_text("targets")) {
         const Json list = Json::parse(*text, file.source + ": targets");
-        for (const Json& target : list.as_array())
-            outputs.targets.push_back({target.at("name").as_string(), target.at("unit").as_string()});
+        for (const Json& json : list.as_array()) {
+            outputs.targets.push_back({json.at("name").as_string(), json.at("unit").as_string()});
+            if (!json.find("mean")) continue; // an older file
+            outputs.targets.back().mean = json.at("mean").as_double();
+            outputs.targets.back().deviation = json.at("deviation").as_double();
+        }
     }
     if (const std::string* const text = file.find_text("outputs")) {
         outputs.kinds = Json::parse(*text, file.source + ": outputs").as_texts();

@@ -7,9 +7,11 @@
 
 namespace rg {
 
-/// A number or a label that a network predicts, such as an angle in degrees.
+/// A number or a label that a network predicts, such as an angle in degrees. The network's output, times `deviation`
+/// and plus `mean`, is the number in its unit; see Task::standardise().
 struct Target {
-    std::string name, unit;
+    std::string name, unit = "";
+    double mean = 0, deviation = 1;
 };
 
 /// Returns the task of a network for these images: the size of its inputs, their channels and number of classes, and
@@ -18,15 +20,22 @@ ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 
 /// Says what the outputs of a network mean, and its further inputs. The file of a model holds this.
 struct ModelOutputs {
-    /// Each output has a kind. "classes": scores [n classes] before softmax; "numbers": [n k]; "labels": scores [n k]
-    /// before the sigmoid, of labels that each may apply or not; "pixels": scores of each pixel [n h w classes];
-    /// "reconstruction": images [n h w c].
+    /// Each output has a kind. "classes": scores [n classes] before softmax; "numbers": [n k], see Target; "labels":
+    /// scores [n k] before the sigmoid, of labels that each may apply or not; "pixels": scores of each pixel [n h w
+    /// classes]; "reconstruction": images [n h w c].
     std::vector<std::string> kinds = {"classes"};
     std::vector<Target> targets = {};              // the names of all numbers and labels
     data::Labels labels = data::Labels::one_class; // of the images
     /// The names of the numbers of each image, columns of its table, that the network takes as [n k]; often none.
     std::vector<std::string> input_numbers = {};
+
+    /// Returns the outputs of a network with numbers in their units, and if `probabilities` is true, those of labels
+    /// instead of their scores. May be traced.
+    std::vector<Tensor> in_units(std::vector<Tensor> results, bool probabilities = false) const;
 };
+/// Returns numbers [n k] of the first k targets, minus their means and divided by their deviations, or if `back` is
+/// true, the inverse. May be traced.
+Tensor standardised(const Tensor& values, std::span<const Target> targets, bool back);
 
 /// Returns the metadata of the model's file: NetworkChoice::describe() of its network, the size of its inputs, the
 /// names of the classes, and the normalisation of the images; if inputs are windows of the images, the size of the

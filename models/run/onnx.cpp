@@ -294,6 +294,10 @@ void expect_valid(const std::vector<Shape>& samples, const Parameters& parameter
                  "'; give each result a name of its own");
 }
 
+std::vector<Tensor> outputs_of(const Network& network, std::span<const Tensor> in) {
+    return in.size() > 1 ? network.outputs(in[0], in[1], Mode::evaluate) : network.outputs(in[0], Mode::evaluate);
+}
+
 } // namespace
 
 bool has_onnx_node(Op op) { return find_mapping(op); }
@@ -318,9 +322,7 @@ std::string encode_onnx(const PredictFunction& predict, const Parameters& parame
 
 void save_onnx(const std::string& path, const Network& network, const std::vector<Shape>& samples,
                const OnnxOptions& options) {
-    const auto predict = [&](std::span<const Tensor> in) {
-        return in.size() > 1 ? network.outputs(in[0], in[1], Mode::evaluate) : network.outputs(in[0], Mode::evaluate);
-    };
+    const auto predict = [&](std::span<const Tensor> in) { return outputs_of(network, in); };
     write_output(path, encode_onnx(predict, network.parameters, samples, options));
 }
 
@@ -334,13 +336,14 @@ void save_onnx(const std::string& path, const TensorFile& model) {
     const ModelOutputs outputs = stored_outputs(model);
     const size_t numbers = outputs.input_numbers.size();
     OnnxOptions options{.normalise = stored_normalise(model, {})};
-    options.description =
-        cat("image: f32 [n ", task.channels, " ", task.height, " ", task.width, "], bytes / 255",
-            task.channels == 3 ? ", in the order R G B" : "",
-            model.find_text("resize") ? cat(", the centre of images of ", height, " x ", width) : "",
-            "; the file normalises them.",
-            numbers > 0 ? cat(" numbers: f32 [n ", numbers, "], as in the table of the images.") : "",
-            " scores: f32 [n ", task.classes, "], before softmax; the metadata has the names of the classes.");
+    options.description = cat(
+        "image: f32 [n ", task.channels, " ", task.height, " ", task.width, "], bytes / 255",
+        task.channels == 3 ? ", in the order R G B" : "",
+        model.find_text("resize") ? cat(", the centre of images of ", height, " x ", width) : "",
+        "; the file normalises them.",
+        numbers > 0 ? cat(" numbers: f32 [n ", numbers, "], as in the table of the images.") : "",
+        " The outputs are scores of classes before softmax, probabilities of labels, and numbers in their units; the "
+        "metadata has the names of all.");
     for (const char* const key :
          {"network", "image", "classes", "normalise", "resize", "outputs", "targets", "input_numbers"})
         if (const std::string* text = model.find_text(key)) options.metadata.emplace_back(key, *text);
@@ -351,7 +354,8 @@ void save_onnx(const std::string& path, const TensorFile& model) {
                                                                                      : kind);
     std::vector<Shape> samples{{task.height, task.width, task.channels}};
     if (numbers > 0) samples.push_back({int64_t(numbers)});
-    save_onnx(path, *network, samples, options);
+    const auto predict = [&](std::span<const Tensor> in) { return outputs.in_units(outputs_of(*network, in), true); };
+    write_output(path, encode_onnx(predict, network->parameters, samples, options));
 }
 
 } // namespace rg

@@ -51,7 +51,8 @@ void save_onnx(const std::string& path, const Network& network, const std::vecto
                const OnnxOptions& options = {});
 /// Writes the network in a trained model's file as an ONNX file. Takes the normalisation from the model, and its
 /// metadata network, image, classes, normalise, resize, outputs, targets and input_numbers. An output of classes is
-/// named `scores`, a single number has its own name, and the others have those of their kind (ModelOutputs). Throws
+/// named `scores`, a single number has its own name, and the others have those of their kind (ModelOutputs). Scores are
+/// those before softmax; all else has the values that `predict` prints: `labels` probabilities, numbers units. Throws
 /// Error like encode_onnx(), if the program has not registered the network, and if `path` leads to the model's file.
 void save_onnx(const std::string& path, const TensorFile& model);
 

@@ -97,16 +97,13 @@ Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span
     host.device = nullptr;
     const ContextScope scope(host);
     Outputs predictions;
-    for (size_t o = 0; o < sums.size(); ++o) {
-        const std::string& kind = outputs.kinds[o];
-        const Tensor output = checked(kind == "classes"  ? softmax(sums[o])
-                                      : kind == "labels" ? sigmoid(sums[o])
-                                                         : sums[o],
-                                      source_);
-        if (kind == "classes") {
-            predictions.scores = output;
+    const std::vector<Tensor> results = outputs.in_units(std::move(sums), true);
+    for (size_t o = 0; o < results.size(); ++o) {
+        if (outputs.kinds[o] == "classes") {
+            predictions.scores = checked(softmax(results[o]), source_);
             continue;
         }
+        const Tensor& output = checked(results[o], source_);
         const int64_t count = output.extent(1);
         for (int64_t t = 0; t < count; ++t) {
             const Tensor& target = predictions.targets.emplace_back(Tensor::on_host({n, 1}));

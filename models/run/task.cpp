@@ -8,6 +8,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace rg {
 namespace {
@@ -119,8 +120,38 @@ Task Task::with(const Task& other, double weight) const {
     append(both.metrics, other.metrics), append(both.galleries, other.galleries);
     append(both.outputs.kinds, other.outputs.kinds), append(both.outputs.targets, other.outputs.targets);
     both.needs_images |= other.needs_images;
-    both.mixes &= other.mixes, both.weighs |= other.weighs;
+    both.mixes &= other.mixes, both.weighs |= other.weighs, both.standardises |= other.standardises;
     return both;
+}
+
+void Task::standardise(const data::ImageSet& images, const TensorFile* model) {
+    std::vector<Target>& targets = outputs.targets;
+    if (!standardises) return;
+    const std::vector<Target> stored = model ? stored_outputs(*model).targets : std::vector<Target>();
+    if (std::ranges::equal(targets, stored, {}, &Target::name, &Target::name)) return void(targets = stored);
+    const size_t k = images.target_names.size();
+    RG_CHECK(images.count > 0 && k > 0, "task: expected images with targets, got none; --data needs labels.csv");
+    for (size_t t = 0; t < targets.size(); ++t) {
+        const auto moment = [&](double centre, int power) {
+            double sum = 0;
+            for (size_t i = t % k; i < images.targets.size(); i += k)
+                sum += std::pow(double(images.targets[i]) - centre, power);
+            return sum / double(images.count);
+        };
+        double &mean = targets[t].mean, &deviation = targets[t].deviation;
+        mean = double(images.targets[t % k]);
+        mean += moment(mean, 1); // relative to one of them, so that the deviation of equal ones is exactly 0
+        deviation = std::sqrt(moment(mean, 2));
+        if (deviation < double(std::numeric_limits<float>::min())) deviation = 1;
+    }
+}
+
+Tensor Task::take_loss(std::vector<Tensor>& results, const data::Batch& batch, Mode mode) const {
+    data::Batch standard = batch;
+    if (standardises) standard.targets = standardised(targets_of(batch), outputs.targets, false);
+    const Tensor value = loss(results, standard, mode);
+    results = outputs.in_units(std::move(results));
+    return value;
 }
 
 int64_t Task::sums() const {
@@ -222,8 +253,8 @@ Json report_predicted(const std::vector<Target>& targets, const data::ImageSet& 
     return list;
 }
 
-Task regression(const std::vector<Target>& targets, size_t head) {
-    Task task{.outputs = {{"numbers"}, targets}, .mixes = true};
+Task regression(const std::vector<Target>& targets, size_t head, bool standardise) {
+    Task task{.outputs = {{"numbers"}, targets}, .mixes = true, .standardises = standardise};
     task.loss = [head](Outputs outputs, const data::Batch& batch, Mode) {
         return mse_loss(head_of(outputs, head), targets_of(batch));
     };

@@ -68,8 +68,8 @@ struct Detail {
 };
 
 struct Task {
-    /// Returns the loss, a scalar: a mean over the samples. In Mode::train, it may be traced, so it may only use ops.
-    /// In Mode::evaluate, it gets outputs and batch in host memory.
+    /// Returns the loss, a scalar: a mean over the samples. To use it, call take_loss(). In Mode::train, it may be
+    /// traced, so it may only use ops. In Mode::evaluate, it gets outputs and batch in host memory.
     std::function<Tensor(Outputs outputs, const data::Batch& batch, Mode mode)> loss = {};
     /// The first metric is the main one: it chooses the best model, and sweeps rank by it.
     std::vector<Metric> metrics = {};
@@ -80,6 +80,15 @@ struct Task {
     bool mixes = false;  // takes mixed images: loss and metrics read Batch::second_labels, or no labels
     bool weighs = false; // the loss reads Batch::label_weights
 
+    /// The loss compares outputs of the kind "numbers" with Batch::targets, and gets both standardised: minus the mean
+    /// and divided by the deviation of the training set. So it does not depend on the units. All else has the units.
+    bool standardises = false;
+
+    /// If `standardises`, sets Target::mean and Target::deviation: those in the file of a model (unless it is null) if
+    /// it has targets of the same names, else those of the images. The deviation of equal targets is 1.
+    void standardise(const data::ImageSet& images, const TensorFile* model);
+    /// Returns the loss of the outputs of the network, and then replaces these by those in units.
+    Tensor take_loss(std::vector<Tensor>& outputs, const data::Batch& batch, Mode mode) const;
     /// Returns this task and another one: the loss is the sum of both, the other one times `weight`. The other's
     /// metrics, details and galleries follow. If both have a detail of the same member, only the first is kept.
     Task with(const Task& other, double weight = 1) const;
@@ -103,8 +112,8 @@ Task classification(double smoothing = 0, size_t head = 0);
 
 /// Numbers of each image. The output is [n k], as Batch::targets, for k names. The loss is the mean squared error, the
 /// metrics are the root mean squared errors NAME_rmse. The report shows predicted over true values. The targets of
-/// mixed images are mixed, too.
-Task regression(const std::vector<Target>& targets, size_t head = 0);
+/// mixed images are mixed, too. The loss is of standardised targets (Task::standardises), or else of those in units.
+Task regression(const std::vector<Target>& targets, size_t head = 0, bool standardise = true);
 
 /// Several labels of each image, or none. The output is scores [n k], and Batch::targets has 0 or 1 for each label [n
 /// k], as with data::Labels::several_classes. The loss is the binary cross-entropy, the metric is the F1 score over all

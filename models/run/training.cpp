@@ -206,7 +206,9 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
     std::vector<std::string> notes = data.warnings;
     const data::Normalise normalise = chosen_normalise(run, options, data.train, notes);
     initialise(*network, data.train, normalise);
-    const Task task = this->task(data.train);
+    Task task = this->task(data.train);
+    // The outputs that --init-skip leaves out begin anew, with statistics of these images.
+    task.standardise(data.train, run.resumed() || run_options.init_skip.empty() ? run.initial() : nullptr);
     const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
     const data::LoaderOptions loading = loader_options(data.train, normalise, task);
     ImageFeed feed(data.train, loading, machine, columns(data.train));
@@ -419,7 +421,7 @@ std::vector<Tensor> Trainer::forward_backward(std::span<const Tensor> inputs) {
     Tape tape;
     const data::Batch batch = feed_.batch(inputs);
     std::vector<Tensor> results = outputs_of(forward_, task_, batch, Mode::train);
-    const Tensor loss = task_.loss(results, batch, Mode::train);
+    const Tensor loss = task_.take_loss(results, batch, Mode::train);
     tape.gradients(loss, parameters_);
     if (run_.group().is_single_worker()) optimizer_.update(loss); // else step() updates, after the sums
     results.push_back(loss);
@@ -434,7 +436,8 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
     const TensorFile file = load_model(model);
     const std::unique_ptr<Network> network = make_network(file);
     const data::TrainTest data = load(group, {});
-    const Task task = this->task(data.train);
+    Task task = this->task(data.train);
+    task.standardise(data.train, &file);
     Evaluation evaluation(group, machine, data.test, columns(data.test), stored_normalise(file, normalise(data.train)),
                           data_options.batch_size, task,
                           [&](const data::Batch& batch, Mode mode) { return forward(*network, batch, mode); });

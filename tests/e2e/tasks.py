@@ -157,6 +157,8 @@ class Tasks(job.JobTest):
         self.write_table(tags)
         run = self.check("from_csv", ["--data", "photos", "--tags"], ["f1"], True)
         self.assertRegex(self.succeed(program(1, "from_csv", "predict", run, "photos", "--quiet")), r"dark: [\d.]+ % right")
+        self.succeed(program(1, "from_csv", "export", run, "net.onnx"))
+        self.assertIn(b"Sigmoid", (self.folder / "net.onnx").read_bytes())  # predict prints probabilities
 
     def test_two_inputs(self):
         self.succeed([str(job.BUILD / "make_digits"), "digits", "--per-class", "10"])
