@@ -100,6 +100,15 @@ struct LinearTraining final : ImageTraining {
     }
 };
 constexpr Program kLinear{"linear", "learns numbers", make_training<LinearTraining>};
+/// A classifier whose images have a further value each.
+struct ColumnTraining final : ImageTraining {
+    ColumnTraining() : ImageTraining({"dropout"}) {}
+    std::vector<data::Column> columns(const data::ImageSet& images) const override {
+        return {data::rows(Tensor::zeros({images.count, 1}))};
+    }
+};
+constexpr Program kColumn{"column", "has a column", make_training<ColumnTraining>};
+
 /// Writes 40 grey images, and a table with their brightness in `unit`, plus `shift`, and a constant.
 void write_brightness(const std::string& folder, double unit, double shift = 0) {
     std::filesystem::create_directories(folder);
@@ -243,6 +252,24 @@ TEST_SUITE("models") {
         REQUIRE(train(kLinear, dir, "new", {other, init, "--init-skip=fc", "--normalise=none", "--steps=0"}) == 0);
         CHECK(load_model(dir / "new").text("targets") != load_model(dir / "run-1-1").text("targets"));
         CHECK(stored_normalise(load_model(dir / "new"), data::kImageNet).mean[0] == 0);
+    }
+
+    TEST_CASE("augment: only images with one class each are changed without an option") {
+        const TempDir dir;
+        data::write_digits(dir / "set", data::draw_digits(4, 1));
+        write_brightness(dir / "table", 1);
+        const auto augment_of = [&](const Program& program, const char* set, const char* option) {
+            const std::string run = cat(program.name, "-", option);
+            std::vector<std::string> args{"--data=" + dir / set, "--steps=0"};
+            if (*option) args.push_back(option);
+            REQUIRE(train(program, dir, run, args) == 0);
+            return Json::parse(read_file(dir / run + "/config.json"), "config").at("options").at("augment").as_string();
+        };
+        CHECK(augment_of(kDropout, "set", "") == "flip,translate");
+        for (const auto& [program, set] : {std::pair(&kNumbers, "set"), {&kColumn, "set"}, {&kLinear, "table"}}) {
+            CHECK(augment_of(*program, set, "") == "none");
+            CHECK(augment_of(*program, set, "--augment=flip") == "flip");
+        }
     }
 
     TEST_CASE("data: tells of a single class, and of images in both sets") {

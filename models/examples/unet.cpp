@@ -39,7 +39,7 @@ struct UNetTraining final : ImageTraining {
     std::string masks;
     UNetTraining() : ImageTraining({"unet"}) {
         data_options.batch_size = 16, has_smoothing = false;
-        augment = "none", augmentations = {}; // the masks would not move
+        augmentations = {}; // the masks would not move
     }
     void declare(Options& o) override {
         ImageTraining::declare(o);

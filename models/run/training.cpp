@@ -209,14 +209,20 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
     Task task = this->task(data.train);
     // The outputs that --init-skip leaves out begin anew, with statistics of these images.
     task.standardise(data.train, run.resumed() || run_options.init_skip.empty() ? run.initial() : nullptr);
+    std::vector<data::Column> columns = this->columns(data.train);
+    const std::vector<std::string>& kinds = task.outputs.kinds;
+    const auto is_of_image = [](const std::string& kind) { return kind == "classes" || kind == "reconstruction"; };
+    if (augment == "auto")
+        augment = augment_for(std::ranges::all_of(kinds, is_of_image) && columns.empty() && !takes_numbers &&
+                              (!kinds.empty() || data.train.target_names.empty()));
     const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
     const data::LoaderOptions loading = loader_options(data.train, normalise, task);
-    ImageFeed feed(data.train, loading, machine, columns(data.train));
+    ImageFeed feed(data.train, loading, machine, std::move(columns));
     Optimizer optimizer(parameters, this->optimizer);
     Trainer trainer(run, machine, parameters, optimizer, feed, task, forward);
 
     const auto evaluation_of = [&](const data::ImageSet& set) {
-        return Evaluation(group, machine, set, columns(set), normalise, loading.batch_size, task, forward);
+        return Evaluation(group, machine, set, this->columns(set), normalise, loading.batch_size, task, forward);
     };
     Evaluation evaluation = evaluation_of(data.test);
     const auto score = [&](const std::vector<data::WeightedView>& views = {{}}) {
@@ -247,7 +253,8 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
     model.emplace_back("trained_by", options.program());
     run.begin(feed.length(steps, epochs), model,
               cat(machine.text(), machine_options.accelerate ? "" : ", op by op", "; ", data.source, "; ", feed.text(),
-                  "; ", parameters.count(), " parameters, ", plan.bytes() >> 20, " MiB planned"),
+                  "; --augment ", augment, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,
+                  " MiB planned"),
               notes);
     if (plan_dump_) run.note(plan.table() + trainer.gradient_sum.table(plan));
     run.set_in_report("network", report_network(parameters, plan));

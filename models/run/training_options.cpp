@@ -72,8 +72,10 @@ void TrainingOptions::declare_data(Options& o) {
         .fixed();
     o.add("augment", &augment,
           cat("random changes of the training images: none, or a list of ", joined(augment_names()),
-              allows("crop") ? "; crop: with --store-size, a window at a random place" : ""))
+              allows("crop") ? "; crop: with --store-size, a window at a random place" : "",
+              augment == "auto" ? "; auto: flip,translate for one class per image, else none" : ""))
         .metavar("LIST")
+        .basic()
         .fixed();
     o.add("translate", &translate,
           "largest translation, in pixels, if --augment has translate; with --fill zero the same as a random crop with "
@@ -269,11 +271,17 @@ Schedule TrainingOptions::full_schedule() const {
     return full;
 }
 
+std::string TrainingOptions::augment_for(bool keeps_labels) const {
+    std::vector<std::string> names = augment_names();
+    std::erase_if(names, [](const std::string& name) { return name != "flip" && name != "translate"; });
+    return keeps_labels && !names.empty() ? joined(names) : "none";
+}
+
 data::Augment TrainingOptions::augmentation() const {
     const std::vector<std::string> names = augment_names();
     std::set<std::string> chosen;
     bool known = true;
-    if (augment != "none")
+    if (augment != "none" && augment != "auto")
         for (const std::string& name : split(augment, ',')) {
             known = known && std::ranges::find(names, name) != names.end();
             chosen.insert(name);

@@ -35,7 +35,7 @@ struct TrainingOptions {
     std::vector<std::string> augmentations{"flip", "alternating-flip", "flip-vertical", "translate",
                                            "crop", "rotate",           "scale",         "resized-crop"};
     enum class Partial : uint8_t { automatic, keep, discard } partial = Partial::automatic;
-    std::string augment = "flip,translate";
+    std::string augment = "auto"; // train_with() replaces it by augment_for()
     int64_t translate = 4, translate_x = -1, translate_y = -1;
     double rotate = 0;
     std::string scale = "1:1", resized_crop = "1:1";
@@ -77,6 +77,9 @@ struct TrainingOptions {
     /// Freezes the layers of --freeze, and sets the factors of --lr-scale. Call this before the optimizer is made.
     /// Throws Error if a layer does not exist, or a factor is no number of at least 0.
     void set_rates(Parameters& parameters) const;
+    /// Returns the value of --augment for `auto`. Flips and translations keep the class of most images, and an image
+    /// that is to be reconstructed, but not numbers, masks or other values: then returns none.
+    std::string augment_for(bool keeps_labels) const;
     /// Returns the options for the loader of the training set. Throws Error if --augment is empty or has an unknown
     /// name, if it has crop without --store-size, if a range is not of the form MIN:MAX, if a list of numbers has a
     /// wrong form or length, or if the task does not support the mixing of images, or weights.

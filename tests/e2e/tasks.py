@@ -88,7 +88,8 @@ class Tasks(job.JobTest):
         first = self.train(1, "first", *job.TINY, "--steps", "5", "--seed", "1")
         options = [*job.TINY, "--epochs", "1", "--init", "runs/first", "--freeze", "block1,block2.0", "--lr-scale", "fc=0"]
         out = self.succeed(job.train(job.rank_counts(1, 3)[-1], *options, "--run-name", "second"))
-        self.assertIn("normalised as the images of runs/first/model.safetensors; --normalise auto: by these images", out)
+        self.assertRegex(out, "normalised as the images of .*/first/model.safetensors; --normalise auto: by these images")
+        self.assertIn("\n--augment flip,translate\n", out)
         second = self.runs / "second"
         self.assertNotIn("normalised as", self.succeed(job.train(1, *options, "--normalise", "auto", "--run-name", "own")))
         # The file of another program has no metadata.
@@ -97,7 +98,7 @@ class Tasks(job.JobTest):
         data = (first / "model.safetensors").read_bytes()[-size:]
         (self.folder / "bare.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + data)
         bare = [*job.TINY, "--steps", "1", "--init", "bare.safetensors"]
-        self.assertIn("warning: bare.safetensors does not say how its images were normalised; for torchvision's weights",
+        self.assertIn("bare.safetensors does not say how its images were normalised; for torchvision's weights",
                       self.succeed(job.train(1, *bare, "--run-name", "bare")))
         self.assertNotIn("does not say", self.succeed(job.train(1, *bare, "--normalise", "imagenet", "--run-name", "told")))
         old, new = (job.tensors(run / "model.safetensors") for run in (first, second))
