@@ -105,6 +105,9 @@ TEST_SUITE("models") {
         for (const char* bad : {"a=log:0:1", "a=log:1:1", "a=linear:2:1", "a=linear:1", "a=log:1:2:3", "a=log:x:1",
                                 "a=linear:-1e308:1e308"})
             CHECK_ERROR(bad, random_trials({bad}, 1, 1));
+        for (const char* unknown : {"lr=uniform:0:1", "lr=loguniform:1e-3:1"})
+            CHECK_ERROR("expected linear:FROM:TO, log:FROM:TO,", random_trials({unknown}, 1, 1));
+        CHECK(trial_grid({"data=choice:host:1:2"})[0][0].second == "host:1:2");
         CHECK_ERROR("expected values of lr, got a range", trial_grid({"lr=log:1e-3:1"}));
         CHECK(trial_grid({"width=choice:16,32"}) == trial_grid({"width=16,32"}));
         CHECK(trial_grid({"schedule=log"}).size() == 1);

@@ -92,6 +92,11 @@ Axis parse_axis(const std::string& option) {
         axis.from = parts[1], axis.to = parts[2];
     } else {
         constexpr std::string_view kChoice = "choice:";
+        double number = 0;
+        RG_CHECK(parts.size() != 3 || read_number(parts[0], number) || !read_number(parts[1], number) ||
+                     !read_number(parts[2], number),
+                 "trials: expected linear:FROM:TO, log:FROM:TO, FROM:TO, FROM:STEP:TO or values with commas, got ",
+                 option, "; for a text with colons, put choice: before it");
         axis.values = text.starts_with(kChoice) ? csv_fields(text.substr(kChoice.size()), "trials: " + option)
                                                 : values_of(text, option);
     }
@@ -214,7 +219,7 @@ std::vector<std::string> arguments_of(const TrialSettings& settings) {
 std::optional<double> value_of(const Json& line, const std::string& metric) {
     const Json* const value = line.is_object() ? line.find(metric) : nullptr;
     return value && value->is_number() && !std::isnan(value->as_double()) ? std::optional(value->as_double())
-                                                                            : std::nullopt;
+                                                                          : std::nullopt;
 }
 
 std::set<std::string> differing_settings(const std::vector<TrialRow>& rows) {
