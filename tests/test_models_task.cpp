@@ -195,7 +195,10 @@ TEST_SUITE("models") {
         const Json::Array worst = worst_of(task.galleries[0], {set, {}, batch, {&outputs, 1}});
         REQUIRE(worst.size() == 1); // all labels of the other image are right
         CHECK(caption_of(worst[0]) == "true: a | c\npredicted: a | b");
-        CHECK(evaluated(task, {floats({2, 3}, {-1, -1, -1, -1, -1, -1})}, batch).second == std::vector<double>{0});
+        const Tensor none = floats({2, 3}, {-1, -1, -1, -1, -1, -1});
+        CHECK(evaluated(task, {none}, batch).second == std::vector<double>{0});
+        batch.targets = floats({2, 3}, {0, 0, 0, 0, 0, 0}); // scikit-learn's f1_score gives 0, too
+        CHECK(evaluated(task, {none}, batch).second == std::vector<double>{0});
         CHECK_ERROR("targets", evaluated(task, {floats({2, 3}, {1, 1, 1, 1, 1, 1})}, {}));
     }
 

@@ -304,7 +304,7 @@ Task multi_label(const std::vector<std::string>& labels, size_t head) {
         }
     };
     f1.finish = [](std::span<const double> s, double) {
-        return s[0] + s[1] + s[2] > 0 ? 2 * s[0] / (2 * s[0] + s[1] + s[2]) : 1.0;
+        return s[0] + s[1] + s[2] > 0 ? 2 * s[0] / (2 * s[0] + s[1] + s[2]) : 0.0;
     };
     Task task{.loss = [head](Outputs outputs, const data::Batch& batch,
                              Mode) { return binary_cross_entropy(head_of(outputs, head), targets_of(batch)); },

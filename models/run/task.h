@@ -117,7 +117,8 @@ Task regression(const std::vector<Target>& targets, size_t head = 0, bool standa
 
 /// Several labels of each image, or none. The output is scores [n k], and Batch::targets has 0 or 1 for each label [n
 /// k], as with data::Labels::several_classes. The loss is the binary cross-entropy, the metric is the F1 score over all
-/// labels and samples: 2 tp / (2 tp + fp + fn), with a label predicted where its score is positive.
+/// labels and samples: 2 tp / (2 tp + fp + fn), with a label predicted where its score is positive. It is 0 where no
+/// label is true or predicted, as in scikit-learn.
 Task multi_label(const std::vector<std::string>& labels, size_t head = 0);
 
 /// A class for each pixel. The output is scores [n h w classes], and column `column` of the batch has labels i32
