@@ -85,15 +85,15 @@ double mean_iou(std::span<const double> sums) {
 } // namespace
 
 std::string MetricName::text(double value, int decimals) const {
-    if (unit == "%") return formatted("%s %.*f %%", label.c_str(), decimals, 100 * value);
-    const std::string number = formatted("%s %.*f", label.c_str(), decimals + 1, value);
+    if (unit == "%") return formatted("%s %.*f %%", shown().c_str(), decimals, 100 * value);
+    const std::string number = formatted("%s %.*f", shown().c_str(), decimals + 1, value);
     return unit.empty() ? number : number + " " + unit;
 }
 
 Json MetricName::json() const {
     return Json::object()
         .set("name", name)
-        .set("label", label)
+        .set("label", shown())
         .set("unit", unit)
         .set("higher_is_better", higher_is_better);
 }

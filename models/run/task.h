@@ -16,11 +16,12 @@ namespace rg {
 /// How to name and show a metric.
 struct MetricName {
     std::string name;              // in files; "accuracy" gives train_accuracy, test_accuracy and validation_accuracy
-    std::string label = name;      // for people, such as "acc"
+    std::string label = "";        // for people, such as "acc"; empty: the name
     std::string unit = "";         // "%": the value is a fraction, and people see percent; "": no unit
     bool higher_is_better = false; // for the best model, --patience and sweeps
 
     bool operator==(const MetricName&) const = default;
+    const std::string& shown() const { return label.empty() ? name : label; }
     /// Returns true if `value` is better than `other`. A NaN is not.
     bool is_better(double value, double other) const { return higher_is_better ? value > other : value < other; }
     /// Returns the label and the value for people, such as "acc 93.51 %". `decimals` is for values in percent; others
@@ -79,7 +80,6 @@ struct Task {
     bool needs_images = false;            // metrics read Batch::x, the normalised images
     bool mixes = false;  // takes mixed images: loss and metrics read Batch::second_labels, or no labels
     bool weighs = false; // the loss reads Batch::label_weights
-
     /// The loss compares outputs of the kind "numbers" with Batch::targets, and gets both standardised: minus the mean
     /// and divided by the deviation of the training set. So it does not depend on the units. All else has the units.
     bool standardises = false;
@@ -89,6 +89,7 @@ struct Task {
     void standardise(const data::ImageSet& images, const TensorFile* model);
     /// Returns the loss of the outputs of the network, and then replaces these by those in units.
     Tensor take_loss(std::vector<Tensor>& outputs, const data::Batch& batch, Mode mode) const;
+
     /// Returns this task and another one: the loss is the sum of both, the other one times `weight`. The other's
     /// metrics, details and galleries follow. If both have a detail of the same member, only the first is kept.
     Task with(const Task& other, double weight = 1) const;

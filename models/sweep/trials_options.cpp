@@ -140,7 +140,8 @@ Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& me
     std::vector<MetricName> known;
     for (const std::string set : {"validation", "train"}) {
         for (const MetricName& metric : metrics)
-            known.push_back({set + "_" + metric.name, set + " " + metric.label, metric.unit, metric.higher_is_better});
+            known.push_back(
+                {set + "_" + metric.name, set + " " + metric.shown(), metric.unit, metric.higher_is_better});
         known.push_back({set + "_loss", set + " loss"});
     }
     known.push_back({"images_per_s", "images/s", "", true});
