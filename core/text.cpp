@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <utility>
 
@@ -101,6 +102,22 @@ std::string csv_field(std::string_view text) {
         out += c;
     }
     return out + '"';
+}
+
+size_t characters(std::string_view text) {
+    return size_t(std::ranges::count_if(text, [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+std::string padded(std::string_view text, std::ptrdiff_t width) {
+    const size_t wanted = size_t(std::abs(width)), size = characters(text);
+    const std::string spaces(wanted > size ? wanted - size : 0, ' ');
+    return width < 0 ? cat(spaces, text) : cat(text, spaces);
+}
+
+std::string_view trimmed(std::string_view text) {
+    constexpr std::string_view kSpace = " \t\r";
+    const size_t begin = std::min(text.find_first_not_of(kSpace), text.size());
+    return text.substr(begin, text.find_last_not_of(kSpace) + 1 - begin);
 }
 
 std::string lower(std::string text) {

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <charconv>
+#include <cstddef>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -43,6 +44,15 @@ bool read_number(std::string_view text, T& value) {
     const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
     return error == std::errc() && end == text.data() + text.size();
 }
+
+/// Returns the number of characters (code points) of a text in UTF-8.
+size_t characters(std::string_view text);
+
+/// Returns the text with spaces after it, up to `width` characters; if `width` is negative, before it, up to -width.
+std::string padded(std::string_view text, std::ptrdiff_t width);
+
+/// Returns the text without the spaces, tabs and carriage returns around it.
+std::string_view trimmed(std::string_view text);
 
 /// Returns the text with the letters A to Z in lower case.
 std::string lower(std::string text);

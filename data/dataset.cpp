@@ -132,12 +132,9 @@ std::string class_table(const TrainTest& sets, const std::string& test) {
     const std::vector<int64_t> train_counts = count_per_label(sets.train), test_counts = count_per_label(sets.test);
     const std::vector<std::string>& classes = sets.train.classes;
     size_t width = 5;
-    for (const std::string& name : classes) width = std::max(width, printable(name).size());
+    for (const std::string& name : classes) width = std::max(width, characters(printable(name)));
     const auto row = [&](const std::string& name, const std::string& a, const std::string& b) {
-        const auto column = [](const std::string& text) {
-            return std::string(text.size() < 11 ? 11 - text.size() : 1, ' ') + text;
-        };
-        return cat("  ", name, std::string(width - name.size(), ' '), column(a), column(b), "\n");
+        return cat("  ", padded(name, std::ptrdiff_t(width)), padded(" " + a, -11), padded(" " + b, -11), "\n");
     };
     std::string text = row("class", "train", test);
     for (size_t i = 0; i < classes.size(); ++i)

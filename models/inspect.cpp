@@ -47,9 +47,7 @@ std::string line(const std::string& name, const char* type, const std::string& s
         sum += v;
         ++finite;
     }
-    const std::string shown = printable(name);
-    std::string text =
-        cat("  ", shown, std::string(shown.size() < 36 ? 36 - shown.size() : 0, ' '), " ", type, " ", shape);
+    std::string text = cat("  ", padded(printable(name), 36), " ", type, " ", shape);
     if (finite) text += cat("  min ", low, "  max ", high, "  mean ", sum / double(finite));
     return text + cat("  non-finite ", n - finite, "\n");
 }

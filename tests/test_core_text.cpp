@@ -36,6 +36,16 @@ TEST_SUITE("core") {
         CHECK(printable(std::string(1 << 20, '\n')).size() == 2 << 20);
     }
 
+    TEST_CASE("text: pads and trims by characters") {
+        CHECK(characters("caf\u00e9 \U0001F408") == 6);
+        CHECK(padded("caf\u00e9", 6) == "caf\u00e9  ");
+        CHECK(padded("caf\u00e9", -6) == "  caf\u00e9");
+        CHECK(padded("caf\u00e9", 3) == "caf\u00e9");
+        CHECK(trimmed(" \ta b\r ") == "a b");
+        CHECK(trimmed(" \t") == "");
+        CHECK(trimmed("") == "");
+    }
+
     TEST_CASE("text: a CSV field stays on its line, whatever it contains") {
         CHECK(csv_field("plain 1.5") == "plain 1.5");
         CHECK(csv_field("a,b") == "\"a,b\"");

@@ -12,10 +12,6 @@ namespace {
 
 std::string percent(int64_t part, int64_t whole) { return formatted("%.1f%%", 100 * double(part) / double(whole)); }
 
-std::string right_aligned(const std::string& text, size_t width) {
-    return std::string(width > text.size() ? width - text.size() : 0, ' ') + text;
-}
-
 } // namespace
 
 Confusion::Confusion(const data::ImageSet& set, std::span<const double> predicted) : Confusion(set.classes) {
@@ -64,32 +60,31 @@ std::string Confusion::text(size_t images) const {
 
     const std::vector<size_t> rows = shown();
     constexpr std::string_view kPredicted = "predicted", kCorrect = "correct";
-    size_t name_width = kPredicted.size(), cell_width = 4; // "100%"
+    size_t longest_name = kPredicted.size(), longest_cell = 4; // "100%"
     std::vector<std::string> names;
     for (const size_t i : rows) {
         names.push_back(printable(classes_[i]));
-        name_width = std::max(name_width, names.back().size());
-        cell_width = std::max({cell_width, cat(i).size(), cat(images_of(i)).size(), cat(predicted_as(i)).size()});
+        longest_name = std::max(longest_name, characters(names.back()));
+        longest_cell = std::max({longest_cell, cat(i).size(), cat(images_of(i)).size(), cat(predicted_as(i)).size()});
     }
-    ++cell_width;
+    const auto name_width = std::ptrdiff_t(longest_name), cell_width = -std::ptrdiff_t(longest_cell) - 1;
     out += cat("\nconfusion matrix: rows are true classes, columns predicted classes");
     if (!shows_all())
         out += cat("; ", rows.size(), " of ", classes_.size(),
                    " classes: those with the most mistakes and the most images");
-    out += cat("\n", std::string(5 + name_width, ' '));
-    for (const size_t j : rows) out += right_aligned(cat(j), cell_width);
+    out += padded("\n", 6 + name_width);
+    for (const size_t j : rows) out += padded(cat(j), cell_width);
     out += "   images correct\n";
     for (size_t k = 0; k < rows.size(); ++k) {
         const size_t i = rows[k];
-        out += right_aligned(cat(i), 4) + " " + names[k] + std::string(name_width - names[k].size(), ' ');
-        for (const size_t j : rows) out += right_aligned(cat(count(i, j)), cell_width);
+        out += padded(cat(i), -4) + " " + padded(names[k], name_width);
+        for (const size_t j : rows) out += padded(cat(count(i, j)), cell_width);
         const int64_t row_images = images_of(i);
-        out += right_aligned(cat(row_images), 9) +
-               right_aligned(row_images ? percent(count(i, i), row_images) : "-", 8) + "\n";
+        out += padded(cat(row_images), -9) + padded(row_images ? percent(count(i, i), row_images) : "-", -8) + "\n";
     }
     const auto summary = [&](std::string_view title, const auto& cell) {
-        out += cat("     ", title, std::string(name_width - title.size(), ' '));
-        for (const size_t j : rows) out += right_aligned(cell(j), cell_width);
+        out += cat("     ", padded(title, name_width));
+        for (const size_t j : rows) out += padded(cell(j), cell_width);
         out += "\n";
     };
     summary(kPredicted, [&](size_t j) { return cat(predicted_as(j)); });
