@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <numeric>
 
 namespace rg::data {
 
@@ -39,7 +40,25 @@ const char* unsupported_kind(int marker) {
     return hierarchical || marker == 0xDE ? "a hierarchical file" : nullptr;
 }
 
-constexpr int kMaxScans = 1000; // a scan of few bytes may take time for all blocks
+/// Most blocks in all scans per byte of the file, since a scan of few bytes may take time for all blocks. A block
+/// counts more in a scan that refines AC coefficients. An image of one colour has 8 blocks per byte, and a progressive
+/// file about 10 scans.
+constexpr int64_t kMostBlocksPerByte = 128;
+
+/// The typical codes of T.81, section K.3.3, which files such as the frames of webcams leave out: of DC and AC
+/// coefficients, of luminance and chrominance. Each has 16 numbers of codes by length, and the first symbols; the other
+/// symbols follow in ascending order.
+constexpr std::string_view kTypicalCodes[2][2] = {
+    {{"\0\1\5\1\1\1\1\1\1\0\0\0\0\0\0\0", 16}, {"\0\3\1\1\1\1\1\1\1\1\1\0\0\0\0\0", 16}},
+    {{"\0\2\1\3\3\2\4\3\5\5\4\4\0\0\1\x7d"
+      "\x01\x02\x03\x00\x04\x11\x05\x12\x21\x31\x41\x06\x13\x51\x61\x07\x22\x71\x14\x32\x81\x91\xa1\x08\x23\x42"
+      "\xb1\xc1\x15\x52\xd1\xf0\x24\x33\x62\x72\x82",
+      16 + 37},
+     {"\0\2\1\2\4\4\3\4\7\5\4\4\0\1\2\x77"
+      "\x00\x01\x02\x03\x11\x04\x05\x21\x31\x06\x12\x41\x51\x07\x61\x71\x13\x22\x32\x81\x08\x14\x42\x91\xa1\xb1"
+      "\xc1\x09\x23\x33\x52\xf0\x15\x62\x72\xd1\x0a\x16\x24\x34\xe1\x25\xf1",
+      16 + 43}}};
+
 constexpr const char* kTruncated = "; the file is cut off, so copy or download it again";
 
 int load_be16(const uint8_t* p) { return p[0] << 8 | p[1]; }
@@ -136,6 +155,17 @@ struct HuffmanCode {
         return true;
     }
 
+    void define_typical(bool ac, bool chrominance) {
+        const std::string_view typical = kTypicalCodes[ac][chrominance];
+        const Bytes counts = as_bytes(typical.substr(0, 16));
+        std::string all(typical.substr(16));
+        const size_t size = size_t(std::accumulate(counts.begin(), counts.end(), 0));
+        for (int symbol = 0; all.size() < size; ++symbol) // of AC coefficients, numbers have 1 to 10 bits
+            if (const int bits = symbol & 15; !ac || (bits >= 1 && bits <= 10 && all.find(char(symbol)) == all.npos))
+                all += char(symbol);
+        define(counts, as_bytes(all));
+    }
+
 private:
     /// Fills the entries of all indices that begin with the code.
     void add(uint32_t code, int length, uint8_t symbol) {
@@ -187,17 +217,24 @@ public:
         std::vector<const JpegPlane*> planes;
         for (const Component& c : components_) planes.push_back(&c);
         Image image = jpeg_image(width_, height_, colours(), planes);
-        return orientation_ == 1 ? image : oriented(image, orientation_);
+        if (orientation_ != 1) image = oriented(image, orientation_);
+        image.damage = damage_;
+        return image;
     }
 
 private:
     template <class... Parts>
-    [[noreturn]] void bad(const Parts&... parts) const {
-        fail("jpeg: ", parts..., " (", name_, ", offset ", pos_, ")");
+    std::string error_text(const Parts&... parts) const {
+        return cat("jpeg: ", parts..., " (", name_, ", offset ", pos_, ")");
     }
     template <class... Parts>
     void check(bool good, const Parts&... parts) const {
-        if (!good) bad(parts...);
+        if (!good) fail(error_text(parts...));
+    }
+    /// Keeps the first violation that does not end the decoding.
+    template <class... Parts>
+    void check_undamaged(bool good, const Parts&... parts) {
+        if (!good && damage_.empty()) damage_ = error_text(parts...);
     }
 
     /// Skips other bytes, as libjpeg does. T.81, section B.1.1.2.
@@ -215,7 +252,7 @@ private:
 
     void read_segment(int marker) {
         if (const char* kind = unsupported_kind(marker))
-            bad("expected a baseline or progressive file with Huffman codes, got ", kind, "; convert it");
+            check(false, "expected a baseline or progressive file with Huffman codes, got ", kind, "; convert it");
         const std::string_view text = as_text(body_);
         switch (marker) {
         case kSof0:
@@ -325,7 +362,6 @@ private:
     /// T.81, sections B.2.3 and G.1.1.1.
     void read_scan() {
         check(!components_.empty(), "expected a frame header before a scan, got none");
-        check(++scans_ <= kMaxScans, "expected at most ", kMaxScans, " scans, got more");
         const size_t count = body_.empty() ? 0 : body_[0];
         check(count >= 1 && count <= 4 && body_.size() == 4 + 2 * count, "scan header: unexpected length ",
               body_.size());
@@ -345,21 +381,25 @@ private:
             check(c != components_.end() && std::find(scan_.begin(), scan_.end(), &*c) == scan_.end(),
                   "scan header: unexpected component ", id);
             check(dc <= 3 && ac <= 3, "expected Huffman tables 0 to 3, got ", dc, " and ", ac);
+            for (const size_t kind : {0, 1})
+                if (const auto table = size_t(kind ? ac : dc); table < 2 && !codes_[kind][table].defined)
+                    codes_[kind][table].define_typical(kind, table);
             c->dc = &codes_[0][size_t(dc)], c->ac = &codes_[1][size_t(ac)];
             check((first_ || high_ || c->dc->defined) && (last_ == 0 || c->ac->defined), "expected Huffman tables ", dc,
                   " and ", ac, " before the scan, got none");
             if (c->samples.empty()) start(*c);
             for (int k = first_; progressive_ && k <= last_; ++k) { // each bit comes once, and the DC coefficient first
                 int& low = c->known_bits[size_t(k)];
-                check(low == (high_ ? high_ : kNone) && (k == 0 || c->known_bits[0] != kNone), "scan header: bit ",
-                      low_, " of coefficient ", k, " does not continue earlier scans");
+                check_undamaged(low == (high_ ? high_ : kNone) && (k == 0 || c->known_bits[0] != kNone),
+                                "scan header: bit ", low_, " of coefficient ", k, " does not continue earlier scans");
                 low = low_;
             }
             blocks += c->h * c->v;
             scan_.push_back(&*c);
         }
         check(count == 1 || blocks <= 10, "expected at most 10 blocks per MCU, got ", blocks);
-        decode_scan();
+        decode_scan(count == 1 ? scan_[0]->columns : mcu_columns_, count == 1 ? scan_[0]->rows : mcu_rows_,
+                    count == 1 ? 1 : blocks);
     }
 
     /// Allocates memory for a component. Each of its blocks takes at least one bit of this scan.
@@ -367,20 +407,25 @@ private:
         check(has_steps_[size_t(c.table)], "expected quantization table ", c.table, " before the scan, got none");
         check(c.columns * c.rows <= int64_t(8 * (bytes_.size() - pos_)), "expected at least one bit for each of ",
               c.columns * c.rows, " blocks, got ", bytes_.size() - pos_, " bytes", kTruncated);
+        if (!memory_) memory_ = reserve_memory(width_ * height_ * (progressive_ ? 18 : 10), name_);
         c.steps = steps_[size_t(c.table)];
         c.known_bits.fill(kNone);
         const size_t samples = size_t(c.stride * 8 * mcu_rows_ * c.v);
         if (progressive_) c.coefficients.resize(samples);
-        c.samples.resize(samples);
+        c.samples.assign(samples, 128); // the value of blocks that are lost
     }
 
-    void decode_scan() {
-        const bool one = scan_.size() == 1; // then its MCU is one block. T.81, section A.2.2.
-        const int64_t columns = one ? scan_[0]->columns : mcu_columns_, rows = one ? scan_[0]->rows : mcu_rows_;
+    /// Decodes the MCUs of a scan, which are single blocks if the scan has one component. T.81, section A.2.2.
+    void decode_scan(int64_t columns, int64_t rows, int blocks) {
+        const bool one = scan_.size() == 1;
         const auto decode_block = !progressive_ ? &JpegDecoder::sequential_block
                                   : !first_     ? (high_ ? &JpegDecoder::refine_dc : &JpegDecoder::first_dc)
                                                 : (high_ ? &JpegDecoder::refine_ac : &JpegDecoder::first_ac);
+        blocks_ += columns * rows * blocks * (1 + (high_ ? (last_ - first_) / 16 : 0));
+        check(blocks_ <= kMostBlocksPerByte * std::ssize(bytes_), "expected at most ", kMostBlocksPerByte,
+              " blocks of all scans for each of ", bytes_.size(), " bytes, got more; save it with fewer scans");
         start_interval();
+        lost_ = false;
         int64_t left = restart_interval_;
         for (int64_t y = 0, restarts = 0; y < rows; ++y) {
             check_stop();
@@ -388,11 +433,10 @@ private:
                 if (restart_interval_ && left == 0) {
                     left = restart_interval_;
                     end_interval();
-                    const int marker = next_marker(), expected = kRst0 + int(restarts++ % 8);
-                    check(marker == expected, "expected restart marker ", expected, ", got marker ", marker,
-                          marker == kEoi ? kTruncated : "");
+                    if (find_restart(kRst0 + int(restarts++ % 8))) lost_ = false;
                     start_interval();
                 }
+                if (lost_) continue;
                 for (Component* c : scan_) {
                     const int h = one ? 1 : c->h, v = one ? 1 : c->v;
                     for (int j = 0; j < v; ++j)
@@ -403,6 +447,23 @@ private:
         end_interval();
     }
 
+    /// Moves behind the restart marker before the next interval and returns true, or stops before another marker and
+    /// returns false if the data of the interval are missing. Like libjpeg (jpeg_resync_to_restart), skips markers of
+    /// earlier intervals, stops before those of the next two, and takes others for the expected one.
+    bool find_restart(int expected) {
+        for (;;) {
+            const int marker = next_marker(), ahead = (marker - expected) & 7;
+            if (marker == expected) return true;
+            check_undamaged(false, "expected restart marker ", expected, ", got marker ", marker);
+            const bool is_restart = marker >= kRst0 && marker < kSoi;
+            if (is_restart ? ahead <= 2 : marker >= kSof0) {
+                pos_ -= 2;
+                return false;
+            }
+            if (is_restart && ahead < 6) return true;
+        }
+    }
+
     void start_interval() {
         bits_ = {bytes_.data() + pos_, bytes_.data() + bytes_.size()};
         end_of_band_ = 0;
@@ -410,12 +471,18 @@ private:
     }
     void end_interval() { pos_ = size_t(bits_.next - bytes_.data()); }
 
-    [[noreturn]] void bad_code(const ScanBits& bits) {
+    /// Takes the bits, after all zeros that replace missing ones. The blocks after this MCU are then lost.
+    void end_block(const ScanBits& bits) {
+        bits_ = bits;
+        if (!bits.overrun()) return;
+        end_interval();
+        check(bits.next != bits.end, "expected more image data, got the end of the file", kTruncated);
+        check_undamaged(false, "expected more image data, got a marker");
+        lost_ = true;
+    }
+    void note_bad_code(const ScanBits& bits) {
         pos_ = size_t(bits.next - bytes_.data());
-        if (bits.overrun())
-            bad("expected more image data, got ", bits.next == bits.end ? "the end of the file" : "a marker",
-                kTruncated);
-        bad("got bits that are no Huffman code, or too many coefficients; the file is damaged");
+        check_undamaged(false, "got bits that are no Huffman code, or too many coefficients");
     }
 
     /// Reads a symbol, and as a signed value the bits whose number the symbol has.
@@ -433,8 +500,9 @@ private:
             length = HuffmanCode::kIndexBits + 1;
             while (length <= 16 && next >= code.limit[size_t(length)]) ++length;
             if (length > 16) {
-                bits.drop(16);
-                bad_code(bits);
+                bits.drop(length); // as libjpeg, which then takes symbol 0
+                note_bad_code(bits);
+                return value = 0;
             }
             symbol = code.symbols[size_t(code.first[size_t(length)] + int32_t(next >> (16 - length)))];
         }
@@ -460,13 +528,12 @@ private:
             const int symbol = take_symbol(bits, *c.ac, value), size = symbol & 15;
             if (size == 0 && symbol != 0xF0) break;
             k += (symbol >> 4) + 1;
-            if (k > 63) bad_code(bits);
             if (size == 0) continue;
+            if (k > 63) note_bad_code(bits), k = 63;
             block[kZigzag[size_t(k)]] = int16_t(value * c.steps[size_t(k)]);
             last = k;
         }
-        if (bits.overrun()) bad_code(bits);
-        bits_ = bits;
+        end_block(bits);
         write_jpeg_block(block, last == 0, samples(c, x, y), c.stride);
         std::memset(block, 0, last ? sizeof block_ : sizeof block[0]);
     }
@@ -475,7 +542,7 @@ private:
     void first_dc(Component& c, int64_t x, int64_t y) {
         int value;
         take_symbol(bits_, *c.dc, value);
-        if (bits_.overrun()) bad_code(bits_);
+        end_block(bits_);
         c.prediction = int16_t(c.prediction + value);
         coefficients(c, x, y)[0] = int16_t(c.prediction * (1 << low_));
     }
@@ -483,7 +550,7 @@ private:
     void refine_dc(Component& c, int64_t x, int64_t y) {
         bits_.fill();
         if (bits_.take(1)) coefficients(c, x, y)[0] |= int16_t(1 << low_);
-        if (bits_.overrun()) bad_code(bits_);
+        end_block(bits_);
     }
 
     /// Reads how many blocks, this one included, have no more values in the band. T.81, section G.1.2.2.
@@ -505,10 +572,11 @@ private:
                 break;
             }
             k += symbol >> 4;
-            if (k > last_) bad_code(bits_);
+            if (size == 0) continue;
+            if (k > last_) note_bad_code(bits_), k = std::min(k, 63);
             block[k] = int16_t(value * (1 << low_));
         }
-        if (bits_.overrun()) bad_code(bits_);
+        end_block(bits_);
     }
 
     /// Coefficients that are not zero get one bit more, and those that become 1 or -1 are placed between them. T.81,
@@ -519,6 +587,13 @@ private:
         // Moves k behind `zeros` zeros, to the next one, and refines the other coefficients on the way.
         const auto refine = [&](int zeros) {
             for (; k <= last_; ++k) {
+                if (uint64_t four = 1; zeros >= 4 && k + 3 <= last_) { // most of them are zero
+                    std::memcpy(&four, block + k, sizeof four);
+                    if (four == 0) {
+                        zeros -= 4, k += 3;
+                        continue;
+                    }
+                }
                 if (block[k] == 0) {
                     if (zeros-- == 0) break;
                     continue;
@@ -535,7 +610,7 @@ private:
                 break;
             }
             refine(symbol >> 4);
-            if (k > last_ && size) bad_code(bits_);
+            if (k > last_ && size) note_bad_code(bits_), k = std::min(k, 63);
             if (size) block[k] = int16_t(value * (1 << low_));
             ++k;
         }
@@ -543,7 +618,7 @@ private:
             refine(64); // the rest of the band
             --end_of_band_;
         }
-        if (bits_.overrun()) bad_code(bits_);
+        end_block(bits_);
     }
 
     void write_all_blocks() {
@@ -574,6 +649,7 @@ private:
 
     Bytes bytes_, body_; // the file, and the contents of the latest segment
     std::string_view name_;
+    std::shared_ptr<void> memory_;
     size_t pos_ = 0;
     int64_t width_ = 0, height_ = 0, mcu_columns_ = 0, mcu_rows_ = 0;
     int h_max_ = 1, v_max_ = 1;
@@ -586,7 +662,10 @@ private:
     int64_t restart_interval_ = 0;
 
     std::vector<Component*> scan_;
-    int scans_ = 0, first_ = 0, last_ = 0, high_ = 0, low_ = 0; // Ss, Se, Ah and Al of T.81
+    int first_ = 0, last_ = 0, high_ = 0, low_ = 0; // Ss, Se, Ah and Al of T.81
+    int64_t blocks_ = 0;                            // of all scans; see kMostBlocksPerByte
+    std::string damage_;                            // as in Image
+    bool lost_ = false;                             // the data up to the next restart marker are missing
     ScanBits bits_;
     std::array<int16_t, 64> block_{}; // zeros between two blocks
     int64_t end_of_band_ = 0;         // blocks that have no more values in the band

@@ -8,13 +8,16 @@
 #include "ringgrad/data/png.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/control_groups.h"
 #include "ringgrad/data/inflate.h"
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <condition_variable>
 #include <cstdlib>
 #include <cstring>
+#include <mutex>
 
 namespace rg::data {
 
@@ -44,6 +47,7 @@ struct Contents {
     bool has_transparency = false;          // there was a tRNS; for grey and RGB only
     std::vector<Bytes> data;                // contents of the IDAT chunks
     std::string damage;                     // as in Image
+    bool scaled = true;                     // grey samples of less than 8 bits become 8
     int channels() const {
         const int colours = header.colour == kPalette ? 3 : header.samples();
         return colours + (has_transparency || !alpha.empty());
@@ -279,7 +283,7 @@ int widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out) {
         std::memcpy(out, row, h.row_bytes(pixels));
         return highest;
     }
-    const int scale = h.depth < 8 ? 255 / ((1 << h.depth) - 1) : 1;
+    const int scale = h.depth < 8 && c.scaled ? 255 / ((1 << h.depth) - 1) : 1;
     for (int64_t x = 0; x < pixels; ++x) {
         bool matches = c.has_transparency;
         for (int k = 0; k < samples; ++k) {
@@ -311,14 +315,40 @@ std::vector<uint8_t> inflate_data(const Contents& c, std::string_view name, std:
 
 } // namespace
 
+std::shared_ptr<void> reserve_memory(int64_t bytes, std::string_view name) {
+    static std::mutex mutex;
+    static std::condition_variable released;
+    static int64_t reserved = 0; // by all threads
+    if (bytes < 1 << 24) return nullptr;
+    std::unique_lock lock(mutex);
+    int64_t available = 0;
+    released.wait(lock, [&] {
+        available = available_memory();
+        return reserved == 0 || bytes <= available - reserved;
+    });
+    RG_CHECK(bytes <= available, "images: expected at most ", available >> 20, " MiB to decode an image, got ",
+             bytes >> 20, " (", name, "); make the image smaller");
+    reserved += bytes;
+    return {nullptr, [bytes](void*) {
+                const std::lock_guard guard(mutex);
+                reserved -= bytes;
+                released.notify_all();
+            }};
+}
+
 bool is_png(Bytes bytes) {
     return bytes.size() >= sizeof kSignature && std::equal(std::begin(kSignature), std::end(kSignature), bytes.begin());
 }
 
-Image decode_png(Bytes bytes, std::string_view name) {
-    const Contents c = ChunkReader(bytes, name).read();
+Image decode_png(Bytes bytes, std::string_view name, PngSamples samples) {
+    Contents c = ChunkReader(bytes, name).read();
+    if (samples == PngSamples::stored) {
+        if (c.header.colour == kPalette) c.header.colour = kGrey;
+        c.alpha.clear(), c.has_transparency = c.scaled = false;
+    }
     const Header& h = c.header;
     Image image{h.width, h.height, c.channels(), h.depth == 16 ? 16 : 8, {}, c.damage};
+    const auto memory = reserve_memory(2 * h.width * h.height * image.channels * image.bit_depth / 8, name);
     std::vector<uint8_t> raw = inflate_data(c, name, image.damage);
     const size_t pixel_bytes = size_t(image.channels * image.bit_depth / 8), pixels = size_t(h.width * h.height);
     // If only the filter bytes must be removed, the rows are moved within `raw`, without a second buffer.

@@ -16,6 +16,7 @@
 
 #include "ringgrad/data/bytes.h"
 
+#include <memory>
 #include <string>
 #include <string_view>
 
@@ -36,12 +37,21 @@ struct Image {
 /// for pixels grows with the unpacked data: see data/inflate.h.
 constexpr int64_t kMaxPixels = int64_t{1} << 27;
 
+/// Reserves memory for decoding an image, until the result is destroyed. Blocks while other threads decode and there is
+/// too little for `bytes` more. Throws Error if there is too little for this image alone. Does not count less than
+/// 16 MiB: to decode takes less time than to find out how much memory there is.
+[[nodiscard]] std::shared_ptr<void> reserve_memory(int64_t bytes, std::string_view name);
+
 /// Returns true if the bytes begin with the PNG signature.
 bool is_png(Bytes bytes);
 
+/// The samples of a decoded PNG: colours, or the numbers that the file stores.
+enum class PngSamples : uint8_t { colours, stored };
+
 /// Decodes a PNG of any colour type, depth and interlacing. Palettes become RGB, tRNS becomes alpha, and grey samples
-/// of less than 8 bits are scaled to 8. `name` is for error texts.
-Image decode_png(Bytes bytes, std::string_view name);
+/// of less than 8 bits are scaled to 8. With PngSamples::stored, palette indices are grey samples, tRNS is ignored, and
+/// nothing is scaled. `name` is for error texts.
+Image decode_png(Bytes bytes, std::string_view name, PngSamples samples = PngSamples::colours);
 Image read_png(const std::string& path);
 
 /// Returns the image with four channels and the same depth. Missing alpha becomes opaque.
