@@ -40,6 +40,12 @@ ImageRecord ImageSet::record(int64_t i) const {
     return pixels.file() ? pixels.file()->record(row(i)) : record_of(image(i), channels);
 }
 
+const std::string& ImageSet::name(int64_t i) const {
+    RG_CHECK(std::ssize(names) == count, "images: expected a folder of images, whose files have names, got ", count,
+             " images with ", names.size(), " names; give a folder of PNGs or JPEGs");
+    return names[size_t(i)];
+}
+
 void ImageSet::will_need(int64_t i) const {
     if (pixels.file()) pixels.file()->will_need(row(i));
 }
@@ -61,6 +67,8 @@ void ImageSet::check(const std::string& name) const {
                  classes.size() - 1, ", got ", labels[i], " (", name, ", image ", i, ")");
     RG_CHECK(int64_t(targets.size()) == count * std::ssize(target_names), "images: expected ", target_names.size(),
              " targets for each of ", count, " images, got ", targets.size(), " (", name, ")");
+    RG_CHECK(names.empty() || std::ssize(names) == count, "images: expected ", count, " names or none, got ",
+             names.size(), " (", name, ")");
 }
 
 TrainTest described(TrainTest sets, const std::string& what, const std::string& note) {
@@ -93,6 +101,7 @@ TrainTest with_test_set(TrainTest sets, TrainTest other) {
     sets.source += "; tested on " + other.source;
     sets.held_out = false;
     sets.warnings.insert(sets.warnings.end(), other.warnings.begin(), other.warnings.end());
+    sets.left_out.insert(sets.left_out.end(), other.left_out.begin(), other.left_out.end());
     return sets;
 }
 

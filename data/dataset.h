@@ -62,6 +62,8 @@ struct ImageSet {
         return std::span(targets).subspan(size_t(i) * k, k);
     }
     ImageRecord record(int64_t i) const;
+    /// Returns the path of image i below the folder of the set. Throws Error unless all images have names.
+    const std::string& name(int64_t i) const;
     /// Tells the system that image i is about to be read, so that it loads the image from the disk.
     void will_need(int64_t i) const;
     /// Throws Error unless height, width and channels are positive, there is a class, the vectors match the extents,
@@ -75,6 +77,7 @@ struct TrainTest {
     std::vector<std::string> warnings = {}; // for users, about files and folders
     bool held_out = false;                  // true if the test images are a part of the images for training
     ImageSet reserved = {};                 // the real test set, if `test` is a validation set; else it has no images
+    std::vector<std::string> left_out = {}; // what --skip-other-images has left out: files with the reason
 };
 
 /// The class of an image is the name of the outermost folder around it (layout.h), or of the innermost one.

@@ -16,24 +16,7 @@ namespace rg::data {
 
 namespace {
 
-/// Counts images with something wrong, and keeps the texts of the first few in order. Several threads may add images,
-/// in any order.
-class Findings {
-public:
-    void add(int64_t image, const std::string& text) {
-        const std::lock_guard lock(mutex_);
-        ++count_;
-        first_.emplace(image, text);
-        if (first_.size() > 5) first_.erase(std::prev(first_.end()));
-    }
-    int64_t count() const { return count_; }
-    const std::map<int64_t, std::string>& first() const { return first_; }
-
-private:
-    std::mutex mutex_;
-    int64_t count_ = 0;
-    std::map<int64_t, std::string> first_; // texts by image
-};
+constexpr int64_t kMostNamed = 5; // in an error text
 
 /// Most bytes that Memory takes unchecked. To find out how much memory there is takes longer than to decode an image.
 constexpr int64_t kUnchecked = 1 << 24;
@@ -102,11 +85,15 @@ Image Conversion::converted(const Image& image) {
 Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadImage& read) {
     Memory memory(processes_);
     PixelSink& sink = sink_ ? *sink_ : memory;
-    Findings bad, damaged;
-    std::atomic<int64_t> differ = 0; // number of images with another size than the first good one
-    std::vector<uint8_t> is_bad(size_t(count), 0);
+    std::map<int64_t, std::string> bad, damaged; // what is wrong, by image
+    std::mutex mutex;                            // protects both
+    std::atomic<int64_t> differ = 0;             // number of images with another size than the first good one
     ImageSet set{count, 0, 0, channels_};
     std::string first_name;
+    const auto note = [&](std::map<int64_t, std::string>& to, int64_t i, const std::string& text) {
+        const std::lock_guard lock(mutex);
+        to.emplace(i, text);
+    };
     const auto add = [&](int64_t i) {
         check_stop();
         Image image;
@@ -118,11 +105,11 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
             RG_CHECK(!differs, "images: expected images of one size, ", set.width, " x ", set.height, " as in ",
                      first_name, ", got ", image.width, " x ", image.height, " (", name(i),
                      "); give --size to resize all images");
-            if (!original.damage.empty()) damaged.add(i, original.damage);
+            if (!original.damage.empty()) note(damaged, i, original.damage);
         } catch (const Error& error) {
-            bad.add(i, error.what());
-            is_bad[size_t(i)] = 1;
-            return;
+            return note(bad, i, error.what());
+        } catch (const std::bad_alloc&) {
+            fail("images: expected memory to decode an image, got too little (", name(i), ")");
         }
         if (set.height == 0) {
             first_name = name(i);
@@ -134,28 +121,24 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
     int64_t done = 0;
     while (done < count && set.height == 0) add(done++); // the first good image determines the size of the set
     parallel(count - done, [&](int64_t i) { add(done + i); });
-    if (damaged_ == 0 && damaged.count() > 0) first_damage_ = damaged.first().begin()->second;
-    damaged_ += damaged.count();
-    if (bad.count() > 0 && (!skip_bad_ || bad.count() == count)) {
-        std::string text = bad.first().begin()->second, names;
-        if (differ == bad.count()) throw SizesDiffer(text);
-        for (const auto& [i, error] : bad.first()) names += cat(names.empty() ? "" : ", ", name(i));
-        if (bad.count() > 1)
-            text = cat("images: expected ", count, " good images, got ", bad.count(), " bad ones: ", names,
-                       bad.count() > std::ssize(bad.first()) ? ", ..." : "", "; the first: ", text);
-        throw Error(bad.count() == count ? text : cat(text, "; remove them, or give --skip-other-images"));
+    if (damaged_ == 0 && !damaged.empty()) first_damage_ = damaged.begin()->second;
+    damaged_ += std::ssize(damaged);
+    if (const int64_t n = std::ssize(bad); n > 0 && (!skip_bad_ || n == count)) {
+        std::string text = bad.begin()->second, names;
+        if (differ == n) throw SizesDiffer(text);
+        for (int64_t named = 0; const auto& [i, error] : bad)
+            if (++named <= kMostNamed) names += cat(named == 1 ? "" : ", ", name(i));
+        if (n > 1)
+            text = cat("images: expected ", count, " good images, got ", n, " bad ones: ", names,
+                       n > kMostNamed ? ", ..." : "", "; the first: ", text);
+        throw Error(n == count ? text : cat(text, "; remove them, or give --skip-other-images"));
     }
-    if (bad.count() > 0) leave_out(bad.count(), bad.first().begin()->second);
+    for (const auto& [i, error] : bad) left_out_.push_back(error);
     set.pixels = sink.pixels();
     std::vector<int64_t> kept;
     for (int64_t i = 0; i < count; ++i)
-        if (!is_bad[size_t(i)]) kept.push_back(i);
+        if (!bad.contains(i)) kept.push_back(i);
     return {std::move(set), std::move(kept)};
-}
-
-void Conversion::leave_out(int64_t count, const std::string& first) {
-    if (left_out_ == 0 && count > 0) first_left_out_ = first;
-    left_out_ += count;
 }
 
 void Conversion::convert(TrainTest& sets) {
@@ -199,7 +182,7 @@ std::vector<std::string> Conversion::warnings() const {
                                    count == 1 ? ": " : "; the first: ", first));
     };
     add(damaged_, "damaged but readable", first_damage_);
-    add(left_out_, "left out", first_left_out_);
+    if (!left_out_.empty()) add(std::ssize(left_out_), "left out", left_out_.front());
     return warnings;
 }
 

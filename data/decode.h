@@ -54,8 +54,10 @@ public:
     /// none fails. With LoadOptions::skip_other_images leaves them out. Also throws Error if all images fail or if
     /// there is no room for the pixels, and Stopped after a stop request.
     Converted read(int64_t count, const NameOfImage& name, const ReadImage& read);
-    /// Counts files that the caller has left out, for warnings().
-    void leave_out(int64_t count, const std::string& first);
+    /// Adds a file that the caller has left out, with the reason.
+    void leave_out(const std::string& file) { left_out_.push_back(file); }
+    /// Files that are left out, with the reasons.
+    const std::vector<std::string>& left_out() const { return left_out_; }
     /// Converts all images of both sets, and keeps their labels, classes and targets.
     void convert(TrainTest& sets);
     /// Returns the counts of converted and resized images, as in ", 12 grey images converted to colour", or "".
@@ -71,8 +73,9 @@ private:
     const bool skip_bad_;
     const int64_t height_, width_; // 0: all images of a set must have the size of its first one
     std::atomic<int64_t> to_colour_ = 0, to_grey_ = 0, resized_ = 0;
-    int64_t damaged_ = 0, left_out_ = 0;
-    std::string first_damage_, first_left_out_; // Image::damage of the first damaged image; the first file left out
+    int64_t damaged_ = 0;
+    std::string first_damage_; // Image::damage of the first damaged image
+    std::vector<std::string> left_out_;
 };
 
 } // namespace rg::data

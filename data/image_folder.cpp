@@ -41,8 +41,12 @@ constexpr Format kFormats[] = {
     {"JPEG XL", " .jxl ", "JXL \r\n", 4},
 };
 
-/// Advice for error texts about images in other formats.
-constexpr const char* kHowToConvert = "convert it to PNG, e.g. with ImageMagick: mogrify -format png *.webp";
+/// Returns advice for error texts about an image in another format.
+std::string how_to_convert(const fs::path& path) {
+    const fs::path ending = path.extension();
+    return cat("convert it to PNG, e.g. with ImageMagick: mogrify -format png ",
+               ending.empty() ? path.filename().string() : "*" + ending.string());
+}
 
 /// Returns the format of an image, such as "JPEG", or "" if the file does not look like an image. `begin` is the
 /// beginning of the file; kFormatBytes bytes are enough. If these do not tell the format, the end of the name does.
@@ -59,6 +63,9 @@ std::string image_format(const std::string& name, Bytes begin) {
     return {};
 }
 
+/// The reason to leave out an image that no class folder holds.
+constexpr const char* kBeside = "an image beside the class folders";
+
 std::string first_bytes(const fs::path& path) {
     std::string bytes(kFormatBytes, '\0');
     std::ifstream file(path, std::ios::binary);
@@ -73,20 +80,23 @@ void check_link(const fs::directory_entry& entry) {
              entry.path().string(), ")");
 }
 
-/// With --skip-other-images, counts images of other formats as left out. Without it, throws Error if there are any.
-/// Each text in `others` is "NAME (FORMAT)".
-void leave_out(const std::vector<std::string>& others, const LoadOptions& options, Conversion& conversion) {
-    if (others.empty()) return;
-    RG_CHECK(options.skip_other_images, "image folder: expected only PNG and JPEG images in class folders, got ",
-             others.size(), " other image", others.size() == 1 ? ", " : "s, the first is ", others.front(), "; ",
-             kHowToConvert, ", then remove the original; or leave out such files with --skip-other-images");
-    conversion.leave_out(std::ssize(others), others.front());
+/// With --skip-other-images, lists files as left out. Without it, throws Error with advice for the first, if there are
+/// any. `others` are their names with the reasons.
+void leave_out(const std::map<std::string, std::string>& others, const LoadOptions& options, Conversion& conversion) {
+    for (const auto& [name, reason] : others) {
+        const std::string text = cat(name, " (", reason, ")");
+        RG_CHECK(options.skip_other_images, "image folder: expected only PNG and JPEG images in class folders, got ",
+                 others.size(), " other image", others.size() == 1 ? ", " : "s, the first is ", text, "; ",
+                 reason == kBeside ? "move it into one" : how_to_convert(name) + ", then remove the original",
+                 "; or leave out such files with --skip-other-images");
+        conversion.leave_out(text);
+    }
 }
 
 /// The files of a folder, as paths below it.
 struct Listing {
-    std::vector<std::string> images, angles, labels, folders; // angles, labels: tables
-    std::vector<std::string> others;                          // images that cannot be read, with their formats
+    std::vector<std::string> images, angles, labels, folders; // images: sorted; angles, labels: tables
+    std::map<std::string, std::string> others; // formats of images that cannot be read, by path with the folder
 };
 
 /// The class of all images that have no single class.
@@ -120,9 +130,9 @@ Listing list(const fs::path& folder, bool skip_other_images) {
                    can_read(format))
             listing.images.push_back(std::move(below));
         else if (!format.empty())
-            listing.others.push_back(cat(file.string(), " (", format, ")"));
+            listing.others.emplace(file.string(), format);
     });
-    std::sort(listing.others.begin(), listing.others.end());
+    std::sort(listing.images.begin(), listing.images.end());
     return listing;
 }
 
@@ -141,50 +151,98 @@ std::vector<std::string> without_images(const Listing& listing) {
 }
 
 struct Table {
-    std::string first;                // file in the first line, which may be the heading
-    std::vector<std::string> heading; // values in the first line
+    std::vector<std::string> heading; // names of the values; empty: the table has no heading
+    size_t columns = 0;               // number of values in each line
     std::map<std::string, std::vector<std::string>, std::less<>> values; // by file
 };
 using Tables = std::map<std::string, Table, std::less<>>; // by the folder of the table, such as "train/"
 
-/// Returns true if the first field of a table may be that of a heading, such as "file": no name of an image.
-bool is_heading(const std::string& file) { return !can_read(image_format(file, {})); }
+/// A table with more bytes is refused; ten million images need fewer.
+constexpr uintmax_t kMostTableBytes = uintmax_t{1} << 30;
 
+/// Reads a finite number, which may begin with +.
+bool read_value(std::string_view text, float& value) {
+    double wide = 0;
+    const bool plus = text.starts_with('+') && !text.starts_with("+-");
+    const bool good = read_number(text.substr(plus), wide);
+    value = float(wide);
+    return good && std::isfinite(value);
+}
 bool is_number(const std::string& text) {
     float value = 0;
-    return read_number(text, value);
+    return read_value(text, value);
 }
 
-/// Reads a table. Throws Error, with `name` and the line, for a wrong line or a second line for a file. The first line
-/// tells how many numbers there are; classes are one field. The fields before are the file, which may have commas.
-Table parse_table(std::string_view text, Labels labels, const std::string& name) {
+/// Returns advice for a line whose file is not among the images, or "".
+std::string advice_for(const std::vector<std::string>& images, const std::string& where, const std::string& file,
+                       const std::vector<std::string>& fields) {
+    const auto known = [&](const std::string& name) { return std::ranges::binary_search(images, where + name); };
+    const auto longer = std::ranges::lower_bound(images, where + file + ".");
+    if (longer != images.end() && longer->starts_with(where + file + "."))
+        return cat("; write the ending of its name too: ", longer->substr(where.size()));
+    if (fields.size() > 2 && std::ranges::any_of(fields, known))
+        return "; a table has files and classes, or files and numbers, so remove the other columns";
+    return known(fields.back()) ? "; the first column has the files" : "";
+}
+
+/// Reads a table below a folder as spreadsheets and people write it: blank lines, and spaces around fields, do not
+/// count. Throws Error, with the table and the line, for a wrong line, a second line for a file, or in labels.csv a
+/// line without an image. The first line tells how many numbers there are; classes are one field. The fields before are
+/// the file, which may have commas. A first line is a heading if its file is no image, and its values are no numbers.
+Table read_table(const std::string& folder, const std::string& name, const std::vector<std::string>& images,
+                 Labels labels, bool skip_other_images) {
+    const std::string path = folder + "/" + name, where = name.substr(0, name.rfind('/') + 1);
+    const bool of_numbers = labels == Labels::numbers;
+    RG_CHECK(fs::file_size(path) <= kMostTableBytes, "image folder: expected a table of at most ",
+             kMostTableBytes >> 20, " MiB, got ", fs::file_size(path) >> 20, " (", path, ")");
+    const std::string whole = read_file(path);
+    std::string_view text = whole;
     constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF"; // spreadsheets begin a table in UTF-8 with it
     if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
+    const char line_break = text.find('\n') == text.npos ? '\r' : '\n'; // old spreadsheets write \r alone
     Table table;
-    int64_t number = 0;
-    std::vector<std::string> lines = split(text, '\n');
-    if (lines.back().empty()) lines.pop_back(); // the text ends with a line break
-    for (const std::string& line : lines) {
-        const std::string where = cat(name, ", line ", ++number);
-        std::vector<std::string> fields = csv_fields(line, where);
-        const size_t of_line = number == 1 ? fields.size() - 1 : table.heading.size();
-        const size_t count = labels == Labels::numbers ? std::clamp<size_t>(of_line, 1, fields.size()) : 1;
-        const std::vector<std::string> values(fields.end() - std::ptrdiff_t(count), fields.end());
-        fields.resize(fields.size() - count);
+    for (int64_t number = 1; !text.empty(); ++number) {
+        check_stop();
+        const size_t end = std::min(text.find(line_break), text.size());
+        const std::string_view line = trimmed(text.substr(0, end));
+        text.remove_prefix(std::min(end + 1, text.size()));
+        const std::string at = cat(path, ", line ", number);
+        RG_CHECK(line.find('\0') == line.npos, "image folder: expected UTF-8, got zero bytes (", at,
+                 "); save the table as UTF-8");
+        std::vector<std::string> fields = csv_fields(line, at);
+        for (std::string& field : fields) field = trimmed(field);
+        if (std::ranges::all_of(fields, &std::string::empty)) continue;
+        const bool first = table.columns == 0;
+        if (first) table.columns = of_numbers ? std::max<size_t>(1, fields.size() - 1) : 1;
+        const auto end_of_file = fields.end() - std::ptrdiff_t(std::min(table.columns, fields.size()));
+        const std::vector<std::string> values(end_of_file, fields.end());
         std::string file; // may have commas
-        for (const std::string& field : fields) file += (file.empty() ? "" : ",") + field;
-        const bool good = labels != Labels::numbers || number == 1 || std::ranges::all_of(values, is_number);
-        RG_CHECK(!file.empty() && good, "image folder: expected a file and ",
-                 labels == Labels::numbers ? cat(std::max<size_t>(1, table.heading.size()), " numbers") : "a label",
-                 ", got ", line, " (", where, ")",
-                 line.find(';') == std::string::npos ? "" : "; separate them by a comma, not by ;");
+        for (auto field = fields.begin(); field != end_of_file; ++field) file += (file.empty() ? "" : ",") + *field;
+        while (file.starts_with("./")) file.erase(0, 2);
+        const bool numbers = of_numbers && std::ranges::all_of(values, is_number);
+        const bool known = std::ranges::binary_search(images, where + file);
+        const bool heading = first && !known && !numbers && !can_read(image_format(file, {}));
+        RG_CHECK(!file.empty() && (!of_numbers || numbers || heading), "image folder: expected a file and ",
+                 of_numbers ? cat(table.columns, table.columns == 1 ? " number" : " numbers") : "a label", ", got ",
+                 line, " (", at, ")",
+                 line.find_first_of(";\t") == line.npos ? "" : "; separate them by a comma, not by ; or a tab");
         RG_CHECK(std::ranges::all_of(values, is_utf8), "image folder: expected UTF-8, got other bytes in ", line, " (",
-                 where, "); save the table as UTF-8");
-        if (table.first.empty()) table.first = file, table.heading = values;
+                 at, "); save the table as UTF-8");
+        if (heading) {
+            table.heading = values;
+            continue;
+        }
+        RG_CHECK(
+            known || name.ends_with(kAnglesFile) || (skip_other_images && fs::exists(cat(folder, "/", where, file))),
+            "image folder: expected an image ", file, ", got none (", at, ")", advice_for(images, where, file, fields));
+        const std::string& label = values.front();
+        RG_CHECK(labels != Labels::one_class ||
+                     (!label.empty() && label.find('/') == label.npos && label != "." && label != ".."),
+                 "image folder: expected a label that can name a folder, got \"", label, "\" (", at, ")");
         RG_CHECK(table.values.emplace(file, values).second, "image folder: expected one line for ", file,
-                 ", got a second one (", where, ")");
+                 ", got a second one (", at, ")");
     }
-    RG_CHECK(!lines.empty(), "image folder: expected a table with lines, got none (", name, ")");
+    RG_CHECK(table.columns > 0, "image folder: expected a table with lines, got none (", path, ")");
     return table;
 }
 
@@ -198,9 +256,10 @@ const std::vector<std::string>* find_values(const Tables& tables, std::string_vi
     }
 }
 
-/// Returns the classes in a field, which are separated by spaces or |.
+/// Returns the classes in a field, which are separated by spaces, |, commas or semicolons.
 std::vector<std::string> classes_in(std::string field) {
-    std::replace(field.begin(), field.end(), '|', ' ');
+    std::ranges::replace_if(
+        field, [](char c) { return std::string_view("|,;\t").find(c) != std::string_view::npos; }, ' ');
     std::vector<std::string> classes = split(field, ' ');
     std::erase(classes, "");
     return classes;
@@ -209,21 +268,16 @@ std::vector<std::string> classes_in(std::string field) {
 /// The targets of images, from tables of numbers or of several classes.
 class Targets {
 public:
-    /// `images` are the images of the folder.
-    Targets(Tables tables, Labels labels, const std::vector<std::string>& images)
-        : tables_(std::move(tables)), several_(labels == Labels::several_classes) {
+    Targets(Tables tables, Labels labels) : tables_(std::move(tables)), several_(labels == Labels::several_classes) {
         std::set<std::string> classes;
-        for (auto& [where, table] : tables_) {
-            const bool heading = several_ ? std::ranges::find(images, where + table.first) == images.end()
-                                          : !std::ranges::all_of(table.heading, is_number);
-            if (heading) table.values.erase(table.first);
+        for (const auto& [where, table] : tables_) {
             if (several_) {
                 for (const auto& [file, values] : table.values)
                     for (const std::string& name : classes_in(values.front())) classes.insert(name);
                 continue;
             }
             std::vector<std::string> own = table.heading;
-            for (size_t i = 0; i < own.size() && !heading; ++i) own[i] = cat("value", i + 1);
+            while (own.size() < table.columns) own.push_back(cat("value", own.size() + 1));
             RG_CHECK(names.empty() || names == own, "image folder: expected tables with the same columns, got others (",
                      where, ")");
             names = own;
@@ -239,7 +293,7 @@ public:
             for (const std::string& name : classes_in(values->front()))
                 own[size_t(std::ranges::lower_bound(names, name) - names.begin())] = 1;
         else if (values)
-            for (size_t i = 0; i < own.size(); ++i) read_number((*values)[i], own[i]);
+            for (size_t i = 0; i < own.size(); ++i) read_value((*values)[i], own[i]);
     }
     std::vector<std::string> names; // sorted, if they are classes
 
@@ -252,11 +306,6 @@ private:
 std::vector<std::string> class_paths(const std::string& folder, const std::vector<std::string>& images,
                                      const Tables& labels, const LoadOptions& options) {
     std::vector<std::string> paths;
-    std::set<std::string, std::less<>> known(images.begin(), images.end());
-    for (const auto& [where, table] : labels)
-        for (const auto& [file, values] : table.values)
-            RG_CHECK(known.contains(where + file) || (file == table.first && is_heading(file)),
-                     "image folder: expected an image ", file, ", got none (", folder, "/", where, kLabelsFile, ")");
     const bool of_classes = options.labels == Labels::one_class;
     const bool needs_line = (!labels.empty() || !of_classes) && !options.unlabelled;
     const bool any_place = options.labels == Labels::none;
@@ -303,7 +352,7 @@ Image decode_image(Bytes bytes, const std::string& name) {
     const std::string format = image_format(name, bytes);
     RG_CHECK(is_png(bytes) || name.ends_with(".png") || format == "PNG", "expected a PNG or a JPEG, got ",
              format.empty() || can_read(format) ? "another file" : format, " (", name, ")",
-             format.empty() || can_read(format) ? "" : cat("; ", kHowToConvert));
+             format.empty() || can_read(format) ? "" : cat("; ", how_to_convert(name)));
     return decode_png(bytes, name);
 }
 
@@ -314,18 +363,16 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
     leave_out(listing.others, options, conversion);
     const auto read_tables = [&](const std::vector<std::string>& files, Labels labels) {
         Tables tables;
-        for (const std::string& file : files) {
-            const std::string path = folder + "/" + file;
-            tables[file.substr(0, file.rfind('/') + 1)] = parse_table(read_file(path), labels, path);
-        }
+        for (const std::string& file : files)
+            tables[file.substr(0, file.rfind('/') + 1)] =
+                read_table(folder, file, listing.images, labels, options.skip_other_images);
         return tables;
     };
     const Tables labels = options.labels == Labels::none ? Tables() : read_tables(listing.labels, options.labels);
     const Layout layout = layout_of(class_paths(folder, listing.images, labels, options), folder, listing.images);
     const bool of_classes = options.labels == Labels::one_class;
-    const Targets targets = of_classes
-                                ? Targets(read_tables(listing.angles, Labels::numbers), Labels::numbers, listing.images)
-                                : Targets(labels, options.labels, listing.images);
+    const Targets targets = of_classes ? Targets(read_tables(listing.angles, Labels::numbers), Labels::numbers)
+                                       : Targets(labels, options.labels);
     const std::vector<std::string> empty_folders = without_images(listing);
     const std::string own_name = fs::canonical(folder).filename().string();
     std::vector<std::string> classes = layout.classes();
@@ -342,11 +389,11 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
              " with lines file,label");
     ImageSet all{.classes = classes, .target_names = targets.names};
     int64_t train = 0; // number of images for training; they come first
-    std::vector<std::string> beside;
+    std::map<std::string, std::string> beside;
     for (const std::vector<Layout::Image>* images : {&layout.train, &layout.test})
         for (const Layout::Image& image : *images) {
             if (image.length == 0 && !options.unlabelled) {
-                beside.push_back(cat(folder, "/", image.file, " (an image beside the class folders)"));
+                beside.emplace(folder + "/" + image.file, kBeside);
                 continue;
             }
             for (const std::string& empty : empty_folders)                 // a folder beside a class folder is one, too
@@ -387,12 +434,22 @@ Tensor read_masks(const ImageSet& images, const std::string& folder, int64_t lab
     const auto [height, width] = images.input_size();
     const Tensor masks = Tensor::on_host({images.count, height, width}, DType::i32);
     int32_t* out = masks.data<int32_t>();
-    for (const std::string& name : images.names) {
+    for (int64_t i = 0; i < images.count; ++i) {
+        const std::string& name = images.name(i);
         const std::string path = folder + "/" + name.substr(0, name.rfind('.')) + ".png";
-        const Image mask = to_u8(read_image(path), 1);
-        RG_CHECK(mask.height == height && mask.width == width && std::ranges::max(mask.pixels) < labels,
-                 "masks: expected ", height, " x ", width, " pixels below ", labels, ", got others (", path, ")");
-        out = std::ranges::copy(mask.pixels, out).out;
+        const Image mask = decode_png(as_bytes(read_file(path)), path, PngSamples::stored);
+        RG_CHECK(mask.damage.empty(), "masks: expected an undamaged file, got: ", mask.damage);
+        RG_CHECK(mask.height == height && mask.width == width, "masks: expected ", height, " x ", width,
+                 " pixels, got ", mask.height, " x ", mask.width, " (", path, ")");
+        const int64_t bytes = mask.bit_depth / 8, colours = mask.channels < 3 ? 1 : 3;
+        const uint8_t* sample = mask.pixels.data();
+        for (int64_t pixel = 0; pixel < height * width; ++pixel, sample += mask.channels * bytes) {
+            const int32_t label = bytes == 2 ? sample[0] << 8 | sample[1] : sample[0];
+            RG_CHECK(label < labels, "masks: expected labels below ", labels, ", got ", label, " (", path, ")");
+            RG_CHECK(std::equal(sample, sample + (colours - 1) * bytes, sample + bytes),
+                     "masks: expected grey values or a palette, got colours (", path, ")");
+            *out++ = label;
+        }
     }
     return masks;
 }

@@ -20,9 +20,9 @@ namespace rg::data {
 
 /// Tables beside images: CSV with a line per image, its path below the folder of the table, and its values. An image
 /// has the line of the nearest table above it. kLabelsFile has what LoadOptions::labels says: a class, which replaces
-/// the class folder; one or more numbers, which become its targets; or any number of classes, separated by spaces or |,
-/// which become targets of 0 or 1. It may have a heading, which names the numbers. kAnglesFile has a heading and one
-/// number, the angle.
+/// the class folder; one or more numbers, which become its targets; or any number of classes, separated by spaces, |,
+/// or commas in quotes, which become targets of 0 or 1. It may have a heading, which names the numbers. kAnglesFile has
+/// a heading and one number, the angle.
 inline constexpr const char *kAnglesFile = "angles.csv", *kLabelsFile = "labels.csv";
 
 /// Reads all images of a folder. With LoadOptions::unlabelled, an image beside the class folders has the name of the
@@ -47,9 +47,9 @@ Image decode_image(Bytes bytes, const std::string& name);
 /// Reads the file and decodes it.
 Image read_image(const std::string& path);
 
-/// Reads a mask for each image of a folder: that of NAME.jpg is FOLDER/NAME.png, a grey PNG of the input's size, whose
-/// bytes are labels below `labels`. Returns i32 [n h w]. Throws Error for another mask, or if one is missing or
-/// damaged.
+/// Reads a mask for each image of a folder: that of NAME.jpg is FOLDER/NAME.png, a grey PNG of any depth or one with a
+/// palette, of the input's size. Its stored samples or palette indices are labels below `labels`. Returns i32 [n h w].
+/// Throws Error for another mask, if one is missing or damaged, or if the images are of no folder.
 Tensor read_masks(const ImageSet& images, const std::string& folder, int64_t labels);
 
 } // namespace rg::data

@@ -87,8 +87,6 @@ std::vector<std::string> Layout::classes() const {
 }
 
 std::string with_class(const std::string& path, size_t root, const std::string& label) {
-    RG_CHECK(!label.empty() && label.find('/') == label.npos && label != "." && label != "..",
-             "image folder: expected a label that can name a folder, got \"", label, "\" (", path, ")");
     size_t begin = root;
     for (size_t slash = path.find('/', root), from = root; slash != path.npos; slash = path.find('/', from)) {
         const bool is_set = kind_of(std::string_view(path).substr(from, slash - from)) != SetKind::none;

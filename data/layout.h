@@ -30,8 +30,7 @@ struct Layout {
 };
 
 /// Returns the path of an image with a folder of this name in it, which becomes its class folder: the first folder
-/// below `root`, the beginning of the path, and below a folder such as train. Throws Error unless it can be the name of
-/// a folder.
+/// below `root`, the beginning of the path, and below a folder such as train. It must be able to name a folder.
 std::string with_class(const std::string& path, size_t root, const std::string& label);
 
 /// Returns the layout of images with these paths, each below a folder and with '/' between its parts. `files` says

@@ -58,6 +58,7 @@ Contents read_folder(const std::string& folder, const LoadOptions& options, Pixe
         contents.sets = read_images(folder, options, conversion);
         contents.kind = "images in ";
         for (std::string& warning : conversion.warnings()) contents.sets.warnings.push_back(std::move(warning));
+        contents.sets.left_out = conversion.left_out();
     }
     contents.note = conversion.text();
     return contents;
@@ -84,7 +85,7 @@ void declare_reading(Options& options, LoadOptions& reading) {
     options.add(
         "skip-other-images", &reading.skip_other_images,
         "leave out images that cannot be used: other formats than PNG and JPEG, and damaged files; without this "
-        "option they are an error");
+        "option they are an error; skipped.txt in the folder of a run names them");
     options.add("label-from", &reading.label_from, {{"top", LabelFrom::top}, {"parent", LabelFrom::parent}},
                 "which folder around an image gives its class, if there is no labels.csv; top: the outermost; parent: "
                 "the innermost");
@@ -130,6 +131,7 @@ TrainTest load_source(const std::string& path, const LoadOptions& options, const
     TrainTest parts =
         split_sets(test_alone ? sets.test : sets.train, options.test_fraction, options.seed, what, contents.note);
     parts.warnings.insert(parts.warnings.begin(), sets.warnings.begin(), sets.warnings.end());
+    parts.left_out = std::move(sets.left_out);
     return parts;
 } catch (const fs::filesystem_error& error) {
     fail("data: cannot read ", error.path1().string(), ": ", error.code().message());

@@ -125,7 +125,8 @@ public:
                                      {"note", contents.note},
                                      {"classes", Json::of_texts(contents.sets.train.classes).dump()},
                                      {"targets", Json::of_texts(contents.sets.train.target_names).dump()},
-                                     {"warnings", Json::of_texts(contents.sets.warnings).dump()}});
+                                     {"warnings", Json::of_texts(contents.sets.warnings).dump()},
+                                     {"left_out", Json::of_texts(contents.sets.left_out).dump()}});
         head_.tail_bytes = tail.size(), head_.tail_checksum = checksum(tail), head_.checksum = head_.own_checksum();
         file_.write(PackedHead::kBytes + head_.images * uint64_t(image_bytes_), tail);
         file_.write(0, {reinterpret_cast<const char*>(&head_), sizeof head_});
@@ -181,6 +182,8 @@ Contents read_packed(const std::string& path) {
     contents.kind = tail.text("kind"), contents.note = tail.text("note");
     contents.path = tail.text("source");
     contents.sets.warnings = Json::parse(tail.text("warnings"), "warnings").as_texts();
+    if (const std::string* const text = tail.find_text("left_out")) // older sets have none
+        contents.sets.left_out = Json::parse(*text, "left_out").as_texts();
     for (const auto& [name, set] : {std::pair("train", &contents.sets.train), {"test", &contents.sets.test}}) {
         const auto values = [&, part = name]<class T>(const char* what, std::vector<T>& to) {
             const Tensor* const stored = tail.find(cat(part, ".", what));
@@ -198,8 +201,6 @@ Contents read_packed(const std::string& path) {
         set->channels = file->channels();
         if (set->count > 0) set->pixels = Pixels(file);
         set->check(path);
-        RG_CHECK(set->names.empty() || std::ssize(set->names) == set->count, "packed set: expected ", set->count,
-                 " names, got ", set->names.size(), " (", path, ")");
     }
     return contents;
 }

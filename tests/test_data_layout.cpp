@@ -150,15 +150,23 @@ TEST_SUITE("data") {
             CHECK(set.classes == Names{"images"});
             CHECK(subset(set, std::vector<int64_t>{2}).targets == std::vector<float>{3, -10});
         }
-        CHECK(contains(error("file,age\nb.png,x\n", Labels::numbers), "a file and 1 numbers, got b.png,x (" ));
+        CHECK(contains(error("file,age\nb.png,x\n", Labels::numbers), "a file and 1 number, got b.png,x (" ));
+        for (const std::string wrong : {"nan", "inf", "-inf", "1e999", "+-4", "0x10", ""}) {
+            const std::string text = error("file,age\nb.png,1\n\n\"a,1.png\"," + wrong + "\nphotos/c.png,2\n", Labels::numbers);
+            CHECK(text == Containing{"a file and 1 number, got \"a,1.png\"," + wrong, "labels.csv, line 4)"});
+        }
+        CHECK(load_with("b.png,+4\n\"a,1.png\", 1e-60\nphotos/c.png,2 \n", Labels::numbers).targets == std::vector<float>{0, 4, 2});
+        CHECK(contains(error("b,+4\n\"a,1.png\",1\nphotos/c.png,2\n", Labels::numbers), "an image b, got none"));
         CHECK(contains(error("file,age,size\nb.png,1\n", Labels::numbers), "a file and 2 numbers"));
         CHECK(contains(error("b.png,1\n\"a,1.png\",2\n", Labels::numbers), "a line for photos/c.png in labels.csv"));
         CHECK(std::isnan(load_with("b.png,1\n", Labels::numbers, true).targets[0]));
 
-        const ImageSet set = load_with("file,labels\nphotos/c.png,sea|sky\n\"a,1.png\",sky dog\nb.png,\n",
-                                       Labels::several_classes);
-        CHECK(set.target_names == Names{"dog", "sea", "sky"});
-        CHECK(set.targets == std::vector<float>{1, 0, 1, 0, 0, 0, 0, 1, 1});
+        for (const std::string both : {"sea|sky", "\"sea, sky\"", "sea;sky", " sky  sea "}) {
+            const ImageSet set = load_with("file,labels\nphotos/c.png," + both + "\n\"a,1.png\",sky dog\nb.png,\n",
+                                           Labels::several_classes);
+            CHECK(set.target_names == Names{"dog", "sea", "sky"});
+            CHECK(set.targets == std::vector<float>{1, 0, 1, 0, 0, 0, 0, 1, 1});
+        }
         std::filesystem::remove(dir / cat("set", number, "/labels.csv"));
         CHECK_ERROR("a line for a,1.png in labels.csv, got none",
                     load(dir / cat("set", number), {.channels = 1, .labels = Labels::several_classes}));
@@ -191,6 +199,27 @@ TEST_SUITE("data") {
         for (const std::string heading : {"", "file,label\n", "\xEF\xBB\xBF", "\xEF\xBB\xBF" "file,label\r\n"})
             CHECK(load_with(flat, {{"labels.csv", heading + "2.png,cat\r\n\"1.png\",\"a \"\"dog\"\", small\"\n3.png,cat"}}, {}) ==
                   "a \"dog\", small:1.png cat:2.png cat:3.png | ");
+        // As spreadsheets and people write it: each text gives the same set.
+        for (const std::string text :
+             {"1.png,a\n2.png,b\n3.png,b", "file, label\n1.png, a\n2.png ,b\n 3.png,b \n", "1.png,a\n\n2.png,b\n,\n3.png,b\n\n\n",
+              "file,label\r1.png,a\r2.png,b\r3.png,b\r", "\"file\",\"label\"\r\n\"1.png\",\"a\"\r\n\"2.png\",\"b\"\r\n\"3.png\",\"b\"\r\n",
+              "./1.png,a\n./2.png,b\n././3.png,\tb\n"}) {
+            CAPTURE(text);
+            CHECK(load_with(flat, {{"labels.csv", text}}, {}) == "a:1.png b:2.png b:3.png | ");
+        }
+        // Each error names the line, and what to do.
+        const std::pair<const char*, std::vector<std::string>> errors[] = {
+            {"file,label\n\n1,a\n2,b\n3,b\n", {"an image 1, got none", "labels.csv, line 3)", "write the ending of its name too: 1.png"}},
+            {"file,label,age\n1.png,a,3\n", {"labels.csv, line 2)", "remove the other columns"}},
+            {",file,label\n0,1.png,a\n", {"labels.csv, line 2)", "remove the other columns"}},
+            {"label,file\na,1.png\n", {"labels.csv, line 2)", "the first column has the files"}},
+            {"1.png,a\n\n2.png\n", {"a file and a label, got 2.png", "line 3)"}},
+            {"1.png\ta\n", {"separate them by a comma"}},
+            {"1.png,a\n\n1.png,b\n", {"second one", "line 3)"}},
+        };
+        for (const auto& [text, parts] : errors)
+            for (const std::string& part : parts) CHECK(contains(load_with(flat, {{"labels.csv", text}}, {}), part));
+        CHECK(contains(load_with(flat, {{"labels.csv", std::string("1\0.\0", 4)}}, {}), "line 1); save the table as UTF-8"));
         std::filesystem::create_directories(dir / cat("set", number + 1, "/notes")); // is no class
         CHECK(load_with(flat, {{"labels.csv", "1.png,a\n2.png,b\n3.png,b\n"}}, {}) == "a:1.png b:2.png b:3.png | ");
         const std::string table = "file,label\ntrain/x/1.png,cat\ntrain/2.png,dog\ntest/3.png,dog\n";
@@ -208,7 +237,12 @@ TEST_SUITE("data") {
         CHECK(contains(load_with(flat, {{"labels.csv", "1.png,\"a\n"}}, {}), "labels.csv, line 1: expected a closing quote"));
         for (const std::string bad : {"", "a/b", ".."})
             CHECK(contains(load_with(flat, {{"labels.csv", cat("1.png,a\n2.png,", bad, "\n3.png,b\n")}}, {}),
-                           "a label that can name a folder"));
+                           "a label that can name a folder, got \"" + bad + "\" ("));
+        const std::string large = dir / cat("set", ++number, "/labels.csv");
+        write_image(dir / cat("set", number, "/1.png"), 1, 1, 1, {7});
+        write_file_atomic(large, "1.png,a\n");
+        std::filesystem::resize_file(large, (uintmax_t{1} << 30) + 1);
+        CHECK_ERROR("a table of at most 1024 MiB", load(dir / cat("set", number)));
 
         const Names nested{"train/a/x/1", "train/b/y/2", "train/b/x/3", "test/a/y/4"};
         CHECK(load_with(nested, {}, {.label_from = LabelFrom::top}) ==

@@ -2,10 +2,13 @@
 // and shuffle sets.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/checksum.h"
+#include "ringgrad/core/control_groups.h"
 #include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/idx.h"
+#include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/inflate.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/resize.h"
@@ -306,6 +309,8 @@ TEST_SUITE("data") {
             fs::create_directories(fs::path(dir / name).parent_path());
             write_file_atomic(dir / name, content);
             CHECK_ERROR("got 1 other image, " + dir / name + " (" + format + ")", load(dir.path()));
+            const std::string ending = fs::path(name).extension(), all = ending.empty() ? fs::path(name).filename().string() : "*" + ending;
+            CHECK_ERROR(content == png ? "; move it into one; or" : "mogrify -format png " + all + ", then remove", load(dir.path()));
             CHECK(read_image_folder(dir.path(), 3, true).count == 4);
             CHECK(load(dir.path(), {.skip_other_images = true}).train.count == 2);
             fs::remove(dir / name);
@@ -314,6 +319,8 @@ TEST_SUITE("data") {
         const std::string error = error_of([&] { read_image_folder(dir.path(), 3); });
         CHECK(error == Containing{"got 3 other images, the first is " + dir / "cat/a.gif (GIF)", "mogrify -format png",
                                   "--skip-other-images"});
+        CHECK(load(dir.path(), {.skip_other_images = true}).left_out ==
+              std::vector<std::string>{dir / "cat/a.gif (GIF)", dir / "cat/b.gif (GIF)", dir / "dog/b.gif (GIF)"});
         // A class has only other files, and one is named like a PNG.
         fs::create_directory(dir / "emu");
         write_file_atomic(dir / "emu/a.gif", gif);
@@ -342,6 +349,100 @@ TEST_SUITE("data") {
         CHECK(pixels_of(sets.train) == Vec(6 * 2 * 2 * 3, 1));
         REQUIRE(sets.warnings.size() == 1);
         CHECK(sets.warnings[0] == Containing{"3 files are left out; the first: ", dir / "cat/6.png (GIF)"});
+    }
+
+    TEST_CASE("image folder: lists all files that it leaves out") {
+        const TempDir dir;
+        for (const char* name : {"cat/1.png", "dog/1.png", "dog/2.gif"}) write_grey(dir / ("set/" + std::string(name)), 2, 2, 1);
+        for (int i = 2; i < 10; ++i) write_file_atomic(dir / cat("set/cat/", i, ".png"), "damaged");
+        write_file_atomic(dir / "set/labels.csv", "cat/1.png,a\ndog/1.png,b\ndog/3.gif,b\n" // of an image that is left out
+                                                  "dog/2.gif,b\n" + [] { std::string rows; for (int i = 2; i < 10; ++i) rows += cat("cat/", i, ".png,a\n"); return rows; }());
+        write_file_atomic(dir / "set/dog/3.gif", "GIF89a");
+        for (const std::string cache : {std::string(kNoCache), dir / "cache", dir / "cache"}) { // packs, and then maps the set
+            const TrainTest sets = load(dir / "set", {.test_fraction = 0, .skip_other_images = true, .cache = cache});
+            CHECK(sets.train.count == 3);
+            REQUIRE(sets.left_out.size() == 9);
+            CHECK(sets.left_out[0] == dir / "set/dog/3.gif (GIF)");
+            for (int i = 2; i < 10; ++i) CHECK(contains(sets.left_out[size_t(i - 1)], dir / cat("set/cat/", i, ".png")));
+            CHECK(contains(sets.warnings.at(0), "9 files are left out"));
+        }
+    }
+
+    TEST_CASE("masks: are the stored samples of grey and palette PNGs") {
+        const TempDir dir;
+        write_grey(dir / "set/a/1.png", 4, 1, 9);
+        const ImageSet set = load(dir / "set", {.test_fraction = 0, .labels = Labels::none}).train;
+        const auto chunk = [](const std::string& type, const Vec& body) {
+            Vec out;
+            const auto add = [&](uint32_t n) { for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(n >> shift)); };
+            add(uint32_t(body.size()));
+            Vec checked(type.begin(), type.end());
+            checked.insert(checked.end(), body.begin(), body.end());
+            out.insert(out.end(), checked.begin(), checked.end());
+            add(crc32(checked));
+            return std::string(out.begin(), out.end());
+        };
+        const auto write_mask = [&](int depth, int colour, const Vec& row, const std::string& more, int64_t width) {
+            const uint8_t size = uint8_t(row.size() + 1), other = uint8_t(~size);
+            Vec data{0x78, 1, 1, size, 0, other, 255, 0}; // one stored block; the last 0 is the filter
+            data.insert(data.end(), row.begin(), row.end());
+            uint32_t a = 1, b = 1;
+            for (const uint8_t byte : row) a += byte, b += a;
+            for (const uint32_t n : {b >> 8, b & 255, a >> 8, a & 255}) data.push_back(uint8_t(n));
+            const Vec header{0, 0, 0, uint8_t(width), 0, 0, 0, 1, uint8_t(depth), uint8_t(colour), 0, 0, 0};
+            write_file_atomic(dir / "masks/a/1.png", "\x89PNG\r\n\x1A\n" + chunk("IHDR", header) + more + chunk("IDAT", data) + chunk("IEND", {}));
+        };
+        const auto read = [&] {
+            const Tensor masks = read_masks(set, dir / "masks", 3);
+            return std::vector<int32_t>(masks.span<int32_t>().begin(), masks.span<int32_t>().end());
+        };
+        CHECK_ERROR("masks/a/1.png", read());
+        fs::create_directories(dir / "masks/a");
+        const auto labels = [&](int depth, int colour, const Vec& row, const std::string& more = "", int64_t width = 4) {
+            write_mask(depth, colour, row, more, width);
+            return read();
+        };
+        const std::string palette = chunk("PLTE", {9, 9, 9, 1, 1, 1, 0, 0, 0}), clear = chunk("tRNS", {0, 255, 0});
+        const std::vector<int32_t> wanted{0, 1, 2, 1};
+        CHECK(labels(8, 0, {0, 1, 2, 1}) == wanted);
+        CHECK(labels(16, 0, {0, 0, 0, 1, 0, 2, 0, 1}) == wanted);
+        CHECK(labels(8, 3, {0, 1, 2, 1}, palette) == wanted);
+        CHECK(labels(8, 3, {0, 1, 2, 1}, palette + clear) == wanted);
+        CHECK(labels(2, 3, {0b00011001}, palette) == wanted);
+        CHECK(labels(2, 0, {0b00011001}) == wanted);
+        CHECK(labels(1, 0, {0b01010000}) == std::vector<int32_t>{0, 1, 0, 1});
+        CHECK(labels(8, 4, {0, 255, 1, 0, 2, 255, 1, 3}) == wanted); // grey and alpha
+        CHECK(labels(8, 2, {0, 0, 0, 1, 1, 1, 2, 2, 2, 1, 1, 1}) == wanted);
+        CHECK_ERROR("got colours", labels(8, 2, {0, 0, 0, 1, 1, 1, 2, 2, 1, 1, 1, 1}));
+        CHECK_ERROR("labels below 3, got 256", labels(16, 0, {0, 0, 0, 1, 1, 0, 0, 1}));
+        CHECK_ERROR("labels below 3, got 255", labels(8, 0, {0, 1, 255, 1}));
+        CHECK_ERROR("1 x 4 pixels, got 1 x 3", labels(8, 0, {0, 1, 2}, "", 3));
+        CHECK(labels(8, 0, {0, 1, 2, 1}) == wanted);
+        const std::string whole = read_file(dir / "masks/a/1.png");
+        write_file_atomic(dir / "masks/a/1.png", whole.substr(0, whole.size() - 12));
+        CHECK_ERROR("masks: expected an undamaged file", read());
+        ImageSet unnamed = set; // such as CIFAR's images
+        unnamed.names.clear();
+        CHECK_ERROR("expected a folder of images, whose files have names", read_masks(unnamed, dir / "masks", 3));
+        unnamed.names = {"a/1.png", "a/2.png"};
+        CHECK_ERROR("expected 1 names or none, got 2", unnamed.check("s"));
+    }
+
+    TEST_CASE("images: threads wait for memory to decode in") {
+        CHECK_ERROR("MiB to decode an image, got 4398046511104 (big.jpg)", auto memory = reserve_memory(int64_t{1} << 62, "big.jpg"));
+        const int64_t most = available_memory() / 10 * 6;
+        std::atomic<bool> released = false, waited = false;
+        std::shared_ptr<void> first = reserve_memory(most, "1.jpg");
+        CHECK(!reserve_memory(1 << 20, "2.jpg")); // does not wait
+        std::thread second([&] {
+            const auto memory = reserve_memory(most, "3.jpg");
+            waited = released.load();
+        });
+        std::this_thread::sleep_for(std::chrono::milliseconds(50));
+        released = true;
+        first.reset();
+        second.join();
+        CHECK(waited);
     }
 
     TEST_CASE("image folder: refuses images for which there is no memory") {

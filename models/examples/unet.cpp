@@ -2,7 +2,8 @@
 //
 //     build/unet --data photos --masks masks --size 64
 //
-// The mask of photos/1.jpg is masks/1.png, a grey PNG of the size --size, whose values are below kLabels.
+// The mask of photos/1.jpg is masks/1.png, a PNG of the size --size, whose grey values or palette indices are below
+// kLabels.
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/models/run/training.h"
 #include "ringgrad/models/training_main.h"
@@ -48,6 +49,9 @@ struct UNetTraining final : ImageTraining {
     data::Labels labels() const override { return data::Labels::none; }
     Task task(const data::ImageSet&) const override { return segmentation(kLabels); }
     std::vector<data::Column> columns(const data::ImageSet& images) const override {
+        RG_CHECK(!masks.empty() && std::ssize(images.names) == images.count,
+                 "--masks: expected --data and --masks, folders of images and ", "of their masks, got ",
+                 masks.empty() ? "no masks" : "images without a folder", "; give both");
         return {data::rows(data::read_masks(images, masks, kLabels))};
     }
 };

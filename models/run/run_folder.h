@@ -60,6 +60,7 @@ public:
     /// and "options", a sweep one with "arguments" and "trials" in place of "seed" and "metrics".
     void write_config(const Json& config);
     std::string held_out_path() const { return path() + "/held-out.txt"; }
+    std::string skipped_path() const { return path() + "/skipped.txt"; }
 
     /// Appends one line to metrics.jsonl. If the write fails, tries to remove the incomplete line, and throws Error
     /// with the path and the reason. Also throws the errors of check_in_place().

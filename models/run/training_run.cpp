@@ -109,7 +109,8 @@ void TrainingRun::check_data(const data::TrainTest& data) {
     std::vector<std::string> parts;
     for (const auto& [set, text] : sets) parts.push_back(cat(name_of(set), " of ", text));
     par::verify_same(group_, "data", parts, "every rank needs the same --data and --test-data");
-    data_.clear(), held_out_.clear();
+    data_.clear(), held_out_.clear(), skipped_.clear();
+    for (const std::string& file : data.left_out) skipped_ += printable(file) + "\n";
     class_counts_ = data::class_counts(data, test_set_name);
     for (const auto& [set, text] : sets) data_.emplace_back("data_" + set, text);
     if (data.held_out)
@@ -217,6 +218,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
                             .set("options", options);
     folder_->write_config(config);
     if (!held_out_.empty()) write_file_atomic(folder_->held_out_path(), held_out_);
+    if (!skipped_.empty()) write_file_atomic(folder_->skipped_path(), skipped_);
     if (settings_.write_report)
         report_.emplace(*folder_, config);
     else

@@ -249,6 +249,7 @@ private:
     Length length_;
     Metadata model_, data_;                  // data_: the fingerprints of both sets
     std::string held_out_;                   // names of the held-out test images, one per line
+    std::string skipped_;                    // files that --skip-other-images has left out, one per line
     bool tests_best_ = false;                // true if the best model is tested in the end, on a set of its own
     std::string class_counts_;               // images per class, for people
     double epoch_begin_ = 0, last_step_ = 0; // their difference is the epoch's training time

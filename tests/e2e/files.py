@@ -440,11 +440,13 @@ class Folder(job.JobTest):
         self.train(1, "again", "--data", "images", *job.TINY, "--batch-size", "4", "--steps", "1")
         for i in range(3):
             (self.folder / "images" / "dog" / f"{i}.gif").write_bytes(b"GIF89a")
-        words = ["got 3 other images", "images/dog/0.gif (GIF)", "mogrify -format png", "--skip-other-images"]
+        words = ["got 3 other images", "images/dog/0.gif (GIF)", "mogrify -format png *.gif", "--skip-other-images"]
         for ranks in job.rank_counts(1, 2):
             self.refuse(job.train(ranks, "--data", "images", *job.TINY), *words)
-        self.train(1, "skipped", "--data", "images", *job.TINY, "--batch-size", "4", "--steps", "1",
-                   "--skip-other-images")
+        skipped = self.train(1, "skipped", "--data", "images", *job.TINY, "--batch-size", "4", "--steps", "1",
+                             "--skip-other-images")
+        lines = (skipped / "skipped.txt").read_text().splitlines()
+        self.assertEqual([line.rpartition("images/")[2] for line in lines], [f"dog/{i}.gif (GIF)" for i in range(3)])
         for name in ("train_digits", "train_digits_angles"):
             self.refuse(program(name, "--data", "images"), *words)
             self.refuse(program(name, "--data", "images", "--skip-other-images"), "[28 28 1]")

@@ -118,10 +118,12 @@ class Tasks(job.JobTest):
         self.assertGreater((self.folder / "net.onnx").stat().st_size, 10_000)
         self.refuse(program(1, "unet", "predict", run, "photos"), "pixels", "export")
         self.refuse(program(1, "predict", run, "photos"), "that this program knows, got unet", "unet predict")
-        (self.folder / "masks" / "3.png").write_bytes(job.png(SIDE, SIDE, bytes([7]) * SIDE * SIDE, 0))
-        self.refuse(program(1, "unet", "--data", "photos", "--masks", "masks", "--epochs", "1", "--batch-size", "8"), "below 3", "3.png")
         self.refuse(program(1, "unet", "--data", "photos", "--masks", "masks", "--mixup", "0.2"),
                     "--mixup, --cutmix: expected a task whose labels can be mixed")
+        (self.folder / "masks" / "3.png").write_bytes(job.png(SIDE, SIDE, bytes([7]) * SIDE * SIDE, 0))
+        self.refuse(program(1, "unet", "--data", "photos", "--masks", "masks", "--epochs", "1", "--batch-size", "8"), "below 3", "3.png")
+        self.refuse(program(1, "unet", "--data", "photos", "--epochs", "1"), "--masks", "got no masks")
+        self.refuse(program(1, "unet", "--masks", "masks", "--epochs", "1"), "--masks", "images without a folder")
         self.refuse(program(1, "unet", "--data", "photos", "--masks", "masks", "--class-weights", "balanced"), "--class-weights")
 
     def test_autoencoder(self):
