@@ -195,7 +195,9 @@ public:
         if (!traits_.hopper_kernels) return;
         std::string driver; // its exact version, if the system tells
         std::getline(std::ifstream("/proc/driver/nvidia/version"), driver);
-        const PassedCheck passed(cat(id_of(properties_of(selection_.index)), ", ", driver), kBuild);
+        const PassedCheck passed(cat(id_of(properties_of(selection_.index)), ", ", driver, ", nvcc ",
+                                     __CUDACC_VER_MAJOR__, '.', __CUDACC_VER_MINOR__, '.', __CUDACC_VER_BUILD__),
+                                 kBuild);
         if (passed.known()) return;
         std::string mismatch;
         try {

@@ -17,7 +17,7 @@ std::string find_hopper_mismatch(Device& device, GpuTraits& traits);
 /// Without such a folder, or if it cannot be written, remembers nothing.
 class PassedCheck {
 public:
-    /// `what` names all that the result depends on: the GPU, its driver and the build. A build from changed files is
+    /// `what` names all that the result depends on: the GPU, its driver, nvcc and the build. A build from changed files is
     /// not known by its commit, so nothing is remembered of it.
     PassedCheck(const std::string& what, std::string_view build);
     bool known() const;
