@@ -15,7 +15,6 @@
 #include <fcntl.h>
 #include <filesystem>
 #include <iostream>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <thread>
 #include <unistd.h>
@@ -23,6 +22,8 @@
 namespace rg::data {
 
 namespace fs = std::filesystem;
+
+constexpr double kPatience_s = 3; // of a process that waits for another one, until it says so
 
 std::string cache_folder(const std::string& cache) {
     const std::string folder = cache.empty() || cache == kNoCache ? user_cache() : cache;
@@ -45,29 +46,74 @@ void make_cache(const std::string& folder) {
              " or choose another --cache");
     RG_CHECK(::access(folder.c_str(), W_OK) == 0, "cache: cannot write into ", folder, ": ", std::strerror(errno),
              "; choose another --cache");
+    remove_leftovers(folder);
+    const std::string probe = cat(folder, "/.probe", ::getpid());
+    const Descriptor file(::open(probe.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+    RG_CHECK(file.get() >= 0 && ::unlink(probe.c_str()) == 0 && try_lock(file.get(), LOCK_SH) != Locked::unsupported,
+             "cache: cannot lock files in ", folder, ": ", std::strerror(errno), "; choose another --cache");
+}
+
+void remove_leftovers(const std::string& folder) {
+    std::error_code error; // others change the folder, too
+    std::vector<fs::path> all;
+    for (fs::directory_iterator entry(folder, error), end; entry != end; entry.increment(error))
+        all.push_back(entry->path());
+    for (const fs::path& lock : all) {
+        const std::string checksum = lock.stem();
+        if (lock.extension() != ".lock" || checksum.size() != 16 || checksum.find_first_not_of("0123456789abcdef") + 1)
+            continue;
+        const Descriptor file(::open(lock.c_str(), O_RDWR | O_CLOEXEC));
+        if (try_lock(file.get(), LOCK_EX) != Locked::yes || !is_at(file.get(), lock)) continue;
+        for (const fs::path& path : all)
+            if (path != lock && path.filename().string().starts_with(checksum + ".")) fs::remove_all(path, error);
+        fs::remove(lock, error);
+    }
+}
+
+Locked try_lock(int file, int operation) {
+    if (::flock(file, operation | LOCK_NB) == 0) return Locked::yes;
+    return errno == EWOULDBLOCK || errno == EINTR ? Locked::no : Locked::unsupported;
+}
+
+bool is_at(int file, const std::string& path) {
+    struct stat mine;
+    struct stat there;
+    return ::fstat(file, &mine) == 0 && ::stat(path.c_str(), &there) == 0 && mine.st_dev == there.st_dev &&
+           mine.st_ino == there.st_ino;
+}
+
+std::string node_name() {
+    char name[256] = {};
+    ::gethostname(name, sizeof name - 1);
+    return name;
 }
 
 CacheLock::CacheLock(const std::string& path, const std::function<bool()>& is_ready)
-    : file_(::open((path + ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600)) {
-    RG_CHECK(file_.get() >= 0, "cache: cannot open ", path, ".lock: ", std::strerror(errno));
-    for (;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
+    : folder_(fs::path(path).parent_path()) {
+    const std::string lock = path + ".lock";
+    for (double next = seconds_now() + kPatience_s;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
         check_stop();
-        if (::flock(file_.get(), LOCK_SH | LOCK_NB) != 0) continue;
-        if (is_ready()) return;
-        if (::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) break;
-        ::flock(file_.get(), LOCK_UN); // or two processes could wait for each other
+        // Opens the file each time: the last process to hold the lock has removed it. This also unlocks it, or two
+        // processes could wait for each other.
+        file_ = Descriptor(::open(lock.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
+        const Locked shared = try_lock(file_.get(), LOCK_SH);
+        RG_CHECK(shared != Locked::unsupported, "cache: cannot open and lock ", lock, ": ", std::strerror(errno));
+        alone_ = shared == Locked::yes && !is_ready();
+        const bool locked = alone_ ? try_lock(file_.get(), LOCK_EX) == Locked::yes : shared == Locked::yes;
+        if (locked && is_at(file_.get(), lock)) break;
+        if (seconds_now() < next) continue;
+        next += 20 * kPatience_s;
+        char holder[300] = {};
+        (void)::pread(file_.get(), holder, sizeof holder - 1, 0);
+        Progress(cat("waiting for ", holder, ", which makes or reads ", path, "; if it hangs, end it"));
     }
-    alone_ = true;
+    const std::string self = cat("process ", ::getpid(), " on ", node_name());
+    (void)(::pwrite(file_.get(), self.data(), self.size(), 0) > 0 && ::ftruncate(file_.get(), off_t(self.size())) == 0);
 }
 
 CacheLock::~CacheLock() {
-    std::error_code ignored;
-    if (temporary() && ::flock(file_.get(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(temporary_, ignored);
-}
-
-void CacheLock::share(const std::string& temporary) {
-    ::flock(file_.get(), LOCK_SH);
-    temporary_ = temporary;
+    file_ = Descriptor();
+    remove_leftovers(folder_);
 }
 
 Progress::Progress(const std::string& text) : next_(seconds_now() + kProgress_s) { print(text); }

@@ -17,6 +17,8 @@ size_t record_bytes(CifarKind kind) { return label_bytes(kind) + kPixels; }
 
 std::string batch_name(int i) { return i == 6 ? "test_batch.bin" : cat("data_batch_", i, ".bin"); }
 
+constexpr const char *kNames = "/batches.meta.txt", *kFineNames = "/fine_label_names.txt";
+
 std::string require_file(const std::string& folder, const std::string& name) {
     const std::string path = folder + "/" + name;
     RG_CHECK(std::filesystem::exists(path), "cifar: expected ", name, ", which is missing (", folder,
@@ -82,12 +84,20 @@ CifarFolder find_cifar(const std::string& folder) {
     return has("train.bin") || has("test.bin") ? CifarFolder::pair : CifarFolder::none;
 }
 
+std::vector<std::string> cifar_files(const std::string& folder) {
+    std::vector<std::string> files;
+    const bool pair = find_cifar(folder) == CifarFolder::pair;
+    if (pair) files = {require_file(folder, "train.bin"), require_file(folder, "test.bin")};
+    for (int i = 1; i <= 6 && !pair; ++i) files.push_back(require_file(folder, batch_name(i)));
+    for (const char* const names : {kNames, kFineNames})
+        if (std::filesystem::exists(folder + names)) files.push_back(folder + names);
+    return files;
+}
+
 TrainTest read_cifar(const std::string& folder) {
     const bool is_cifar10 = find_cifar(folder) == CifarFolder::cifar10;
-    std::vector<std::string> files;
-    for (int i = 1; i <= 6 && is_cifar10; ++i) files.push_back(require_file(folder, batch_name(i)));
-    if (!is_cifar10) files = {require_file(folder, "train.bin"), require_file(folder, "test.bin")};
-    std::vector<std::string> contents;
+    std::vector<std::string> files = cifar_files(folder), contents;
+    std::erase_if(files, [](const std::string& file) { return !file.ends_with(".bin"); });
     for (const std::string& file : files) contents.push_back(read_file(file));
     const CifarKind kind = is_cifar10 ? CifarKind::cifar10 : cifar_kind(as_bytes(contents[0]), files[0]);
     std::vector<CifarFile> parts;
@@ -95,8 +105,7 @@ TrainTest read_cifar(const std::string& folder) {
     const CifarFile test = parts.back();
     parts.pop_back();
     TrainTest sets{parse_cifar(parts, kind), parse_cifar({test}, kind), ""};
-    const std::string names_file =
-        folder + (kind == CifarKind::cifar10 ? "/batches.meta.txt" : "/fine_label_names.txt");
+    const std::string names_file = folder + (kind == CifarKind::cifar10 ? kNames : kFineNames);
     std::vector<std::string> names;
     if (std::filesystem::exists(names_file)) names = parse_class_names(read_file(names_file));
     if (!names.empty()) {

@@ -35,6 +35,8 @@ std::vector<std::string> parse_class_names(std::string_view text);
 /// with records of CIFAR-100 or of CIFAR-10. One of the files is enough to recognise the kind.
 enum class CifarFolder : uint8_t { none, cifar10, pair };
 CifarFolder find_cifar(const std::string& folder);
+/// Returns the paths of all files that read_cifar() reads. Throws Error if a file of images is missing.
+std::vector<std::string> cifar_files(const std::string& folder);
 
 /// Reads a folder. Takes class names from its file batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100),
 /// or else from class_names(). Throws Error if a file of images is missing or invalid, or if the numbers of names and

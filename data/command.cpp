@@ -177,18 +177,18 @@ std::string last_line(std::string_view text) {
 
 } // namespace
 
-void run_command(const std::string& command, const std::function<void(int64_t lines)>& poll) {
+void run_command(const std::string& command, const std::function<void(int64_t lines, int64_t errors)>& poll) {
     RG_CHECK(command.find('\0') == std::string::npos, "command: expected a text without zero bytes, got one");
     Output out, err;
     Child child(command, out, err);
-    int64_t lines = 0;
+    int64_t lines = 0, errors = 0;
     std::string error_text;
     size_t error_bytes = 0;
     const auto read_errors = [&] {
         const size_t before = error_text.size();
         if (!err.read(error_text)) return false;
         error_bytes += error_text.size() - before;
-        lines += std::count(error_text.begin() + std::ptrdiff_t(before), error_text.end(), '\n');
+        errors += std::count(error_text.begin() + std::ptrdiff_t(before), error_text.end(), '\n');
         if (error_text.size() > kErrorBytes) error_text.erase(0, error_text.size() - kErrorBytes);
         RG_CHECK(error_bytes <= kMaxErrors, "command: expected at most ", kMaxErrors,
                  " bytes on standard error, got more", last_line(error_text));
@@ -201,11 +201,11 @@ void run_command(const std::string& command, const std::function<void(int64_t li
         check_stop();
         out.read(text), read_errors();
         lines += std::count(text.begin(), text.end(), '\n');
-        if (poll) poll(lines);
+        if (poll) poll(lines, errors);
     }
     // A background job may keep writing to standard error, so this reads at most about one pipe's capacity.
     for (const size_t end = error_bytes + err.capacity(); error_bytes < end && read_errors();) {}
-    if (poll) poll(lines);
+    if (poll) poll(lines, errors);
     check_stop(); // the command may have failed because Ctrl-C in a terminal also ends it
     RG_CHECK(child.status() == 0, child.describe_end(), last_line(error_text));
 }

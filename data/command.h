@@ -8,14 +8,14 @@
 
 namespace rg::data {
 
-/// Runs a command to its end. Its standard input is empty. `poll` gets the number of lines on both outputs so far,
-/// about 50 times per second and at the end; the lines themselves are dropped. Throws Error, with the last line of
-/// standard error, if the command ends by a signal or with a status other than 0. By default, only the last command of
-/// a pipeline gives the exit status. Also throws Error if the command cannot be started or writes more than 64 MiB to
-/// standard error. Throws Stopped after a stop request. If the command has not ended then, or if `poll` throws, kills
-/// it, its descendants, and the processes that hold its output open. A background job can survive this if it has
-/// redirected both of its outputs and its shell has ended.
-void run_command(const std::string& command, const std::function<void(int64_t lines)>& poll = {});
+/// Runs a command to its end. Its standard input is empty. `poll` gets the numbers of lines on standard
+/// output and standard error so far, about 50 times per second and at the end; the lines themselves are dropped. Throws
+/// Error, with the last line of standard error, if the command ends by a signal or with a status other than 0. By
+/// default, only the last command of a pipeline gives the exit status. Also throws Error if the command cannot be
+/// started or writes more than 64 MiB to standard error. Throws Stopped after a stop request. If the command has not
+/// ended then, or if `poll` throws, kills it, its descendants, and the processes that hold its output open. A
+/// background job can survive this if it has redirected both of its outputs and its shell has ended.
+void run_command(const std::string& command, const std::function<void(int64_t lines, int64_t errors)>& poll = {});
 
 /// Returns the first 300 bytes of a text from outside through printable(), for messages, and "..." if it has more.
 std::string excerpt(std::string_view text);

@@ -87,7 +87,7 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
     PixelSink& sink = sink_ ? *sink_ : memory;
     std::map<int64_t, std::string> bad, damaged; // what is wrong, by image
     std::mutex mutex;                            // protects both
-    std::atomic<int64_t> differ = 0;             // number of images with another size than the first good one
+    std::atomic<int64_t> differs_at = count;     // the first image with another size than the first good one
     ImageSet set{count, 0, 0, channels_};
     std::string first_name;
     const auto note = [&](std::map<int64_t, std::string>& to, int64_t i, const std::string& text) {
@@ -96,12 +96,16 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
     };
     const auto add = [&](int64_t i) {
         check_stop();
+        if (i > differs_at && !skip_bad_) return; // is an error in any case, so do not decode all images first
         Image image;
         try {
             const Image original = read(i);
             image = converted(original);
             const bool differs = set.height > 0 && (image.height != set.height || image.width != set.width);
-            differ += differs;
+            if (differs) {
+                const std::lock_guard lock(mutex);
+                differs_at = std::min<int64_t>(differs_at, i);
+            }
             RG_CHECK(!differs, "images: expected images of one size, ", set.width, " x ", set.height, " as in ",
                      first_name, ", got ", image.width, " x ", image.height, " (", name(i),
                      "); give --size to resize all images");
@@ -121,11 +125,12 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
     int64_t done = 0;
     while (done < count && set.height == 0) add(done++); // the first good image determines the size of the set
     parallel(count - done, [&](int64_t i) { add(done + i); });
+    if (!skip_bad_) bad.erase(bad.upper_bound(differs_at), bad.end()); // the same error on any number of threads
     if (damaged_ == 0 && !damaged.empty()) first_damage_ = damaged.begin()->second;
     damaged_ += std::ssize(damaged);
     if (const int64_t n = std::ssize(bad); n > 0 && (!skip_bad_ || n == count)) {
         std::string text = bad.begin()->second, names;
-        if (differ == n) throw SizesDiffer(text);
+        if (bad.begin()->first == differs_at) throw SizesDiffer(text);
         for (int64_t named = 0; const auto& [i, error] : bad)
             if (++named <= kMostNamed) names += cat(named == 1 ? "" : ", ", name(i));
         if (n > 1)

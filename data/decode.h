@@ -51,8 +51,8 @@ public:
     /// takes one set. Throws Error unless the options ask for 1 or 3 channels.
     explicit Conversion(const LoadOptions& options, PixelSink* sink = nullptr);
     /// Reads `count` images. If images fail or differ in size from the first good one, throws Error, or SizesDiffer if
-    /// none fails. With LoadOptions::skip_other_images leaves them out. Also throws Error if all images fail or if
-    /// there is no room for the pixels, and Stopped after a stop request.
+    /// none fails; the first other size ends the reading. With LoadOptions::skip_other_images leaves them out. Also
+    /// throws Error if all images fail or if there is no room for the pixels, and Stopped after a stop request.
     Converted read(int64_t count, const NameOfImage& name, const ReadImage& read);
     /// Adds a file that the caller has left out, with the reason.
     void leave_out(const std::string& file) { left_out_.push_back(file); }

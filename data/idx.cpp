@@ -147,9 +147,14 @@ bool has_idx(const std::string& folder) {
     return std::ranges::any_of(kKinds, [&](const Kind& kind) { return !files_of(folder, kind).empty(); });
 }
 
+std::vector<std::string> idx_files(const std::string& folder) {
+    std::vector<std::string> paths;
+    for (const Kind& kind : kKinds) paths.push_back(find_file(folder, kind));
+    return paths;
+}
+
 TrainTest read_idx_sets(const std::string& folder) {
-    std::string paths[4];
-    for (int i = 0; i < 4; ++i) paths[i] = find_file(folder, kKinds[i]);
+    const std::vector<std::string> paths = idx_files(folder);
     TrainTest sets{read_idx_set(paths[0], paths[1]), read_idx_set(paths[2], paths[3]), ""};
     ImageSet &a = sets.train, &b = sets.test;
     RG_CHECK(a.height == b.height && a.width == b.width, "idx: expected the size of the training images, ", a.width,

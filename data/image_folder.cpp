@@ -109,6 +109,24 @@ bool is_hidden(const std::string& name) {
     return name.starts_with('.') || name == "__MACOSX" || name == "@eaDir" || name == "Thumbs.db";
 }
 
+/// Calls `visit` for each file and folder below a folder, but for those that systems put beside the user's: hidden
+/// ones, and previews. Follows links. Throws Error that names a folder which cannot be read, and Stopped after a stop
+/// request.
+void visit_files(const std::string& folder, const std::function<void(const fs::directory_entry&)>& visit) {
+    std::error_code error;
+    std::string last = folder;
+    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
+    for (fs::recursive_directory_iterator entry(folder, kFollow, error), end; entry != end; entry.increment(error)) {
+        check_stop();
+        last = entry->path();
+        if (is_hidden(entry->path().filename()))
+            entry.disable_recursion_pending();
+        else
+            visit(*entry);
+    }
+    RG_CHECK(!error, "image folder: cannot read ", last, ": ", error.message());
+}
+
 /// Lists a folder. Believes names that end in .png or .jpg, so that such files are opened only once, unless images of
 /// other formats are skipped.
 Listing list(const fs::path& folder, bool skip_other_images) {
@@ -332,21 +350,6 @@ std::vector<std::string> class_paths(const std::string& folder, const std::vecto
 
 } // namespace
 
-void visit_files(const std::string& folder, const std::function<void(const fs::directory_entry&)>& visit) {
-    std::error_code error;
-    std::string last = folder;
-    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
-    for (fs::recursive_directory_iterator entry(folder, kFollow, error), end; entry != end; entry.increment(error)) {
-        check_stop();
-        last = entry->path();
-        if (is_hidden(entry->path().filename()))
-            entry.disable_recursion_pending();
-        else
-            visit(*entry);
-    }
-    RG_CHECK(!error, "image folder: cannot read ", last, ": ", error.message());
-}
-
 Image decode_image(Bytes bytes, const std::string& name) {
     if (is_jpeg(bytes)) return decode_jpeg(bytes, name);
     const std::string format = image_format(name, bytes);
@@ -354,6 +357,15 @@ Image decode_image(Bytes bytes, const std::string& name) {
              format.empty() || can_read(format) ? "another file" : format, " (", name, ")",
              format.empty() || can_read(format) ? "" : cat("; ", how_to_convert(name)));
     return decode_png(bytes, name);
+}
+
+std::vector<std::string> image_parts(const std::string& folder) {
+    const Listing listing = list(folder, false);
+    std::vector<std::string> paths;
+    for (const auto* const below : {&listing.images, &listing.angles, &listing.labels, &listing.folders})
+        for (const std::string& path : *below) paths.push_back(folder + "/" + path);
+    for (const auto& [path, format] : listing.others) paths.push_back(path);
+    return paths;
 }
 
 Image read_image(const std::string& path) { return decode_image(as_bytes(read_file(path)), path); }

@@ -13,9 +13,6 @@
 
 #include "ringgrad/data/decode.h"
 
-#include <filesystem>
-#include <functional>
-
 namespace rg::data {
 
 /// Tables beside images: CSV with a line per image, its path below the folder of the table, and its values. An image
@@ -36,10 +33,9 @@ inline constexpr const char *kAnglesFile = "angles.csv", *kLabelsFile = "labels.
 /// skipped, throws Error for images of other formats, and for images beside the class folders.
 TrainTest read_images(const std::string& folder, const LoadOptions& options, Conversion& conversion);
 
-/// Calls `visit` for each file and folder below a folder, but for those that systems put beside the user's: hidden
-/// ones, and previews. Follows links. Throws Error that names a folder which cannot be read, and Stopped after a stop
-/// request.
-void visit_files(const std::string& folder, const std::function<void(const std::filesystem::directory_entry&)>& visit);
+/// Returns the paths of all files and folders that read_images() depends on: folders, images, also of formats that are
+/// left out, and tables. Throws Error for a broken link, and if a folder cannot be read.
+std::vector<std::string> image_parts(const std::string& folder);
 
 /// Decodes a PNG or a JPEG. `name` is the name of the file, for error texts. Throws Error if the file is neither, or is
 /// damaged.

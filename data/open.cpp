@@ -41,6 +41,13 @@ std::string records_folder(const std::string& folder) {
     return "";
 }
 
+/// Returns the paths of all files and folders that read_folder() depends on.
+std::vector<std::string> parts_of(const std::string& folder) {
+    const std::string records = records_folder(folder);
+    if (records.empty()) return image_parts(folder);
+    return find_cifar(records) == CifarFolder::none ? idx_files(records) : cifar_files(records);
+}
+
 /// Reads a folder. The pixels go to `sink`, or to memory if it is null.
 Contents read_folder(const std::string& folder, const LoadOptions& options, PixelSink* sink) {
     Conversion conversion(options, sink);
@@ -93,13 +100,14 @@ void declare_reading(Options& options, LoadOptions& reading) {
 
 Source open_source(const std::string& path, const LoadOptions& options) try {
     Source source;
-    const std::shared_ptr<CacheLock> copy = source.locks.emplace_back(copy_source(path, options.cache));
+    source.locks.push_back(copy_source(path, options.cache));
     source.path = source_folder(path, options.cache);
     if (source.path.empty() || source.path.ends_with(kPackedEnding) || options.cache == kNoCache) return source;
     check_folder(source.path, path);
     try {
         const std::string cache = cache_folder(options.cache), data = fs::canonical(source.path) / "";
-        RG_CHECK(!(fs::weakly_canonical(cache) / "").string().starts_with(data),
+        std::error_code none; // make_cache() says what is wrong
+        RG_CHECK(!(fs::weakly_canonical(cache, none) / "").string().starts_with(data),
                  "cache: expected a folder outside of the data, got ", cache, " in ", path, "; choose another --cache");
         make_cache(cache);
     } catch (const Error& error) {
@@ -110,8 +118,9 @@ Source open_source(const std::string& path, const LoadOptions& options) try {
     const CpuScope all_cores;
     const std::string folder = source.path;
     const std::string& shown = path.starts_with("pipe:") ? folder : path; // a command may contain a secret
-    source.path = pack(folder, shown, options, copy && copy->temporary(), source.locks.emplace_back(),
-                       [&](PixelSink& sink) { return read_folder(folder, options, &sink); });
+    source.path = pack(
+        folder, shown, options, source.locks.emplace_back(), [&] { return parts_of(folder); },
+        [&](PixelSink& sink) { return read_folder(folder, options, &sink); });
     return source;
 } catch (const fs::filesystem_error& error) {
     fail("data: cannot read ", error.path1().string(), ": ", error.code().message());

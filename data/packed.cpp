@@ -1,7 +1,9 @@
-// See packed.h. A file is written as NAME.part and renamed when it is complete, so a kill or a full disk leaves no set
-// that could be taken for whole.
+// See packed.h. A file is written as SOURCE.part, and renamed to SOURCE-STATE.images when it is complete. So a kill or
+// a full disk leaves no set that could be taken for whole.
 #include "ringgrad/data/packed.h"
 
+#include "readers_stamp.h" // kReaders: a checksum of the files that decide what a set holds
+#include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/checksum.h"
 #include "ringgrad/core/clock.h"
 #include "ringgrad/core/descriptor.h"
@@ -13,16 +15,19 @@
 #include "ringgrad/data/bytes.h"
 #include "ringgrad/data/cache.h"
 #include "ringgrad/data/decode.h"
-#include "ringgrad/data/image_folder.h"
+#include "ringgrad/data/source.h"
 
 #include <algorithm>
+#include <bit>
 #include <cerrno>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <iostream>
 #include <mutex>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 namespace rg::data {
@@ -73,11 +78,11 @@ std::vector<std::string> texts_of(const std::vector<uint8_t>& all) {
     return texts;
 }
 
-/// Writes the images into NAME.part.
+/// Writes the images into `part`, and renames it in the end.
 class Writer final : public PixelSink {
 public:
-    Writer(const std::string& path, const std::string& source)
-        : path_(path), part_(path + ".part"), source_(source), file_(part_, O_CREAT | O_TRUNC | O_RDWR) {}
+    Writer(const std::string& path, const std::string& part, const std::string& source)
+        : path_(path), part_(part), source_(source), file_(part_, O_CREAT | O_TRUNC | O_RDWR) {}
     ~Writer() override { ::unlink(part_.c_str()); } // after finish(), there is none
 
     void begin(int64_t count, int64_t height, int64_t width, int64_t channels) override {
@@ -120,6 +125,7 @@ public:
         }
         const std::string tail =
             encode_tensors(tensors, {{"made_as", fs::path(path_).filename().string()},
+                                     {"node", node_name()},
                                      {"source", printable(source_)},
                                      {"kind", contents.kind},
                                      {"note", contents.note},
@@ -145,20 +151,36 @@ private:
     std::optional<Progress> progress_;
 };
 
-/// Returns a checksum of the names, sizes and times of the files below a folder.
-uint64_t state_of(const std::string& folder) {
-    std::vector<std::string> files;
-    visit_files(folder, [&](const fs::directory_entry& entry) {
-        struct stat info;
-        const std::string& path = entry.path().native();
-        if (::stat(path.c_str(), &info) == 0 && !S_ISDIR(info.st_mode))
-            files.push_back(cat(std::string_view(path).substr(folder.size()), '\0', info.st_size, ' ',
-                                info.st_mtim.tv_sec, ' ', info.st_mtim.tv_nsec));
-    });
-    std::sort(files.begin(), files.end());
-    uint64_t sum = files.size();
-    for (const std::string& file : files) sum = checksum(cat(sum, file));
+/// Returns the ID of a file system if it keeps the inode of a file as long as the file exists, the same on all nodes,
+/// and sets its ctime at each change. Others, such as FUSE and FAT, invent numbers. Unlike st_dev, the ID is the same
+/// for all nodes and mounts.
+std::optional<uint64_t> file_system_of(const std::string& path) {
+    // ext2 to ext4, XFS, Btrfs, ZFS, F2FS, tmpfs, overlay, NFS, Lustre, GPFS, Ceph, BeeGFS
+    static constexpr uint32_t kStable[] = {0xEF53,     0x58465342, 0x9123683E, 0x2FC12FC1, 0xF2F52010, 0x01021994,
+                                           0x794C7630, 0x00006969, 0x0BD00BD0, 0x47504653, 0x00C36400, 0x19830326};
+    struct statfs info;
+    if (::statfs(path.c_str(), &info) != 0 || std::ranges::count(kStable, uint32_t(info.f_type)) == 0) return {};
+    return std::bit_cast<uint64_t>(info.f_fsid);
+}
+
+/// Returns a checksum of the names and identities of files and folders below a folder.
+uint64_t state_of(const std::string& folder, std::vector<std::string> parts) {
+    std::sort(parts.begin(), parts.end());
+    FileSystems known;
+    uint64_t sum = kReaders;
+    for (const std::string& path : parts) {
+        check_stop();
+        sum =
+            checksum(cat(sum, path.substr(path.find_first_not_of('/', folder.size())), '\0', identity_of(path, known)));
+    }
     return sum;
+}
+
+/// Returns true for a set that another node has made; false if it is damaged.
+bool is_of_other_node(const std::string& path) try {
+    return PackedFile(path).tail().text("node") != node_name();
+} catch (const Error&) {
+    return false;
 }
 
 bool is_complete(const std::string& path) {
@@ -205,26 +227,50 @@ Contents read_packed(const std::string& path) {
     return contents;
 }
 
-std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options, bool temporary,
-                 std::shared_ptr<CacheLock>& lock, const std::function<Contents(PixelSink& sink)>& read) {
-    const std::string cache = cache_folder(options.cache), whole = fs::canonical(folder).string();
-    const uint64_t state = state_of(whole);
-    const std::string source = hex(checksum(cat(whole, '\0', options.channels, ' ', options.height, ' ', options.width,
-                                                ' ', options.skip_other_images, options.unlabelled,
-                                                int(options.label_from), int(options.labels)))),
-                      name = cat(source, "-", hex(state), kPackedEnding), path = cache + "/" + name;
-    lock = std::make_shared<CacheLock>(cat(cache, "/", source), [&] { return is_complete(path); });
+std::string identity_of(const std::string& path, FileSystems& known) {
+    struct stat info;
+    RG_CHECK(::stat(path.c_str(), &info) == 0, "data: cannot read ", path, ": ", std::strerror(errno));
+    if (S_ISDIR(info.st_mode)) return "folder";
+    const auto [system, is_new] = known.try_emplace(info.st_dev);
+    if (is_new) system->second = file_system_of(path);
+    const std::string times = cat(info.st_size, ' ', info.st_mtim.tv_sec, ' ', info.st_mtim.tv_nsec, ' ',
+                                  info.st_ctim.tv_sec, ' ', info.st_ctim.tv_nsec, ' ');
+    if (system->second) return cat(times, *system->second, ' ', info.st_ino);
+    constexpr int64_t kPiece = 4096, kPieces = 4;
+    if (path.ends_with(".csv") || info.st_size <= kPiece) return cat(times, checksum(read_file(path)));
+    std::ifstream file(path, std::ios::binary);
+    std::string pieces(kPiece * kPieces, '\0');
+    for (int64_t i = 0; i < kPieces; ++i)
+        file.seekg((info.st_size - kPiece) * i / (kPieces - 1)).read(&pieces[size_t(i * kPiece)], kPiece);
+    RG_CHECK(file, "data: cannot read ", path);
+    return cat(times, checksum(pieces));
+}
+
+std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options,
+                 std::shared_ptr<CacheLock>& lock, const std::function<std::vector<std::string>()>& parts,
+                 const std::function<Contents(PixelSink& sink)>& read) {
+    const uint64_t state = state_of(folder, parts());
+    const std::string source = hex(checksum(cat(fs::canonical(folder).string(), '\0', options.channels, ' ',
+                                                options.height, ' ', options.width, ' ', options.skip_other_images,
+                                                options.unlabelled, int(options.label_from), int(options.labels))));
+    const std::string cache = cache_folder(options.cache), base = cat(cache, "/", source);
+    const bool temporary = folder.starts_with(cache + "/") && folder.ends_with(kTemporary);
+    const std::string path = cat(base, temporary ? '.' : '-', hex(state), kPackedEnding);
+    lock = std::make_shared<CacheLock>(base, [&] { return is_complete(path); });
     if (!lock->alone()) return path;
-    Writer writer(path, shown);
+    Writer writer(path, base + ".part", shown);
     const Contents contents = read(writer);
-    RG_CHECK(state_of(whole) == state,
+    RG_CHECK(state_of(folder, parts()) == state,
              "cache: expected files that do not change while they are packed, got changes in ", shown, "; start again");
     writer.finish(contents);
+    if (temporary) return path;
     for (const fs::directory_entry& entry : fs::directory_iterator(cache)) {
-        const std::string other = entry.path().filename().string();
-        if (other != name && other.starts_with(source + "-")) fs::remove(entry.path()); // a set, or a part of one
+        const fs::path& other = entry.path();
+        if (other.filename().string().starts_with(source + "-") && other.filename() != fs::path(path).filename() &&
+            !is_of_other_node(other))
+            fs::remove(other);
     }
-    lock->share(temporary ? path : "");
+    lock->share();
     return path;
 }
 

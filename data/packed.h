@@ -8,6 +8,9 @@
 #include "ringgrad/data/dataset.h"
 
 #include <functional>
+#include <map>
+#include <optional>
+#include <sys/types.h>
 
 namespace rg::data {
 
@@ -24,13 +27,25 @@ struct Contents {
 /// Returns the contents of a packed set. Throws Error like PackedFile().
 Contents read_packed(const std::string& path);
 
-/// Returns the path of the packed set in the cache for the files below `folder`, with the channels, the size and the
-/// other choices of the options. `shown` is the path that the user gave. If there is none, or if the names, sizes or
-/// times of the files have changed since, calls `read` and makes one with the images that it gives to the sink. Removes
-/// older sets of the same folder, and what killed processes left of them. Prints its progress to standard error. Keep
-/// `lock` until all processes of the node have opened the set; a temporary set is deleted with it. Throws Error if the
-/// disk is full, if files change while they are read, and if `read` does. Call make_cache() before (cache.h).
-std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options, bool temporary,
-                 std::shared_ptr<CacheLock>& lock, const std::function<Contents(PixelSink& sink)>& read);
+/// Returns the path of the packed set in the cache for a folder, with the channels, the size and the other choices of
+/// the options. `shown` is the path that the user gave. `parts` lists the files and folders below `folder` that the set
+/// depends on. If there is no set of these parts with their identity_of() and by these readers, calls `read` and makes
+/// one with the images that it gives to the sink. Removes older sets of the same folder that this node has made; other
+/// nodes may still read theirs. Prints its progress to standard error. Keep `lock` until all processes of the node have
+/// opened the set; that of a temporary copy (source.h) is deleted with it. Throws Error if the disk is full, if files
+/// change while they are read, and if `read` does. Call make_cache() before (cache.h).
+std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options,
+                 std::shared_ptr<CacheLock>& lock, const std::function<std::vector<std::string>()>& parts,
+                 const std::function<Contents(PixelSink& sink)>& read);
+
+/// The ID of each file system, by st_dev. One without stable inodes has none.
+using FileSystems = std::map<dev_t, std::optional<uint64_t>>;
+
+/// Returns a text that is another one after each change of the file: its file system, inode, size, and both times of
+/// changes in nanoseconds. Without stable inodes, the checksum of four pieces of the file, 4 KiB each, is in the place
+/// of the inode; for a table (.csv), the checksum of all bytes. For a folder, returns only that it is one: its times
+/// also change with files that are not part of the set. Adds its file system to `known`. Throws Error if there is no
+/// such file.
+std::string identity_of(const std::string& path, FileSystems& known);
 
 } // namespace rg::data

@@ -24,6 +24,12 @@ ImageRecord record_of(std::span<const uint8_t> image, int64_t channels) {
     return record;
 }
 
+bool is_packed(const std::string& path) {
+    const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC));
+    uint64_t magic = 0;
+    return ::pread(file.get(), &magic, sizeof magic, 0) == sizeof magic && magic == PackedHead::kMagic;
+}
+
 PackedFile::PackedFile(const std::string& path) : path_(path) {
     const std::string damaged = cat("packed set: expected a complete file, got a damaged one (", path, ")");
     const Descriptor file(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC)); // a FIFO would block otherwise

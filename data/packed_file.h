@@ -40,6 +40,9 @@ struct PackedHead {
     }
 };
 
+/// Returns true if the file begins like a packed set, which may be damaged.
+bool is_packed(const std::string& path);
+
 /// A packed set that is mapped into memory.
 class PackedFile {
 public:

@@ -1,5 +1,6 @@
-// See source.h. A copy is CACHE/CHECKSUM. Beside it are the lock, CHECKSUM.lock, and for a tar CHECKSUM.tar while it
-// arrives and is unpacked. A tar is unpacked into CHECKSUM.part, which is renamed when it is complete.
+// See source.h. A copy is CACHE/CHECKSUM, or CHECKSUM.copy if it is temporary. Beside it are the lock, CHECKSUM.lock,
+// and for a tar NAME.tar while it arrives and is unpacked. A tar is unpacked into NAME.part, which is renamed when it
+// is complete.
 #include "ringgrad/data/source.h"
 
 #include "ringgrad/core/checksum.h"
@@ -98,7 +99,7 @@ void unpack_stream(const std::string& command, const std::string& folder) {
     uintmax_t bytes = 0;
     const double begin = seconds_now();
     double last_growth = begin;
-    run_command(cat("(", command, "\n) > ", shell_word(archive)), [&](int64_t) {
+    run_command(cat("(", command, "\n) > ", shell_word(archive)), [&](int64_t, int64_t) {
         std::error_code none;
         if (const uintmax_t size = fs::file_size(archive, none); !none && size != bytes)
             bytes = size, last_growth = seconds_now();
@@ -112,26 +113,20 @@ void unpack_stream(const std::string& command, const std::string& folder) {
     if (const std::string program = compressor_of(archive); !program.empty()) {
         const std::string plain = folder + ".plain.tar";
         run_command(cat(program, " -dc ", shell_word(archive), " > ", shell_word(plain)),
-                    [&](int64_t) { check_space(fs::path(archive).parent_path()); });
+                    [&](int64_t, int64_t) { check_space(fs::path(archive).parent_path()); });
         fs::rename(plain, archive);
     }
     check_end(archive);
     fs::create_directory(part);
     run_command(cat("LC_ALL=C tar -x -v -i -k --no-same-owner --no-same-permissions -C ", shell_word(part), " -f ",
                     shell_word(archive)),
-                [&](int64_t files) {
+                [&](int64_t files, int64_t) {
                     check_space(part);
                     progress.update([&] { return cat("copying: ", files, " files unpacked"); });
                 });
     check_unpacked(part);
     fs::rename(part, folder);
-}
-
-/// Removes what unpack_stream() leaves behind after an error.
-void remove_parts(const std::string& folder) {
-    std::error_code ignored;
-    for (const char* const archive : {".tar", ".plain.tar"}) fs::remove(folder + archive, ignored);
-    fs::remove_all(folder + ".part", ignored);
+    fs::remove(archive);
 }
 
 /// Returns the first client that a folder of PATH has.
@@ -146,10 +141,10 @@ std::string find_client() {
 /// Runs the command of a client that prints a line for each of `files` files.
 void copy_objects(const std::string& command, int64_t files, const std::string& folder, Progress& progress) {
     const double begin = seconds_now(), before = bytes_below(folder);
-    run_command(command, [&](int64_t lines) {
+    run_command(command, [&](int64_t lines, int64_t errors) {
         check_space(folder);
         progress.update([&] {
-            const int64_t done = std::min(lines, files);
+            const int64_t done = std::min(lines + errors, files);
             const double seconds = seconds_now() - begin, mb = std::max(0.0, bytes_below(folder) - before) / 1e6;
             const double left = done > 0 ? double(files - done) / double(done) * seconds : 0;
             return cat("copying: ", done, " of ", files, " files, ", formatted("%.1f MB/s", mb / seconds),
@@ -165,9 +160,9 @@ void synchronise(const std::string& url, const std::string& folder) {
     fs::create_directory(folder);
     Progress progress(cat("copying ", url, " into ", folder, " with ", client));
     int64_t files = 0; // that are new, changed or gone
-    run_command(sync_command(client, url, folder, true), [&](int64_t lines) {
-        files = lines;
-        progress.update([&] { return cat("copying: ", files, " files found"); });
+    run_command(sync_command(client, url, folder, true), [&](int64_t lines, int64_t errors) {
+        files = lines + errors; // rclone lists them on standard error
+        if (lines > 0) progress.update([&] { return cat("copying: ", lines, " files found"); });
     });
     if (files > 0) copy_objects(sync_command(client, url, folder), files, folder, progress);
     check_unpacked(folder);
@@ -177,16 +172,12 @@ void synchronise(const std::string& url, const std::string& folder) {
 
 bool is_remote(const std::string& path) { return path.starts_with(kS3) || path.starts_with(kPipe); }
 
-std::string node_name() {
-    char name[256] = {};
-    ::gethostname(name, sizeof name - 1);
-    return name;
-}
-
 std::string source_folder(const std::string& path, const std::string& cache) {
     if (!is_remote(path)) return path;
     const std::string source = cat(path, "\n", path.starts_with(kS3) ? variable("S3_ENDPOINT") : "", "\n", node_name());
-    return cat(cache_folder(cache), "/", formatted("%016llx", (unsigned long long)checksum(source)));
+    const bool keep = path.starts_with(kS3) || (!cache.empty() && cache != kNoCache);
+    return cat(cache_folder(cache), "/", formatted("%016llx", (unsigned long long)checksum(source)),
+               keep ? "" : kTemporary);
 }
 
 std::string sync_command(const std::string& client, const std::string& url, const std::string& folder, bool dry_run) {
@@ -213,20 +204,17 @@ std::shared_ptr<CacheLock> copy_source(const std::string& path, const std::strin
     if (!is_remote(path)) return nullptr;
     make_cache(cache_folder(cache));
     const std::string folder = source_folder(path, cache);
-    const bool bucket = path.starts_with(kS3), keep = bucket || (!cache.empty() && cache != kNoCache);
-    const auto copy = std::make_shared<CacheLock>(folder, [&] { return !bucket && keep && fs::is_directory(folder); });
+    const bool bucket = path.starts_with(kS3), temporary = folder.ends_with(kTemporary);
+    const auto copy = std::make_shared<CacheLock>(folder.substr(0, folder.size() - temporary * kTemporary.size()),
+                                                  [&] { return !bucket && !temporary && fs::is_directory(folder); });
     if (!copy->alone()) return copy;
     if (bucket) {
         synchronise(path, folder);
     } else {
-        struct Cleanup {
-            const std::string& folder;
-            ~Cleanup() { remove_parts(folder); }
-        } const cleanup{folder};
         fs::remove_all(folder);
         unpack_stream(path.substr(kPipe.size()), folder);
     }
-    copy->share(keep ? "" : folder);
+    if (!temporary) copy->share();
     return copy;
 } catch (const fs::filesystem_error& error) {
     fail("data: cannot write ", error.path1().string(), ": ", error.code().message());

@@ -14,11 +14,9 @@ namespace rg::data {
 /// Returns true for s3:// and pipe:, false for local folders.
 bool is_remote(const std::string& path);
 
-/// Returns the name of this machine.
-std::string node_name();
-
-/// Returns the folder in which copy_source() puts the data of a remote source, or the path itself if it is local.
-/// `cache`: see LoadOptions.
+/// Returns the folder in which copy_source() puts the data of a remote source, or the path itself if it is local. That
+/// of a temporary copy ends in kTemporary. `cache`: see LoadOptions.
+inline constexpr std::string_view kTemporary = ".copy";
 std::string source_folder(const std::string& path, const std::string& cache);
 
 /// Copies a remote source into source_folder(); does nothing if the path is local. Prints its progress to standard

@@ -10,6 +10,7 @@
 #include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/text.h"
+#include "ringgrad/core/user_cache.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/decode.h"
 #include "ringgrad/data/idx.h"
@@ -137,7 +138,7 @@ std::string describe_set(const std::string& path, data::LoadOptions options) {
 std::vector<std::string> packed_sets_in(const std::string& folder) {
     std::vector<std::string> paths;
     for (const auto& entry : std::filesystem::directory_iterator(folder))
-        if (entry.path().string().ends_with(data::kPackedEnding)) paths.push_back(entry.path().string());
+        if (data::is_packed(entry.path())) paths.push_back(entry.path().string());
     std::sort(paths.begin(), paths.end());
     return paths;
 }
@@ -203,9 +204,10 @@ int run(int argc, const char* const* argv) {
     const auto [height, width] = data::parse_size(size);
     load_options.height = height, load_options.width = width;
     for (const std::string& path : paths) {
+        if (std::error_code none; std::filesystem::equivalent(path, user_cache(), none)) data::remove_leftovers(path);
         const bool is_folder = !data::is_remote(path) && std::filesystem::is_directory(path);
         std::vector<std::string> packed = is_folder ? packed_sets_in(path) : std::vector<std::string>{};
-        if (!is_folder && path.ends_with(data::kPackedEnding)) packed = {path};
+        if (!is_folder && data::is_packed(path)) packed = {path};
         RG_CHECK(!remove || !packed.empty(), "--delete: expected packed sets, got none (", path, ")");
         for (const std::string& set : packed) {
             std::fputs(describe_packed(set).c_str(), stdout);

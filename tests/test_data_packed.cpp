@@ -5,14 +5,37 @@
 #include "ringgrad/data/loader.h"
 #include "ringgrad/data/packed.h"
 #include "ringgrad/data/png.h"
+#include "ringgrad/data/source.h"
+#include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/tests/image_sets.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
 #include <cstring>
 #include <doctest/doctest.h>
+#include <fcntl.h>
 #include <filesystem>
+#include <fstream>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+namespace {
+int no_locks = 0;                 // the error of flock(), as on file systems without it
+const char* other_node = nullptr; // replaces the name of this node
+} // namespace
+
+// These replace the functions of the C library in this program.
+extern "C" int flock(int file, int operation) noexcept {
+    errno = no_locks;
+    return no_locks ? -1 : int(::syscall(SYS_flock, file, operation));
+}
+extern "C" int gethostname(char* name, size_t size) noexcept {
+    utsname node{};
+    ::uname(&node);
+    return ::snprintf(name, size, "%s", other_node ? other_node : node.nodename) < 0 ? -1 : 0;
+}
 
 namespace rg::data {
 namespace {
@@ -48,18 +71,19 @@ bool same(const TrainTest& a, const TrainTest& b) {
 
 std::vector<std::string> packed_files(const std::string& cache) {
     std::vector<std::string> files;
-    for (const fs::directory_entry& entry : fs::directory_iterator(cache))
-        if (entry.path().extension() != ".lock") files.push_back(entry.path());
+    for (const fs::directory_entry& entry : fs::directory_iterator(cache)) files.push_back(entry.path());
     return files;
 }
 
-/// Replaces the bytes of a file by others, and keeps its size and its time.
-void spoil(const std::string& path) {
+/// Writes other bytes into a file, and keeps its time.
+void rewrite(const std::string& path, const std::string& bytes) {
     const auto time = fs::last_write_time(path);
-    std::string bytes = read_file(path);
-    std::fill(bytes.begin(), bytes.end(), 'x');
-    write_file_atomic(path, bytes);
+    std::ofstream(path, std::ios::binary) << bytes;
     fs::last_write_time(path, time);
+}
+
+void exchange(const std::string& a, const std::string& b) {
+    fs::rename(a, a + "~"), fs::rename(b, a), fs::rename(a + "~", b);
 }
 
 } // namespace
@@ -79,12 +103,12 @@ TEST_SUITE("data") {
         CHECK(packed.train.pixels.data() == packed.test.pixels.data());
         const Normalise a = normalisation_of(plain.train), b = normalisation_of(packed.train);
         CHECK((a.mean == b.mean && a.deviation == b.deviation));
-        // The second time, no image is read, so what is in the files does not matter.
-        for (const auto& entry : fs::recursive_directory_iterator(folder))
-            if (entry.is_regular_file()) spoil(entry.path());
-        CHECK(same(plain, load(folder, options_of(cache))));
         const std::vector<std::string> files = packed_files(cache);
-        REQUIRE(files.size() == 1);
+        REQUIRE(files.size() == 1); // and no lock
+        const auto made = fs::last_write_time(files[0]);
+        CHECK(same(plain.train, load(folder + "/", options_of(cache)).train));
+        CHECK(fs::last_write_time(files[0]) == made);
+        CHECK(packed_files(cache) == files);
         CHECK(same(plain.train, load(files[0]).train)); // a packed set is a source, too
         CHECK_ERROR("got 2x3x3 in a packed set", load(files[0], {.channels = 1}));
         CHECK_ERROR("cannot open " + dir / "none.images", load(dir / "none.images"));
@@ -107,10 +131,152 @@ TEST_SUITE("data") {
         CHECK(packed_files(cache).size() == 3); // the old set is removed
         fs::remove(folder + "/test/bee/8.png");
         CHECK(load(folder, options).test.count == 2);
-        write_png(folder + "/.hidden.png", 3, 2, 3, Vec(18, 7)); // is not read
-        const std::vector<std::string> before = packed_files(cache);
-        load(folder, options);
-        CHECK(packed_files(cache) == before);
+        CHECK(packed_files(cache).size() == 3);
+    }
+
+    TEST_CASE("packed: is made again after each change of a part of the set, and of nothing else") {
+        const TempDir dir;
+        const std::string folder = dir / "set", train = folder + "/train", cache = dir / "cache";
+        std::string angles = "file,angle\n";
+        for (const char* const file : {"/train/ant/1.png", "/train/bee/1.png", "/train/bee/2.png", "/test/ant/1.png", "/test/bee/1.png"})
+            write_image(folder + file, 3, 2, 3, Vec(18, uint8_t(angles.size())));
+        for (const char* const place : {"train/ant/", "train/bee/", "test/ant/", "test/bee/"})
+            for (const char* const file : {"1.png", "2.png", "link.png", "other.gif"}) angles += cat(place, file, ",7\n");
+        write_file_atomic(folder + "/angles.csv", angles);
+        write_png(train + "/bee/other.gif", 3, 2, 3, Vec(18, 7));
+        fs::create_symlink(folder + "/test/ant/1.png", train + "/bee/link.png");
+        std::ranges::replace(angles, '7', '8');
+        const auto link_to = [](const std::string& target, const std::string& link) {
+            fs::remove(link), fs::create_symlink(target, link);
+        };
+        const std::pair<const char*, std::function<void()>> changes[] = {
+            {"two class folders exchanged", [&] { exchange(train + "/ant", train + "/bee"); }},
+            {"two files exchanged", [&] { exchange(train + "/ant/1.png", train + "/ant/2.png"); }},
+            {"other numbers", [&] { rewrite(folder + "/angles.csv", angles); }},
+            {"another image", [&] { rewrite(folder + "/test/ant/1.png", read_file(folder + "/test/bee/1.png")); }},
+            {"an image of another format", [&] { write_file_atomic(train + "/ant/other.gif", "GIF89a"); }},
+            {"one more of them", [&] { write_file_atomic(train + "/bee/new.gif", "GIF89a"); }},
+            {"another link", [&] { link_to(train + "/ant/1.png", train + "/ant/link.png"); }},
+            {"touched", [&] { fs::last_write_time(folder + "/test/ant/1.png", fs::file_time_type::clock::now()); }},
+            {"- a log", [&] { write_file_atomic(folder + "/log.txt", "a"), write_file_atomic(train + "/ant/log", "b"); }},
+            {"- a log that grows", [&] { write_file_atomic(folder + "/log.txt", "ab"); }},
+            {"- a hidden image", [&] { write_png(train + "/.hidden.png", 3, 2, 3, Vec(18, 7)); }},
+            {"- permissions of a folder", [&] { fs::permissions(train, fs::perms::owner_all); }},
+        };
+        load(folder, options_of(cache));
+        for (const auto& [what, change] : changes) {
+            CAPTURE(what);
+            const std::vector<std::string> before = packed_files(cache);
+            change();
+            CHECK(same(load(folder, options_of(kNoCache)), load(folder, options_of(cache))));
+            CHECK(packed_files(cache).size() == 1);
+            CHECK((packed_files(cache) == before) == (what[0] == '-'));
+        }
+        fs::create_directory(train + "/wasp"); // an empty class
+        CHECK_ERROR("expected images, got none", load(folder, options_of(cache)));
+        fs::remove(train + "/wasp");
+        fs::create_symlink("nothing", train + "/ant/broken.png");
+        CHECK_ERROR("a broken link", load(folder, options_of(cache)));
+    }
+
+    TEST_CASE("packed: without stable inodes, pieces of the contents tell files apart") {
+        const TempDir dir;
+        const auto contents_of = [&](const std::string& name, const std::string& bytes) {
+            write_file_atomic(dir / name, bytes);
+            struct stat info {};
+            REQUIRE(::stat((dir / name).c_str(), &info) == 0);
+            FileSystems known{{info.st_dev, {}}};
+            const std::string text = identity_of(dir / name, known);
+            return text.substr(text.rfind(' ')); // after the times
+        };
+        for (const char* const name : {"x.png", "labels.csv"})
+            for (const size_t size : {size_t{1}, size_t{4096}, size_t{4097}, size_t{100'000}})
+                for (const size_t place : {size_t{0}, size / 3, size - 1}) {
+                    CAPTURE(size);
+                    std::string bytes(size, 'a');
+                    const std::string before = contents_of(name, bytes);
+                    CHECK(contents_of(cat("copy-", name), bytes) == before);
+                    bytes[place] = 'b';
+                    CHECK(contents_of(name, bytes) != before);
+                }
+        std::string bytes(100'000, 'a');
+        bytes[10'000] = 'b'; // between two pieces
+        CHECK(contents_of("x.png", bytes) == contents_of("y.png", std::string(100'000, 'a')));
+        CHECK(contents_of("x.csv", bytes) != contents_of("y.csv", std::string(100'000, 'a')));
+    }
+
+    TEST_CASE("packed: the first image of another size ends the reading") {
+        std::atomic<int> reads = 0;
+        const auto read = [&](int64_t i) {
+            ++reads;
+            return Image{1, i % 2 + 1, 1, 8, Vec(size_t(i % 2 + 1))};
+        };
+        const auto name = [](int64_t i) { return cat("image ", i); };
+        CHECK_ERROR("expected images of one size", Conversion({.channels = 1}).read(4000, name, read));
+        CHECK(reads < 2000); // each thread may have begun another one
+    }
+
+    TEST_CASE("packed: sets that other nodes have made stay, since these may still read them") {
+        const TempDir dir;
+        const std::string cache = dir / "cache", image = dir / "set/test/bee/8.png";
+        write_folder(dir / "set");
+        other_node = "another";
+        load(dir / "set", options_of(cache));
+        const std::string theirs = packed_files(cache).at(0);
+        other_node = nullptr;
+        load(dir / "set", options_of(cache));
+        CHECK(packed_files(cache) == std::vector{theirs});
+        for (const char* const bytes : {"\x89PNG\r\n\x1A\n", "\x89PNG\r\n\x1A"}) {
+            rewrite(image, bytes);
+            load(dir / "set", options_of(cache));
+            CHECK(packed_files(cache).size() == 2);
+            CHECK(fs::exists(theirs));
+        }
+    }
+
+    TEST_CASE("cache: what killed processes have left disappears, but nothing else") {
+        const TempDir dir;
+        const std::string cache = dir / "cache", held = cache + "/fedcba9876543210";
+        write_folder(dir / "set");
+        make_cache(cache);
+        const std::vector<std::string> left{"0123456789abcdef.lock", "0123456789abcdef.copy/cat/1.png",
+                                            "0123456789abcdef.part", "0123456789abcdef.copy.plain.tar"};
+        const std::vector<std::string> kept{"0123456789abcdef/1.png", "0123456789abcdef-0.images", "yarn.lock", "yarn.x",
+                                            "fedcba9876543210.part"};
+        for (const auto* const names : {&left, &kept})
+            for (const std::string& name : *names) {
+                fs::create_directories(fs::path(cache + "/" + name).parent_path());
+                write_file_atomic(cache + "/" + name, "x");
+            }
+        {
+            const CacheLock lock(held, [] { return false; });
+            CHECK(lock.alone());
+            CHECK(read_file(held + ".lock") == cat("process ", ::getpid(), " on ", node_name()));
+            load(dir / "set", options_of(cache));
+            for (const std::string& name : left) CHECK_FALSE(fs::exists(cache + "/" + name));
+            for (const std::string& name : kept) CHECK(fs::exists(cache + "/" + name));
+            CHECK(fs::exists(held + ".lock"));
+        }
+        for (const char* const name : {".lock", ".part"}) CHECK_FALSE(fs::exists(held + name));
+        CHECK_FALSE(fs::exists(cache + "/0123456789abcdef.copy"));
+    }
+
+    TEST_CASE("cache: a file system without locks is no cache, and locks no run") {
+        const TempDir dir;
+        write_folder(dir / "set");
+        const std::string before = std::getenv("XDG_CACHE_HOME");
+        ::setenv("XDG_CACHE_HOME", dir.path().c_str(), 1);
+        for (const int error : {ENOSYS, ENOLCK, EOPNOTSUPP}) {
+            no_locks = error;
+            const TrainTest sets = load(dir / "set", options_of(""));
+            CHECK(sets.train.count == 5);
+            CHECK_FALSE(sets.train.pixels.file());
+            CHECK_ERROR("cannot lock files in", load(dir / "set", options_of(dir / "cache")));
+            CHECK_ERROR("cannot open and lock", CacheLock(dir / "cache/x", [] { return true; }));
+            RunFolder::create(dir / "runs", "train", "", true).lock();
+        }
+        no_locks = 0;
+        ::setenv("XDG_CACHE_HOME", before.c_str(), 1);
     }
 
     TEST_CASE("packed: files of records, and parts of a set") {
@@ -137,6 +303,15 @@ TEST_SUITE("data") {
             loader.start(0);
             CHECK(loader.next().x.data<float>()[1] == float(plain.train.image(0)[1]) / 255);
         }
+        const std::string labels = dir / "set/set-train-labels-idx1-ubyte";
+        const std::vector<std::string> before = packed_files(cache);
+        write_file_atomic(dir / "set/log.txt", "not a part of the set");
+        load(dir / "set", {.channels = 3, .cache = cache});
+        CHECK(packed_files(cache) == before);
+        std::string bytes = read_file(labels);
+        bytes.back() = 0;
+        rewrite(labels, bytes);
+        CHECK(load(dir / "set", {.channels = 3, .cache = cache}).train.labels.back() == 0);
     }
 
     TEST_CASE("packed: a file that is damaged anywhere or cut off gives an error, or the right pixels") {
@@ -214,7 +389,8 @@ TEST_SUITE("data") {
             write_file_atomic(folder + "/test/ant/new.png", "new");
             return contents;
         };
-        CHECK_ERROR("got changes in", pack(folder, folder, options_of(cache), false, lock, changed_meanwhile));
+        const auto parts = [&] { return image_parts(folder); };
+        CHECK_ERROR("got changes in", pack(folder, folder, options_of(cache), lock, parts, changed_meanwhile));
         lock.reset();
         CHECK(packed_files(cache).empty());
     }
@@ -223,11 +399,14 @@ TEST_SUITE("data") {
         const TempDir dir;
         write_folder(dir / "set");
         const std::string before = std::getenv("XDG_CACHE_HOME");
-        ::setenv("XDG_CACHE_HOME", "/dev/null", 1);
-        const TrainTest sets = load(dir / "set", options_of(""));
-        ::setenv("XDG_CACHE_HOME", before.c_str(), 1);
-        CHECK(sets.train.count == 5);
-        CHECK_FALSE(sets.train.pixels.file());
+        fs::create_symlink("loop", dir / "loop");
+        for (const std::string& home : {std::string("/dev/null"), dir / "loop"}) {
+            ::setenv("XDG_CACHE_HOME", home.c_str(), 1);
+            const TrainTest sets = load(dir / "set", options_of(""));
+            ::setenv("XDG_CACHE_HOME", before.c_str(), 1);
+            CHECK(sets.train.count == 5);
+            CHECK_FALSE(sets.train.pixels.file());
+        }
         CHECK_ERROR("cannot make the folder", load(dir / "set", options_of("/dev/null/x")));
     }
 }

@@ -129,8 +129,7 @@ void RunFolder::lock() {
     folder_ = Descriptor(::open(path_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     // Wait up to 2 s. An earlier process of this run may still be ending, and a monitor holds the lock for a moment
     // when it checks whether the run is alive.
-    for (int attempt = 0; folder_.get() >= 0 && ::flock(folder_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
-         ++attempt) {
+    for (int attempt = 0; folder_.get() >= 0 && data::try_lock(folder_.get(), LOCK_EX) == data::Locked::no; ++attempt) {
         RG_CHECK(attempt < 100, "run folder: expected a run that has ended, got one that another process trains (",
                  path_, owner_of(path_), ")");
         ::usleep(20'000);
@@ -175,10 +174,7 @@ void RunFolder::log(const Json& line) {
 // paths.
 void RunFolder::check_in_place() const {
     const auto in_place = [](const Descriptor& file, const std::string& path) {
-        struct stat mine;
-        struct stat there;
-        return file.get() < 0 || (::fstat(file.get(), &mine) == 0 && ::stat(path.c_str(), &there) == 0 &&
-                                  mine.st_dev == there.st_dev && mine.st_ino == there.st_ino);
+        return file.get() < 0 || data::is_at(file.get(), path);
     };
     RG_CHECK(in_place(folder_, path_) && in_place(metrics_, metrics_path()), "run folder: expected ", path_,
              " as this run made it, got it deleted, renamed or emptied; if it has ",

@@ -213,7 +213,7 @@ class Cloud(CloudTest):
         self.assertEqual(self.trained(ranks, "again", "pipe:cat set.tar", *cache), disk)
         self.refuse(job.train(ranks, *OPTIONS, "--data", "pipe:cat set.tar"), "pipe:cat set.tar", "cut off")
         kept = [path.suffix for path in (self.folder / "cache-home" / "ringgrad").iterdir()]
-        self.assertEqual(sorted(kept), [".images", ".lock", ".lock", ".lock"])  # a packed set of the folder alone
+        self.assertEqual(kept, [".images"])  # a packed set of the folder alone
 
     def test_killed_while_copying(self):
         ready, go = self.folder / "ready", self.folder / "go"
@@ -224,10 +224,24 @@ class Cloud(CloudTest):
         self.assertTrue(self.wait_for(process, ready.exists))
         os.kill(process.pid, signal.SIGKILL)
         self.finish(process)
+        self.trained(1, "disk", str(self.images), "--cache", "cache")
+        self.assertEqual([path.suffix for path in (self.folder / "cache").iterdir()], [".images"])
         go.touch()
         self.succeed(command)
-        self.trained(1, "disk", str(self.images))
         self.assertEqual(job.step_lines(self.runs / "copied"), job.step_lines(self.runs / "disk"))
+
+    def test_names_the_process_that_it_waits_for(self):
+        (self.folder / "set.tar").write_bytes(tar_of(self.files))
+        stopped = self.folder / "stopped"
+        data = f"pipe:[ -e {stopped} ] || {{ touch {stopped}; kill -STOP $PPID; }}; cat set.tar"
+        first, second = (job.train(1, *OPTIONS, "--run-name", name, "--data", data, "--cache", "cache") for name in "ab")
+        process = self.start(first)
+        self.assertTrue(self.wait_for(process, stopped.exists))
+        waiting = self.start(second)
+        self.assertIn(f"waiting for process {process.pid} on ", waiting.stderr.readline())
+        os.kill(process.pid, signal.SIGCONT)
+        for one in (process, waiting):
+            self.finish(one, 0)
 
     def test_report_of_many_classes_is_small(self):
         image = job.png(32, 32, bytes(3072))

@@ -412,8 +412,12 @@ class Folder(job.JobTest):
         listing = self.succeed(program("inspect", cache))
         self.assertIn("parts/train: 10 images 32x32x3", listing)
         self.assertEqual(listing, "".join(self.succeed(program("inspect", path)) for path in sorted(cache.glob("*.images"))))
+        own = cache / "own.images"
+        own.write_text("not a packed set")
+        self.refuse(program("inspect", own, "--delete"), "expected packed sets, got none")
+        (cache / "0123456789abcdef.lock").touch()  # as a killed process leaves it
         self.assertIn("deleted", self.succeed(program("inspect", cache, "--delete")))
-        self.assertEqual(list(cache.glob("*.images")), [])
+        self.assertEqual(list(cache.iterdir()), [own])
         self.refuse(program("inspect", cache, "--delete"), "expected packed sets, got none")
         for name in ("train_digits", "train_digits_angles"):
             self.refuse(program(name, "--data", "parts"), "[28 28 1]", "--size 28x28")

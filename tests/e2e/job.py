@@ -300,7 +300,7 @@ class JobTest(unittest.TestCase):
             kill_job(process)
             self.fail(f"not finished after {LIMIT} s: {process.args}")
         # The progress of copying and packing data is no error.
-        err = "".join(line for line in err.splitlines(keepends=True) if not line.startswith(("copying", "packing")))
+        err = "".join(line for line in err.splitlines(keepends=True) if not line.startswith(("copying", "packing", "waiting")))
         if code is not None:
             self.assertEqual(process.returncode, code, err)
         return Result(process.returncode, out, err)
