@@ -10,8 +10,8 @@ import sys
 
 TITLE = """# API
 
-All functions and classes of the headers that an installation has in `include/ringgrad/`. `python3 tests/api.py .`
-writes this file. Programs include a header as `#include "ringgrad/core/tensor.h"`.
+All functions and classes of the headers that an installation has in `include/ringgrad/`, with their namespaces.
+`python3 tests/api.py .` writes this file. Programs include a header as `#include "ringgrad/core/tensor.h"`.
 """
 top = pathlib.Path(sys.argv[-1])
 
@@ -44,8 +44,12 @@ def name_of(declaration):
 
 def entries(header):
     """Returns the names of a header in their order, each with the sentence that its comment begins with."""
-    found, comment, declaration = {}, [], ""
+    found, comment, declaration, spaces = {}, [], "", []
     for line in header.read_text().splitlines():
+        if line.startswith("namespace"):
+            spaces.append(line.split()[1] + "::")
+        elif line.startswith("} // namespace"):
+            spaces.pop()
         if line.startswith("///"):
             comment.append(line)
             continue
@@ -54,6 +58,8 @@ def entries(header):
             if not re.search(r"[;{]", declaration):
                 continue
             if name := name_of(declaration):
+                kind, _, name = name.rpartition(" ")
+                name = f"{kind} {''.join(spaces)}{name}".lstrip()
                 found[name] = found.get(name) or sentence(comment)
             declaration = ""
         comment = [] if not line.startswith("template") else comment
