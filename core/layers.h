@@ -147,6 +147,8 @@ private:
 /// layers as members, and may pass `parameters` to their constructors. Its constructor must call parameters.allocate()
 /// after all layers are made. It must not set other values, because it also runs without memory (DryRun).
 /// ImageTraining::initialise() is for that.
+/// Several threads may call Mode::evaluate on one network while none changes its parameters; only one thread may train
+/// it. A network cannot be copied: make another one, and copy Parameters::all() into its own.
 class Network {
 public:
     virtual ~Network() = default;

@@ -8,6 +8,7 @@
 // Every tensor starts at a multiple of 64 bytes; the gaps always hold zeros.
 #pragma once
 
+#include "ringgrad/core/one_caller.h"
 #include "ringgrad/core/tensor.h"
 
 #include <deque>
@@ -106,6 +107,8 @@ public:
 
     /// The number of training steps that have updated the running statistics. The training loop counts them.
     int64_t batches_tracked = 0;
+
+    mutable OneCaller differentiator; // the call of Tape::gradients() that writes the gradients
 
 private:
     void expect_not_allocated(const std::string& name) const;

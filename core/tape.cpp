@@ -295,6 +295,7 @@ void Tape::record_copy(const char* call, const char* instead, const Tensor& from
 }
 
 void Tape::gradients(const Tensor& loss, const Parameters& parameters) {
+    const auto call = parameters.differentiator.call("Network");
     std::vector<Tensor> values, destinations;
     for (const Parameters::Entry& e : parameters.entries())
         if (e.rate != 0) values.push_back(e.value), destinations.push_back(e.gradient);

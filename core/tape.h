@@ -49,7 +49,7 @@ public:
     /// it once: afterwards the tape records nothing.
     void gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations);
     /// Writes the gradients of `loss` with respect to all parameters whose rate is not 0 to their
-    /// Parameters::Entry::gradient.
+    /// Parameters::Entry::gradient. Throws Error if another thread computes these gradients at the same time.
     void gradients(const Tensor& loss, const Parameters& parameters);
 
 private:

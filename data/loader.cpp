@@ -108,6 +108,7 @@ void Loader::stop() {
 }
 
 void Loader::start(int64_t epoch, int64_t first_batch) {
+    const auto call = caller_.call("Loader");
     RG_CHECK(first_batch >= 0 && first_batch <= batches_, "loader: expected a first batch of 0 to ", batches_, ", got ",
              first_batch, " (epoch ", epoch, ")");
     RG_CHECK(batches_ > 0 || count_ == 0, "loader: expected at least ", options_.batch_size,
@@ -126,6 +127,7 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
 }
 
 Batch Loader::next() {
+    const auto call = caller_.call("Loader");
     RG_CHECK(has_next(), "loader: expected next() only while has_next(), got it after batch ", batches_);
     if (options_.threads == 0) {
         Batch batch = make(*order_, epoch_, next_);

@@ -11,8 +11,11 @@
 //
 //     Loader images(set, {.batch_size = 128});
 //     Loader numbers({rows(features), rows(classes)}, {.batch_size = 32});
+//
+// One thread at a time may use a Loader: start() and next() throw Error during such a call of another thread.
 #pragma once
 
+#include "ringgrad/core/one_caller.h"
 #include "ringgrad/core/tensor.h"
 #include "ringgrad/data/augment.h"
 
@@ -154,6 +157,7 @@ private:
     const std::vector<Column> columns_;
     int64_t count_ = -1, batches_ = 0; // number of samples; mini-batches per epoch
     bool started_ = false;             // only the consumer uses this
+    OneCaller caller_;
 
     // The consumer is the thread that calls start() and next(). If there are background threads, the lock protects
     // the members below, except threads_. But only the consumer writes next_, so it may read next_ without the lock.

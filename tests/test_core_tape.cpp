@@ -54,6 +54,21 @@ TEST_SUITE("core") {
         }
     }
 
+    TEST_CASE("tape: two threads cannot compute the gradients of one network at the same time") {
+        Parameters parameters;
+        const Tensor& w = parameters.add("w", {1}, Parameters::Entry::Start::ones);
+        parameters.allocate(1, Init::he);
+        const auto gradients = [&] {
+            Tape tape;
+            tape.gradients(half_squares(w), parameters);
+        };
+        {
+            const auto other_thread = parameters.differentiator.call("Network");
+            CHECK_ERROR("Network: expected one call at a time", gradients());
+        }
+        CHECK_NOTHROW(gradients());
+    }
+
     TEST_CASE("ops: reject empty extents, and take an empty batch") {
         const Tensor none = Tensor::empty({0, 4, 4, 2});
         CHECK(channel_stats(none).shape() == Shape{2, 2});

@@ -48,6 +48,14 @@ TEST_SUITE("core") {
         });
     }
 
+    TEST_CASE("thread pool: a round during another is refused") {
+        ThreadPool pool(2);
+        CHECK_ERROR("ThreadPool: expected one call at a time", pool.run(2, [&](int64_t) { pool.run(1, [](int64_t) {}); }));
+        int runs = 0;
+        CHECK_NOTHROW(pool.run(1, [&](int64_t) { ++runs; }));
+        CHECK(runs == 1);
+    }
+
     TEST_CASE("thread pool: wakes sleeping workers") {
         ThreadPool pool(4);
         for (int round = 0; round < 3; ++round) {

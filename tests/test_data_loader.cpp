@@ -589,6 +589,23 @@ TEST_SUITE("data") {
         CHECK(drawn[3] != drawn[4]);
     }
 
+    TEST_CASE("loader: a call during another is refused") {
+        std::vector<std::string> errors;
+        std::optional<Loader> loader;
+        Column column = computed({}, [&](const Sample&, std::span<float>) {
+            std::thread([&] {
+                errors = {error_of([&] { loader->next(); }), error_of([&] { loader->start(1); })};
+            }).join();
+        });
+        column.count = 2;
+        loader.emplace(std::vector{column}, LoaderOptions{.batch_size = 1, .threads = 0});
+        loader->start(0);
+        CHECK_NOTHROW(loader->next());
+        CHECK(errors.size() == 2);
+        for (const std::string& error : errors) CHECK(contains(error, "Loader: expected one call at a time"));
+        CHECK(loader->has_next());
+    }
+
     TEST_CASE("loader: rejects columns that do not fit") {
         const ImageSet set = random_set(4, 2, 2, 1);
         const Tensor three = Tensor::zeros({3, 2}), four = Tensor::zeros({4, 2});

@@ -6,6 +6,8 @@
 // other ranks.
 #pragma once
 
+#include "ringgrad/core/one_caller.h"
+
 #include <atomic>
 #include <cstdint>
 #include <exception>
@@ -23,9 +25,9 @@ public:
     ~ThreadPool();
     int size() const { return int(queues_.size()); }
 
-    /// Calls f(task) for every task in [0, tasks). Blocks until all are done. Only one thread at a time may call run(),
-    /// and no task may. After an exception in f, skips the tasks that have not begun, and rethrows the first exception
-    /// at the end.
+    /// Calls f(task) for every task in [0, tasks). Blocks until all are done. Throws Error during another call, be it
+    /// by another thread or by a task. After an exception in f, skips the tasks that have not begun, and rethrows the
+    /// first exception at the end.
     template <class F>
     void run(int64_t tasks, F&& f) {
         run_erased(
@@ -58,6 +60,7 @@ private:
     struct alignas(64) Queue {
         std::atomic<uint64_t> next{kClosed}; // upper half: number of the round, lower half: next task
     };
+    OneCaller caller_;
     std::vector<Queue> queues_;
     std::mutex error_mutex_;
     std::exception_ptr error_;
