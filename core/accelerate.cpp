@@ -4,6 +4,7 @@
 #include "ringgrad/core/context.h"
 #include "ringgrad/core/tape.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace rg {
@@ -41,7 +42,10 @@ Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool
         results = function_(placeholders, training);
         steps = std::move(trace.steps);
     }
-    Plan plan(std::move(steps), placeholders, results);
+    const auto other = std::ranges::find(cache_, signature.device, [](const Entry& e) { return e.signature.device; });
+    Plan plan(std::move(steps), placeholders, results, other == cache_.end() ? Tensor() : other->plan.arena());
+    for (Entry& entry : cache_)
+        if (entry.signature.device == signature.device) entry.plan.move_to(plan.arena());
     if (keep_prepared) plan.keep_prepared();
     while (cache_.size() >= cache_size) cache_.pop_back();
     cache_.push_front({std::move(signature), std::move(plan)});
@@ -65,6 +69,7 @@ std::vector<Tensor> on_device(std::span<const Tensor> in) {
 } // namespace
 
 std::span<const Tensor> Accelerated::operator()(std::span<const Tensor> in, bool training) {
+    const auto call = caller_.call("Accelerated");
     // A plan that is made in a dry run would have no memory.
     if (!enabled || Tape::active() || DryRun::active()) return plain_results_ = function_(on_device(in), training);
     bool hit;
@@ -75,17 +80,22 @@ std::span<const Tensor> Accelerated::operator()(std::span<const Tensor> in, bool
 }
 
 const Plan& Accelerated::plan(std::span<const Tensor> in, bool training) {
+    const auto call = caller_.call("Accelerated");
     bool hit;
     return find_or_trace(in, training, hit);
 }
 
 int64_t Accelerated::planned_bytes() const {
-    int64_t bytes = 0;
-    for (const Entry& entry : cache_) bytes += entry.plan.bytes();
-    return bytes;
+    int64_t arena = 0, results = 0;
+    for (const Entry& entry : cache_) {
+        arena = std::max(arena, entry.plan.arena_bytes());
+        results += entry.plan.bytes() - entry.plan.arena_bytes();
+    }
+    return arena + results;
 }
 
 void Accelerated::clear_cache() {
+    const auto call = caller_.call("Accelerated");
     cache_.clear();
     calls_ = hits_ = 0;
 }

@@ -12,9 +12,14 @@
 // every value that changes between calls in `in`: a number or tensor that the function captures stays that of the
 // trace. Only new values in a captured tensor's memory, such as updated parameters, count in replays. The exception is
 // Context::sync: ops read its `samples` and `fraction` in each replay.
+//
+// The plans of an Accelerated share the memory of their intermediates, as large as the largest plan on a device needs.
+// So an Accelerated serves one thread at a time: a call during another throws Error. Each call replaces the results of
+// the last one, so threads that share an Accelerated must lock a mutex until they have read the results.
 #pragma once
 
 #include "ringgrad/core/context.h"
+#include "ringgrad/core/one_caller.h"
 #include "ringgrad/core/plan.h"
 
 #include <functional>
@@ -57,7 +62,8 @@ public:
     /// If true, replays keep the values that CPU kernels prepare from parameters, such as packed filters. This makes
     /// predictions of a few images faster. See Plan::keep_prepared(). The kernels prepare them again when
     /// Tensor::version() of a parameter has grown. After you have changed parameters through a pointer, call their
-    /// note_write(), or clear_cache(). Applies only to plans that are traced after the flag is set.
+    /// note_write(), or clear_cache(). Applies only to plans that are traced after the flag is set. Each of these plans
+    /// keeps values of its own, often several times as many bytes as the parameters have.
     bool keep_prepared = false;
 
     /// If set, each replay calls this function after each step or, with graphs, after each graph; see Plan::replay().
@@ -65,7 +71,8 @@ public:
     /// steps that follow.
     Plan::AfterStep after_step;
 
-    /// Returns the sum of Plan::bytes() over the plans in the cache.
+    /// Returns the number of bytes in the results of all plans in the cache, and in the arena that they share if they
+    /// are for the same device. Does not count what `keep_prepared` keeps.
     int64_t planned_bytes() const;
 
     /// Returns the number of plans in the cache as a fraction of cache_size.
@@ -91,6 +98,7 @@ private:
     Plan& find_or_trace(std::span<const Tensor> in, bool training, bool& hit);
     std::span<const Tensor> replay_and_check(Plan& plan, std::span<const Tensor> in, bool training);
 
+    OneCaller caller_;
     Function function_;
     std::list<Entry> cache_; // sorted by last use, the latest first
     std::vector<Tensor> plain_results_;

@@ -93,8 +93,9 @@ void Trace::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::s
     steps.push_back(std::move(step));
 }
 
-Plan::Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::span<const Tensor> results)
-    : steps_(std::move(steps)), placeholders_(placeholders.begin(), placeholders.end()) {
+Plan::Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::span<const Tensor> results,
+           const Tensor& arena)
+    : steps_(std::move(steps)), placeholders_(placeholders.begin(), placeholders.end()), arena_(arena) {
     fuse(steps_, results);
     place(results);
 }
@@ -115,9 +116,9 @@ void Plan::place(std::span<const Tensor> results) {
         else
             shared.push_back(&life);
     }
-    const int64_t arena_bytes = place_all(shared);
-    arena_ = Tensor::empty({arena_bytes}, DType::u8);
-    bytes_ = arena_bytes;
+    arena_bytes_ = bytes_ = place_all(shared);
+    if (!arena_.defined() || !arena_.has_memory() || arena_.bytes() < arena_bytes_)
+        arena_ = Tensor::empty({arena_bytes_}, DType::u8);
     for (auto& [id, life] : lives) {
         if (result_ids.contains(id))
             bytes_ += life.bytes;
@@ -150,6 +151,16 @@ void Plan::place(std::span<const Tensor> results) {
             results_.push_back(t);
         }
     }
+}
+
+void Plan::move_to(const Tensor& arena) {
+    if (!arena.has_memory() || arena.bytes() <= arena_.bytes()) return;
+    const auto move = [&](Tensor& t) {
+        if (t.defined() && t.key().id == arena_.key().id) t = t.over(arena);
+    };
+    for (Step& step : steps_) std::ranges::for_each(step.in, move), std::ranges::for_each(step.out, move);
+    arena_ = arena;
+    graphs_.clear(), graph_replays_ = 0; // graphs contain addresses
 }
 
 std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const AfterStep& after_step) {

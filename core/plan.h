@@ -34,7 +34,9 @@ private:
 class Plan {
 public:
     /// Takes the steps of a trace, the placeholders that the function got as inputs, and the results that it returned.
-    Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::span<const Tensor> results);
+    /// Uses `arena` if that is large enough. Plans with the same arena must not replay at the same time.
+    Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::span<const Tensor> results,
+         const Tensor& arena = {});
     Plan(Plan&&) = default;
 
     /// A function that replay() calls after steps; `step` is the index of the last step that was started. The function
@@ -57,10 +59,16 @@ public:
     /// parameter or statistic which the plan computes, writes or takes as an input.
     void keep_prepared();
 
+    const Tensor& arena() const { return arena_; }
+    /// Returns the number of bytes in the arena that this plan uses.
+    int64_t arena_bytes() const { return arena_bytes_; }
+    /// Uses another arena, if that is larger.
+    void move_to(const Tensor& arena);
+
     /// Returns the blocks of memory outside of the plan that its steps write, such as those of gradients and running
     /// statistics.
     const std::vector<Tensor>& written() const { return written_; }
-    /// Returns the number of bytes in the arena and in the results.
+    /// Returns arena_bytes() and the number of bytes in the results.
     int64_t bytes() const { return bytes_; }
     /// Returns the number of bytes that intermediates and results would need if they shared no memory.
     int64_t bytes_unshared() const { return bytes_unshared_; }
@@ -87,7 +95,7 @@ private:
     std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // each with its entry of graph_ends_
     // Number of replays so far on a device, without a profile or `sync`. The second one captures the graphs.
     int64_t graph_replays_ = 0;
-    int64_t bytes_ = 0, bytes_unshared_ = 0;
+    int64_t arena_bytes_ = 0, bytes_ = 0, bytes_unshared_ = 0;
 };
 
 } // namespace rg

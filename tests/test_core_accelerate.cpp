@@ -8,6 +8,7 @@
 #include "ringgrad/tests/temp_dir.h"
 
 #include <doctest/doctest.h>
+#include <thread>
 
 using namespace rg;
 
@@ -140,6 +141,45 @@ TEST_SUITE("core") {
             sum({large});
         }
         CHECK(live_bytes() == live);
+    }
+
+    TEST_CASE("accelerate: plans of all sizes share one arena, and compute the same after it has grown") {
+        const Tensor w = random({256, 256}, 1);
+        const auto f = [&](const Tensor& x) { return linear(relu(linear(relu(linear(x, w)), w)), w.slice(0, {1, 256})); };
+        Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {f(in[0])}; });
+        const auto check = [&](int64_t n) {
+            const Tensor x = random({n, 256}, uint64_t(n));
+            CHECK(differs(step({x})[0], f(x), kConvolved) == "");
+        };
+        const int64_t before = live_bytes();
+        int64_t results = 0, inputs = 0; // live_bytes() counts placeholders of inputs, which have no memory
+        for (int64_t n = 1; n <= 32; ++n) check(n), results += (4 * n + 63) / 64 * 64, inputs += n * 256 * 4;
+        for (int64_t n = 32; n > 0; n -= 3) check(n);
+        const int64_t arena = step.plan({random({32, 256}, 1)}).arena_bytes();
+        CHECK(arena >= 32 * 256 * 4);
+        CHECK(step.planned_bytes() == arena + results);
+        CHECK(live_bytes() - before == arena + results + inputs);
+        CHECK(step.hit_rate() > 0);
+    }
+
+    TEST_CASE("accelerate: a call during another is refused") {
+        const Tensor x = Tensor::zeros({4});
+        Accelerated twice(
+            [](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {add(in[0], in[0])}; });
+        std::vector<std::string> errors;
+        twice.after_step = [&](const Plan&, size_t) {
+            std::thread([&] {
+                errors = {error_of([&] { twice({x}); }), error_of([&] { twice.plan({x}); }),
+                          error_of([&] { twice.clear_cache(); })};
+            }).join();
+            return false;
+        };
+        CHECK(differs(twice({x})[0], x, kRounded) == "");
+        for (const std::string& error : errors)
+            CHECK(error == "Accelerated: expected one call at a time, got one during another; give each thread its own "
+                           "Accelerated, or lock a mutex around each use");
+        CHECK(errors.size() == 3);
+        CHECK_NOTHROW(twice({x}));
     }
 
     TEST_CASE("accelerate: under a tape the plain function is recorded") {

@@ -434,6 +434,26 @@ TEST_SUITE("simt") {
         }
     }
 
+    TEST_CASE("device: a plan whose arena has grown makes its graph anew") {
+        ExecutorDevice device;
+        const InContext on{{.device = &device}};
+        Accelerated step([](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            return {sum(relu(add(in[0], in[0])))};
+        });
+        const auto launches = [&](int64_t n) {
+            const int before = device.launches;
+            const Tensor x = Tensor::on_host({n});
+            x.fill(1);
+            CHECK(step({x})[0].to_host().data<float>()[0] == doctest::Approx(2 * double(n)));
+            return device.launches - before;
+        };
+        CHECK(launches(8) + launches(8) == 1);
+        CHECK(launches(99) == 0);
+        CHECK(launches(8) == 0);
+        CHECK(launches(8) == 1);
+        CHECK(launches(8) == 1);
+    }
+
     TEST_CASE("device: steps that cannot become a graph are launched one by one") {
         using Captures = ExecutorDevice::Captures;
         for (const Captures captures : {Captures::work, Captures::none, Captures::fail}) {
