@@ -1,9 +1,10 @@
 // Implements Tensor and its storage: a caching allocator with byte counts and a dry-run mode.
 //
 // The cache keeps freed blocks of host memory by their exact size; a Device has its own allocator. Training allocates
-// the same sizes in every step, so after the first steps hardly any block comes from the operating system. On Linux,
-// the allocator asks for huge pages for blocks of 2 MiB or more. Kernels stream through tens of megabytes; as pages of
-// 4 KiB, these would be more pages than the TLB of a CPU holds.
+// the same sizes in every step, so after the first steps hardly any block comes from the operating system. If sizes
+// vary without end, such as those of a server's batches, the cache is emptied whenever it holds more than twice as much
+// as was ever in use. On Linux, the allocator asks for huge pages for blocks of 2 MiB or more. Kernels stream through
+// tens of megabytes; as pages of 4 KiB, these would be more pages than the TLB of a CPU holds.
 #include "ringgrad/core/tensor.h"
 
 #include "ringgrad/core/context.h"
@@ -36,6 +37,7 @@ constexpr size_t kAlign = 64, kHugePage = size_t{2} << 20;
 struct BlockCache {
     std::mutex mutex;
     std::multimap<size_t, void*> free;
+    size_t free_bytes = 0, used_bytes = 0, most_used_bytes = 0;
 };
 BlockCache& cache() {
     static BlockCache* instance = new BlockCache;
@@ -64,10 +66,17 @@ void* take_block(size_t bytes) {
     BlockCache& blocks = cache();
     if (kReuse) {
         std::lock_guard lock(blocks.mutex);
+        blocks.used_bytes += bytes;
+        blocks.most_used_bytes = std::max(blocks.most_used_bytes, blocks.used_bytes);
         if (auto it = blocks.free.find(bytes); it != blocks.free.end()) {
             void* block = it->second;
             blocks.free.erase(it);
+            blocks.free_bytes -= bytes;
             return block;
+        }
+        if (blocks.free_bytes > 2 * blocks.most_used_bytes) {
+            for (const auto& [size, block] : blocks.free) std::free(block);
+            blocks.free.clear(), blocks.free_bytes = 0;
         }
     }
     const size_t align = bytes >= kHugePage ? kHugePage : kAlign;
@@ -85,6 +94,7 @@ void return_block(void* block, size_t bytes) {
     BlockCache& blocks = cache();
     std::lock_guard lock(blocks.mutex);
     blocks.free.emplace(bytes, block);
+    blocks.free_bytes += bytes, blocks.used_bytes -= bytes;
 }
 
 /// Calls f with a value of the C++ type that `type` names.
