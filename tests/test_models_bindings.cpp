@@ -2,24 +2,31 @@
 #include "ringgrad/models/bindings/ringgrad.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/resize.h"
 #include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/model_file.h"
+#include "ringgrad/models/run/predictor.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <array>
+#include <latch>
+#include <sys/wait.h>
 #include <thread>
+#include <unistd.h>
 
 namespace rg {
 namespace {
 
 /// Returns the bytes of the file of an untrained network, for images of this side, or for their central window.
 std::string model_bytes(const std::string& net, int64_t side, int64_t channels, int classes,
-                        const std::vector<std::string>& numbers = {}, data::ImageSize window = {}) {
+                        const std::vector<std::string>& numbers = {}, data::ImageSize window = {},
+                        std::vector<Target> targets = {{"angle", "degrees"}}) {
     NetworkChoice choice({net});
     Options options("test", "");
     choice.declare(options);
@@ -27,7 +34,7 @@ std::string model_bytes(const std::string& net, int64_t side, int64_t channels, 
     data::ImageSet images{.height = side, .width = side, .channels = channels, .window = window};
     for (int i = 0; i < classes; ++i) images.classes.push_back(cat("class ", i));
     ModelOutputs outputs;
-    if (net == "digits-angles") outputs = {{"classes", "numbers"}, {{"angle", "degrees"}}};
+    if (net == "digits-angles") outputs = {{"classes", "numbers"}, std::move(targets)};
     outputs.input_numbers = numbers;
     return encode_tensors(state_dict(choice.make(task_of(images, 7))->parameters),
                           describe_model(choice.describe(), images, {}, outputs));
@@ -170,6 +177,8 @@ TEST_SUITE("models") {
         CHECK(error_after(rg_open_memory(with_numbers.data(), with_numbers.size(), 1)) ==
               "model in memory: expected a network of images alone, got one that also takes numbers; predict with "
               "PROGRAM predict, or export it as an ONNX file");
+        const std::vector<Target> alike{{"angle", "degrees"}, {"angle", "rad"}};
+        CHECK_ERROR("got angle twice; rename one of them", model_bytes("digits-angles", 28, 1, 3, {}, {}, alike));
         const Model open(bytes);
         rg_model* const model = open.handle;
         CHECK(error_after(rg_class_name(model, 2)) == "class: expected an index below 2, got 2");
@@ -204,6 +213,57 @@ TEST_SUITE("models") {
         CHECK(contains(predict_file(model, "GIF89a..........", 16), "got GIF (image in memory); convert it to PNG"));
         CHECK(predict_file(model, png.data(), png.size()) == "no error"); // a failed call leaves the model usable
         CHECK(std::string(rg_last_error()).find("got GIF") != std::string::npos);
+    }
+
+    TEST_CASE("bindings: threads share a C++ Predictor") {
+        constexpr int kThreads = 8;
+        const std::string bytes = model_bytes("cifar", 8, 3, 2);
+        Predictor shared(decode_model(bytes, "model"));
+        std::array<std::vector<uint8_t>, kThreads> pixels;
+        std::array<std::vector<float>, kThreads> outputs, expected;
+        for (size_t t = 0; t < kThreads; ++t) {
+            pixels[t] = random_pixels((1 + t) * 8 * 8 * 3); // plans of several sizes
+            expected[t] = expected_outputs(bytes, pixels[t]);
+        }
+        std::latch start(kThreads);
+        const auto predict = [&](size_t t) {
+            const CpuScope scope(1 + int(t % 2));
+            start.arrive_and_wait();
+            for (int i = 0; i < 100; ++i) {
+                const size_t n = i % 2 ? 1 : 1 + t;
+                const Tensor scores =
+                    i % 3 ? shared.predict(std::span(pixels[t]).first(n * 8 * 8 * 3)).scores
+                          : shared.predict(int64_t(n), [&](int64_t image) {
+                                const auto first = pixels[t].begin() + image * 8 * 8 * 3;
+                                return data::Image{8, 8, 3, 8, {first, first + 8 * 8 * 3}};
+                            }).scores;
+                std::ranges::copy(scores.span<float>(), outputs[t].begin());
+            }
+        };
+        {
+            std::vector<std::jthread> threads;
+            for (size_t t = 0; t < kThreads; ++t) outputs[t].resize(2 * (1 + t)), threads.emplace_back(predict, t);
+        }
+        for (size_t t = 0; t < kThreads; ++t) check_close(outputs[t], expected[t]);
+    }
+
+    TEST_CASE("bindings: a child refuses its parent's model, and leaves it as it is") {
+        const std::string bytes = model_bytes("cifar", 8, 3, 2);
+        const Model model(bytes, 2);
+        const std::vector<uint8_t> pixels(8 * 8 * 3);
+        float outputs[2];
+        const pid_t child = fork();
+        if (child == 0) {
+            alarm(60); // instead of waiting for ever for threads that a child does not have
+            const bool refused = rg_predict(model.handle, pixels.data(), 1, 8, 8, 3, outputs, 2) == -1 &&
+                                 contains(rg_last_error(), "from before fork(); open it in each process");
+            rg_close(model.handle);
+            _exit(refused ? 0 : 1);
+        }
+        int status = -1;
+        CHECK(waitpid(child, &status, 0) == child);
+        CHECK(status == 0);
+        CHECK(rg_predict(model.handle, pixels.data(), 1, 8, 8, 3, outputs, 2) == 0);
     }
 
     TEST_CASE("bindings: threads have their own errors, and use models of their own or share one") {

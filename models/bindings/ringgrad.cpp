@@ -8,13 +8,13 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
-#include <mutex>
+#include <unistd.h>
 
 struct rg_model {
     rg_model(const rg::TensorFile& file, int threads)
         : pool(threads ? threads : rg::available_cores()), predictor(file) {}
 
-    std::mutex in_use; // the pool runs the tasks of one call at a time, and a plan has one set of buffers
+    const pid_t process = getpid();
     rg::ThreadPool pool;
     const rg::Context context{.threads = &pool};
     rg::Predictor predictor;
@@ -94,7 +94,9 @@ const char* element(const rg_model* model, List Predictor::*list, int index, con
 template <class F>
 int predict(rg_model* model, size_t n, float* outputs, size_t output_count, F part) {
     check(outputs, "outputs");
-    const std::lock_guard lock(model->in_use);
+    RG_CHECK(model->process == getpid(),
+             "model: expected one that this process has opened, got one from before fork(); ",
+             "open it in each process");
     const ContextScope scope(model->context);
     const Predictor& predictor = model->predictor;
     const size_t classes = predictor.classes.size(), row = classes + predictor.targets.size();
@@ -128,7 +130,9 @@ rg_model* rg_open_memory(const void* file, size_t size, int threads) {
     });
 }
 
-void rg_close(rg_model* model) { delete model; }
+void rg_close(rg_model* model) {
+    if (model && model->process == getpid()) delete model; // in a child, there are no threads to wait for
+}
 
 int rg_height(const rg_model* model) { return extent(model, &ImageTask::height); }
 int rg_width(const rg_model* model) { return extent(model, &ImageTask::width); }
@@ -160,7 +164,7 @@ int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int
         RG_CHECK(as_they_are || (height >= 1 && height <= kMostPixels && width >= 1 && width <= kMostPixels &&
                                  channels >= 1 && channels <= 4),
                  "predict: expected images of 1 to ", kMostPixels, " x 1 to ", kMostPixels,
-                 " pixels of 1 to 4 channels, got ", height, " x ", width, " of ", channels);
+                 " pixels of 1 to 4 channels, got ", height, " x ", width, " of ", channels, "; channels come last");
         const size_t bytes = size_t(height) * size_t(width) * size_t(channels);
         return predict(model, n, outputs, output_count, [&](size_t begin, size_t count) {
             const std::span part(pixels + begin * bytes, count * bytes);

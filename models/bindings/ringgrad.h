@@ -9,7 +9,10 @@
 // was wrong. A NULL argument is an error. No C++ exception leaves a function, and none of them prints or exits.
 //
 // A program may use several models at the same time. If several threads use the same one, their predictions wait for
-// each other; models of their own run in parallel. Open models after fork(), since a child has no threads.
+// each other; models of their own run in parallel. Close a model after the last call with it. Open models after fork():
+// in a child, a prediction with the parent's model is an error, and rg_close() leaves it as it is.
+//
+// A model of a network that a program has defined itself is an error, which names the program; predict with that.
 //
 // Link libringgrad_predict.so, or for a static program libringgrad.a and the C++ library. Neither needs MPI or CUDA.
 #pragma once

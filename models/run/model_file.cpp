@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <set>
 
 namespace rg {
 
@@ -21,6 +22,15 @@ constexpr std::string_view kLabelKinds[] = {"class", "numbers", "several", "none
 Tensor constants(const std::vector<float>& values) {
     const Setting<int> no_dry_run(Scope::current().dry_runs, 0);
     return Tensor::of<float>({std::ssize(values)}, values).to_device();
+}
+
+/// Returns the targets. Throws Error if two have one name, since programs find them by it.
+const std::vector<Target>& distinct(const std::vector<Target>& targets, const std::string& source) {
+    std::set<std::string> names;
+    for (const Target& target : targets)
+        RG_CHECK(names.insert(target.name).second, source, ": expected different names of targets, got ", target.name,
+                 " twice; rename one of them, for example in labels.csv");
+    return targets;
 }
 
 } // namespace
@@ -49,7 +59,7 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
         metadata.emplace_back("input_numbers", Json::of_texts(outputs.input_numbers).dump());
     if (outputs.targets.empty()) return metadata;
     Json list = Json::array();
-    for (const Target& target : outputs.targets) {
+    for (const Target& target : distinct(outputs.targets, "model")) {
         Json entry = Json::object().set("name", target.name).set("unit", target.unit);
         if (target.mean != 0 || target.deviation != 1)
             entry.set("mean", target.mean).set("deviation", target.deviation);
@@ -118,6 +128,7 @@ ModelOutputs stored_outputs(const TensorFile& file) {
             outputs.targets.back().mean = json.at("mean").as_double();
             outputs.targets.back().deviation = json.at("deviation").as_double();
         }
+        distinct(outputs.targets, file.source);
     }
     if (const std::string* const text = file.find_text("outputs")) {
         outputs.kinds = Json::parse(*text, file.source + ": outputs").as_texts();

@@ -11,10 +11,13 @@ namespace rg {
 
 namespace {
 
+// In a larger batch, preparing the filters anew takes a small part of the time, and each plan would keep its own.
+constexpr int64_t kFewImages = 8;
+
 const Tensor& checked(const Tensor& output, const std::string& source) {
     const auto values = output.span<float>();
     RG_CHECK(std::all_of(values.begin(), values.end(), [](float value) { return std::isfinite(value); }), source,
-             ": expected finite outputs, got others; its values are too large");
+             ": expected finite outputs, got NaN or infinity; train the model again, or check the given numbers");
     return output;
 }
 
@@ -53,10 +56,10 @@ Predictor::Predictor(const TensorFile& file, DType activations)
                  ": expected a model of classes, numbers or labels, got one of kind ", kind,
                  "; export it as an ONNX file instead");
     RG_CHECK(!classes.empty() || !targets.empty(), source_, ": expected a model of classes or targets, got neither");
-    forward_.keep_prepared = true;
 }
 
 Predictor::Outputs Predictor::predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers) {
+    const std::lock_guard lock(in_use_);
     data::LoadOptions options;
     options.channels = int(task.channels), options.height = resize.height, options.width = resize.width;
     data::Conversion conversion(options);
@@ -73,13 +76,15 @@ Predictor::Outputs Predictor::predict(std::span<const data::Image> images, std::
 }
 
 Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span<const float> numbers) {
+    const std::lock_guard lock(in_use_);
     const int64_t bytes = resize.height * resize.width * task.channels, n = std::ssize(pixels) / bytes,
                   values = task.height * task.width * task.channels;
-    RG_CHECK(n * bytes == std::ssize(pixels) && n > 0, "predict: expected images of ", bytes, " bytes, got ",
-             pixels.size(), " bytes");
+    RG_CHECK(n * bytes == std::ssize(pixels) && n > 0, "predict: expected images of ", resize.height, " x ",
+             resize.width, " pixels, ", bytes, " bytes each, got ", pixels.size(), " bytes; resize them");
     const int64_t k = std::ssize(outputs.input_numbers);
     RG_CHECK(std::ssize(numbers) == n * k, "predict: expected ", k, " numbers for each of ", n, " images, got ",
              numbers.size(), "; give those of outputs.input_numbers");
+    forward_.keep_prepared = n <= kFewImages;
     std::vector<Tensor> inputs(1);
     if (k > 0) inputs.push_back(Tensor::on_host({n, k})), std::ranges::copy(numbers, inputs[1].data<float>());
     const View central = normaliser_.view(0, 0, 0); // no random changes

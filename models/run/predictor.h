@@ -7,6 +7,8 @@
 //
 // The file says which network it holds. The program must know this network: register your own ones
 // (models/nets/networks.h).
+//
+// Threads may share a Predictor: their predictions wait for each other. Predictors of their own run in parallel.
 #pragma once
 
 #include "ringgrad/core/accelerate.h"
@@ -14,6 +16,7 @@
 #include "ringgrad/models/run/model_file.h"
 
 #include <memory>
+#include <mutex>
 #include <span>
 
 namespace rg {
@@ -40,10 +43,10 @@ public:
         std::vector<Tensor> targets; // f32 [n 1] for each target: its value, or of a label its probability
     };
     /// Predict for n images of any size and number of channels as one batch. read(i) returns image i, for example by
-    /// data::read_image(); several threads call it at the same time. For many images, call it with up to some 256 at a
-    /// time: each n has its own plan. Convert them to the size `resize` and the network's channels, as the training
-    /// did. `numbers` are [n k] for the k names in outputs.input_numbers. The results are in host memory. Throw Error
-    /// like read() and the function below.
+    /// data::read_image(); several threads call it at the same time, and it must not predict with this object. For many
+    /// images, call it with up to some 256 at a time: each n has its own plan; the plans share memory. Convert them to
+    /// the size `resize` and the network's channels, as the training did. `numbers` are [n k] for the k names in
+    /// outputs.input_numbers. The results are in host memory. Throw Error like read() and the function below.
     Outputs predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers = {});
     Outputs predict(std::span<const data::Image> images, std::span<const float> numbers = {});
     /// Predicts for images [n height width channels] of the size `resize`, of 8 bits; n follows from the number of
@@ -56,6 +59,7 @@ private:
     const std::unique_ptr<Network> network_;
     const data::Augmenter normaliser_;
     Accelerated forward_;
+    std::recursive_mutex in_use_;
 };
 
 /// Adds the outputs of a network for a view of its images, times the weight of the view, to `sums`: f32 in host memory,

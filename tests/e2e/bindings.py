@@ -33,13 +33,59 @@ print(json.dumps({
     "batch": model.predict(memoryview(pixels.tobytes() * 3).cast("B", (3, height, width, channels)))}))
 """
 
+# Prints the results for an image from copies of a model, also in other processes.
+COPIES = """
+import copy, json, multiprocessing, pickle, sys
+import ringgrad
+if __name__ == "__main__":
+    run, image = sys.argv[1:]
+    content = open(run + "/model.safetensors", "rb").read()
+    results = []
+    for model in ringgrad.Model(run, threads=2), ringgrad.Model(content):
+        results += model.predict(image)
+        for copied in copy.copy(model), copy.deepcopy(model), pickle.loads(pickle.dumps(model)):
+            results += copied.predict(image)
+        del copied
+        for method in "fork", "spawn", "forkserver":
+            with multiprocessing.get_context(method).Pool(2) as pool:
+                results += sum(pool.map_async(model.predict, [image] * 3).get(timeout=300), [])
+        results += model.predict(image)
+    print(json.dumps(results))
+"""
+
+# Prints, for each size of a model's batches, the memory of the process in MiB.
+GROWTH = """
+import json, resource, sys
+import ringgrad
+model = ringgrad.Model(sys.argv[1], threads=2)
+memory = []
+for n in [int(n) for n in sys.argv[2:]]:
+    model.predict(memoryview(bytes(n * 32 * 32 * 3)).cast("B", (n, 32, 32, 3)))
+    memory.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10)
+print(json.dumps(memory))
+"""
+
 # Prints the error of each of these expressions.
 ERRORS = """
-import array, pathlib, sys
+import array, os, pathlib, sys
 import ringgrad
 Model, run = ringgrad.Model, sys.argv[1]
 content = pathlib.Path(run, "model.safetensors").read_bytes()
 model = Model(run)
+def closed():
+    with Model(run) as other:
+        assert other.predict(memoryview(bytes(12)).cast("B", (2, 2, 3)))
+    return other
+def of_child():
+    reader, writer = os.pipe()
+    if os.fork() == 0:
+        try:
+            model.predict(memoryview(bytes(12)).cast("B", (2, 2, 3)))
+        except ringgrad.Error as error:
+            os.write(writer, str(error).encode())
+        os._exit(0)
+    os.close(writer)
+    raise ringgrad.Error(os.read(reader, 1000).decode())
 for expression in sys.argv[2:]:
     try:
         print("no error:", eval(expression))
@@ -108,6 +154,63 @@ print(json.dumps(ringgrad.Model(sys.argv[1]).predict([images, flipped, numpy.sta
         self.check_same(json.loads(self.python(script, self.run_folder, paths[0])),
                         self.predictions(self.run_folder, paths[0]) * 4)
 
+    def test_arrays(self):
+        script = """import ringgrad, sys
+model, pixels = ringgrad.Model(sys.argv[1]), bytes(range(240))
+colours = b"".join(bytes([grey] * 3) for grey in pixels)
+grey = [model.predict(memoryview(values).cast("B", shape))[0]["scores"] for values, shape in (
+    (pixels, (12, 20)), (pixels, (12, 20, 1)), (pixels, (1, 12, 20, 1)), (colours, (12, 20, 3)))]
+print(all(scores == grey[0] for scores in grey))"""
+        self.assertEqual(self.python(script, self.run_folder), "True\n")
+
+    def test_pillow(self):
+        try:
+            import PIL  # noqa: F401
+        except ImportError:
+            self.skipTest("expected Pillow, got none")
+        script = """import io, random, ringgrad, sys
+from PIL import Image
+model = ringgrad.Model(sys.argv[1])
+def scores(images):
+    return model.predict(images)[0]["scores"]
+def of_pixels(image):
+    return scores(memoryview(image.tobytes()).cast("B", (image.height, image.width, len(image.getbands()))))
+image = Image.frombytes("RGB", (50, 40), random.Random(1).randbytes(6000))
+for mode in "RGB", "RGBA", "L", "LA", "P", "1", "CMYK", "YCbCr", "HSV":
+    converted = image.convert(mode)
+    assert scores(converted) == of_pixels(converted.convert("L" if mode in ("1", "L", "LA") else "RGB")), mode
+exif = Image.Exif()
+turns = {2: "FLIP_LEFT_RIGHT", 3: "ROTATE_180", 4: "FLIP_TOP_BOTTOM", 5: "TRANSPOSE", 6: "ROTATE_270",
+         7: "TRANSVERSE", 8: "ROTATE_90"}
+for orientation, turn in turns.items():
+    exif[0x112] = orientation
+    file = io.BytesIO()
+    image.save(file, "JPEG", exif=exif)
+    opened = Image.open(file)
+    upright = opened.transpose(getattr(Image, turn)).convert("RGB")
+    assert scores(Image.open(file)) == of_pixels(upright) != of_pixels(opened), orientation
+    from_file = scores(file.getvalue())
+    assert all(abs(a - b) < 0.02 for a, b in zip(from_file, of_pixels(upright))), orientation
+for mode in "I", "F", "I;16":
+    try:
+        model.predict(Image.new(mode, (4, 4)))
+    except ringgrad.Error as error:
+        assert f"got mode {mode}; give the path of its file" in str(error), error
+    else:
+        assert False, mode"""
+        self.python(script, self.run_folder)
+
+    def test_copies(self):
+        path = self.write_images()[0]
+        results = json.loads(self.python(COPIES, self.run_folder, path))
+        self.check_same(results, self.predictions(self.run_folder, path) * 2 * (2 + 3 + 9))
+
+    def test_memory_of_batches(self):
+        sizes = [64, *range(1, 65), *range(64, 0, -1)]
+        wide = self.train(1, "wide", "--width", "32", "--depth", "1", "--steps", "0")
+        first, *_, last = json.loads(self.python(GROWTH, wide, *sizes))
+        self.assertLess(last - first, 100)  # about 30; with memory of its own for each size, 200
+
     def test_targets(self):
         self.succeed([str(job.BUILD / "train_digits_angles"), "--steps", "1", "--no-compare", "--run-name", "angles"])
         path = self.folder / "digit.png"
@@ -133,13 +236,27 @@ print(json.dumps(ringgrad.Model(sys.argv[1]).predict([images, flipped, numpy.sta
                 ("Model('/no/such/run')", "/no/such/run"),
                 ("Model(content[:-1])", "model in memory"),
                 ("Model(run, threads=-1)", "threads: expected 0 to 4096, got -1"),
+                ("Model(run, threads=None)", "threads: expected a number from 0 to 4096, got None"),
+                ("Model(run, threads='2')", "threads: expected a number from 0 to 4096, got '2'"),
+                ("Model(run, threads=1.0)", "threads: expected a number from 0 to 4096, got 1.0"),
+                ("Model(run, threads=2**32 + 1)", "threads: expected a number from 0 to 4096, got 4294967297"),
+                ("Model(None)", "model: expected bytes, or a path without zero bytes, got NoneType"),
+                ("Model(run + '\\0x')", "model: expected bytes, or a path without zero bytes"),
+                ("Model('\\ud800')", "model: expected bytes, or a path without zero bytes"),
+                ("model.predict('a\\0.png')", "predict: expected bytes, or a path without zero bytes"),
+                ("model.predict(None)", "a list of these, got NoneType"),
+                ("closed().predict(b'')", "model: expected an open one, got one after close()"),
+                ("__import__('copy').copy(closed())", "model: expected an open one, got one after close()"),
+                ("of_child()", "got one from before fork(); open it in each process"),
                 ("model.predict('missing.png')", "missing.png"),
                 ("model.predict('text.gif')", "text.gif: expected a PNG or a JPEG, got GIF"),
                 (f"model.predict(pathlib.Path({paths[0]!r}).read_bytes()[:100])", "image in memory"),
-                ("model.predict(3.5)", "expected a path, bytes, an array of bytes or a list of these, got float"),
-                ("model.predict(memoryview(bytes(12)).cast('B', (3, 4)))", "got [3, 4] of format B"),
-                ("model.predict(memoryview(bytes(48)).cast('f', (2, 2, 3)))", "of format f"),
-                ("model.predict(memoryview(bytes(10)).cast('B', (1, 2, 5)))", "got 1 x 2 of 5")):
+                ("model.predict(3.5)", "a Pillow image or a list of these, got float"),
+                ("model.predict(memoryview(bytes(12)).cast('B', (1, 1, 3, 2, 2)))", "got format B and extents [1, 1, 3, 2, 2]"),
+                ("model.predict(memoryview(bytes(48)).cast('f', (2, 2, 3)))", "got format f and extents [2, 2, 3]; "
+                 "convert it, for NumPy with (255 * a).round().astype('uint8') if its values are 0 to 1"),
+                ("model.predict(memoryview(bytes(8)).cast('d'))", "got format d"),
+                ("model.predict(memoryview(bytes(10)).cast('B', (1, 2, 5)))", "got 1 x 2 of 5; channels come last")):
             out = self.python(ERRORS, self.run_folder, expression)
             self.assertIn(message, out, expression)
             self.assertEqual(out.count("\n"), 1, out)
