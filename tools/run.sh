@@ -6,7 +6,8 @@
 #
 # The command is a training program or a sweep, with or without mpiexec. If it has no --run-name, this script adds one
 # before the first attempt. For a restart from a checkpoint, it adds --resume, and removes --init (but not for a sweep,
-# whose trials resume themselves). --max-restarts N allows N restarts; the default is 3.
+# whose trials resume themselves). --max-restarts N allows N restarts; the default is 3. Before each it waits: 1 s, then 2,
+# 4 ... up to 64 s.
 #
 # With --elastic FILE, each attempt uses the machines that answer. FILE has one machine per line, HOST or HOST:RANKS, like
 # the file of mpiexec -f. A machine answers if "ssh HOST true" succeeds; localhost always does. (RG_SSH replaces "ssh -o
@@ -54,13 +55,17 @@ while :; do
     esac
     shift 2
 done
-case $max_restarts in *[!0-9]* | '') usage "expected a number of restarts, got \"$max_restarts\"" ;; esac
-case $min_ranks in *[!0-9]* | '') usage "expected a number of ranks, got \"$min_ranks\"" ;; esac
+for number in "$max_restarts" "$min_ranks"; do
+    case $number in *[!0-9]* | '' | ??????????*) usage "expected a number of at most 9 digits, got \"$number\"" ;; esac
+done
 [ "${1-}" = -- ] || usage "expected -- before the command, got \"${1-}\""
 shift
 [ $# -gt 0 ] || usage "expected a command after --, got the end"
 
-machines() { sed 's/[[:space:]]*#.*//; /^[[:space:]]*$/d; s/:$//; /:/!s/$/:1/' "$elastic"; } # prints lines HOST:RANKS
+lines() { sed 's/#.*//; s/^[[:space:]]*//; s/[[:space:]]*$//; /^$/d; s/:$//; /:/!s/$/:1/' "$elastic"; }
+# HOST:RANKS. ssh and mpiexec would take a host that begins with - for an option, which can run a command.
+machine='[[:alnum:]_][[:alnum:]_.@-]*:[0-9]{1,6}'
+machines() { lines | grep -Ex "$machine"; }
 answering() { # prints those that answer
     machines | while IFS=: read -r host ranks; do
         [ "$host" = localhost ] || ${RG_SSH-ssh -o BatchMode=yes -o ConnectTimeout=5} "$host" true < /dev/null \
@@ -71,6 +76,7 @@ answering() { # prints those that answer
 ranks_of() { awk -F: '{ ranks += $2 } END { print ranks + 0 }'; }
 if [ -n "$elastic" ]; then
     [ -r "$elastic" ] || usage "expected a file of machines, got \"$elastic\""
+    wrong=$(lines | grep -Evx -m 1 "$machine") && usage "expected lines HOST or HOST:RANKS in $elastic, got \"$wrong\""
     all_ranks=$(machines | ranks_of)
     [ "$all_ranks" -ge "$min_ranks" ] || usage "expected at least $min_ranks ranks in $elastic, got $all_ranks"
     for word do
@@ -135,6 +141,11 @@ end_child() {
 trap 'stopped=interrupted; end_child' TERM USR1 HUP
 trap 'grown=1; end_child' ALRM # from ask()
 trap 'stopped=asked' INT # a terminal sends it to the training as well
+pause() { # a signal ends it
+    sleep "$1" &
+    wait $!
+    kill $! 2> /dev/null
+}
 
 # Waits for enough machines, and writes those that answer to $hosts. Sets $ranks.
 find_machines() {
@@ -143,7 +154,7 @@ find_machines() {
         ranks=$(ranks_of < "$hosts")
         [ -z "$stopped" ] && [ "$ranks" -lt "$min_ranks" ] || return 0
         echo "run.sh: $ranks ranks can run; waits for $min_ranks" >&2
-        sleep "${RG_ASK_S-60}"
+        pause "${RG_ASK_S-60}"
     done
 }
 ask() { # sends SIGALRM to this script when more ranks can run than those that do
@@ -189,7 +200,7 @@ while :; do
         if state_is stopped || [ "$code" -eq 143 ] || { [ "$code" -eq 0 ] && ! state_is 'done'; }; then code=75; fi
     fi
     if [ "$code" = 75 ] && [ -n "$grown" ] && [ -z "$stopped" ]; then
-        why="more ranks can run"
+        why="more ranks can run" seconds=1
     else
         case $code in
         0 | 75) exit "$code" ;;
@@ -206,6 +217,7 @@ while :; do
         fi
         restarts=$((restarts + 1))
         why="exit status $code; restart $restarts of $max_restarts"
+        seconds=$((restarts > 6 ? 64 : 1 << (restarts - 1)))
     fi
     if [ -z "$resume" ] && ! owned; then
         from="from its beginning" # it ended before it had a folder
@@ -229,5 +241,6 @@ while :; do
         from="from its beginning"
     fi
     echo "run.sh: $why, $from; $run" >&2
-    sleep 1 # remaining processes may still be ending
+    pause "$seconds" # remaining processes may still be ending
+    code=75 # if a signal came meanwhile
 done

@@ -271,12 +271,44 @@ class Restart(job.JobTest):
             self.assertEqual((result.code, result.out), (75, ""), name)
             self.assertNotIn("restart", result.err)
 
+    def test_waits_longer_each_time(self):
+        # A signal ends the wait. A program in place of `sleep` logs its argument.
+        (self.folder / "bin").mkdir()
+        sleep = self.folder / "bin" / "sleep"
+        sleep.write_text('#!/bin/sh\necho "$1" >> slept\n[ "$1" -lt 64 ] || [ ! -e last ] || exec /bin/sleep 1000\n')
+        sleep.chmod(0o755)
+        path = {"PATH": f"{sleep.parent}:{os.environ['PATH']}"}
+        self.assertEqual(self.run_command(run_sh(8, "sh", "-c", "exit 3"), **path).code, 3)
+        slept = self.folder / "slept"
+        self.assertEqual(slept.read_text().split(), ["1", "2", "4", "8", "16", "32", "64", "64"])
+        slept.unlink()
+        (self.folder / "last").touch()
+        process = self.start(run_sh(8, "sh", "-c", "exit 3"), **path)
+        self.assertTrue(self.wait_for(process, lambda: slept.exists() and "64\n" in slept.read_text()))
+        process.send_signal(signal.SIGTERM)
+        self.finish(process, 75)
+
     def test_usage(self):
-        for wrong in (["--max-restarts", "many", "--", "true"], ["true"], ["--"], ["--", "true", "--resume"]):
+        hosts = ("-oProxyCommand=touch${IFS}run:2", "  -oProxyCommand=x", "a b", "a:x")
+        for i, line in enumerate(hosts):
+            (self.folder / str(i)).write_text(f"localhost\n{line}\n")
+        for wrong in (["--max-restarts", "many", "--", "true"], ["true"], ["--"], ["--", "true", "--resume"],
+                      ["--max-restarts", "9" * 20, "--", "true"], ["--min-ranks", "9" * 20, "--", "true"],
+                      *(["--elastic", str(i), "--", "true"] for i in range(len(hosts)))):
             result = self.run_command(["sh", str(RUN_SH), *wrong])
             self.assertEqual(result.code, 2, wrong)
             self.assertTrue(result.err.startswith("usage: "), result.err)
         self.assertEqual(self.run_command(["sh", str(RUN_SH), "--", "true"]), (0, "", ""))
+        # A wrong line that comes later is left out.
+        (self.folder / "hosts").write_text(" localhost:2 # here\n")
+        (self.folder / "asks").write_text('echo "$1" >> asked')
+        launcher = self.folder / "launcher"
+        launcher.write_text('#!/bin/sh\ncat "$2"\nprintf -- "-oX:9\\nb:1\\n" >> hosts\nexit 3\n')
+        launcher.chmod(0o755)
+        result = self.run_command(["sh", str(RUN_SH), "--max-restarts", "1", "--elastic", "hosts", "--", str(launcher)],
+                                  RG_SSH="sh asks")
+        self.assertEqual((result.code, result.out.split()), (3, ["localhost:2", "localhost:2", "b:1"]), result.err)
+        self.assertEqual((self.folder / "asked").read_text(), "b\n")
 
 
 job.main()
