@@ -480,8 +480,8 @@ TEST_SUITE("models") {
         CHECK_ERROR("deleted, renamed or emptied", sweep.check_in_place());
     }
 
-    TEST_CASE("signals: the first is a stop request, the second ends the process") {
-        for (int signal : {SIGINT, SIGTERM}) {
+    TEST_CASE("signals: the first is a stop request, as are its copies; a later one ends the process") {
+        for (int signal : {SIGINT, SIGTERM, SIGPIPE}) {
             CAPTURE(signal);
             const pid_t child = ::fork();
             REQUIRE(child >= 0);
@@ -490,13 +490,18 @@ TEST_SUITE("models") {
                 if (stop_requested()) ::_exit(1);
                 std::raise(signal);
                 if (!stop_requested()) ::_exit(2);
-                std::raise(signal);
+                install_stop_signals(1e9); // no signal is late
+                std::raise(signal), std::raise(signal);
+                install_stop_signals(0); // each one is late
+                std::raise(signal), std::raise(signal);
                 ::_exit(3);
             }
             int status = 0;
             REQUIRE(::waitpid(child, &status, 0) == child);
-            CHECK(WIFSIGNALED(status));
-            CHECK(WTERMSIG(status) == signal);
+            if (signal == SIGPIPE)
+                CHECK(WEXITSTATUS(status) == 3); // every line into a closed pipe sends one
+            else
+                CHECK((WIFSIGNALED(status) && WTERMSIG(status) == signal));
         }
     }
 }

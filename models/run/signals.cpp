@@ -1,6 +1,9 @@
 // See signals.h.
 #include "ringgrad/models/run/signals.h"
 
+#include "ringgrad/core/clock.h"
+
+#include <array>
 #include <atomic>
 #include <csignal>
 #include <cstdio>
@@ -9,11 +12,20 @@
 namespace rg {
 namespace {
 
-std::atomic<bool> interrupted{false}; // true after a stop signal other than SIGINT
+std::atomic<bool> interrupted{false};        // true after a stop signal other than SIGINT
+std::atomic<double> seconds_to_kill{1};      // argument of install_stop_signals()
+std::array<std::atomic<double>, NSIG> times; // when the first signal of each kind came; 0: never
 
 void on_signal(int number) {
     if (number != SIGINT) interrupted.store(true, std::memory_order_relaxed);
     request_stop();
+    double first = 0;
+    const double now = seconds_now();
+    // A closed pipe sends a signal for each further line of output.
+    if (number == SIGPIPE || times[size_t(number)].compare_exchange_strong(first, now)) return;
+    if (now - first < seconds_to_kill) return;
+    std::signal(number, SIG_DFL);
+    std::raise(number); // comes when this handler ends, since it blocks its own signal
 }
 
 /// The signal for memory of a mapped file that cannot be read. Without this, the program would end without a word.
@@ -37,14 +49,14 @@ void record_hangup_action() {
 
 } // namespace
 
-void install_stop_signals() {
+void install_stop_signals(double kill_after) {
+    seconds_to_kill = kill_after;
+    for (std::atomic<double>& time : times) time = 0;
     struct sigaction action {};
     action.sa_handler = on_signal;
-    // RESETHAND: a second signal of the same kind gets the default action.
-    // RESTART: a write to a checkpoint continues after a signal.
-    action.sa_flags = static_cast<int>(SA_RESETHAND | SA_RESTART);
+    action.sa_flags = SA_RESTART; // a write to a checkpoint continues after a signal
     sigemptyset(&action.sa_mask);
-    for (const int number : {SIGINT, SIGUSR1, SIGTERM}) sigaction(number, &action, nullptr);
+    for (const int number : {SIGINT, SIGUSR1, SIGTERM, SIGPIPE}) sigaction(number, &action, nullptr);
     if (started_with_hangup_ignored) action.sa_handler = SIG_IGN;
     sigaction(SIGHUP, &action, nullptr);
     action.sa_handler = on_bus_error;

@@ -36,7 +36,8 @@ void make_paths_absolute(Options& options) {
 
 void RunOptions::declare(Options& o) {
     o.group(cat("Run (exit status 0: done, or stopped by Ctrl-C; 1: error; ", kExitInterrupted,
-                ": ended by SIGTERM, SIGUSR1 or SIGHUP, for --resume; ", par::kExitRanksDiffer, ": ranks differ)"));
+                ": ended by SIGTERM, SIGUSR1, SIGHUP or a closed pipe, for --resume; ", par::kExitRanksDiffer,
+                ": ranks differ)"));
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &name, "name of this run's folder (default: program name and start time)")
         .metavar("NAME")

@@ -387,7 +387,7 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
             if (stopped && by_person) {
                 out << "\nstopped; testing the best trial so far on the test set (Ctrl-C: leave this out)" << std::endl;
                 withdraw_stop();
-                install_stop_signals(); // the first Ctrl-C has restored the default action
+                install_stop_signals(); // the next Ctrl-C must not kill
             }
             check_stop();
             print_best_first(*run, out);
