@@ -2,6 +2,7 @@
 #include "ringgrad/models/run/evaluation.h"
 #include "ringgrad/models/run/task.h"
 
+#include "ringgrad/core/stop.h"
 #include "ringgrad/models/run/training.h"
 #include "ringgrad/tests/thread_link.h"
 #include "temp_dir.h"
@@ -359,5 +360,26 @@ TEST_SUITE("models") {
             Evaluation(here.group, here.machine, set, {}, {{0}, {1.0f / 255}}, batch_size, task, forward).score();
         CHECK(sizes == std::vector<int64_t>{3, 3, 2, 8});
         for (const bool on_device : {false, true}) CHECK(Evaluation::batch_of(5, on_device) == (on_device ? 20 : 5));
+
+        // A stop request ends a test before its next mini-batch, and a later test is complete.
+        Evaluation stopped(here.group, here.machine, set, {}, {{0}, {1.0f / 255}}, 3, task, forward);
+        sizes.clear();
+        const auto stop = [&] {
+            if (sizes.size() == 2) throw Stopped();
+        };
+        CHECK_THROWS_AS(stopped.score({{}}, stop), Stopped);
+        CHECK(sizes == std::vector<int64_t>{3, 3});
+        CHECK(stopped.score().metrics == std::vector<double>{1});
+        CHECK(sizes == std::vector<int64_t>{3, 3, 3, 3, 2});
+    }
+
+    TEST_CASE("image feed: knows the memory of all mini-batches that exist at once") {
+        const data::ImageSet set{8, 2, 2, 1, std::vector<uint8_t>(8 * 4), std::vector<int32_t>(8), {"a", "b"}};
+        OneCpu here;
+        const ImageFeed feed(set, {.batch_size = 3, .depth = 4}, here.machine);
+        CHECK(feed.bytes() == (4 + 1) * 3 * int64_t(4 * sizeof(float) + sizeof(int32_t))); // pixels and labels
+        const int64_t before = live_bytes();
+        (void)feed.bytes();
+        CHECK(live_bytes() == before);
     }
 }

@@ -1,6 +1,7 @@
 // See image_feed.h.
 #include "ringgrad/models/run/image_feed.h"
 
+#include "ringgrad/core/context.h"
 #include "ringgrad/core/cpu/parallel.h"
 #include "ringgrad/core/ops.h"
 
@@ -100,6 +101,14 @@ std::vector<int64_t> ImageFeed::sizes() const {
                 sizes.push_back(n);
     std::sort(sizes.rbegin(), sizes.rend());
     return sizes;
+}
+
+int64_t ImageFeed::bytes() const {
+    const DryRun without_memory;
+    const std::vector<int64_t> sizes = this->sizes();
+    int64_t bytes = 0;
+    for (const Tensor& input : inputs(sizes.empty() ? 0 : sizes.front())) bytes += loader.most_parts() * input.bytes();
+    return bytes;
 }
 
 std::vector<Tensor> ImageFeed::inputs(int64_t n) const {

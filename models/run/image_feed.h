@@ -29,6 +29,8 @@ public:
     std::vector<Tensor> inputs(const data::Batch& batch) const;
     /// Returns inputs for n images, with arbitrary values. Use them to make plans before the first step.
     std::vector<Tensor> inputs(int64_t n) const;
+    /// Returns the bytes of the batches that exist at the same time.
+    int64_t bytes() const;
     /// Converts the result of inputs() to a batch. Call this inside the Accelerated function, since it runs ops. The
     /// batch has only size, x, labels with weights, targets and columns. Its x has the type Machine::activations(), f32
     /// or bf16.

@@ -47,23 +47,24 @@ void check_memory(par::Group& group, int64_t bytes, const std::string& what, con
 }
 
 void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t buffers, const std::string& advice) {
-    const int64_t checkpoint = group.rank() == 0 ? checkpoint_memory(parameter_bytes, buffers) : 0;
     const int64_t gradients = group.size() > 1 || group.most_workers() > 1 ? 1 + group.most_workers() : 1;
-    check_memory(group, (1 + gradients + buffers) * parameter_bytes + checkpoint, "parameters", advice);
+    check_memory(group,
+                 (1 + gradients + buffers) * parameter_bytes + checkpoint_memory(group, parameter_bytes, buffers),
+                 "parameters", advice);
 }
 
-void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, int64_t checkpoint_bytes,
+void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, int64_t other_bytes,
                           const std::function<void()>& plan, const std::string& advice, int64_t available) {
     {
         const DryRun without_memory;
         plan();
     }
-    int64_t bytes = group.rank() == 0 ? checkpoint_bytes : 0;
+    int64_t bytes = other_bytes;
     for (Accelerated* network : networks) {
         bytes += network->planned_bytes();
         network->clear_cache();
     }
-    check_memory(group, bytes, "planned steps", advice, available);
+    check_memory(group, bytes, "planned steps and their mini-batches", advice, available);
 }
 
 } // namespace rg

@@ -29,11 +29,11 @@ Host this_host();
 void check_memory(par::Group& group, int64_t bytes, const std::string& what, const std::string& advice,
                   int64_t available = available_memory(), const Host& host = this_host());
 
-/// Returns about how many bytes rank 0 needs for the copies that it writes to files: a checkpoint with all `buffers` of
-/// the optimizer, and the best and the last model. The values of the parameters take `parameter_bytes`, and so does
-/// each buffer.
-constexpr int64_t checkpoint_memory(int64_t parameter_bytes, int64_t buffers) {
-    return (3 + buffers) * parameter_bytes;
+/// Returns about how many bytes a rank needs for the copies that rank 0 writes to files: a checkpoint with all
+/// `buffers` of the optimizer, and the best and the last model. The values of the parameters take `parameter_bytes`,
+/// and so does each buffer.
+inline int64_t checkpoint_memory(const par::Group& group, int64_t parameter_bytes, int64_t buffers) {
+    return group.rank() == 0 ? (3 + buffers) * parameter_bytes : 0;
 }
 
 /// Collective. Runs check_memory() for the buffers of a training on the CPU. These are the values, the gradients, the
@@ -43,9 +43,9 @@ constexpr int64_t checkpoint_memory(int64_t parameter_bytes, int64_t buffers) {
 void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t buffers, const std::string& advice);
 
 /// Collective. Runs check_memory() before a training on the CPU starts. Calls `plan` in a dry run: it makes plans in
-/// the caches of `networks`, whose memory is not allocated. Counts all plans in these caches and, on rank 0,
-/// `checkpoint_bytes`. Then clears the caches.
-void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, int64_t checkpoint_bytes,
+/// the caches of `networks`, whose memory is not allocated. Counts all plans in these caches, and `other_bytes` that
+/// this rank needs beside them. Then clears the caches.
+void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*> networks, int64_t other_bytes,
                           const std::function<void()>& plan, const std::string& advice,
                           int64_t available = available_memory());
 

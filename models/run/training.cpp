@@ -308,8 +308,9 @@ const Plan& Trainer::plan_ahead(Evaluation& evaluation) {
     };
     if (!parameters_.gradients().device() && !gradient_sum.some_on_device())
         check_planned_memory(run_.group(), {&replayed_step, &evaluation.predict},
-                             checkpoint_memory(parameters_.values().bytes(), std::ssize(optimizer_.state())), plan,
-                             kMemoryAdvice);
+                             feed_.bytes() + checkpoint_memory(run_.group(), parameters_.values().bytes(),
+                                                               std::ssize(optimizer_.state())),
+                             plan, kMemoryAdvice);
     return plan();
 }
 
