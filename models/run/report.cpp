@@ -151,6 +151,12 @@ Json report_origin() {
 Report::Report(const RunFolder& folder, Json config) : path_(folder.report_path()), run_(report_origin()) {
     run_.set("name", std::filesystem::path(folder.path()).filename().string()).set("config", std::move(config));
     metrics_.add_file(folder.metrics_path());
+    try {
+        const Json before = read_report(path_).at("runs").as_array().at(0);
+        const double last = number(before, "written") - number(before, "begun"),
+                     more = number(before, "seconds_before");
+        run_.set("seconds_before", last + (std::isnan(more) ? 0 : more));
+    } catch (const std::exception&) {} // a new run has no report
 }
 
 std::function<void()> Report::writing(const std::string& state) {

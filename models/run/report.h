@@ -9,6 +9,7 @@
 //     config            as in config.json
 //     summary           one line of text: machine, data and network
 //     begun, written    seconds since 1970, when the program began (or resumed) the run, and when it wrote this page
+//     seconds_before    seconds of all earlier starts of a resumed run, each until its last report
 //     build, command    version and git commit of the program, see kBuild; the command line that started it
 //     tested            name of the set that the network is tested on, "test" or "validation"
 //     epochs            planned number of epochs
@@ -75,7 +76,7 @@ class Report {
 public:
     static constexpr size_t kSteps = 2000; // largest number of lines of steps in the page
 
-    /// Reads the lines that are already in the folder's metrics.jsonl, as in a resumed run.
+    /// Reads what a resumed run has already: the lines in the folder's metrics.jsonl, and in its report the seconds.
     Report(const RunFolder& folder, Json config);
 
     /// Adds a line of metrics.jsonl.

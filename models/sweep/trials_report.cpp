@@ -36,8 +36,8 @@ void TrialsReport::read(const TrialRow& row) {
     try {
         const Json page = read_report(cat(folder_, "/", row.folder, "/report.html"));
         const Json& run = page.at("runs").as_array().at(0);
-        for (const char* name : {"config", "summary", "tested", "begun", "written", "epochs", "steps_per_epoch", "bars",
-                                 "network", "ranks", "confusion"})
+        for (const char* name : {"config", "summary", "tested", "begun", "seconds_before", "written", "epochs",
+                                 "steps_per_epoch", "bars", "network", "ranks", "confusion"})
             if (const Json* value = run.find(name)) trial.set(name, *value);
         metrics.add_file(cat(folder_, "/", row.folder, "/metrics.jsonl"));
     } catch (const std::exception&) {

@@ -68,7 +68,10 @@ LOSS = "charts[0]"
 AXIS_TEXTS = "[...charts[0].svg.querySelectorAll(':scope > text')].map(t => t.textContent)"
 
 
-def training(name, epochs, steps, seed=0, best=0.9, **members):
+ACCURACY = [{"name": "accuracy", "unit": "%", "higher_is_better": True}]
+
+
+def training(name, epochs, steps, seed=0, best=0.9, config={}, **members):
     """Returns a run as in a report, with `steps` steps per epoch."""
     chance, metrics = random.Random(f"{name} {seed}"), []
     for e in range(1, epochs + 1):
@@ -82,7 +85,7 @@ def training(name, epochs, steps, seed=0, best=0.9, **members):
                         "seconds": 50.0})
     return {"name": name, "state": "done", "epochs": epochs, "steps_per_epoch": steps, "tested": "test", "begun": 1.76e9,
             "written": 1.76e9 + 60 * epochs, "build": "0.1.0 (1a2b3c4d5e6f), more", "command": "train_cifar --lr 0.1",
-            "metrics": metrics} | members
+            "metrics": metrics, "config": {"metrics": ACCURACY} | config} | members
 
 
 def many(runs, epochs, steps, diverged=()):
@@ -537,7 +540,7 @@ class Frozen(BrowserTest):
     def test_ranking(self):
         # All results of a sweep are those of the metric that ranks its trials.
         rank_by = {"name": "validation_angle_rmse", "label": "validation rmse", "unit": "", "higher_is_better": False}
-        metrics = [{"name": "accuracy", "unit": "%", "higher_is_better": True}, {"name": "angle_rmse", "unit": "\u00b0"}]
+        metrics = [*ACCURACY, {"name": "angle_rmse", "unit": "\u00b0"}]
         runs = [{"name": str(i), "state": "finished", "tested": "validation",
                  "config": {"metrics": metrics, "options": {"lr": i}}, "metrics": [
                      {"epoch": e, "train_loss": 1, "validation_loss": 1, "validation_accuracy": i / 10,
@@ -557,6 +560,26 @@ class Frozen(BrowserTest):
         for column, order in (("best", "123"), ("best", "321"), ("trial", "123"), ("lr", "321")):
             page.click(f'[data-key="sort {column}"]')
             self.assertEqual("".join(row["trial"][0] for row in page.value(TABLE)), order, column)
+
+    def test_each_run_has_its_metrics(self):
+        # Runs of two programs, and one whose files say nothing of its metrics: no value gets the unit of another run.
+        def run(name, values, metrics, **members):
+            return {"name": name, "state": "done", "begun": 1e9, "written": 1e9 + 30, "config": {"metrics": metrics},
+                    "metrics": [{"epoch": 1, "train_loss": 1, "test_loss": 4} | values]} | members
+        psnr = {"name": "psnr", "unit": "dB", "higher_is_better": True}
+        runs = [run("a", {"test_accuracy": 0.9}, ACCURACY), run("b", {"test_psnr": 3.457}, [psnr], seconds_before=3570),
+                run("c", {"test_accuracy": 7.5, "test_loss": 2}, None), run("d", {"test_psnr": 30}, [psnr])]
+        page = self.open_runs(runs, ready="runs.size === 4")
+        self.assert_fits(page)
+        rows = page.value(TABLE)
+        results = [{key: value.replace("\u00a0", " ") for key, value in row.items() if value != "\u2013"} for row in rows]
+        shown = {"epoch": "1", "test loss": "4", "time": "30.0 s"}
+        self.assertEqual(results, [
+            shown | {"run": "a", "test accuracy": "90.0 %", "best accuracy": "90.0 %"},
+            shown | {"run": "b", "test psnr": "3.457 dB", "best psnr": "3.457 dB", "time": "60.0 min"},
+            # Nothing is known of c but its loss. It logs an accuracy, as a does, but not as a fraction.
+            shown | {"run": "c", "test loss": "2", "test accuracy": "7.5", "best loss": "2"},
+            shown | {"run": "d", "test psnr": "30 dB", "best psnr": "30 dB"}])
 
     def test_failed_curve_ends_in_a_cross(self):
         runs = [{"name": str(i), "state": state, "tested": "validation", "note": state * i, "metrics": [

@@ -253,12 +253,19 @@ class MonitorTest(job.JobTest):
         self.assertEqual(changed(since)[1], ["run-1"])
         for odd in ("other-1", since + "x", since + 30 * "9", "-", "\u00b2"):
             self.assertEqual(len(changed(odd)[1]), 3, odd)
-        # Without a report, the results are those in the lines of epochs.
+        # Without a report, the results are those in the lines of epochs. config.json says which metric is the main one.
+        (self.runs / "run-2" / "config.json").write_text(json.dumps({"options": {}, "metrics": [
+            {"name": "accuracy", "higher_is_better": True}]}))
         (self.runs / "run-2" / "metrics.jsonl").write_text(
             '{"step": 1, "epoch": 1, "test_accuracy": 0.9}\n{"epoch": 1, "test_accuracy": 0.5}\n'
             '{"epoch": 2, "test_accuracy": 0.4}\n{"end": "six_views", "test_accuracy": 0.8}\n')
         run = next(run for run in json.loads(self.ask("/data?since=")[1])["runs"] if run["name"] == "run-2")
         self.assertEqual((run["row"]["best"], run["last"]["epoch"]), (0.5, 2))
+        # The metrics of an own loop may be unknown: then the lowest loss is the best.
+        (self.runs / "run-1" / "metrics.jsonl").write_text(
+            "".join(f'{{"epoch": {e}, "test_accuracy": {e}, "test_loss": {4 - e}}}\n' for e in (1, 2)))
+        run = next(run for run in json.loads(self.ask("/data?since=")[1])["runs"] if run["name"] == "run-1")
+        self.assertEqual(run["row"]["best"], 2)
 
     def test_notes(self):
         hostile = "</script><b>\n=1+1\x00\u202e\U0001f600"
@@ -469,7 +476,7 @@ class MonitorTest(job.JobTest):
         rows = [{"trial": i + 1, "state": state, "last_epoch": {"validation_accuracy": i / 8}}
                 for i, state in enumerate(("finished", "failed", "finished", "running"))]
         (self.runs / "sweep" / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        for rank_by, shown in ((None, "0.2500"), ("validation_accuracy", "0.2500"), ("validation_loss", "-")):
+        for rank_by, shown in ((None, "-"), ("validation_accuracy", "0.2500"), ("validation_loss", "-")):
             data = {"sweep": {"state": "done", "best": "3"} | ({"rank_by": {"name": rank_by}} if rank_by else {})}
             self.write_page(self.runs / "sweep", json.dumps(data))
             self.assertRegex(self.succeed([*job.MONITOR, "--text"], COLUMNS="100"),

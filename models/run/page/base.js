@@ -53,10 +53,11 @@ const option = (run, name) => run.config?.options?.[name];
 const optionNames = list => [...new Set(list.flatMap(run => Object.keys(run.config?.options ?? {})))];
 /** Shows the curves and the parts of a run. */
 const chooseRun = run => (run.shown = true, chosen = run.name, update(), poll?.());
-/** Returns the metrics of a run, the main one first. Runs of older versions have only the accuracy. */
+/** Returns the metrics that a run's config.json names, with unit and direction, the main one first. */
 const metricsOf = run => Array.isArray(run?.config?.metrics) ?
-  run.config.metrics.filter(metric => typeof metric?.name === 'string') :
-  [{name: 'accuracy', unit: '%', higher_is_better: true}];
+  run.config.metrics.filter(metric => typeof metric?.name === 'string') : [];
+/** Returns the metrics of several runs, which may differ. */
+const metricsOfAll = list => [...new Map(list.flatMap(metricsOf).map(metric => [metric.name, metric])).values()];
 const mainMetric = run => metricsOf(run)[0] ?? {name: 'loss'};
 const metricText = metric => metric.unit === '%' ? percent :
   x => ifNumber(x, v => digits(v) + (metric.unit ? '\u00a0' + metric.unit : ''));
@@ -124,8 +125,8 @@ function best(run) {
 // ---- time ----
 let clockOffset = 0; // seconds by which the clock of the monitor is ahead of the browser's
 const now = () => Date.now() / 1000 + clockOffset;
-/** Returns the seconds since the program began or resumed the run, until now or until the report was written. */
-const elapsed = run => (run.alive ? now() : run.written) - run.begun;
+/** Returns the seconds of all starts of a run, that of the last one until now or until the report was written. */
+const elapsed = run => (run.seconds_before ?? 0) + Math.max(0, (run.alive ? now() : run.written) - run.begun);
 /** Returns the steps per second of a live run over the last half minute, or NaN while only one time is known. */
 function rate(run) {
   const seen = run.progress ?? [];

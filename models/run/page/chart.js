@@ -350,7 +350,7 @@ const charts = [
 /** Adds a chart for each metric of these runs that has none, after that of the loss. */
 function addMetricCharts(list) {
   const known = charts.map(chart => chart.metric);
-  for (const metric of new Map(list.flatMap(metricsOf).map(m => [m.name, m])).values()) {
+  for (const metric of metricsOfAll(list)) {
     if (known.includes(metric.name)) continue;
     const title = spaced(metric.name[0].toUpperCase() + metric.name.slice(1)), fraction = metric.unit === '%';
     const chart = new Chart(title, fraction ? spaced(metric.name) : metric.unit || spaced(metric.name),

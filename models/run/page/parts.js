@@ -46,7 +46,7 @@ function tiles(run) {
     ...(run.six_views ? [[`${set} ${name}, six views`, text(run.six_views['test_' + metric.name])]] : []),
     ...(run.best_model ? [[`test ${name} of the best`, text(run.best_model['test_' + metric.name])]] : []),
     live && !done ? ['steps/s', digits(perSecond)] : ['images/s', count(epoch.images_per_s)],
-    ...(isNumber(elapsed(run)) ? [['elapsed', seconds(Math.max(0, elapsed(run)))]] : []),
+    ...(isNumber(elapsed(run)) ? [['elapsed', seconds(elapsed(run))]] : []),
     live || run.state === 'running' ? ['time left, about', seconds(left > 0 ? left : NaN)] :
       ['training time', seconds(sum(run.epochs.map(e => e.seconds)))],
   ].map(([name, value]) => make('div', {class: 'tile'}, make('b', {}, value), make('span', {}, name)));

@@ -14,13 +14,19 @@ function variedOptions(list) {
  * a lower value is better. With `more`, the table has the column only if the user asks for it.
  */
 function metricColumns(list) {
-  const first = list.find(run => !run.trials) ?? list[0], ranking = rankingOf(first);
+  const known = metricsOfAll(list);
+  const rankings = list.map(rankingOf).filter((one, i, all) => all.findIndex(other => other.key === one.key) === i);
   const column = (heading, key, text, lower) => {
-    const more = key !== 'test_loss' && key !== ranking.key;
+    const more = key !== 'test_loss' && !rankings.some(ranking => ranking.key === key);
     return [heading, run => lastEpoch(run)?.[key], text, {lower, more}];
   };
-  const ofSet = (set, key) => [column(set + ' loss', key + '_loss', digits, true), ...metricsOf(first).map(m =>
-    column(`${set} ${spaced(m.name)}`, `${key}_${m.name}`, metricText(m), !m.higher_is_better))];
+  const textOf = ({name}) => (x, run) => metricText(metricsOf(run).find(m => m.name === name) ?? {})(x);
+  const ofSet = (set, key) => [column(set + ' loss', key + '_loss', digits, true), ...known.map(m =>
+    column(`${set} ${spaced(m.name)}`, `${key}_${m.name}`, textOf(m), !m.higher_is_better))];
+  // Values of different metrics cannot be compared, so each metric has a column of its own.
+  const bestColumn = ranking => ['best' + (rankings.length > 1 ? ' ' + spaced(ranking.key.replace(/^test_/, '')) : ''),
+    run => rankingOf(run).key === ranking.key ? best(run) : null, (x, run) => metricText(rankingOf(run))(x),
+    {lower: !ranking.higher_is_better}];
   const metrics = [...ofSet(testSetName(...list), 'test'), ...ofSet('train', 'train'),
     column('images/s', 'images_per_s', count, false)];
   const trialsOf = run => run.count ? `${count(run.ended)} of ${count(run.count)} trials` : '';
@@ -28,8 +34,8 @@ function metricColumns(list) {
     ['epoch', run => run.trials ? run.ended : lastEpoch(run)?.epoch,
       (x, run) => run.trials ? trialsOf(run) : count(x), {}],
     ...metrics.filter(one => !one[3].more),
-    ['best', best, (x, run) => metricText(rankingOf(run))(x), {lower: !ranking.higher_is_better}],
-    ['time', run => Math.max(0, elapsed(run)), seconds, {lower: true}],
+    ...rankings.map(bestColumn),
+    ['time', elapsed, seconds, {lower: true}],
     ...metrics.filter(one => one[3].more)];
 }
 /** Returns all columns: results, then the settings that differ, then notes, then all other settings. */
@@ -132,7 +138,7 @@ function actions(run, live) {
  * Returns the class of a column's cells: a narrow screen has room for the name, the state, the best result, and the
  * columns that the user asks for.
  */
-const widthOf = name => columnChoice.get(name) || /^(run|trial|state|best)$/.test(name) ? null : 'wide';
+const widthOf = name => columnChoice.get(name) || /^(run|trial|state|best.*)$/.test(name) ? null : 'wide';
 function runTable(rows, all, live) {
   const columns = all.filter((column, i) => i === 0 || isVisible(column));
   const head = columns.map(([name, value, , {lower}], i) => {
