@@ -5,6 +5,7 @@
 #include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/checksum.h"
 #include "ringgrad/core/clock.h"
+#include "ringgrad/core/device.h"
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
@@ -393,7 +394,12 @@ void TrainingRun::write_model(std::string (RunFolder::*path)() const) {
 }
 
 void TrainingRun::write_report(const std::string& state) {
-    if (report_) writer_.add(report_->writing(state));
+    if (!report_ || (state == "running" && seconds_now() < next_report_)) return;
+    next_report_ = HUGE_VAL; // until this one is written
+    writer_.add([this, write = report_->writing(state)] {
+        // That of a long training is large, so spend at most a 21st of the time on it.
+        next_report_ = 20 * seconds_of(write) + seconds_now();
+    });
 }
 
 void TrainingRun::make_room() {

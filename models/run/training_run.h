@@ -34,6 +34,7 @@
 #include "ringgrad/models/run/signals.h"
 #include "ringgrad/models/run/task.h"
 
+#include <atomic>
 #include <optional>
 
 namespace rg {
@@ -213,6 +214,7 @@ private:
     void check_before_save() const;
     void copy_to_cpu_ranks() const;
     void write_model(std::string (RunFolder::*path)() const);
+    /// Writes report.html. While the state is "running", omits this if the last one was written a short time ago.
     void write_report(const std::string& state);
     /// Collective. Blocks until the last checkpoint and most other files are written, so that a slow disk does not fill
     /// the memory with copies.
@@ -255,6 +257,7 @@ private:
     double epoch_begin_ = 0, last_step_ = 0; // their difference is the epoch's training time
     std::optional<double> last_value_;       // of best_by(), after the last complete epoch in this process
     double images_at_begin_ = 0;             // number of this epoch's images that were done at begin_epoch()
+    std::atomic<double> next_report_{0};     // earliest time of the next report while the run goes on
     // These two write models, checkpoints and reports. The writer uses other members, so it is destroyed first.
     std::shared_future<void> checkpoint_written_;
     FileWriter writer_;
