@@ -1,5 +1,6 @@
 // Tests the page of a run: it is valid for any data, and the data can be read back from it.
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/clock.h"
 #include "ringgrad/core/plan.h"
 #include "ringgrad/core/version.h"
 #include "ringgrad/models/run/confusion.h"
@@ -102,23 +103,31 @@ TEST_SUITE("models") {
         CHECK(lines[3] == epoch_line(1));
     }
 
-    TEST_CASE("report: a resumed run shows its earlier metrics") {
+    TEST_CASE("report: a resumed run shows its earlier metrics, and the time of all its starts") {
         TempDir dir;
+        const Json test_line = Json::object().set("step", 3).set("epoch", 2).set("test_loss", 0.5);
         {
             RunFolder folder = RunFolder::create(dir / "runs", "train", "run");
             for (const int64_t step : {1, 2}) folder.log(step_line(step, 1, 1.0 / 3));
             folder.log(epoch_line(1));
             folder.log(step_line(3, 2, std::nan("")));
+            folder.log(test_line);
+            Report first(folder, Json::object());
+            first.set("begun", unix_seconds() - 100), first.set("seconds_before", 20.0);
+            first.write("stopped");
         }
         Report report(RunFolder::open(dir / "runs", "train", "run"), Json::object());
         report.add(step_line(4, 2, 0.25));
         const Json run = Json::parse(report.run().dump(), "run");
         const Json::Array& lines = run.at("metrics").as_array();
-        REQUIRE(lines.size() == 5);
+        REQUIRE(lines.size() == 6);
+        const double before = run.at("seconds_before").as_double();
+        CHECK((before >= 120 && before < 1e6));
         CHECK(lines[0].at("loss").as_double() == 0.333333); // rounded
         CHECK(lines[2] == epoch_line(1));
         CHECK(lines[3].at("loss").is_null());
-        CHECK(lines[4] == step_line(4, 2, 0.25));
+        CHECK(lines[4] == test_line);
+        CHECK(lines[5] == step_line(4, 2, 0.25));
     }
 
     TEST_CASE("report: limits the points of a long run, and keeps its means") {

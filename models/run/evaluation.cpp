@@ -51,8 +51,9 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
     for (const Detail& detail : task_.details) score.details.emplace_back(size_t(set_.count * detail.numbers));
     std::vector<WorstSamples> worst(task_.galleries.begin(), task_.galleries.end());
     std::vector<double> sums(1 + size_t(task_.sums())); // loss, and the sums of the metrics
-    for (feed_.loader.start(1); feed_.loader.has_next();) {
-        if (pulse) pulse();
+    feed_.loader.start(1);
+    for (int64_t part = 0; feed_.loader.has_next(); ++part) {
+        if (pulse && part % group_.workers(group_.rank()) == 0) pulse(); // not between the parts of its workers
         const data::Batch indices = feed_.loader.next();
         if (indices.size == 0) continue;
         data::Batch batch;

@@ -29,8 +29,8 @@ public:
                const data::Normalise& normalise, int64_t batch_size, const Task& task, const Forward& forward);
 
     /// Collective. Returns the score on the whole set, on all ranks. The outputs for an image are the weighted sum of
-    /// those for its views. Pixels of a view that lie outside of the image are mirrored at its edges. `pulse`: see
-    /// TrainingObserver::pulse().
+    /// those for its views. Pixels of a view that lie outside of the image are mirrored at its edges. All ranks call
+    /// `pulse` before each mini-batch. To end the test, it throws on all ranks.
     Score score(const std::vector<data::WeightedView>& views = {{}}, const std::function<void()>& pulse = {});
     /// Returns the members of the report for the details of a score; see report.h.
     Json report(const Score& score) const;

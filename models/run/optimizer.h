@@ -74,7 +74,12 @@ public:
     template <class Use>
     void with_average(const Use& use) {
         exchange_average();
-        use();
+        try {
+            use();
+        } catch (...) {
+            exchange_average();
+            throw;
+        }
         exchange_average();
     }
 

@@ -23,11 +23,11 @@ public:
     void start() { seconds_ = {}, steps_ = images_ = 0, last_ = seconds_now(); }
     /// Counts a step and this rank's images in it.
     void count_step(int64_t images) { ++steps_, images_ += images; }
-    /// Adds the time since the last lap(), or since start(), to this phase.
-    void lap(Phase phase) {
-        const double now = seconds_now();
-        seconds_[phase] += now - last_;
-        last_ = now;
+    /// Adds the time since the last lap(), or since start(), to this phase, and returns it.
+    double lap(Phase phase) {
+        const double seconds = seconds_now() - last_;
+        seconds_[phase] += seconds, last_ += seconds;
+        return seconds;
     }
 
     /// Collective. Returns [{"rank", "host", "images", "steps", "seconds": {"data": ..., ...}}, ...] with one object

@@ -72,7 +72,7 @@ Json read_report(const std::string& path) {
 
 void Metrics::add(const Json& line) {
     const Json *step = line.find("step"), *epoch = line.find("epoch");
-    if (!step) {
+    if (!step || is_of_test(line)) {
         others_.push_back(line);
         return;
     }
@@ -85,15 +85,9 @@ void Metrics::add(const Json& line) {
     last.epoch = epoch ? epoch->as_int() : 0;
     last.lr = number(line, "lr");
     ++last.count;
-    Json test = Json::object().set("step", last.step).set("epoch", last.epoch);
-    const size_t members = test.as_object().size();
-    for (const auto& [name, value] : line.as_object()) {
-        if (name.starts_with("test_") || name.starts_with("validation_"))
-            test.set(name, value);
-        else if (name != "step" && name != "epoch" && name != "lr" && (value.is_number() || value.is_null()))
+    for (const auto& [name, value] : line.as_object())
+        if (name != "step" && name != "epoch" && name != "lr" && (value.is_number() || value.is_null()))
             last.add(name, number(line, name));
-    }
-    if (test.as_object().size() > members) others_.push_back(std::move(test));
 }
 
 void Metrics::Point::add(const std::string& name, double value) {

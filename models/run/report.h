@@ -44,7 +44,7 @@ class Plan;
 
 /// Holds lines of metrics.jsonl: at most `points` (but at least 2) lines of steps, with loss, metrics and lr, and all
 /// other lines. If there are more steps, a line of steps stands for up to 2, 4, 8 ... of them, with their mean loss and
-/// metrics. The results of a test after a step are in a line of their own.
+/// metrics.
 class Metrics {
 public:
     explicit Metrics(size_t points) : max_points_(std::max<size_t>(2, points - points % 2)) {}

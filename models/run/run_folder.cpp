@@ -79,16 +79,20 @@ std::string newest_run(const std::string& root, const std::string& program) {
     return best->second;
 }
 
-/// Returns true if cut_metrics(step, epochs) keeps this line: of a step up to `step`, or of an epoch up to `epochs`.
-/// Other lines are those of the end of a training, which writes them again. Throws Error if the line is not an object,
-/// or if its step or epoch is no integer.
+/// Returns true if cut_metrics(step, epochs) keeps this line: of a step up to `step`, of a test before it, or of an
+/// epoch up to `epochs`. Other lines are those of the end of a training, which writes them again. Throws Error if the
+/// line is not an object, or if its step or epoch is no integer.
 bool is_before(const Json& line, int64_t step, int64_t epochs) {
     const Json *at = line.find("step"), *epoch = line.find("epoch");
     const bool early = epoch && epoch->as_int() <= epochs;
-    return at ? at->as_int() <= step : early;
+    return at ? at->as_int() + is_of_test(line) <= step : early; // a test at `step` is repeated
 }
 
 } // namespace
+
+bool is_of_test(const Json& line) {
+    return (line.find("test_loss") || line.find("validation_loss")) && !line.find("loss");
+}
 
 std::string default_runs_folder() {
     std::error_code error;

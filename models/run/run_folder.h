@@ -2,7 +2,8 @@
 // model-best.safetensors and checkpoint/. README.md says what they contain.
 //
 // metrics.jsonl has one JSON object per line. Each line is written as a whole, as soon as its values are known, with
-// doubles in full precision. The line of a step has "step" and "epoch"; the line of an epoch has "epoch" but no "step".
+// doubles in full precision. The lines of a step, and of a test after it, have "step" and "epoch"; the line of an epoch
+// has "epoch" but no "step".
 // When a run is resumed, the lines after the checkpoint are removed. So the file of a run that was killed and resumed
 // has the same steps as the file of an uninterrupted run. A folder belongs to one run: no function here overwrites
 // files of another run. Only rank 0 of a run has a RunFolder.
@@ -23,6 +24,9 @@ namespace rg {
 /// below it, the default is runs/ beside the build folder, because `meson setup --wipe` deletes everything in a build
 /// folder. tools/run.sh and tools/monitor follow the same rule.
 std::string default_runs_folder();
+
+/// Returns true for a line of metrics.jsonl that has the results of a test, and no others of a step.
+bool is_of_test(const Json& line);
 
 class RunFolder {
 public:
@@ -57,7 +61,9 @@ public:
     void check_in_place() const;
 
     /// Writes config.json, indented. A training passes an object with "program", "version", "ranks", "seed", "metrics"
-    /// and "options", a sweep one with "arguments" and "trials" in place of "seed" and "metrics".
+    /// and "options", a sweep one with "arguments" and "trials" in place of "seed" and "metrics". The pages take units
+    /// and directions from "metrics": a list of MetricName::json() (task.h), the main one first; without it, they show
+    /// losses.
     void write_config(const Json& config);
     std::string held_out_path() const { return path() + "/held-out.txt"; }
     std::string skipped_path() const { return path() + "/skipped.txt"; }
@@ -68,9 +74,9 @@ public:
     /// Blocks until all logged lines are on the disk. Call it before a checkpoint is saved: a run that is resumed from
     /// the checkpoint needs all lines up to it. Another thread may call log() meanwhile.
     void sync() const;
-    /// Removes from metrics.jsonl the lines of steps after `step`, of epochs after `epochs`, and of the end of a
-    /// training ("end"), which writes them again. Also removes damaged lines, with a warning on standard error,
-    /// and a last line that a kill has cut off.
+    /// Removes from metrics.jsonl the lines of steps after `step`, of epochs after `epochs`, and of the tests at `step`
+    /// and at the end of a training ("end"), which a resumed run repeats. Also removes damaged lines, with a warning on
+    /// standard error, and a last line that a kill has cut off.
     void cut_metrics(int64_t step, int64_t epochs);
 
     /// Returns true if the folder has a file "stop", and removes the file, so each request is returned once.

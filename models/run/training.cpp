@@ -4,6 +4,7 @@
 #include "ringgrad/core/clock.h"
 #include "ringgrad/core/ops.h"
 #include "ringgrad/core/profile.h"
+#include "ringgrad/core/stop.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/data/image_folder.h"
@@ -42,8 +43,8 @@ std::vector<int64_t> images_of_both(const data::ImageSet& set, const data::Image
 class Trainer {
 public:
     /// Collective. Restores the parameters of a resumed run. All arguments must outlive this.
-    Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer& optimizer,
-            ImageFeed& feed, const Task& task, const Forward& forward);
+    Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer& optimizer, ImageFeed& feed,
+            const Task& task, const Forward& forward);
 
     /// Collective. Makes the plans for the largest training batch and, unless --no-accelerate is given, for all sizes
     /// of evaluation batches. So their memory is allocated before the first step. Returns the plan of a training step.
@@ -226,7 +227,7 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
     };
     Evaluation evaluation = evaluation_of(data.test);
     const auto score = [&](const std::vector<data::WeightedView>& views = {{}}) {
-        const Score result = evaluation.score(views, [&] { run.pulse(); });
+        const Score result = evaluation.score(views, [&] { run.check_stop(); });
         const Json members = group.rank() == 0 ? evaluation.report(result) : Json::object();
         for (const auto& [member, value] : members.as_object()) run.set_in_report(member, value);
         return result;
@@ -237,7 +238,7 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
     const auto test_model = [&](const TensorFile& model) { // on the images that no test has used before
         load_state_dict(parameters, model);
         Evaluation last = evaluation_of(data.reserved);
-        const Score result = last.score();
+        const Score result = last.score({{}}, [&] { run.check_stop(); });
         run.end_test(result);
         run.set_in_report("best_on_test", group.rank() == 0 ? last.report(result) : Json());
     };
@@ -261,9 +262,11 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
     int code = 0;
     const double seconds = seconds_of([&] {
         const Trainer::Seconds times = trainer.run_epochs(rates, [&] { return score(); });
-        if (test_views_ && !run.stopped()) optimizer.with_average(score_with_views); // as in the model's file
-        if (data.reserved.count > 0)
-            if (const std::optional<TensorFile> best = run.model_to_test()) test_model(*best);
+        try {
+            if (test_views_ && !run.stopped()) optimizer.with_average(score_with_views); // as in the model's file
+            if (data.reserved.count > 0)
+                if (const std::optional<TensorFile> best = run.model_to_test()) test_model(*best);
+        } catch (const Stopped&) {} // a resumed run repeats these tests
         trained(run, {times.train, times.test, trainer.replayed_step.hit_rate(), evaluation.predict.hit_rate()});
         code = run.end();
     });
@@ -319,12 +322,14 @@ Trainer::Seconds Trainer::run_epochs(const Schedule& schedule, const std::functi
     // With --steps 0, or if a kill came between the last checkpoint and the model, no step is left to save it after.
     if (!run_.goes_on()) optimizer_.with_average([&] { run_.save_model(); });
     while (run_.goes_on()) {
-        seconds.train += seconds_of([&] { train_epoch(schedule, test); });
-        if (run_.epoch_is_complete()) {
-            Score score;
-            seconds.test += seconds_of([&] { score = this->score(test); });
-            run_.end_epoch(score);
-        }
+        try {
+            seconds.train += seconds_of([&] { train_epoch(schedule, test); });
+            if (run_.epoch_is_complete()) {
+                Score score;
+                seconds.test += seconds_of([&] { score = this->score(test); });
+                run_.end_epoch(score);
+            }
+        } catch (const Stopped&) {} // in a test, which a resumed run repeats
         optimizer_.with_average([&] { run_.save_model(); });
         run_.save_checkpoint();
     }
@@ -335,11 +340,11 @@ void Trainer::train_epoch(const Schedule& schedule, const std::function<Score()>
     feed_.loader.start(run_.position().epoch, run_.position().batch);
     optimizer_.begin_epoch(run_.position().epoch);
     run_.begin_epoch(feed_.loader.has_next());
-    while (run_.epoch_goes_on()) {
-        StepResult result = step(schedule.rate_at(run_.epochs()));
-        if (!result.skipped && run_.test_is_due()) run_.leave_out(seconds_of([&] { result.test = score(test); }));
-        run_.end_step(result);
-    }
+    while (run_.epoch_goes_on())
+        if (run_.test_is_due())
+            run_.end_test_in_epoch(score(test));
+        else
+            run_.end_step(step(schedule.rate_at(run_.epochs())));
 }
 
 /// Runs `test` with the average of the weights, if there is one, and saves the model if it is the best so far.
@@ -449,7 +454,7 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
     Evaluation evaluation(group, machine, data.test, columns(data.test), stored_normalise(file, normalise(data.train)),
                           data_options.batch_size, task,
                           [&](const data::Batch& batch, Mode mode) { return forward(*network, batch, mode); });
-    const Score score = evaluation.score();
+    const Score score = evaluation.score({{}}, check_stop);
     TestResult result{task.text(score.metrics), Json::object().set("test_loss", score.loss), evaluation.report(score)};
     for (size_t i = 0; i < task.metrics.size(); ++i)
         result.values.set("test_" + task.metrics[i].name, score.metrics[i]);

@@ -49,7 +49,8 @@ public:
     data::TrainTest checked_data(par::Group& group, const std::function<void()>& pulse) const;
     /// Collective. Trains, and returns the exit code.
     virtual int train(Options& options, par::Group& group, TrainingObserver& observer);
-    /// Collective. Tests a model (see load_model()) on the test set that the options choose, without --validation.
+    /// Tests a model (see load_model()) on the test set that the options choose, without --validation. Throws Stopped
+    /// after a stop request. `group` must have a single rank.
     TestResult test(Options& options, par::Group& group, const std::string& model);
     /// Returns the metrics of a training on these images; the first one is the main one.
     std::vector<MetricName> metrics(const data::ImageSet& images) const;
@@ -120,7 +121,7 @@ struct Program {
     /// Collective. Loads the data as a training with these arguments does. Throws Error if an argument is bad, or if
     /// the program cannot train on the data.
     DataCheck check_data(par::Group& group, const std::vector<std::string>& args) const;
-    /// Collective. Tests the model of a training with these arguments.
+    /// Tests the model of a training with these arguments; see ImageTraining::test().
     TestResult test(par::Group& group, const std::vector<std::string>& args, const std::string& model) const;
     /// Collective. Trains on all ranks of the group. For --help, --help-all and --version, rank 0 prints the answer
     /// instead. Returns the exit code.

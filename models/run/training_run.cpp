@@ -242,7 +242,8 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
 
 void TrainingRun::begin_epoch(bool has_data) {
     write_report("running");
-    epoch_begin_ = seconds_now();
+    epoch_begin_ = last_step_ = seconds_now();
+    tested_ = false;
     images_at_begin_ = position_.samples;
     stopped_ = !group_.all(!has_stop_request(), "go on");
     epoch_goes_on_ = group_.all(has_data, "has data");
@@ -261,7 +262,7 @@ void TrainingRun::end_step(const StepResult& result) {
     const double images = double(result.images);
     Position& p = position_;
     ++p.step, ++p.batch;
-    untested_ = p.epoch > 1;
+    tested_ = false, untested_ = p.epoch > 1;
     if (!result.skipped) {
         p.loss_sum += result.loss * images;
         for (size_t i = 0; i < p.sums.size(); ++i) p.sums[i] += result.sums[i];
@@ -274,11 +275,6 @@ void TrainingRun::end_step(const StepResult& result) {
                                task_->values(result.sums, images));
         line.set("lr", result.lr);
         if (result.skipped) line.set("skipped", true);
-        if (result.test) {
-            line = with_score(std::move(line), test_set_name + "_", result.test->loss, result.test->metrics);
-            note(cat("step ", p.step, "  ", test_set_name, formatted(" loss %.4f ", result.test->loss),
-                     task_->text(result.test->metrics)));
-        }
         log(line);
         if (progress_) {
             const std::vector<double> values = task_->values(p.sums, p.samples);
@@ -308,7 +304,7 @@ void TrainingRun::end_epoch(const Score& test) {
                              .test_loss = test.loss,
                              .train_metrics = texts_of(train),
                              .test_metrics = texts_of(test.metrics),
-                             .images_per_second = (position_.samples - images_at_begin_) / seconds,
+                             .images_per_second = seconds > 0 ? (position_.samples - images_at_begin_) / seconds : 0,
                              .seconds = seconds,
                              .test_set_name = test_set_name};
     untested_ = false;
@@ -341,14 +337,24 @@ const TensorFile* TrainingRun::initial() {
     return init_ ? &*init_ : nullptr;
 }
 
-void TrainingRun::leave_out(double seconds) {
-    epoch_begin_ += seconds;
-    phases.lap(PhaseClock::evaluate);
+bool TrainingRun::test_is_due() const {
+    const int64_t every = settings_.validate_every, batch = position_.batch;
+    return every && position_.step % every == 0 && batch > 0 && batch < length_.batches && !tested_;
 }
 
-bool TrainingRun::test_is_due() const {
-    const int64_t every = settings_.validate_every;
-    return every && (position_.step + 1) % every == 0 && position_.batch + 1 < length_.batches;
+void TrainingRun::check_stop() {
+    pulse();
+    stopped_ = test_stopped_ = !group_.all(!has_stop_request(), "go on");
+    if (stopped_) throw Stopped();
+}
+
+void TrainingRun::end_test_in_epoch(const Score& score) {
+    tested_ = true;
+    epoch_begin_ += phases.lap(PhaseClock::evaluate);
+    const Json line = Json::object().set("step", position_.step).set("epoch", position_.epoch);
+    log(with_score(line, test_set_name + "_", score.loss, score.metrics));
+    note(cat("step ", position_.step, "  ", test_set_name, formatted(" loss %.4f ", score.loss),
+             task_->text(score.metrics)));
 }
 
 void TrainingRun::keep_if_best(const Score& test) {

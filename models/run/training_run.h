@@ -11,6 +11,7 @@
 //                 StepResult result = compute_step();
 //                 result.skipped = run.skips_non_finite(...); // before end_step() logs the step
 //                 run.end_step(result);
+//                 if (run.test_is_due()) run.keep_if_best(score), run.end_test_in_epoch(score);
 //             }
 //             if (run.epoch_is_complete()) run.keep_if_best(score), run.end_epoch(score);
 //             run.save_model(), run.save_checkpoint();
@@ -54,7 +55,8 @@ public:
     /// Called on the group's first rank when TrainingRun ends without an error. `stopped`: early, by a stop request.
     virtual void end(bool /*stopped*/) {}
     /// Called regularly during long work that logs no metrics. A sweep then handles messages of its task pool.
-    virtual void pulse() {}
+    /// If it returns true, as a request of a user, the training stops as after on_metrics().
+    virtual bool pulse() { return false; }
 };
 
 struct RunOptions {
@@ -72,13 +74,12 @@ struct RunOptions {
 
 /// The result of a training step, over all ranks.
 struct StepResult {
-    int64_t images;                 // in the mini-batch
-    double loss, lr;                // mean loss, learning rate
-    std::vector<double> sums;       // of the metrics; see Task::add()
-    bool stop = false;              // some rank has a stop request
-    bool last = false;              // some rank has no further batch in this epoch
-    bool skipped = false;           // by --on-nan
-    std::optional<Score> test = {}; // of a test after this step, by --validate-every
+    int64_t images;           // in the mini-batch
+    double loss, lr;          // mean loss, learning rate
+    std::vector<double> sums; // of the metrics; see Task::add()
+    bool stop = false;        // some rank has a stop request
+    bool last = false;        // some rank has no further batch in this epoch
+    bool skipped = false;     // by --on-nan
 };
 
 class TrainingRun {
@@ -148,16 +149,20 @@ public:
     /// Returns the number of finished epochs, plus the finished fraction of the current epoch.
     double epochs() const { return double(position_.epoch - 1) + double(position_.batch) / double(length_.batches); }
 
-    /// True until all steps are done, a rank has a stop request, or --patience ends the training. The ranks check for
-    /// stop requests in each step, and when an epoch begins and ends. Like the next three functions, returns the same
-    /// on all ranks.
-    bool goes_on() const { return position_.step < length_.steps && !stopped_; }
+    /// True until all steps and their tests are done, a rank has a stop request, or --patience ends the training. The
+    /// ranks check for stop requests in each step, in each mini-batch of a test, and when an epoch begins and ends.
+    /// Like the next four functions, returns the same on all ranks.
+    bool goes_on() const { return work_is_left() && !stopped_; }
     /// True while goes_on() is true and every rank has a further batch in this epoch.
     bool epoch_goes_on() const { return goes_on() && epoch_goes_on_; }
     /// True if all batches of the epoch are done. Then test the network.
     bool epoch_is_complete() const { return position_.batch == length_.batches; }
-    /// True if a stop request has ended the training before its last step.
-    bool stopped() const { return stopped_ && position_.step < length_.steps; }
+    /// True if a stop request has ended the training before its last step or test.
+    bool stopped() const { return stopped_ && work_is_left(); }
+    /// True if --validate-every asks for a test before the next step. A run that resumes here repeats the test.
+    bool test_is_due() const;
+    /// Collective. Throws Stopped on all ranks if one has a stop request. Call it before each mini-batch of a test.
+    void check_stop();
 
     /// Collective. Begins or continues the epoch at position(). `has_data` is true if this rank has a batch.
     void begin_epoch(bool has_data);
@@ -166,18 +171,15 @@ public:
     bool skips_non_finite(double loss, const Tensor& non_finite_at);
     /// Collective. Logs a step and advances position(). Saves a checkpoint if one is due.
     void end_step(const StepResult& result);
-    /// Returns true if --validate-every asks for a test after the step that follows position(). Returns false for the
-    /// last step of an epoch, since the network is tested after each epoch anyway.
-    bool test_is_due() const;
-    /// Excludes this time, in seconds, from the training time of the epoch. In `phases`, the time since the last lap()
-    /// counts as `evaluate`. Used for tests within an epoch.
-    void leave_out(double seconds);
     /// Collective. Saves the model as model-best.safetensors if it is better than in every test before, by the metric
     /// of --patience-on. May throw like save_model().
     void keep_if_best(const Score& test);
     /// Collective. Returns model-best.safetensors on all ranks, if this training shall test it in the end: if it is a
     /// program by itself, has tested a model and was not stopped.
     std::optional<TensorFile> model_to_test();
+    /// Logs the score of the test that was due within an epoch. The time since the last lap of `phases` is that of the
+    /// test, and does not count as training time of the epoch.
+    void end_test_in_epoch(const Score& score);
     /// Collective. Logs the score of that model on the test set.
     void end_test(const Score& score);
     /// Logs the score of the last model on the set of test_set_name, with six views of each image.
@@ -205,7 +207,9 @@ public:
     /// On rank 0 after begin(), adds a line to metrics.jsonl and the report, and passes it to the observer.
     void log(const Json& line);
     /// See TrainingObserver::pulse().
-    void pulse() { observer_.pulse(); }
+    void pulse() {
+        if (observer_.pulse()) stop_request_ = true;
+    }
     /// Collective. Blocks until all files are written. Ends the run and returns the exit code; see signals.h.
     [[nodiscard]] int end();
 
@@ -220,6 +224,9 @@ private:
     /// the memory with copies.
     void make_room();
     void apply_patience();
+    bool work_is_left() const {
+        return position_.step < length_.steps || epoch_is_complete() || test_is_due() || test_stopped_;
+    }
     void fail(const std::string& why);
     void print_end();
     /// Returns the metric of --patience-on, and its value in a score.
@@ -246,6 +253,8 @@ private:
     OptimizerState optimizer_;
     Position position_;
     bool stopped_ = false, epoch_goes_on_ = false;
+    bool tested_ = false;       // true if the test that was due at position() is done
+    bool test_stopped_ = false; // true if a stop request has ended a test
     bool untested_ = false;     // true if steps have followed the last complete epoch; false in epoch 1
     bool stop_request_ = false; // from the observer or from a file in the folder
     Length length_;

@@ -88,7 +88,10 @@ public:
         complete_ = !stopped;
         if (stopped && stop_reason_.empty()) stop_reason_ = "on request";
     }
-    void pulse() override { (void)task_.cancelled(); }
+    bool pulse() override {
+        const bool cancelled = task_.cancelled(); // serves the pool
+        return cancelled || (task_.group().rank() == 0 && stop_requested());
+    }
     bool complete() const { return complete_; }
     const std::string& stop_reason() const { return stop_reason_; }
 

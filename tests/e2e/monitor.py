@@ -263,9 +263,9 @@ class MonitorTest(job.JobTest):
         self.assertEqual((run["row"]["best"], run["last"]["epoch"]), (0.5, 2))
         # The metrics of an own loop may be unknown: then the lowest loss is the best.
         (self.runs / "run-1" / "metrics.jsonl").write_text(
-            "".join(f'{{"epoch": {e}, "test_accuracy": {e}, "test_loss": {4 - e}}}\n' for e in (1, 2)))
+            "".join(f'{{"epoch": {e}, "test_accuracy": {e}, "test_loss": {5 - e}}}\n' for e in (1, 2)))
         run = next(run for run in json.loads(self.ask("/data?since=")[1])["runs"] if run["name"] == "run-1")
-        self.assertEqual(run["row"]["best"], 2)
+        self.assertEqual(run["row"]["best"], 3)
 
     def test_notes(self):
         hostile = "</script><b>\n=1+1\x00\u202e\U0001f600"

@@ -1,4 +1,5 @@
 # Tests that runs that were killed or stopped resume with the same bits as an undisturbed run.
+import contextlib
 import json
 import os
 import pathlib
@@ -74,9 +75,15 @@ class Resume(job.JobTest):
         self.assert_same(run, whole)
 
     def stopped_and_resumed(self, ranks, whole, number, to_rank=None):
-        """Sends the signal to the single process, or to mpiexec, which passes it on to the ranks, or to one rank."""
+        """Sends the signal to the single process, or to mpiexec, which passes it on to the ranks, or to one rank. Sends it
+        twice, as `timeout` does; but a second SIGINT ends mpiexec."""
         def send(process):
-            os.kill(process.pid if to_rank is None else job.trainings(process)[to_rank], number)
+            pid = process.pid if to_rank is None else job.trainings(process)[to_rank]
+            os.kill(pid, number)
+            if number != signal.SIGINT:
+                time.sleep(0.01)  # the kernel merges signals that are not delivered yet
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
 
         run, result = self.interrupt(ranks, f"stopped-{number}-{to_rank}", send)
         codes = [0] if number == signal.SIGINT else job.interrupted(ranks if to_rank is None else 1)
@@ -235,6 +242,49 @@ class Resume(job.JobTest):
             process.send_signal(signal.SIGTERM)
             out = self.expect_end(process, 75)
             self.assertRegex(out, "stopped (while loading data|after step)")
+
+    def test_stopped_in_a_test(self):
+        # A test takes many times as long as a step. A stop request ends it, and the resumed run repeats it.
+        records = job.sample_records("train")
+        data = self.folder / "data"
+        data.mkdir()
+        for name, images in (("train", records[:100]), ("test", records)):
+            (data / f"{name}.bin").write_bytes(job.cifar_file(images))
+        options = ["--data", str(data), "--width", "32", "--depth", "2", "--epochs", "2", "--validate-every", "1",
+                   "--threads", "1"]
+        for ranks in job.rank_counts(1, 2):
+            # Two ranks have different numbers of parts of a mini-batch.
+            options += ["--test-views"] if ranks == 1 else ["--no-test-views", "--workers", "3"]
+            whole = self.train(ranks, f"whole-{ranks}", *options)
+            lines = (whole / "metrics.jsonl").read_text().splitlines()
+            tests = [i for i, line in enumerate(lines) if '"test_loss"' in line]
+            self.assertEqual(tests, [1, 3, 5, 7, 8][:len(lines) - 4])  # of steps 1 and 3, of both epochs, of six views
+            run = self.runs / f"stopped-{ranks}"
+            seen = lambda: (run / "metrics.jsonl").read_text().splitlines() if (run / "metrics.jsonl").exists() else []
+            for i, test in enumerate(tests):
+                process = self.start(job.train(ranks, *(["--resume"] if i else options), "--run-name", run.name))
+                self.assertTrue(self.wait_for(process, lambda: len(seen()) >= test))
+                process.send_signal(signal.SIGTERM) if ranks == 1 else (run / "stop").touch()
+                out = self.expect_end(process, 75 if ranks == 1 else 0)
+                self.assertEqual(len(seen()), test)
+                self.assertIn(f"stopped after step {checkpoints(run)[-1]};", out)
+                self.assertEqual(job.report(run)["runs"][0]["state"], "stopped")
+            self.assertIn("done after step 4;", self.resume(ranks, run))
+            self.assert_same(run, whole)
+            for name in ("model-best.safetensors", "checkpoint/step-00000004.safetensors"):
+                self.assertEqual((run / name).read_bytes()[-1000:], (whole / name).read_bytes()[-1000:])
+            self.assertEqual(seen()[8:], lines[8:])  # of six views
+
+    def test_closed_pipe(self):
+        # The reader of a pipe ends, as in `train_cifar | head`.
+        run = self.runs / "pipe"
+        process = self.start(job.train(1, *OPTIONS, "--epochs", "100000", "--run-name", run.name))
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdout = None
+        self.assertEqual(self.finish(process, 75).err, "")
+        self.assertEqual(job.report(run)["runs"][0]["state"], "stopped")
+        self.assertEqual(checkpoints(run)[-1], len(job.step_lines(run)))
 
     @unittest.skipUnless(shutil.which("nohup"), "no nohup")
     def test_nohup(self):
