@@ -7,7 +7,6 @@
 // keeps the code small, but files are larger than those of most other tools.
 #include "ringgrad/data/png.h"
 
-#include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/control_groups.h"
 #include "ringgrad/data/inflate.h"
 
@@ -394,45 +393,21 @@ Image decode_png(Bytes bytes, std::string_view name, PngSamples samples) {
     return image;
 }
 
-Image read_png(const std::string& path) { return decode_png(as_bytes(read_file(path)), path); }
-
-Image to_rgba(const Image& image) {
-    Image out{image.width, image.height, 4, image.bit_depth, {}};
-    const size_t bytes = size_t(image.bit_depth / 8), pixels = size_t(image.width * image.height);
-    const bool grey = image.channels < 3, alpha = image.channels % 2 == 0;
-    out.pixels.assign(pixels * 4 * bytes, 0xFF);
+Image to_u8(const Image& image, int channels) {
+    RG_CHECK(channels == 1 || channels == 3, "to_u8: expected 1 or 3 channels, got ", channels);
+    if (image.channels == channels && image.bit_depth == 8) return image;
+    const int64_t bytes = image.bit_depth / 8, pixels = image.width * image.height;
+    const auto sample = [&](const uint8_t* p) { return bytes == 1 ? p[0] : ((p[0] << 8 | p[1]) + 128u) / 257; };
+    Image out{image.width, image.height, channels, 8, std::vector<uint8_t>(size_t(pixels * channels))};
     const uint8_t* from = image.pixels.data();
     uint8_t* to = out.pixels.data();
-    for (size_t i = 0; i < pixels; ++i, from += size_t(image.channels) * bytes, to += 4 * bytes) {
-        for (size_t k = 0; k < 3; ++k) std::memcpy(to + k * bytes, from + (grey ? 0 : k * bytes), bytes);
-        if (alpha) std::memcpy(to + 3 * bytes, from + size_t(image.channels - 1) * bytes, bytes);
-    }
-    return out;
-}
-
-Image to_u8(const Image& image, int channels) {
-    RG_CHECK(channels >= 1 && channels <= 4, "to_u8: expected 1 to 4 channels, got ", channels);
-    if (image.bit_depth == 16) {
-        Image narrow{image.width, image.height, image.channels, 8, std::vector<uint8_t>(image.pixels.size() / 2)};
-        for (size_t i = 0; i < narrow.pixels.size(); ++i) {
-            const unsigned value = unsigned(image.pixels[2 * i] << 8 | image.pixels[2 * i + 1]);
-            narrow.pixels[i] = uint8_t((value + 128) / 257); // 65535 = 255 * 257
-        }
-        return to_u8(narrow, channels);
-    }
-    if (image.channels == channels) return image;
-    const Image rgba = to_rgba(image);
-    Image out{image.width, image.height, channels, 8, {}};
-    out.pixels.resize(size_t(image.width * image.height * channels));
-    uint8_t* to = out.pixels.data();
-    for (size_t i = 0; i < rgba.pixels.size(); i += 4) {
-        const uint8_t* p = &rgba.pixels[i];
-        if (channels >= 3) {
-            to = std::copy_n(p, 3, to);
-        } else { // 0.299, 0.587 and 0.114 in units of 1/65536; grey pixels keep their value
-            *to++ = uint8_t((p[0] * 19595u + p[1] * 38470u + p[2] * 7471u + 32768u) >> 16);
-        }
-        if (channels % 2 == 0) *to++ = p[3];
+    for (int64_t i = 0; i < pixels; ++i, from += image.channels * bytes) {
+        uint32_t colour[3];
+        for (int k = 0; k < 3; ++k) colour[k] = sample(from + (image.channels < 3 ? 0 : k * bytes));
+        if (channels == 3)
+            to = std::copy_n(colour, 3, to);
+        else // 0.299, 0.587 and 0.114 in units of 1/65536; grey pixels keep their value
+            *to++ = uint8_t((colour[0] * 19595u + colour[1] * 38470u + colour[2] * 7471u + 32768u) >> 16);
     }
     return out;
 }
@@ -443,30 +418,21 @@ void put_be32(std::vector<uint8_t>& out, uint32_t value) {
     for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(value >> shift));
 }
 
-/// DEFLATE with fixed Huffman codes (RFC 1951, section 3.2.6). For each hash of three bytes, the encoder remembers the
-/// last position where a literal or a match began, and looks for a match only there.
+/// DEFLATE with fixed Huffman codes (RFC 1951, section 3.2.6). The only matches are repetitions of the last byte, as
+/// filtered rows have them.
 class Deflater {
 public:
     std::vector<uint8_t> zlib(Bytes in) {
         out_ = {0x78, 0x01};
         put(3, 3); // last block, fixed codes
-        std::vector<size_t> last_position(1 << 15, SIZE_MAX);
         for (size_t i = 0; i < in.size();) {
-            size_t length = 0, distance = 0;
-            if (in.size() - i >= 3) {
-                size_t& position = last_position[(in[i] << 16 ^ in[i + 1] << 8 ^ in[i + 2]) * 0x9E3779B1u >> 17];
-                if (position != SIZE_MAX && i - position <= 32768) {
-                    distance = i - position;
-                    const size_t most = std::min<size_t>(258, in.size() - i);
-                    while (length < most && in[position + length] == in[i + length]) ++length;
-                }
-                position = i;
-            }
+            size_t length = 0;
+            while (i > 0 && length < 257 && i + length < in.size() && in[i + length] == in[i - 1]) ++length;
             if (length < 3) {
                 put_literal(in[i++]);
                 continue;
             }
-            put_match(uint32_t(length), uint32_t(distance));
+            put_repetition(uint32_t(length));
             i += length;
         }
         put_literal(256);
@@ -491,15 +457,12 @@ private:
         if (symbol < 280) return put_code(symbol - 256, 7);
         put_code(0xC0 + symbol - 280, 8);
     }
-    void put_match(uint32_t length, uint32_t distance) {
-        // After the first few, groups of four length codes or two distance codes have the same number of extra bits.
-        const uint32_t l = length - 3, d = distance - 1;
-        const int l_extra = l < 8 || length == 258 ? 0 : std::bit_width(l) - 3;
-        put_literal(length == 258 ? 285 : uint32_t(257 + 4 * l_extra) + (l >> l_extra));
-        put(length == 258 ? 0 : l & ((1u << l_extra) - 1), l_extra);
-        const int d_extra = d < 4 ? 0 : std::bit_width(d) - 2;
-        put_code(uint32_t(2 * d_extra) + (d >> d_extra), 5);
-        put(d & ((1u << d_extra) - 1), d_extra);
+    void put_repetition(uint32_t length) {
+        const uint32_t l = length - 3; // after the first eight, groups of four codes have the same number of extra bits
+        const int extra = l < 8 ? 0 : std::bit_width(l) - 3;
+        put_literal(uint32_t(257 + 4 * extra) + (l >> extra));
+        put(l & ((1u << extra) - 1), extra);
+        put(0, 5); // the distance 1
     }
 
     std::vector<uint8_t> out_;
@@ -525,31 +488,15 @@ std::vector<uint8_t> encode_png(int64_t width, int64_t height, int channels, Byt
     RG_CHECK(pixels.size() == bytes * size_t(height), "encode_png: expected ", bytes * size_t(height), " bytes, got ",
              pixels.size());
     const std::vector<uint8_t> zeros(bytes);
-    std::vector<uint8_t> raw, trial(bytes), best(bytes);
+    std::vector<uint8_t> raw;
     raw.reserve((bytes + 1) * size_t(height));
     for (size_t y = 0; y < size_t(height); ++y) {
         const uint8_t *row = pixels.data() + y * bytes, *up = y ? row - bytes : zeros.data();
-        uint64_t least = UINT64_MAX;
-        uint8_t chosen = 0;
-        for (uint8_t filter = 0; filter < 5; ++filter) {
-            uint64_t sum = 0;
-            for (size_t i = 0; i < bytes; ++i) {
-                const int a = i < step ? 0 : row[i - step], b = up[i], c = i < step ? 0 : up[i - step];
-                const int guess = filter == 0   ? 0
-                                  : filter == 1 ? a
-                                  : filter == 2 ? b
-                                  : filter == 3 ? (a + b) / 2
-                                                : paeth(a, b, c);
-                trial[i] = uint8_t(row[i] - guess);
-                sum += uint64_t(std::abs(int8_t(trial[i])));
-            }
-            if (sum >= least) continue;
-            least = sum;
-            chosen = filter;
-            best.swap(trial);
+        raw.push_back(4); // the filter Paeth
+        for (size_t i = 0; i < bytes; ++i) {
+            const bool first = i < step;
+            raw.push_back(uint8_t(row[i] - paeth<int>(first ? 0 : row[i - step], up[i], first ? 0 : up[i - step])));
         }
-        raw.push_back(chosen);
-        raw.insert(raw.end(), best.begin(), best.end());
     }
 
     static constexpr uint8_t kColour[] = {kGrey, kGreyAlpha, kRgb, kRgba};
@@ -561,10 +508,6 @@ std::vector<uint8_t> encode_png(int64_t width, int64_t height, int channels, Byt
     put_chunk(out, "IDAT", Deflater().zlib(raw));
     put_chunk(out, "IEND", {});
     return out;
-}
-
-void write_png(const std::string& path, int64_t width, int64_t height, int channels, Bytes pixels) {
-    write_file_atomic(path, as_text(encode_png(width, height, channels, pixels)));
 }
 
 } // namespace rg::data

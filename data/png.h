@@ -52,18 +52,13 @@ enum class PngSamples : uint8_t { colours, stored };
 /// of less than 8 bits are scaled to 8. With PngSamples::stored, palette indices are grey samples, tRNS is ignored, and
 /// nothing is scaled. `name` is for error texts.
 Image decode_png(Bytes bytes, std::string_view name, PngSamples samples = PngSamples::colours);
-Image read_png(const std::string& path);
 
-/// Returns the image with four channels and the same depth. Missing alpha becomes opaque.
-Image to_rgba(const Image& image);
-
-/// Returns the image with `channels` (1 to 4, as in Image) samples of 8 bits per pixel. 16-bit samples are rounded.
-/// Grey is the luma of ITU-R BT.601. Alpha that is dropped is not blended.
+/// Returns the image as grey (1 channel) or RGB (3 channels) of 8 bits. 16-bit samples are rounded. Grey is the luma of
+/// ITU-R BT.601. Alpha is dropped, and not blended.
 Image to_u8(const Image& image, int channels);
 
 /// Returns a PNG with `channels` (1 to 4, as in Image) samples of 8 bits per pixel. `pixels` must have width * height *
 /// channels bytes.
 std::vector<uint8_t> encode_png(int64_t width, int64_t height, int channels, Bytes pixels);
-void write_png(const std::string& path, int64_t width, int64_t height, int channels, Bytes pixels);
 
 } // namespace rg::data

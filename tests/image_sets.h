@@ -1,6 +1,7 @@
 // Helpers for tests that compare sets of images, and the mini-batches of loaders.
 #pragma once
 
+#include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/rng.h"
 #include "ringgrad/data/augment.h"
 #include "ringgrad/data/decode.h"
@@ -30,7 +31,7 @@ inline std::vector<uint8_t> pixels_of(const ImageSet& set) { return copy_pixels(
 inline void write_image(const std::string& path, int64_t width, int64_t height, int channels,
                         const std::vector<uint8_t>& pixels) {
     std::filesystem::create_directories(std::filesystem::path(path).parent_path());
-    write_png(path, width, height, channels, pixels);
+    write_file_atomic(path, as_text(encode_png(width, height, channels, pixels)));
 }
 
 /// Returns all images of a folder.

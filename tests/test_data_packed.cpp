@@ -125,7 +125,7 @@ TEST_SUITE("data") {
         options.height = options.width = 4;
         CHECK(load(folder, options).train.width == 4);
         CHECK(packed_files(cache).size() == 3);
-        write_png(folder + "/train/ant/9.png", 3, 2, 3, Vec(18, 7));
+        write_image(folder + "/train/ant/9.png", 3, 2, 3, Vec(18, 7));
         write_file_atomic(folder + "/angles.csv", read_file(folder + "/angles.csv") + "train/ant/9.png,1\n");
         CHECK(load(folder, options).train.count == 6);
         CHECK(packed_files(cache).size() == 3); // the old set is removed
@@ -143,7 +143,7 @@ TEST_SUITE("data") {
         for (const char* const place : {"train/ant/", "train/bee/", "test/ant/", "test/bee/"})
             for (const char* const file : {"1.png", "2.png", "link.png", "other.gif"}) angles += cat(place, file, ",7\n");
         write_file_atomic(folder + "/angles.csv", angles);
-        write_png(train + "/bee/other.gif", 3, 2, 3, Vec(18, 7));
+        write_image(train + "/bee/other.gif", 3, 2, 3, Vec(18, 7));
         fs::create_symlink(folder + "/test/ant/1.png", train + "/bee/link.png");
         std::ranges::replace(angles, '7', '8');
         const auto link_to = [](const std::string& target, const std::string& link) {
@@ -160,7 +160,7 @@ TEST_SUITE("data") {
             {"touched", [&] { fs::last_write_time(folder + "/test/ant/1.png", fs::file_time_type::clock::now()); }},
             {"- a log", [&] { write_file_atomic(folder + "/log.txt", "a"), write_file_atomic(train + "/ant/log", "b"); }},
             {"- a log that grows", [&] { write_file_atomic(folder + "/log.txt", "ab"); }},
-            {"- a hidden image", [&] { write_png(train + "/.hidden.png", 3, 2, 3, Vec(18, 7)); }},
+            {"- a hidden image", [&] { write_image(train + "/.hidden.png", 3, 2, 3, Vec(18, 7)); }},
             {"- permissions of a folder", [&] { fs::permissions(train, fs::perms::owner_all); }},
         };
         load(folder, options_of(cache));

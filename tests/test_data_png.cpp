@@ -18,6 +18,20 @@ void put32(Vec& out, uint32_t value) {
     for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(value >> shift));
 }
 
+/// Returns the pixels with four channels and the same depth. Missing alpha becomes opaque.
+Vec as_rgba(const Image& image) {
+    Vec out;
+    const size_t bytes = size_t(image.bit_depth / 8), channels = size_t(image.channels);
+    for (size_t at = 0; at < image.pixels.size(); at += channels * bytes)
+        for (size_t k = 0; k < 4; ++k)
+            for (size_t i = 0; i < bytes; ++i) {
+                const bool opaque = k == 3 && channels % 2 == 1;
+                const size_t from = k == 3 ? channels - 1 : channels < 3 ? 0 : k;
+                out.push_back(opaque ? 255 : image.pixels[at + from * bytes + i]);
+            }
+    return out;
+}
+
 Vec chunk(const std::string& type, const Vec& body) {
     Vec out, covered(type.begin(), type.end());
     covered.insert(covered.end(), body.begin(), body.end());
@@ -193,7 +207,7 @@ TEST_SUITE("data") {
                                 CHECK(image.height == h);
                                 CHECK(image.bit_depth == (depth == 16 ? 16 : 8));
                                 CHECK(image.channels == (colour == 3 ? 3 : samples_of(colour)) + transparent);
-                                CHECK(to_rgba(image).pixels == picture.rgba());
+                                CHECK(as_rgba(image) == picture.rgba());
                             }
                         }
                     }
@@ -254,7 +268,6 @@ TEST_SUITE("data") {
             CAPTURE(c.text);
             CHECK(error == Containing{c.text, "t.png"});
         }
-        CHECK_ERROR("/nonexistent/a.png", read_png("/nonexistent/a.png"));
     }
 
     TEST_CASE("png: reads damaged files whose pixels are there, and says what is wrong") {
@@ -315,7 +328,7 @@ TEST_SUITE("data") {
             const Image image = decode_png(with(ihdr(2, 2, 8, 3), {palette, transparency, indices, end}), "t.png");
             CHECK(image.damage == "png: expected palette indices below 2, got 255 (t.png)");
             const uint8_t first = transparency.empty() ? 255 : 7;
-            CHECK(to_rgba(image).pixels == Vec{10, 20, 30, first, 40, 50, 60, 255, 0, 0, 0, 255, 0, 0, 0, 255});
+            CHECK(as_rgba(image) == Vec{10, 20, 30, first, 40, 50, 60, 255, 0, 0, 0, 255, 0, 0, 0, 255});
         }
     }
 
@@ -428,21 +441,19 @@ TEST_SUITE("data") {
 
     TEST_CASE("png: converts between grey, RGB and depths") {
         const Image wide{2, 1, 2, 16, {0x12, 0x34, 0xFF, 0xFF, 0x80, 0x7F, 0x00, 0x80}};
-        CHECK(to_rgba(wide).pixels ==
-              Vec{0x12, 0x34, 0x12, 0x34, 0x12, 0x34, 0xFF, 0xFF, 0x80, 0x7F, 0x80, 0x7F, 0x80, 0x7F, 0, 0x80});
-        CHECK(to_u8(wide, 2).pixels == Vec{0x12, 0xFF, 0x80, 0x00}); // round(4660 / 257) = 18, round(32895 / 257) = 128
+        CHECK(to_u8(wide, 1).pixels == Vec{0x12, 0x80}); // round(4660 / 257) = 18, round(32895 / 257) = 128
+        CHECK(to_u8(wide, 3).pixels == Vec{0x12, 0x12, 0x12, 0x80, 0x80, 0x80});
         for (int value = 0; value < 65536; value += 7) {
             const Image one{1, 1, 1, 16, {uint8_t(value >> 8), uint8_t(value)}};
             CHECK(to_u8(one, 1).pixels[0] == (value * 255 + 32767) / 65535);
         }
         const Image rgb{2, 1, 3, 8, {255, 0, 0, 9, 9, 9}};
         CHECK(to_u8(rgb, 1).pixels == Vec{76, 9}); // 0.299 * 255
-        CHECK(to_u8(rgb, 2).pixels == Vec{76, 255, 9, 255});
         CHECK(to_u8(rgb, 3).pixels == rgb.pixels);
-        CHECK(to_u8(rgb, 4).pixels == Vec{255, 0, 0, 255, 9, 9, 9, 255});
         CHECK(to_u8({1, 1, 4, 8, {1, 2, 3, 4}}, 3).pixels == Vec{1, 2, 3});
-        CHECK(to_u8({1, 1, 2, 8, {5, 6}}, 4).pixels == Vec{5, 5, 5, 6});
-        CHECK_THROWS_AS(to_u8(rgb, 5), Error);
+        CHECK(to_u8({1, 1, 4, 8, {255, 0, 0, 4}}, 1).pixels == Vec{76});
+        CHECK(to_u8({1, 1, 2, 8, {5, 6}}, 3).pixels == Vec{5, 5, 5});
+        CHECK_THROWS_AS(to_u8(rgb, 2), Error);
     }
 
     TEST_CASE("png: reads back what it wrote") {
@@ -463,10 +474,6 @@ TEST_SUITE("data") {
             }
         CHECK_ERROR("expected 12 bytes, got 11", encode_png(2, 2, 3, Vec(11)));
         CHECK_THROWS_AS(encode_png(0, 2, 3, {}), Error);
-        const TempDir dir;
-        write_png(dir / "a.png", 1, 2, 1, Vec{3, 4});
-        CHECK(read_png(dir / "a.png").pixels == Vec{3, 4});
-        CHECK_THROWS_AS(write_png(dir / "no/a.png", 1, 2, 1, Vec{3, 4}), Error);
     }
 
 } // TEST_SUITE

@@ -258,7 +258,7 @@ TEST_SUITE("data") {
         write_grey(dir / "a/x.png", 3, 2, 30);
         write_file_atomic(dir / "a/notes.txt", "no image");
         write_file_atomic(dir / "a/.hidden.png", "no image");
-        write_png(dir / "a/y.png", 3, 2, 3, Vec{255, 0, 0, 0, 255, 0, 0, 0, 255, 1, 2, 3, 4, 5, 6, 7, 8, 9});
+        write_image(dir / "a/y.png", 3, 2, 3, Vec{255, 0, 0, 0, 255, 0, 0, 0, 255, 1, 2, 3, 4, 5, 6, 7, 8, 9});
         const ImageSet rgb = read_image_folder(dir.path(), 3), grey = read_image_folder(dir.path(), 1);
         CHECK(rgb.classes == std::vector<std::string>{"a", "b"});
         CHECK(rgb.labels == std::vector<int32_t>{0, 0, 1, 1});
