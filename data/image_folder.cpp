@@ -74,12 +74,6 @@ std::string first_bytes(const fs::path& path) {
     return bytes;
 }
 
-/// Throws Error for a broken link, because its file would be missing from the set.
-void check_link(const fs::directory_entry& entry) {
-    RG_CHECK(!entry.is_symlink() || entry.exists(), "image folder: expected a file or a folder, got a broken link (",
-             entry.path().string(), ")");
-}
-
 /// With --skip-other-images, lists files as left out. Without it, throws Error with advice for the first, if there are
 /// any. `others` are their names with the reasons.
 void leave_out(const std::map<std::string, std::string>& others, const LoadOptions& options, Conversion& conversion) {
@@ -109,47 +103,41 @@ bool is_hidden(const std::string& name) {
     return name.starts_with('.') || name == "__MACOSX" || name == "@eaDir" || name == "Thumbs.db";
 }
 
-/// Calls `visit` for each file and folder below a folder, but for those that systems put beside the user's: hidden
-/// ones, and previews. Follows links. Throws Error that names a folder which cannot be read, and Stopped after a stop
-/// request.
-void visit_files(const std::string& folder, const std::function<void(const fs::directory_entry&)>& visit) {
+/// Lists a folder, but not the files and folders that systems put beside the user's: hidden ones, and previews. Follows
+/// links. Believes names that end in .png or .jpg, so that such files are opened only once, unless images of other
+/// formats are skipped. Throws Error for a broken link, since its file would be missing from the set, and for a folder
+/// that cannot be read. Throws Stopped after a stop request.
+Listing list(const fs::path& folder, bool skip_other_images) {
+    Listing listing;
+    const size_t prefix = (folder / "").string().size();
     std::error_code error;
     std::string last = folder;
     constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
     for (fs::recursive_directory_iterator entry(folder, kFollow, error), end; entry != end; entry.increment(error)) {
         check_stop();
         last = entry->path();
-        if (is_hidden(entry->path().filename()))
+        const std::string name = entry->path().filename();
+        if (is_hidden(name)) {
             entry.disable_recursion_pending();
-        else
-            visit(*entry);
-    }
-    RG_CHECK(!error, "image folder: cannot read ", last, ": ", error.message());
-}
-
-/// Lists a folder. Believes names that end in .png or .jpg, so that such files are opened only once, unless images of
-/// other formats are skipped.
-Listing list(const fs::path& folder, bool skip_other_images) {
-    Listing listing;
-    const size_t prefix = (folder / "").string().size();
-    visit_files(folder, [&](const fs::directory_entry& entry) {
-        const fs::path& file = entry.path();
-        check_link(entry);
-        std::string below = file.string().substr(prefix); // lexically_relative() would take many times as long
-        if (entry.is_directory()) listing.folders.push_back(below + "/");
-        if (!entry.is_regular_file()) return;
-        if (file.filename() == kAnglesFile) {
-            listing.angles.push_back(below);
-        } else if (file.filename() == kLabelsFile) {
-            listing.labels.push_back(below);
-        } else if (!skip_other_images && can_read(image_format(file.string(), {}))) {
+            continue;
+        }
+        RG_CHECK(!entry->is_symlink() || entry->exists(),
+                 "image folder: expected a file or a folder, got a broken link (", last, ")");
+        std::string below = last.substr(prefix); // lexically_relative() would take many times as long
+        if (entry->is_directory()) listing.folders.push_back(below + "/");
+        if (!entry->is_regular_file()) continue;
+        if (name == kAnglesFile)
+            listing.angles.push_back(std::move(below));
+        else if (name == kLabelsFile)
+            listing.labels.push_back(std::move(below));
+        else if (!skip_other_images && can_read(image_format(last, {})))
             listing.images.push_back(std::move(below));
-        } else if (const std::string format = image_format(file.string(), as_bytes(first_bytes(file)));
-                   can_read(format))
+        else if (const std::string format = image_format(last, as_bytes(first_bytes(last))); can_read(format))
             listing.images.push_back(std::move(below));
         else if (!format.empty())
-            listing.others.emplace(file.string(), format);
-    });
+            listing.others.emplace(last, format);
+    }
+    RG_CHECK(!error, "image folder: cannot read ", last, ": ", error.message());
     std::sort(listing.images.begin(), listing.images.end());
     return listing;
 }
@@ -434,10 +422,7 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
     all.pixels = pixels.pixels;
     const std::span<const int64_t> good = kept;
     const size_t split = size_t(std::lower_bound(good.begin(), good.end(), train) - good.begin());
-    TrainTest sets{subset(all, good.first(split)), subset(all, good.subspan(split)), "", layout.warnings};
-    if (classes.size() == 1 && !options.unlabelled && of_classes)
-        sets.warnings.push_back(cat("warning: all images have one class, ", classes[0]));
-    return sets;
+    return {subset(all, good.first(split)), subset(all, good.subspan(split)), "", layout.warnings};
 } catch (const fs::filesystem_error& error) {
     fail("image folder: cannot read ", error.path1().string(), ": ", error.code().message());
 }
