@@ -155,16 +155,4 @@ int64_t Parameters::count() const {
     return n;
 }
 
-std::vector<Tensor> Parameters::value_list() const {
-    std::vector<Tensor> list;
-    for (const Entry& e : entries_) list.push_back(e.value);
-    return list;
-}
-
-std::vector<Tensor> Parameters::gradient_list() const {
-    std::vector<Tensor> list;
-    for (const Entry& e : entries_) list.push_back(e.gradient);
-    return list;
-}
-
 } // namespace rg

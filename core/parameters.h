@@ -38,8 +38,8 @@ public:
         float decay = 1; // factor of the weight decay
         static constexpr int64_t kAllEpochs = std::numeric_limits<int64_t>::max();
         int64_t epochs = kAllEpochs; // number of epochs in which the value changes
-        bool scale_free = false; // filters before a batch norm (ConvNorm), to which their scale makes no difference
-        int64_t offset = 0;      // elements from the start of values(), and of gradients()
+        bool scale_free = false;     // filters before a batch norm (ConvNorm), to which their scale makes no difference
+        int64_t offset = 0;          // elements from the start of values(), and of gradients()
         Tensor value = {}, gradient = {};
     };
     struct State {
@@ -101,9 +101,6 @@ public:
     const Tensor& values() const { return values_; }
     const Tensor& gradients() const { return gradients_; }
     const Tensor& state() const { return state_; }
-    /// Return the values or the gradients of all entries, as Tape::gradients() expects them.
-    std::vector<Tensor> value_list() const;
-    std::vector<Tensor> gradient_list() const;
 
     /// The number of training steps that have updated the running statistics. The training loop counts them.
     int64_t batches_tracked = 0;

@@ -11,6 +11,7 @@
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/tests/allocations.h"
 #include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/parameter_lists.h"
 #include "ringgrad/tests/sync_ranks.h"
 #include "ringgrad/tests/temp_dir.h"
 
@@ -195,11 +196,11 @@ TEST_SUITE("models") {
                 sgdm_update(values, Tensor::zeros(values.shape()), gradient, {.lr = 0.01f});
             }
             SUBCASE("by a copy to one parameter") {
-                const Tensor w = net.parameters.value_list()[4]; // filters
+                const Tensor w = value_list(net.parameters)[4]; // filters
                 w.copy_from(random(w.shape(), 4));
             }
-            SUBCASE("by fill()") { net.parameters.value_list()[2].fill(0.5); } // the scale of a batch norm
-            SUBCASE("by span()") { net.parameters.value_list()[4].span<float>()[7] += 1; }
+            SUBCASE("by fill()") { value_list(net.parameters)[2].fill(0.5); } // the scale of a batch norm
+            SUBCASE("by span()") { value_list(net.parameters)[4].span<float>()[7] += 1; }
             SUBCASE("by other statistics") { net.parameters.state().fill(0.75); }
             SUBCASE("by a checkpoint or model file") {
                 Engines other;
@@ -211,7 +212,7 @@ TEST_SUITE("models") {
             check_current();
             CHECK_FALSE(same_bits(kept({x})[0], original)); // otherwise, the case would accept old filters
             // The plan does keep something: it does not see a change through a pointer before clear_cache().
-            const Tensor before = kept({x})[0].clone(), w = net.parameters.value_list()[0];
+            const Tensor before = kept({x})[0].clone(), w = value_list(net.parameters)[0];
             for (int64_t i = 0; i < w.numel(); ++i) w.data<float>()[i] *= 2;
             CHECK(same_bits(kept({x})[0], before));
             kept.clear_cache();

@@ -18,7 +18,7 @@ namespace {
 std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std::string* table = nullptr) {
     CifarNet net({.width = 32, .depth = 2}); // has several gradient buckets
     Parameters& parameters = net.parameters;
-    GradientSum sum(group, parameters, par::Algorithm::automatic, overlap); // before gradient_list(): moves them
+    GradientSum sum(group, parameters, par::Algorithm::automatic, overlap); // moves the gradients
     Accelerated step = training_step(net);
     step.after_step = [&](const Plan& plan, size_t s) {
         RG_CHECK(!fail || s + 2 < plan.steps().size(), "a rank that fails");

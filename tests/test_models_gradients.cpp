@@ -3,6 +3,7 @@
 #include "ringgrad/core/tape.h"
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/parameter_lists.h"
 #include "ringgrad/tests/sync_ranks.h"
 
 #include <doctest/doctest.h>
@@ -30,7 +31,7 @@ struct NetworkCase {
     Tensor step() {
         Tape tape;
         const Tensor l = loss();
-        tape.gradients(l, net.parameters.value_list(), net.parameters.gradient_list());
+        tape.gradients(l, value_list(net.parameters), gradient_list(net.parameters));
         return l;
     }
 };

@@ -1,6 +1,7 @@
 // Tests the optimizer of a training against its formulas in double, over several steps.
 #include "ringgrad/core/rng.h"
 #include "ringgrad/models/run/optimizer.h"
+#include "ringgrad/tests/parameter_lists.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <cmath>
@@ -24,7 +25,7 @@ struct Toys {
     }
     void draw_gradients(uint64_t step) {
         Rng random(step, Purpose::test);
-        for (const Tensor& gradient : parameters.gradient_list())
+        for (const Tensor& gradient : gradient_list(parameters))
             for (float& v : gradient.span<float>()) v = random.normal();
     }
 };
@@ -38,7 +39,7 @@ struct Reference {
 /// The update of one step in double.
 void update(std::vector<Reference>& slots, const Parameters& parameters, const OptimizerOptions& o, double lr, int step) {
     double squares = 0;
-    const std::vector<Tensor> gradients = parameters.gradient_list();
+    const std::vector<Tensor> gradients = gradient_list(parameters);
     for (const Tensor& g : gradients)
         for (const float v : g.span<float>()) squares += double(v) * double(v);
     const double clip = o.max_norm > 0 ? std::min(1.0, o.max_norm / (std::sqrt(squares) + 1e-6)) : 1;
@@ -77,7 +78,7 @@ bool differ(const std::vector<double>& a, const std::vector<double>& b) {
 
 double largest_difference(const Parameters& parameters, const std::vector<Reference>& slots, Values Reference::*values) {
     double largest = 0;
-    const std::vector<Tensor> tensors = parameters.value_list();
+    const std::vector<Tensor> tensors = value_list(parameters);
     for (size_t s = 0; s < slots.size(); ++s)
         for (size_t i = 0; i < (slots[s].*values).size(); ++i)
             largest = std::max(largest, std::abs(values_in(tensors[s])[i] - (slots[s].*values)[i]));
@@ -97,7 +98,7 @@ TEST_SUITE("models") {
                     Toys toy;
                     if (groups) toy.parameters.entry("weight").rate = 0.5f;
                     std::vector<Reference> slots;
-                    for (const Tensor& t : toy.parameters.value_list()) {
+                    for (const Tensor& t : value_list(toy.parameters)) {
                         const Values zeros(size_t(t.numel()));
                         slots.push_back({values_in(t), zeros, zeros, values_in(t), 1, 0.05});
                     }
@@ -148,7 +149,7 @@ TEST_SUITE("models") {
             optimizer.set(0.1, 1);
             optimizer.update(Tensor::zeros({}));
             const std::vector<double> before = values_in(toy.parameters.values()), state = values_in(optimizer.state()[0].value);
-            toy.parameters.gradient_list()[0].span<float>()[5] = INFINITY;
+            gradient_list(toy.parameters)[0].span<float>()[5] = INFINITY;
             optimizer.update(Tensor::zeros({}));
             CHECK(optimizer.non_finite_at().data<int32_t>()[0] >= 0);
             CHECK(values_in(toy.parameters.values()) == before);
@@ -178,7 +179,7 @@ TEST_SUITE("models") {
         for (const bool nesterov : {false, true}) {
             Toys toy;
             toy.parameters.entry("filter").rate = 0.5f, toy.parameters.entry("bias").rate = 0;
-            const std::vector<Tensor> values = toy.parameters.value_list(), gradients = toy.parameters.gradient_list();
+            const std::vector<Tensor> values = value_list(toy.parameters), gradients = gradient_list(toy.parameters);
             Optimizer optimizer(toy.parameters,
                                       {.kind = Kind::muon, .momentum = 0.6, .nesterov = nesterov, .weight_decay = 0.1});
             const Shape matrix{4, 30};

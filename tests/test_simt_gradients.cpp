@@ -9,6 +9,7 @@
 #include "ringgrad/tests/allocations.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/parameter_lists.h"
 #include "ringgrad/tests/simt/executor.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
@@ -38,7 +39,7 @@ Sent send(par::Group& group, ExecutorDevice& device, bool early) {
         parameters.add(name, {1, kValues}, Parameters::Entry::Start::random);
     parameters.allocate(uint64_t(7), Init::narrow_normal);
     const Tensor velocity = Tensor::zeros(parameters.values().shape());
-    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    const std::vector<Tensor> values = value_list(parameters), gradients = gradient_list(parameters);
     Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         Tape tape;
         Tensor h = in[0];

@@ -10,6 +10,7 @@
 #include "ringgrad/models/run/optimizer.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/op_check.h"
+#include "ringgrad/tests/parameter_lists.h"
 #include "ringgrad/tests/temp_dir.h"
 
 #include <cmath>
@@ -95,7 +96,7 @@ Trained train_skipping(Device* device, bool inside) {
     CifarNet net({.width = 4, .depth = 1});
     Parameters& parameters = net.parameters;
     const OptimizerState optimizer{{"velocity", Tensor::zeros(parameters.values().shape())}};
-    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
+    const std::vector<Tensor> values = value_list(parameters), gradients = gradient_list(parameters);
     const Tensor all = parameters.gradients(), damage = Tensor::zeros(all.shape()), rate = Tensor::zeros({1}),
                  non_finite_at = Tensor::zeros({}, DType::i32);
     const auto update = [&](const Tensor& loss) {

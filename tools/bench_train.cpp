@@ -75,14 +75,13 @@ int bench(const Settings& s) {
     const Tensor velocity = Tensor::zeros(parameters.values().shape()), rate = Tensor::zeros({1});
     const Tensor found = Tensor::zeros({}, DType::i32);
     rate.fill(0.01);
-    const std::vector<Tensor> values = parameters.value_list(), gradients = parameters.gradient_list();
 
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
         const Tensor images = cast(in[0], s.precision == "bf16" ? DType::bf16 : DType::f32);
         if (!training) return net.network->outputs(images, Mode::evaluate);
         Tape tape;
         const Tensor loss = net.loss(images, in[1], in[2]);
-        tape.gradients(loss, values, gradients);
+        tape.gradients(loss, parameters);
         first_non_finite(parameters.gradients(), loss, found);
         sgdm_update(parameters.values(), velocity, parameters.gradients(), {}, rate, {found});
         return {loss};
