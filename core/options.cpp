@@ -99,37 +99,6 @@ void print_item(std::string& out, const std::string& label, const std::string& t
 
 } // namespace
 
-Options::Entry& Options::Entry::range(double lowest, double highest) {
-    lowest_ = lowest;
-    highest_ = highest;
-    return *this;
-}
-
-Options::Entry& Options::Entry::one_of(std::vector<std::string> names) {
-    choices_ = std::move(names);
-    return *this;
-}
-
-Options::Entry& Options::Entry::metavar(std::string name) {
-    metavar_ = std::move(name);
-    return *this;
-}
-
-Options::Entry& Options::Entry::basic() {
-    basic_ = true;
-    return *this;
-}
-
-Options::Entry& Options::Entry::fixed() {
-    fixed_ = true;
-    return *this;
-}
-
-Options::Entry& Options::Entry::by_rank() {
-    by_rank_ = true;
-    return *this;
-}
-
 std::string Options::Entry::get() const {
     if (get_choice_) return get_choice_();
     if (const auto* v = std::get_if<int64_t*>(&target_)) return std::to_string(**v);

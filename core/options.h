@@ -24,19 +24,19 @@ public:
     class Entry {
     public:
         /// Restricts a number to [lowest, highest].
-        Entry& range(double lowest, double highest);
+        Entry& range(double lowest, double highest) { return lowest_ = lowest, highest_ = highest, *this; }
         Entry& at_least(double lowest) { return range(lowest, std::numeric_limits<double>::infinity()); }
         /// Restricts a text to these values.
-        Entry& one_of(std::vector<std::string> names);
+        Entry& one_of(std::vector<std::string> names) { return choices_ = std::move(names), *this; }
         /// Sets the placeholder for the value in --help, for example "DIR".
-        Entry& metavar(std::string name);
+        Entry& metavar(std::string name) { return metavar_ = std::move(name), *this; }
         /// Marks one of the about ten options that matter most. If a program has such options, --help shows only these,
         /// and --help-all shows all options.
-        Entry& basic();
+        Entry& basic() { return basic_ = true, *this; }
         /// Marks an option that a resumed run must leave as it was, such as one of the network or of the mini-batches.
-        Entry& fixed();
+        Entry& fixed() { return fixed_ = true, *this; }
         /// Marks an option whose value may differ between ranks, since their machines may differ.
-        Entry& by_rank();
+        Entry& by_rank() { return by_rank_ = true, *this; }
 
     private:
         friend class Options;
