@@ -24,16 +24,6 @@ int open_retrying(const char* path, int flags, mode_t mode = 0666) {
     return fd;
 }
 
-bool write_all(int fd, std::string_view bytes) {
-    while (!bytes.empty()) {
-        const ssize_t n = ::write(fd, bytes.data(), bytes.size());
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return false;
-        bytes.remove_prefix(size_t(n));
-    }
-    return true;
-}
-
 /// Syncs the folder of `path`, which makes a rename in that folder durable. Returns true on success, and also if the
 /// file system cannot sync folders (EINVAL).
 bool sync_folder_of(const std::string& path) {
@@ -44,6 +34,16 @@ bool sync_folder_of(const std::string& path) {
 }
 
 } // namespace
+
+bool write_all(int fd, std::string_view bytes) {
+    while (!bytes.empty()) {
+        const ssize_t n = ::write(fd, bytes.data(), bytes.size());
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return false;
+        bytes.remove_prefix(size_t(n));
+    }
+    return true;
+}
 
 std::string read_file(const std::string& path, uint64_t max_bytes) {
     Descriptor fd(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK)); // a FIFO would block otherwise

@@ -33,6 +33,9 @@ enum class Readers : uint8_t { umask, owner };
 /// keep the old contents.
 void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers = Readers::umask);
 
+/// Writes all bytes to an open file, at once if its disk is not full. Returns false if that fails, and sets errno.
+bool write_all(int file, std::string_view bytes);
+
 /// Writes to a path that a user has chosen. Like write_file_atomic(), but follows a symbolic link to a file, which it
 /// keeps. Throws Error instead of replacing a folder, a FIFO or a device. Throws Error if the file cannot be written,
 /// and then leaves the old one as it was.

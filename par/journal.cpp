@@ -49,11 +49,8 @@ std::optional<Json> Journal::take(const std::string& function, const Json& args)
 void Journal::write(const Json& entry) {
     if (file_.get() < 0) return;
     const std::string line = entry.dump() + "\n";
-    ssize_t n;
-    do n = ::write(file_.get(), line.data(), line.size());
-    while (n < 0 && errno == EINTR);
-    RG_CHECK(n == ssize_t(line.size()) && ::fsync(file_.get()) == 0, "journal: cannot append to ", path_, ": ",
-             std::strerror(n >= 0 && n < ssize_t(line.size()) ? ENOSPC : errno));
+    RG_CHECK(write_all(file_.get(), line) && ::fsync(file_.get()) == 0, "journal: cannot append to ", path_, ": ",
+             std::strerror(errno));
 }
 
 } // namespace rg::par

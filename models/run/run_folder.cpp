@@ -164,12 +164,9 @@ void RunFolder::log(const Json& line) {
     check_in_place();
     const std::string text = line.dump() + "\n";
     const off_t before = ::lseek(metrics_.get(), 0, SEEK_END);
-    ssize_t n;
-    do n = ::write(metrics_.get(), text.data(), text.size());
-    while (n < 0 && errno == EINTR);
-    if (n == ssize_t(text.size())) return;
-    const int reason = n < 0 ? errno : ENOSPC; // a write to a regular file is short if the disk is full
-    const bool repaired = n <= 0 || ::ftruncate(metrics_.get(), before) == 0;
+    if (write_all(metrics_.get(), text)) return;
+    const int reason = errno;
+    const bool repaired = ::ftruncate(metrics_.get(), before) == 0;
     fail("metrics: cannot append to ", metrics_path(), ": ", std::strerror(reason),
          repaired ? "" : "; its last line is cut short");
 }
