@@ -3,6 +3,7 @@
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/formatted.h"
+#include "ringgrad/core/text.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -15,20 +16,18 @@ namespace rg {
 namespace {
 
 constexpr std::string_view kFormat = "ringgrad checkpoint 2";
-constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
 
 std::string name_of_step(int64_t step) { return formatted("step-%08lld.safetensors", static_cast<long long>(step)); }
 
 /// Returns the step in a checkpoint's file name, or nothing for any other name.
 std::optional<int64_t> step_of_name(const std::string& name) {
-    if (name.size() <= kPrefix.size() + kSuffix.size()) return {};
+    constexpr std::string_view kPrefix = "step-", kSuffix = ".safetensors";
+    if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return {};
+    const std::string_view digits = std::string_view(name).substr(kPrefix.size());
     int64_t step = 0;
-    for (char c : name.substr(kPrefix.size(), std::min<size_t>(name.size() - kPrefix.size() - kSuffix.size(), 18))) {
-        if (c < '0' || c > '9') return {};
-        step = step * 10 + (c - '0');
-    }
+    const bool good = read_number(digits.substr(0, digits.size() - kSuffix.size()), step) && step >= 0;
     // This comparison rejects other spellings of the same step, such as step-123 instead of step-00000123.
-    return name == name_of_step(step) ? std::optional(step) : std::nullopt;
+    return good && name == name_of_step(step) ? std::optional(step) : std::nullopt;
 }
 
 /// Returns the steps of all checkpoints in a folder, the newest first. Reads only file names.

@@ -41,18 +41,7 @@ constexpr const char* kConvert =
     "safetensors.torch.save_file({name: t.clone().contiguous() for name, t in state.items()}, sys.argv[2])\" ";
 constexpr const char* kCutShort = "; the file is cut short: copy or write it again";
 
-struct TypeName {
-    DType type;
-    const char* name;
-};
-constexpr TypeName kTypeNames[] = {{DType::f32, "F32"}, {DType::bf16, "BF16"}, {DType::u8, "U8"},
-                                   {DType::i32, "I32"}, {DType::f64, "F64"},   {DType::i64, "I64"}};
-
-const char* file_name_of(DType type) {
-    for (const TypeName& t : kTypeNames)
-        if (t.type == type) return t.name;
-    fail("safetensors: expected a type of the format, got ", name_of(type), "; add it to kTypeNames");
-}
+constexpr std::string_view kTypeNames[] = {"F32", "BF16", "U8", "I32", "F64", "I64"}; // by DType
 
 /// Describes one tensor in the header. Its values are the bytes [begin, end) of the data.
 struct Entry {
@@ -77,12 +66,10 @@ Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, 
 
     RG_CHECK(dtype && dtype->is_string(), where, "expected a dtype in quotes, got ", dtype ? dtype->kind() : "none",
              kDamaged);
-    const TypeName* type = nullptr;
-    for (const TypeName& t : kTypeNames)
-        if (dtype->as_string() == t.name) type = &t;
-    RG_CHECK(type, where, "expected dtype F32, BF16, U8, I32, F64 or I64, got ", dtype->as_string(),
-             "; convert the tensor to one of these");
-    e.type = type->type;
+    const auto* const type = std::ranges::find(kTypeNames, dtype->as_string());
+    RG_CHECK(type != std::end(kTypeNames), where, "expected dtype F32, BF16, U8, I32, F64 or I64, got ",
+             dtype->as_string(), "; convert the tensor to one of these");
+    e.type = DType(type - kTypeNames);
 
     RG_CHECK(shape && shape->is_array(), where, "expected a shape array, got ", shape ? shape->kind() : "none",
              kDamaged);
@@ -107,8 +94,8 @@ Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, 
              offsets->dump(), kDamaged);
     RG_CHECK(e.end <= data_bytes, where, "expected data_offsets within the file's ", data_bytes, " data bytes, got ",
              offsets->dump(), kCutShort);
-    RG_CHECK(e.end - e.begin == bytes, where, "expected ", bytes, " bytes for shape ", shape->dump(), " of ",
-             type->name, ", got ", e.end - e.begin, " of data_offsets ", offsets->dump(), kDamaged);
+    RG_CHECK(e.end - e.begin == bytes, where, "expected ", bytes, " bytes for shape ", shape->dump(), " of ", *type,
+             ", got ", e.end - e.begin, " of data_offsets ", offsets->dump(), kDamaged);
     e.shape = Shape(extents);
     return e;
 }
@@ -231,7 +218,7 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
         for (int64_t extent : t.shape().extents()) shape.push(extent);
         header.emplace_back(tensors[i].name,
                             Json()
-                                .set("dtype", file_name_of(t.dtype()))
+                                .set("dtype", std::string(kTypeNames[size_t(t.dtype())]))
                                 .set("shape", shape)
                                 .set("data_offsets", Json().push(begins[i]).push(begins[i] + t.bytes())));
     }
