@@ -176,7 +176,7 @@ struct Storage {
         int64_t old_peak = peak;
         while (now > old_peak && !peak.compare_exchange_weak(old_peak, now)) {}
     }
-    Storage(size_t n, void* borrowed) : bytes(n), block(borrowed), device(nullptr), owned(false) {}
+    Storage(size_t n, std::byte* borrowed) : bytes(n), block(borrowed), device(nullptr), owned(false) {}
     ~Storage() {
         if (!owned) return;
         live -= int64_t(bytes);
@@ -197,18 +197,19 @@ int64_t live_bytes() { return live; }
 int64_t peak_bytes() { return peak; }
 void reset_peak_bytes() { peak = live.load(); }
 
-Tensor Tensor::make(const Shape& shape, DType type, Device* device) {
+template <class Memory>
+Tensor Tensor::make(const Shape& shape, DType type, Memory* memory) {
     Tensor t;
     t.shape_ = shape;
     t.dtype_ = type;
-    t.storage_ = std::make_shared<Storage>(size_t(t.bytes()), device);
+    t.storage_ = std::make_shared<Storage>(size_t(t.bytes()), memory);
     t.id_ = ++blocks_made;
     return t;
 }
 
 Tensor Tensor::empty(const Shape& shape, DType type) { return make(shape, type, context().device); }
 
-Tensor Tensor::on_host(const Shape& shape, DType type) { return make(shape, type, nullptr); }
+Tensor Tensor::on_host(const Shape& shape, DType type) { return make<Device>(shape, type, nullptr); }
 
 Tensor Tensor::zeros(const Shape& shape, DType type) {
     Tensor t = empty(shape, type);
@@ -220,12 +221,7 @@ Tensor Tensor::borrow(std::byte* memory, const Shape& shape, DType type) {
     RG_CHECK(memory && reinterpret_cast<uintptr_t>(memory) % kAlign == 0,
              "Tensor::borrow: expected memory aligned to 64 bytes, got ",
              formatted("%p", static_cast<const void*>(memory)), "; allocate it with that alignment");
-    Tensor t;
-    t.shape_ = shape;
-    t.dtype_ = type;
-    t.storage_ = std::make_shared<Storage>(size_t(t.bytes()), memory);
-    t.id_ = ++blocks_made;
-    return t;
+    return make(shape, type, memory);
 }
 
 Tensor Tensor::constant(const Shape& shape, double value, DType type) {

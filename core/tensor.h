@@ -157,7 +157,8 @@ public:
     Tensor over(const Tensor& base) const;
 
 private:
-    static Tensor make(const Shape& shape, DType type, Device* device);
+    template <class Memory> // Device: where to allocate it, null for host memory; std::byte: the memory itself
+    static Tensor make(const Shape& shape, DType type, Memory* memory);
     void copy_bytes_from(const Tensor& source) const;
     void set_all(double value) const;
     void* raw(DType wanted) const;
