@@ -5,6 +5,7 @@
 
 #include "ringgrad/par/link.h"
 
+#include "ringgrad/core/checksum.h"
 #include "ringgrad/core/clock.h"
 #include "ringgrad/core/text.h"
 
@@ -38,11 +39,6 @@ constexpr double kRollCallAfter = 0.25; // seconds that a wait has taken before 
 // ranks of a job for a while. The time then does not count as waiting.
 constexpr double kSuspended = 1;
 constexpr int kHandshakeTag = 1;
-
-uint64_t hash_of(std::string_view text, uint64_t h = 14695981039346656037u) { // FNV-1a (Fowler, Noll, Vo)
-    for (const char c : text) h = (h ^ uint8_t(c)) * 1099511628211u;
-    return h;
-}
 
 /// Slows down polls of shared memory, on x86 only. Such a poll takes 1 ns, and a poll of a message 50 ns. With the
 /// pause, the same number of polls takes a similar time for both.
@@ -245,7 +241,7 @@ Handshake::Handshake(Link& link) : link_(link) {
 }
 
 Handshake::Message Handshake::message_of(const Operation& op) {
-    Message m{op.bytes, op.number, op.detail, hash_of(op.what, hash_of(op.name)), {}, {}};
+    Message m{op.bytes, op.number, op.detail, 31 * checksum(op.name) + checksum(op.what), {}, {}};
     std::string_view(op.name).copy(m.name.data(), m.name.size() - 1); // the last byte stays zero
     op.what.copy(m.what.data(), m.what.size() - 1);
     return m;
