@@ -4,19 +4,36 @@
 #pragma once
 
 #include "ringgrad/core/base.h"
-#include "ringgrad/core/temp_folder.h"
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
+#include <filesystem>
 #include <ostream>
 #include <sys/resource.h>
 #include <vector>
 
 namespace rg {
 
-class TempDir : public TempFolder {
+/// A new folder that only this user can open, below std::filesystem::temp_directory_path(). The destructor removes the
+/// folder with its contents.
+class TempDir {
 public:
+    TempDir() : path_((std::filesystem::temp_directory_path() / "ringgrad-XXXXXX").string()) {
+        RG_CHECK(::mkdtemp(path_.data()), "temporary folder: expected to create ", path_,
+                 ", got an error; set TMPDIR to a folder with free space");
+    }
+    ~TempDir() {
+        std::error_code ignored;
+        std::filesystem::remove_all(path_, ignored);
+    }
+    TempDir(const TempDir&) = delete;
+    TempDir& operator=(const TempDir&) = delete;
+    const std::string& path() const { return path_; }
     std::string operator/(const std::string& name) const { return path() + "/" + name; }
+
+private:
+    std::string path_;
 };
 
 /// Returns the text of the Error that `f` throws, or an empty string if it throws none.

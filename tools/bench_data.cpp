@@ -18,7 +18,6 @@
 #include "ringgrad/core/cpu/cpu_scope.h"
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/rng.h"
-#include "ringgrad/core/temp_folder.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/command.h"
 #include "ringgrad/data/decode.h"
@@ -26,6 +25,7 @@
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/sample.h"
+#include "ringgrad/tests/temp_dir.h"
 
 #include <algorithm>
 #include <cmath>
@@ -235,7 +235,7 @@ void bench_png_files(const Settings& s, bool from_folder) {
 /// Loads the folder --data, or a new one: s.photos JPEGs that Pillow makes, or s.images PNGs, which are the images of
 /// the sample again and again. With --pillow, Pillow does so in turn.
 void bench_many_files(const Settings& s) {
-    const TempFolder made;
+    const TempDir made;
     if (s.photos > 0) {
         RG_CHECK(!s.pillow.empty() && s.data.empty(), "--photos: expected --pillow, which makes them, and no --data");
         data::Image image = photo();
@@ -292,7 +292,7 @@ void run(const Settings& s) {
     const auto read = [](const std::string& path) { return data::load(path, {.test_fraction = 0}).train; };
     if (folders) bench_pipeline(s, "png_folder", s.data, [&] { return read(s.data); });
     if (!records && !folders) {
-        const TempFolder folder;
+        const TempDir folder;
         write_folders(data::sample().train, folder.path());
         bench_pipeline(s, "png_folder", "sample", [&] { return read(folder.path()); });
     }
