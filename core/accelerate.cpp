@@ -58,11 +58,7 @@ namespace {
 std::vector<Tensor> on_device(std::span<const Tensor> in) {
     std::vector<Tensor> inputs(in.begin(), in.end());
     for (Tensor& t : inputs)
-        if (context().device && t.device() != context().device) {
-            const Tensor host = t;
-            t = Tensor::empty(host.shape(), host.dtype());
-            t.copy_from(host);
-        }
+        if (context().device) t = t.to_device();
     return inputs;
 }
 
