@@ -191,6 +191,22 @@ std::vector<double> Loader::class_weights(const Order& order, Range whole) const
     return weights;
 }
 
+Batch Loader::allocate(int64_t n) const {
+    const Augmenter& augmenter = *augmenter_;
+    const int64_t k = std::ssize(set_->target_names);
+    Batch batch;
+    batch.labels = Tensor::on_host({n}, DType::i32);
+    if (k > 0) batch.targets = Tensor::on_host({n, k});
+    if (weighs_labels()) batch.label_weights = Tensor::on_host({n});
+    if (augmenter.mixes())
+        batch.second_labels = Tensor::on_host({n}, DType::i32), batch.second_weights = Tensor::on_host({n});
+    if (options_.views)
+        batch.indices = augmenter.indices(n), batch.views = augmenter.views(n);
+    else
+        batch.x = Tensor::on_host({n, augmenter.height(), augmenter.width(), set_->channels});
+    return batch;
+}
+
 void Loader::write_images(Batch& batch, const Order& order, Range part, Range whole) const {
     RG_CHECK(set_->count == count_ && std::ssize(set_->labels) == count_,
              "loader: the set was changed while the loader used it (epoch ", batch.epoch, ", batch ", batch.index, ")");
@@ -199,14 +215,6 @@ void Loader::write_images(Batch& batch, const Order& order, Range part, Range wh
     const int64_t k = std::ssize(set_->target_names);
     const bool mixes = augmenter.mixes();
     const int images_each = mixes ? 2 : 1;
-    batch.labels = Tensor::on_host({n}, DType::i32);
-    if (k > 0) batch.targets = Tensor::on_host({n, k});
-    if (weighs_labels()) batch.label_weights = Tensor::on_host({n});
-    if (mixes) batch.second_labels = Tensor::on_host({n}, DType::i32), batch.second_weights = Tensor::on_host({n});
-    if (options_.views)
-        batch.indices = augmenter.indices(n), batch.views = augmenter.views(n);
-    else
-        batch.x = Tensor::on_host({n, h, w, c});
     std::vector<double> weights;
     if (weighs_labels()) weights = class_weights(order, whole);
     for (int64_t i = 0; i < n; ++i) {
@@ -257,7 +265,7 @@ Batch Loader::make(const Order& order, int64_t epoch, int64_t index) const {
     const Range part = positions(index);
     if (const int64_t ahead = index + options_.depth; set_ && ahead < end())
         for (int64_t i = positions(ahead).begin; i < positions(ahead).end; ++i) set_->will_need(order.at(i).index);
-    Batch batch;
+    Batch batch = set_ ? allocate(part.size()) : Batch();
     batch.epoch = epoch, batch.index = index / options_.own_parts, batch.first = part.begin;
     batch.size = part.size(), batch.global_size = batch_size(index);
     const int64_t first = batch.index * options_.batch_size;

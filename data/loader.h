@@ -107,6 +107,8 @@ public:
     /// Requires images.
     const Augmenter& augmenter() const { return *augmenter_; }
     const std::vector<Column>& columns() const { return columns_; }
+    /// Returns a batch with the tensors of n images, which have arbitrary values. Requires images.
+    Batch allocate(int64_t n) const;
     /// Largest number of parts in memory: those that background threads prepare ahead, and that of the consumer.
     int most_parts() const { return options_.depth + 1; }
     /// Returns true if batches have label_weights.

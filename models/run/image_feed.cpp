@@ -10,6 +10,11 @@
 namespace rg {
 namespace {
 
+/// The inputs that follow the images themselves, in this order, if a batch has them.
+constexpr Tensor data::Batch::*kOfImages[] = {&data::Batch::labels, &data::Batch::label_weights,
+                                              &data::Batch::second_labels, &data::Batch::second_weights,
+                                              &data::Batch::targets};
+
 data::LoaderOptions for_this_rank(const Machine& machine, data::LoaderOptions options) {
     const Workers& workers = machine.workers();
     options.first_part = workers.first, options.parts = workers.count, options.own_parts = workers.here;
@@ -30,9 +35,10 @@ ImageFeed::ImageFeed(const data::ImageSet& set, data::LoaderOptions options, con
 
 std::vector<Tensor> ImageFeed::inputs(const data::Batch& batch) const {
     std::vector<Tensor> inputs;
-    for (const Tensor* t : {&batch.x, &batch.indices, &batch.views, &batch.labels, &batch.label_weights,
-                            &batch.second_labels, &batch.second_weights, &batch.targets})
+    for (const Tensor* t : {&batch.x, &batch.indices, &batch.views})
         if (t->defined()) inputs.push_back(*t);
+    for (const auto member : kOfImages)
+        if ((batch.*member).defined()) inputs.push_back(batch.*member);
     inputs.insert(inputs.end(), batch.columns.begin(), batch.columns.end());
     return inputs;
 }
@@ -65,14 +71,9 @@ data::Batch ImageFeed::batch(std::span<const Tensor> inputs) const {
                             {augmenter.height(), augmenter.width(), augmenter.reflect(), machine_.activations()})
                   : cast(inputs[0], machine_.activations());
     inputs = inputs.subspan(machine_.device() ? 2 : 1);
-    const auto take = [&](Tensor& to, bool has) {
-        if (has) to = inputs[0], inputs = inputs.subspan(1);
-    };
-    take(batch.labels, true);
-    take(batch.label_weights, loader.weighs_labels());
-    take(batch.second_labels, augmenter.mixes());
-    take(batch.second_weights, augmenter.mixes());
-    take(batch.targets, !set_.target_names.empty());
+    const data::Batch known = loader.allocate(0);
+    for (const auto member : kOfImages)
+        if ((known.*member).defined()) batch.*member = inputs[0], inputs = inputs.subspan(1);
     batch.columns.assign(inputs.begin(), inputs.end());
     return batch;
 }
@@ -112,17 +113,12 @@ int64_t ImageFeed::bytes() const {
 }
 
 std::vector<Tensor> ImageFeed::inputs(int64_t n) const {
-    data::Batch batch;
-    const data::Augmenter& augmenter = loader.augmenter();
-    if (machine_.device())
-        batch.indices = augmenter.indices(n), batch.views = augmenter.views(n);
-    else
+    data::Batch batch = loader.allocate(n);
+    if (batch.views.defined() && !machine_.device()) { // with_view() makes the images
+        const data::Augmenter& augmenter = loader.augmenter();
+        batch.indices = batch.views = Tensor();
         batch.x = Tensor::on_host({n, augmenter.height(), augmenter.width(), set_.channels});
-    batch.labels = Tensor::on_host({n}, DType::i32);
-    if (loader.weighs_labels()) batch.label_weights = Tensor::on_host({n});
-    if (augmenter.mixes())
-        batch.second_labels = Tensor::on_host({n}, DType::i32), batch.second_weights = Tensor::on_host({n});
-    if (!set_.target_names.empty()) batch.targets = Tensor::on_host({n, std::ssize(set_.target_names)});
+    }
     for (const data::Column& column : loader.columns()) batch.columns.push_back(column.tensor(n));
     return inputs(batch);
 }

@@ -21,9 +21,6 @@ public:
 
     data::Loader loader;
 
-    // inputs(batch), inputs(n), batch() and Loader::write_images() agree on the order of the inputs and on when each is
-    // there. A new input goes into all four.
-
     /// Returns the inputs for a batch: the images, or on a device their indices and views; then the labels, those of
     /// label_weights, second_labels, second_weights and targets that are defined, and the columns.
     std::vector<Tensor> inputs(const data::Batch& batch) const;
