@@ -247,11 +247,10 @@ void Augmenter::apply(std::span<const uint8_t> image, const View& view, float* o
 }
 
 Tensor Augmenter::statistics() const {
-    const Tensor host = Tensor::on_host({2, channels_}), statistics = Tensor::empty({2, channels_});
+    const Tensor host = Tensor::on_host({2, channels_});
     std::copy_n(normalise_.mean.begin(), channels_, host.data<float>());
     std::copy_n(normalise_.deviation.begin(), channels_, host.data<float>() + channels_);
-    statistics.copy_from(host);
-    return statistics;
+    return host.to_device();
 }
 
 } // namespace rg::data

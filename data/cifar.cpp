@@ -3,6 +3,7 @@
 #include "ringgrad/data/cifar.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/text.h"
 
 #include <filesystem>
 
@@ -37,12 +38,9 @@ std::vector<std::string> class_names(CifarKind kind) {
 }
 
 std::vector<std::string> parse_class_names(std::string_view text) {
-    std::vector<std::string> names(1);
-    for (const char byte : text) {
-        if (byte == '\n' && !names.back().empty()) names.emplace_back();
-        if (byte != '\n' && byte != '\r') names.back().push_back(byte);
-    }
-    if (names.back().empty()) names.pop_back();
+    std::vector<std::string> names;
+    for (const std::string& line : split(text, '\n'))
+        if (const std::string_view name = trimmed(line); !name.empty()) names.emplace_back(name);
     return names;
 }
 

@@ -69,12 +69,8 @@ Tensor tensor_of(const std::vector<std::string>& texts) {
 }
 
 std::vector<std::string> texts_of(const std::vector<uint8_t>& all) {
-    std::vector<std::string> texts;
-    for (auto begin = all.begin(), end = begin; begin != all.end(); begin = end + 1) {
-        end = std::find(begin, all.end(), 0);
-        texts.emplace_back(begin, end);
-        if (end == all.end()) break;
-    }
+    std::vector<std::string> texts = split(as_text(all), '\0');
+    texts.pop_back(); // each text ends with a zero byte
     return texts;
 }
 
