@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <set>
 
 namespace rg {
 
@@ -47,7 +48,6 @@ Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool
     for (Entry& entry : cache_)
         if (entry.signature.device == signature.device) entry.plan.move_to(plan.arena());
     if (keep_prepared) plan.keep_prepared();
-    while (cache_.size() >= cache_size) cache_.pop_back();
     cache_.push_front({std::move(signature), std::move(plan)});
     return cache_.front().plan;
 }
@@ -72,22 +72,31 @@ std::span<const Tensor> Accelerated::operator()(std::span<const Tensor> in, bool
     Plan& plan = find_or_trace(in, training, hit);
     ++calls_;
     hits_ += hit;
-    return check ? replay_and_check(plan, in, training) : plan.replay(in, after_step);
+    const auto results = check ? replay_and_check(plan, in, training) : plan.replay(in, after_step);
+    evict(); // only now, since an input may be a result of the plan that goes
+    return results;
 }
 
 const Plan& Accelerated::plan(std::span<const Tensor> in, bool training) {
     const auto call = caller_.call("Accelerated");
     bool hit;
-    return find_or_trace(in, training, hit);
+    const Plan& plan = find_or_trace(in, training, hit);
+    evict();
+    return plan;
+}
+
+void Accelerated::evict() {
+    while (cache_.size() > cache_size) cache_.pop_back();
 }
 
 int64_t Accelerated::planned_bytes() const {
-    int64_t arena = 0, results = 0;
+    int64_t bytes = 0;
+    std::set<const Device*> devices;
     for (const Entry& entry : cache_) {
-        arena = std::max(arena, entry.plan.arena_bytes());
-        results += entry.plan.bytes() - entry.plan.arena_bytes();
+        bytes += entry.plan.bytes() - entry.plan.arena_bytes();
+        if (devices.insert(entry.signature.device).second) bytes += entry.plan.arena().bytes();
     }
-    return arena + results;
+    return bytes;
 }
 
 void Accelerated::clear_cache() {

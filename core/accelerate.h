@@ -96,6 +96,7 @@ private:
     };
     bool matches(const Signature& signature, std::span<const Tensor> in, bool training) const;
     Plan& find_or_trace(std::span<const Tensor> in, bool training, bool& hit);
+    void evict(); // the plans beyond cache_size
     std::span<const Tensor> replay_and_check(Plan& plan, std::span<const Tensor> in, bool training);
 
     OneCaller caller_;

@@ -11,6 +11,9 @@ namespace rg {
 /// A member of a class whose objects serve one call at a time. Functions that use such an object begin with call().
 class OneCaller {
 public:
+    OneCaller() = default;
+    OneCaller(OneCaller&&) noexcept {} // an object that is moved takes no calls with it
+    OneCaller& operator=(OneCaller&&) noexcept { return *this; }
     /// Returns an object that stands for the call. Throws Error if that of another call exists. `type` is the name of
     /// the class.
     [[nodiscard]] auto call(const char* type) {

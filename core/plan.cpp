@@ -117,8 +117,7 @@ void Plan::place(std::span<const Tensor> results) {
             shared.push_back(&life);
     }
     arena_bytes_ = bytes_ = place_all(shared);
-    if (!arena_.defined() || !arena_.has_memory() || arena_.bytes() < arena_bytes_)
-        arena_ = Tensor::empty({arena_bytes_}, DType::u8);
+    if (!arena_.has_memory() || arena_.bytes() < arena_bytes_) arena_ = Tensor::empty({arena_bytes_}, DType::u8);
     for (auto& [id, life] : lives) {
         if (result_ids.contains(id))
             bytes_ += life.bytes;
@@ -154,7 +153,7 @@ void Plan::place(std::span<const Tensor> results) {
 }
 
 void Plan::move_to(const Tensor& arena) {
-    if (!arena.has_memory() || arena.bytes() <= arena_.bytes()) return;
+    if (arena.bytes() <= arena_.bytes()) return;
     const auto move = [&](Tensor& t) {
         if (t.defined() && t.key().id == arena_.key().id) t = t.over(arena);
     };

@@ -79,6 +79,23 @@ TEST_SUITE("core") {
         CHECK_ERROR("does not write its inputs, got input 1 where scale writes", step({x, part}));
     }
 
+    TEST_CASE("accelerate: a result may be the input of a call that evicts its plan") {
+        const auto make = [] { // an Accelerated can be moved
+            Accelerated step([](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
+                return {scale(in[0], training ? 3.f : 2.f)};
+            });
+            step.cache_size = 1;
+            return step;
+        };
+        std::vector<Accelerated> steps;
+        steps.push_back(make());
+        Tensor x = Tensor::zeros({1000});
+        x.fill(1);
+        CHECK(steps[0](steps[0]({x}, false), true)[0].span<float>()[999] == 6);
+        CHECK(steps[0].occupancy() == 1);
+        CHECK(steps[0].planned_bytes() >= 4000);
+    }
+
     TEST_CASE("accelerate: a view of a value is not taken for the value") {
         const Tensor gamma = random({5}, 1), beta = random({5}, 2), stats = Tensor::zeros({2, 5});
         stats.fill(0.5);
