@@ -18,6 +18,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <pthread.h>
 #include <utility>
 
 #if defined(__linux__)
@@ -38,9 +39,17 @@ struct BlockCache {
     std::mutex mutex;
     std::multimap<size_t, void*> free;
     size_t free_bytes = 0, used_bytes = 0, most_used_bytes = 0;
+    void clear() {
+        for (const auto& [size, block] : free) std::free(block);
+        free.clear(), free_bytes = 0;
+    }
 };
 BlockCache& cache() {
-    static BlockCache* instance = new BlockCache;
+    static BlockCache* instance = [] {
+        const auto unlock = [] { cache().mutex.unlock(); };
+        pthread_atfork([] { cache().mutex.lock(); }, unlock, unlock); // else a child could find it locked for ever
+        return new BlockCache;
+    }();
     return *instance;
 }
 
@@ -64,37 +73,36 @@ constexpr bool kPoison = false;
 
 void* take_block(size_t bytes) {
     BlockCache& blocks = cache();
-    if (kReuse) {
-        std::lock_guard lock(blocks.mutex);
-        blocks.used_bytes += bytes;
-        blocks.most_used_bytes = std::max(blocks.most_used_bytes, blocks.used_bytes);
-        if (auto it = blocks.free.find(bytes); it != blocks.free.end()) {
-            void* block = it->second;
-            blocks.free.erase(it);
-            blocks.free_bytes -= bytes;
-            return block;
-        }
-        if (blocks.free_bytes > 2 * blocks.most_used_bytes) {
-            for (const auto& [size, block] : blocks.free) std::free(block);
-            blocks.free.clear(), blocks.free_bytes = 0;
-        }
-    }
-    const size_t align = bytes >= kHugePage ? kHugePage : kAlign;
+    const std::lock_guard lock(blocks.mutex);
     void* block = nullptr;
-    RG_CHECK(posix_memalign(&block, align, bytes) == 0, "memory: expected ", bytes,
-             " bytes of host memory, got less; use a smaller mini-batch or network");
+    if (const auto it = blocks.free.find(bytes); it != blocks.free.end()) {
+        block = it->second;
+        blocks.free.erase(it);
+        blocks.free_bytes -= bytes;
+    } else {
+        if (blocks.free_bytes > 2 * blocks.most_used_bytes) blocks.clear();
+        const size_t align = bytes >= kHugePage ? kHugePage : kAlign;
+        if (posix_memalign(&block, align, bytes) != 0) {
+            blocks.clear();
+            RG_CHECK(posix_memalign(&block, align, bytes) == 0, "memory: expected ", bytes,
+                     " bytes of host memory, got less; use a smaller mini-batch or network");
+        }
 #if defined(__linux__)
-    if (align == kHugePage) madvise(block, bytes, MADV_HUGEPAGE);
+        if (align == kHugePage) madvise(block, bytes, MADV_HUGEPAGE);
 #endif
+    }
+    blocks.used_bytes += bytes;
+    blocks.most_used_bytes = std::max(blocks.most_used_bytes, blocks.used_bytes);
     return block;
 }
 
 void return_block(void* block, size_t bytes) {
-    if (!kReuse) return std::free(block);
     BlockCache& blocks = cache();
-    std::lock_guard lock(blocks.mutex);
+    const std::lock_guard lock(blocks.mutex);
+    blocks.used_bytes -= bytes;
+    if (!kReuse) return std::free(block);
     blocks.free.emplace(bytes, block);
-    blocks.free_bytes += bytes, blocks.used_bytes -= bytes;
+    blocks.free_bytes += bytes;
 }
 
 /// Calls f with a value of the C++ type that `type` names.
