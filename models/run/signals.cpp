@@ -36,16 +36,18 @@ void on_bus_error(int) {
     ::_exit(1);
 }
 
-/// True if the process was started with SIGHUP ignored, for example by nohup. UCX, a library that MPICH can use,
-/// installs a handler for SIGHUP before main(). So record_hangup_action() runs before the constructors of all
-/// libraries.
-bool started_with_hangup_ignored = false;
-void record_hangup_action() {
-    struct sigaction action {};
-    sigaction(SIGHUP, nullptr, &action);
-    started_with_hangup_ignored = action.sa_handler == SIG_IGN;
+/// The signals that the process was started to ignore: SIGHUP by nohup, SIGPIPE by service managers. UCX, a library
+/// that MPICH can use, installs a handler for SIGHUP before main(). So record_ignored() runs before the constructors of
+/// all libraries.
+std::array<bool, NSIG> ignored{};
+void record_ignored() {
+    for (const int number : {SIGHUP, SIGPIPE}) {
+        struct sigaction action {};
+        sigaction(number, nullptr, &action);
+        ignored[size_t(number)] = action.sa_handler == SIG_IGN;
+    }
 }
-[[gnu::section(".preinit_array"), gnu::used]] void (*before_libraries)() = record_hangup_action;
+[[gnu::section(".preinit_array"), gnu::used]] void (*before_libraries)() = record_ignored;
 
 } // namespace
 
@@ -53,12 +55,12 @@ void install_stop_signals(double kill_after) {
     seconds_to_kill = kill_after;
     for (std::atomic<double>& time : times) time = 0;
     struct sigaction action {};
-    action.sa_handler = on_signal;
     action.sa_flags = SA_RESTART; // a write to a checkpoint continues after a signal
     sigemptyset(&action.sa_mask);
-    for (const int number : {SIGINT, SIGUSR1, SIGTERM, SIGPIPE}) sigaction(number, &action, nullptr);
-    if (started_with_hangup_ignored) action.sa_handler = SIG_IGN;
-    sigaction(SIGHUP, &action, nullptr);
+    for (const int number : {SIGINT, SIGUSR1, SIGTERM, SIGPIPE, SIGHUP}) {
+        action.sa_handler = ignored[size_t(number)] ? SIG_IGN : on_signal;
+        sigaction(number, &action, nullptr);
+    }
     action.sa_handler = on_bus_error;
     sigaction(SIGBUS, &action, nullptr);
 }
