@@ -11,7 +11,8 @@ namespace rg {
 
 namespace {
 
-// In a larger batch, preparing the filters anew takes a small part of the time, and each plan would keep its own.
+// In a larger batch, preparing the filters anew takes a small part of the time. Each plan would keep its own, so only
+// those of single images and of the first batch size do.
 constexpr int64_t kFewImages = 8;
 
 const Tensor& checked(const Tensor& output, const std::string& source) {
@@ -84,7 +85,7 @@ Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span
     const int64_t k = std::ssize(outputs.input_numbers);
     RG_CHECK(std::ssize(numbers) == n * k, "predict: expected ", k, " numbers for each of ", n, " images, got ",
              numbers.size(), "; give those of outputs.input_numbers");
-    forward_.keep_prepared = n <= kFewImages;
+    forward_.keep_prepared = n == 1 || (n <= kFewImages && forward_.occupancy() == 0);
     std::vector<Tensor> inputs(1);
     if (k > 0) inputs.push_back(Tensor::on_host({n, k})), std::ranges::copy(numbers, inputs[1].data<float>());
     const View central = normaliser_.view(0, 0, 0); // no random changes

@@ -8,7 +8,8 @@
 // The file says which network it holds. The program must know this network: register your own ones
 // (models/nets/networks.h).
 //
-// Threads may share a Predictor: their predictions wait for each other. Predictors of their own run in parallel.
+// Threads may share a Predictor: their predictions wait for each other. Predictors of their own run in parallel,
+// if the threads have thread pools of their own: those of in_this_context() share one, and need a lock.
 #pragma once
 
 #include "ringgrad/core/accelerate.h"
