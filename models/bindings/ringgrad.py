@@ -8,6 +8,7 @@
 The library is searched for beside this file, and then where the system finds libraries. The environment variable
 RG_LIBRARY names another one. Every error is a ringgrad.Error, or of reading a file an OSError.
 """
+import contextlib
 import ctypes
 import operator
 import os
@@ -69,10 +70,12 @@ def _encoded(path, what):
 def _pixels(image):
     """Returns a Pillow image as an array, upright and in grey or RGB, as from its file."""
     from PIL import ImageOps
-    if image.mode[0] in "IF":
+    if image.mode[:1] in ("I", "F"):
         raise Error(f"predict: expected a Pillow image of 8 bits, got mode {image.mode}; give the path of its file")
+    with contextlib.suppress(Exception):  # damaged EXIF counts as none
+        image = ImageOps.exif_transpose(image)
     try:
-        image = ImageOps.exif_transpose(image).convert("L" if image.mode in ("1", "L", "LA") else "RGB")
+        image = image.convert("L" if image.mode in ("1", "L", "LA") else "RGB")
     except Exception as error:  # Pillow raises many types
         raise Error(f"predict: expected a whole image, got one of mode {image.mode}: {error}") from None
     return memoryview(image.tobytes()).cast("B", (image.height, image.width, len(image.mode)))
@@ -100,14 +103,19 @@ class Model:
     def __init__(self, source, threads=0):
         """Loads a model from a run's folder or a file, or from the bytes of a file. Predicts on `threads` threads, or
         on one per available core if that is 0."""
-        if not hasattr(threads, "__index__") or ctypes.c_int(operator.index(threads)).value != threads:
-            raise Error(f"threads: expected a number from 0 to 4096, got {threads!r}")
+        try:
+            threads = operator.index(threads)
+        except TypeError:
+            threads = repr(threads)
+        if threads not in range(4097):
+            raise Error(f"threads: expected a number from 0 to 4096, got {threads}")
         if isinstance(source, (bytes, bytearray, memoryview)):
             content = bytes(source)
-            model = _library.rg_open_memory(content, len(content), operator.index(threads))
+            model = _library.rg_open_memory(content, len(content), threads)
         else:
-            content = os.path.abspath(os.fsdecode(_encoded(source, "model")))
-            model = _library.rg_open(os.fsencode(content), operator.index(threads))
+            content = os.fsdecode(_encoded(source, "model"))
+            content = content and os.path.join(os.getcwd(), content)  # abspath() would remove LINK/..
+            model = _library.rg_open(os.fsencode(content), threads)
         self._model, self._arguments = _Handle(_checked(model)), (content, threads)
         self.height, self.width, self.channels, classes, targets = (
             _checked(getattr(_library, name)(self._model)) for name in _COUNTS)
@@ -125,7 +133,8 @@ class Model:
         self.close()
 
     def __reduce__(self):
-        return type(self), (self._handle() and self._arguments)
+        self._handle()
+        return type(self), self._arguments
 
     def _handle(self):
         if self._model is None:
@@ -139,7 +148,7 @@ class Model:
 
         images: the path of a PNG or a JPEG, its bytes, a Pillow image, an array of bytes [height width], [height width
         channels] or [n height width channels] (of NumPy, or of anything else that memoryview() takes), or a list of
-        these. Files and Pillow images are turned upright as EXIF says.
+        these. JPEG files and Pillow images are turned upright as EXIF says.
         """
         if isinstance(images, (list, tuple)):
             return [result for image in images for result in self.predict(image)]
@@ -157,7 +166,7 @@ class Model:
                         f"{type(images).__name__}") from None
         if view.ndim == 1 and view.itemsize == 1:
             return self._predict("rg_predict_file", 1, view.tobytes(), view.nbytes)
-        if view.ndim not in (2, 3, 4) or view.format != "B":
+        if view.ndim not in (2, 3, 4) or view.format.lstrip("@=<>!") != "B":
             raise Error(f"predict: expected an array of bytes of 2 to 4 extents, got format {view.format} and extents "
                         f"{list(view.shape)}; convert it, for NumPy with (255 * a).round().astype('uint8') if its "
                         "values are 0 to 1, or with a.astype('uint8') if they are 0 to 255")

@@ -191,6 +191,8 @@ for orientation, turn in turns.items():
     assert scores(Image.open(file)) == of_pixels(upright) != of_pixels(opened), orientation
     from_file = scores(file.getvalue())
     assert all(abs(a - b) < 0.02 for a, b in zip(from_file, of_pixels(upright))), orientation
+image.info["exif"] = b"damaged"
+assert scores(image) == of_pixels(image)
 for mode in "I", "F", "I;16":
     try:
         model.predict(Image.new(mode, (4, 4)))
@@ -204,6 +206,13 @@ for mode in "I", "F", "I;16":
         path = self.write_images()[0]
         results = json.loads(self.python(COPIES, self.run_folder, path))
         self.check_same(results, self.predictions(self.run_folder, path) * 2 * (2 + 3 + 9))
+
+    def test_paths_are_those_of_the_system(self):
+        (self.folder / "far" / "away").mkdir(parents=True)
+        (self.folder / "link").symlink_to("far/away")
+        (self.folder / "far" / "model").symlink_to(self.run_folder)
+        opened = "ringgrad.Model(sys.argv[1]).predict((ctypes.c_ubyte * 3 * 9 * 9)())"
+        self.python(f"import ctypes, ringgrad, sys; {opened}", "link/../model")  # far/model, not ./model
 
     def test_memory_of_batches(self):
         sizes = [64, *range(1, 65), *range(64, 0, -1)]
@@ -235,7 +244,9 @@ for mode in "I", "F", "I;16":
         for expression, message in (
                 ("Model('/no/such/run')", "/no/such/run"),
                 ("Model(content[:-1])", "model in memory"),
-                ("Model(run, threads=-1)", "threads: expected 0 to 4096, got -1"),
+                ("Model('')", "expected a run's folder, a model or a checkpoint"),
+                ("Model(run, threads=-1)", "threads: expected a number from 0 to 4096, got -1"),
+                ("Model(run, threads=int)", "threads: expected a number from 0 to 4096, got <class 'int'>"),
                 ("Model(run, threads=None)", "threads: expected a number from 0 to 4096, got None"),
                 ("Model(run, threads='2')", "threads: expected a number from 0 to 4096, got '2'"),
                 ("Model(run, threads=1.0)", "threads: expected a number from 0 to 4096, got 1.0"),
