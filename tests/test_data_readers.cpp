@@ -358,7 +358,7 @@ TEST_SUITE("data") {
         write_file_atomic(dir / "set/labels.csv", "cat/1.png,a\ndog/1.png,b\ndog/3.gif,b\n" // of an image that is left out
                                                   "dog/2.gif,b\n" + [] { std::string rows; for (int i = 2; i < 10; ++i) rows += cat("cat/", i, ".png,a\n"); return rows; }());
         write_file_atomic(dir / "set/dog/3.gif", "GIF89a");
-        for (const std::string cache : {std::string(kNoCache), dir / "cache", dir / "cache"}) { // packs, and then maps the set
+        for (const std::string& cache : {std::string(kNoCache), dir / "cache", dir / "cache"}) { // packs, and then maps the set
             const TrainTest sets = load(dir / "set", {.test_fraction = 0, .skip_other_images = true, .cache = cache});
             CHECK(sets.train.count == 3);
             REQUIRE(sets.left_out.size() == 9);
