@@ -46,14 +46,14 @@ void make_cache(const std::string& folder) {
              " or choose another --cache");
     RG_CHECK(::access(folder.c_str(), W_OK) == 0, "cache: cannot write into ", folder, ": ", std::strerror(errno),
              "; choose another --cache");
-    remove_leftovers(folder);
+    clean_cache(folder);
     const std::string probe = cat(folder, "/.probe", ::getpid());
     const Descriptor file(::open(probe.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
     RG_CHECK(file.get() >= 0 && ::unlink(probe.c_str()) == 0 && try_lock(file.get(), LOCK_SH) != Locked::unsupported,
              "cache: cannot lock files in ", folder, ": ", std::strerror(errno), "; choose another --cache");
 }
 
-void remove_leftovers(const std::string& folder) {
+void clean_cache(const std::string& folder) {
     std::error_code error; // others change the folder, too
     std::vector<fs::path> all;
     for (fs::directory_iterator entry(folder, error), end; entry != end; entry.increment(error))
@@ -113,7 +113,7 @@ CacheLock::CacheLock(const std::string& path, const std::function<bool()>& is_re
 
 CacheLock::~CacheLock() {
     file_ = Descriptor();
-    remove_leftovers(folder_);
+    clean_cache(folder_);
 }
 
 Progress::Progress(const std::string& text) : next_(seconds_now() + kProgress_s) { print(text); }

@@ -19,12 +19,12 @@ namespace rg::data {
 /// Returns the folder that LoadOptions::cache names, by default user_cache(). Throws Error if there is none.
 std::string cache_folder(const std::string& cache);
 
-/// Creates the folder, readable by this user only, and its missing parents. Calls remove_leftovers(). Throws Error if
+/// Creates the folder, readable by this user only, and its missing parents. Calls clean_cache(). Throws Error if
 /// it cannot be made, its file system has no locks, it belongs to another user, or others can write into it.
 void make_cache(const std::string& folder);
 
 /// Removes the locks that no process holds, and the files of killed processes.
-void remove_leftovers(const std::string& folder);
+void clean_cache(const std::string& folder);
 
 /// The result of try_lock(). `unsupported`: the file system has no locks.
 enum class Locked : uint8_t { yes, no, unsupported };

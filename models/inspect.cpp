@@ -204,7 +204,7 @@ int run(int argc, const char* const* argv) {
     const auto [height, width] = data::parse_size(size);
     load_options.height = height, load_options.width = width;
     for (const std::string& path : paths) {
-        if (std::error_code none; std::filesystem::equivalent(path, user_cache(), none)) data::remove_leftovers(path);
+        if (std::error_code none; std::filesystem::equivalent(path, user_cache(), none)) data::clean_cache(path);
         const bool is_folder = !data::is_remote(path) && std::filesystem::is_directory(path);
         std::vector<std::string> packed = is_folder ? packed_sets_in(path) : std::vector<std::string>{};
         if (!is_folder && data::is_packed(path)) packed = {path};

@@ -199,7 +199,7 @@ TEST_SUITE("data") {
         for (const std::string heading : {"", "file,label\n", "\xEF\xBB\xBF", "\xEF\xBB\xBF" "file,label\r\n"})
             CHECK(load_with(flat, {{"labels.csv", heading + "2.png,cat\r\n\"1.png\",\"a \"\"dog\"\", small\"\n3.png,cat"}}, {}) ==
                   "a \"dog\", small:1.png cat:2.png cat:3.png | ");
-        // As spreadsheets and people write it: each text gives the same set.
+        // Spreadsheets and people write a table in many ways. Each of these texts gives the same set.
         for (const std::string text :
              {"1.png,a\n2.png,b\n3.png,b", "file, label\n1.png, a\n2.png ,b\n 3.png,b \n", "1.png,a\n\n2.png,b\n,\n3.png,b\n\n\n",
               "file,label\r1.png,a\r2.png,b\r3.png,b\r", "\"file\",\"label\"\r\n\"1.png\",\"a\"\r\n\"2.png\",\"b\"\r\n\"3.png\",\"b\"\r\n",

@@ -18,7 +18,7 @@ namespace {
 /// The names of data::Labels in files.
 constexpr std::string_view kLabelKinds[] = {"class", "numbers", "several", "none"};
 
-/// As Tensor::constant(), which also has memory in a trace.
+/// Returns the values as a tensor that has memory also in a trace, as Tensor::constant() does.
 Tensor constants(const std::vector<float>& values) {
     const Setting<int> no_dry_run(Scope::current().dry_runs, 0);
     return Tensor::of<float>({std::ssize(values)}, values).to_device();
