@@ -8,9 +8,7 @@
 #include "ringgrad/gpu/device.h"
 
 #include "ringgrad/core/context.h"
-#include "ringgrad/core/version.h"
 #include "ringgrad/gpu/block_cache.h"
-#include "ringgrad/gpu/hopper_check.h"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/gpu/pinned_downloads.h"
 #include "ringgrad/gpu/scratch.cuh"
@@ -18,7 +16,6 @@
 
 #include <array>
 #include <cstdlib>
-#include <fstream>
 #include <utility>
 #include <vector>
 
@@ -175,7 +172,8 @@ public:
         const char* const kernels = std::getenv("RG_GPU_KERNELS");
         traits_ = gpu_traits_of(properties.multiProcessorCount, capability_of(properties), kernels ? kernels : "",
                                 RG_CUDA_ARCH);
-        name_ = cat(properties.name, " (", capability_of(properties).str(), ", ", properties.totalGlobalMem >> 30);
+        name_ = cat(properties.name, " (", capability_of(properties).str(), ", ", properties.totalGlobalMem >> 30,
+                    traits_.hopper_kernels ? " GiB, hopper kernels)" : " GiB)");
         cudaFuncAttributes attributes; // fails here if the driver is too old to translate this build's kernels
         check(cudaFuncGetAttributes(&attributes, delay_kernel), "loading the kernels of this build, for " RG_CUDA_ARCH);
         constexpr size_t kBytes = kArrivalCounters * sizeof(unsigned);
@@ -187,30 +185,7 @@ public:
         release(arrival_counters_);
     }
 
-    std::string name() const override { return name_ + (traits_.hopper_kernels ? " GiB, hopper kernels)" : " GiB)"); }
-
-    /// Turns off the Hopper kernels if they do not compute on this GPU what the portable ones do. Does so once for each
-    /// GPU, driver and build.
-    void check_hopper_kernels() {
-        if (!traits_.hopper_kernels) return;
-        std::string driver; // its exact version, if the system tells
-        std::getline(std::ifstream("/proc/driver/nvidia/version"), driver);
-        const PassedCheck passed(cat(id_of(properties_of(selection_.index)), ", ", driver, ", nvcc ",
-                                     __CUDACC_VER_MAJOR__, '.', __CUDACC_VER_MINOR__, '.', __CUDACC_VER_BUILD__),
-                                 kBuild);
-        if (passed.known()) return;
-        std::string mismatch;
-        try {
-            mismatch = find_hopper_mismatch(*this, traits_);
-        } catch (const Error& error) { // after a fault, a GPU runs nothing more for this process
-            fail(error.what(), "; RG_GPU_KERNELS=portable avoids the kernels for Hopper GPUs");
-        }
-        if (mismatch.empty()) return passed.remember();
-        traits_.hopper_kernels = false;
-        std::fprintf(stderr,
-                     "warning: on this GPU, the Hopper kernels compute %s wrongly; portable kernels replace them\n",
-                     mismatch.c_str());
-    }
+    std::string name() const override { return name_; }
 
     /// Selects this GPU for the calling thread.
     void select() const { select_gpu(selection_.index); }
@@ -353,7 +328,7 @@ private:
         const char* const value = std::getenv("RG_PEER_MEMORY");
         return value ? value : "";
     }
-    std::string name_; // without the end, which depends on the traits
+    std::string name_;
     GpuTraits traits_;
     Stream stream_, sums_{-1}; // sums_: for sum() and transfer(), for which other GPUs wait
     BlockCache blocks_{allocate_memory, free_memory};
@@ -445,9 +420,7 @@ std::shared_ptr<Device> open_device(int index) {
     bool known = false;
     for (const FoundGpus::Gpu& gpu : found.gpus) known = known || gpu.index == index;
     RG_CHECK(known, "device cuda: expected one of the GPUs ", found.list(), ", got ", index);
-    auto device = std::make_shared<CudaDevice>(index);
-    device->check_hopper_kernels();
-    return device;
+    return std::make_shared<CudaDevice>(index);
 }
 
 } // namespace rg::gpu

@@ -14,6 +14,7 @@
 #include "ringgrad/tests/training_step.h"
 
 #include <array>
+#include <cstdlib>
 #include <doctest/doctest.h>
 
 using namespace rg;
@@ -105,6 +106,100 @@ std::vector<Tensor> sum_there(par::Group& group, bool early) {
         sums.push_back(net.parameters.gradients().to_host());
     }
     return sums;
+}
+
+/// Returns random multiples of 1/16 from -15/16 to 1, on the current device. bf16 holds them exactly. With `positive`,
+/// adds 1.5 to each.
+Tensor sixteenths(const Shape& shape, DType type, uint64_t seed, bool positive = false) {
+    const Tensor values = Tensor::on_host(shape);
+    float* const data = values.data<float>();
+    for (int64_t i = 0; i < values.numel(); ++i) {
+        seed = seed * 6364136223846793005u + 1442695040888963407u; // Knuth's MMIX generator
+        data[i] = float(int(seed >> 59) - 15) / 16 + (positive ? 1.5f : 0.0f);
+    }
+    return values.to(type).to_device();
+}
+
+/// A convolution of c channels with k square filters.
+struct Layer {
+    int64_t c, k, width, filter = 3, stride = 1;
+};
+struct LayerCase {
+    Op op;
+    Attrs attrs;
+    std::vector<Tensor> in;
+};
+
+/// Returns ops with this layer that together use all Hopper kernels for it. `values` holds enough random values.
+std::vector<LayerCase> cases_of(const Layer& layer, int64_t images, const Tensor& values) {
+    using F = Conv2dOp;
+    using G = Conv2dGradOp;
+    const int64_t height = layer.width == 16 ? 32 : 16, c = layer.c, k = layer.k;
+    const Conv conv{.stride = layer.stride, .pad = layer.filter / 2};
+    const auto results = [&](int64_t extent) { return (extent - 1) / layer.stride + 1; };
+    const Shape to{images, results(height), results(layer.width), k};
+    const Tensor x = values.slice(0, {images, height, layer.width, c}), dy = values.slice(8 * 101, to);
+    const BatchNorm norm{.relu = true};
+    const auto with_norm = [&](std::vector<Tensor> in, auto place, const Tensor& of) {
+        const int64_t channels = of.extent(3);
+        place.set(in, Operand{of,
+                              {sixteenths({2, channels}, DType::f32, 7, true), // mean and variance
+                               sixteenths({channels}, DType::f32, 8), sixteenths({channels}, DType::f32, 9), norm}});
+        return in;
+    };
+    std::vector<Tensor> forward(op::conv2d->inputs.size()), backward(op::conv2d_grad->inputs.size());
+    forward[F::x] = x, forward[F::w] = sixteenths({k, layer.filter, layer.filter, c}, DType::f32, 2);
+    forward[F::bias] = sixteenths({k}, DType::f32, 3);
+    backward[G::dy] = dy, backward[G::x] = x, backward[G::w] = forward[F::w];
+    std::vector<Tensor> through_norm = with_norm(backward, G().y_norm, values.slice(8 * 1009, to));
+    through_norm[G::y_sums] = sixteenths({2, k}, DType::f32, 6);
+    if (c < 32) // a first layer needs no gradient of its images
+        return {{op::conv2d, F{.conv = conv, .with_stats = true}, forward},
+                {op::conv2d_grad, G{.conv = conv, .data = false, .y_norm = norm}, through_norm}};
+    return {{op::conv2d, F{.conv = conv, .with_stats = true}, forward},
+            {op::conv2d, F{.conv = conv, .with_stats = true, .x_norm = norm}, with_norm(forward, F().x_norm, x)},
+            {op::conv2d_grad, G{.conv = conv}, backward},
+            {op::conv2d_grad, G{.conv = conv, .y_norm = norm}, through_norm},
+            {op::conv2d_grad, G{.conv = conv, .with_sums = true, .y_norm = norm, .x_norm = norm},
+             with_norm(through_norm, G().x_norm, x)}};
+}
+
+/// Checks that two devices, which share their memory, compute the same with layers on so many images.
+void check_same_layers(Device& device, Device& other, int64_t images) {
+    const InContext on{{.device = &device}};
+    const Tensor values = sixteenths({images * 16 * 32 * 64 + 8 * 1009}, DType::bf16, 1);
+    // First some layers for the kernels with packed images (packed_images.cuh). Then all layers that hopper_covers(),
+    // for conv_hopper.cu and conv_grad_hopper.cu.
+    std::vector<Layer> layers = {
+        {64, 64, 9}, {128, 128, 9, 3, 2}, {64, 128, 9, 1}, {128, 64, 10, 1, 2}, {3, 64, 10, 7, 2}};
+    for (const int64_t c : {32, 64, 128})
+        for (const int64_t k : {32, 64, 128})
+            for (const int64_t width : {8, 16, 32})
+                if (std::max(c, k) < 128 || (std::min(c, k) > 32 && width == 8)) layers.push_back({c, k, width});
+    for (const Layer& layer : layers)
+        for (const LayerCase& one : cases_of(layer, images, values)) {
+            CAPTURE(one.op->name);
+            CAPTURE(one.in[0].shape().str());
+            CAPTURE(one.in[one.op == op::conv2d ? size_t(Conv2dOp::w) : size_t(Conv2dGradOp::w)].shape().str());
+            device.synchronize(); // the inputs
+            std::vector<Tensor> results[2];
+            for (Device* const computes : {&device, &other}) {
+                std::vector<Tensor>& out = results[computes == &other];
+                const OutputSpecs specs = infer(*one.op, one.in, one.attrs);
+                for (int i = 0; i < one.op->outputs; ++i)
+                    out.push_back(Tensor::empty(specs[size_t(i)].shape, specs[size_t(i)].dtype));
+                const InContext there{{.device = computes}};
+                computes->kernel(one.op)({one.attrs, one.in, out});
+                computes->synchronize();
+            }
+            for (size_t i = 0; i < results[0].size(); ++i) {
+                CAPTURE(i);
+                const Tensor want = cast(results[0][i], DType::f32), got = cast(results[1][i], DType::f32);
+                const float size = mse_loss(want, Tensor::zeros(want.shape())).to_host().data<float>()[0];
+                // Rounding to bf16 changes less than 1 % of the Euclidean norm. Never true for NaN.
+                CHECK(mse_loss(got, want).to_host().data<float>()[0] <= 1e-4f * size);
+            }
+        }
 }
 
 } // namespace
@@ -222,6 +317,23 @@ TEST_SUITE("gpu") {
         void* const memory = device->allocate(1 << 20); // still works
         device->release(memory);
         device->synchronize();
+    }
+
+    // The cases of ops below have fewer tiles than a GPU has SMs. Here, each block computes at least ten tiles. So it
+    // uses each of its stages, at most four, at least twice.
+    TEST_CASE("gpu: the Hopper kernels agree with the portable ones where a block computes many tiles") {
+        const std::shared_ptr<Device> device = first_gpu();
+        if (!device) return;
+        if (!contains(device->name(), "hopper")) {
+            MESSAGE("skipped: the device does not use the Hopper kernels");
+            return;
+        }
+        const char* const before = std::getenv("RG_GPU_KERNELS");
+        const std::string kernels = before ? before : "hopper";
+        ::setenv("RG_GPU_KERNELS", "portable", 1);
+        const std::shared_ptr<Device> portable = gpu::open_device(gpu::find_devices().gpus[0].index);
+        ::setenv("RG_GPU_KERNELS", kernels.c_str(), 1);
+        check_same_layers(*portable, *device, 660); // 5 images for each SM of an H100
     }
 
     TEST_CASE("gpu ops: kernels agree with the reference, and repeat their results bit for bit") {

@@ -2,7 +2,6 @@
 // around every buffer, and the same bits in whatever order the threads run.
 #include "ringgrad/core/context.h"
 #include "ringgrad/gpu/deadline.h"
-#include "ringgrad/gpu/hopper_check.h"
 #include "ringgrad/gpu/kernels.h"
 #include "ringgrad/models/nets/cifar_net.h"
 #include "ringgrad/tests/executor_device.h"
@@ -17,7 +16,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
-#include <cstring>
 #include <doctest/doctest.h>
 #include <map>
 #include <tuple>
@@ -93,15 +91,6 @@ bool summed_apart(const OpCase& c, const std::vector<std::string>& launched) {
     return (c.op == op::conv2d_grad && c.attrs.as<Conv2dGradOp>().with_sums &&
             among(launched, "column_slab_sums_kernel")) ||
            (pooled && among(launched, "pool2d_grad_kernel"));
-}
-
-/// Runs the CPU's kernel of an op on tensors of a device.
-void run_on_cpu(Op op, const Call& call) {
-    std::vector<Tensor> in, out;
-    for (const Tensor& t : call.in) in.push_back(t.defined() ? t.to_host() : t);
-    for (const Tensor& t : call.out) out.push_back(Tensor::on_host(t.shape(), t.dtype()));
-    op->cpu({call.attrs, in, out});
-    for (size_t i = 0; i < out.size(); ++i) call.out[i].copy_from(out[i]);
 }
 
 } // namespace
@@ -189,48 +178,6 @@ TEST_SUITE("simt") {
         std::vector<float> out(2 * kMultiplyThreads);
         CHECK(gpu_on_host::multiply(out.data(), 2, 3) == 2.0 * kMultiplyThreads / 32 * 3 * 8 * 4096);
         CHECK(out == std::vector<float>(out.size(), 3 * 8 * 4 * 16));
-    }
-
-    TEST_CASE("simt: the check of the Hopper kernels passes, and names a kernel that computes something else") {
-        // The case above runs the portable kernels. The CPU's take their place here, because they are faster.
-        struct HopperOnly : ExecutorDevice {
-            Kernel kernel(Op op) const override {
-                if (gpu_on_host::settable_gpu_traits().hopper_kernels) return ExecutorDevice::kernel(op);
-                if (op == op::conv2d) return [](const Call& call) { run_on_cpu(op::conv2d, call); };
-                return [](const Call& call) { run_on_cpu(op::conv2d_grad, call); };
-            }
-        };
-        struct Faulty final : HopperOnly {
-            static void convolve(const Call& call) {
-                HopperOnly().kernel(op::conv2d)(call);
-                if (gpu_on_host::settable_gpu_traits().hopper_kernels && call.in[Conv2dOp::w].extent(0) == 64)
-                    std::memset(call.out[0].bytes_data(), 0x40, size_t(call.out[0].bytes() / 32)); // 3.0
-            }
-            Kernel kernel(Op op) const override { return op == op::conv2d ? convolve : HopperOnly::kernel(op); }
-        };
-        if (simt::kTsan || simt::kAsan) return; // many kernels, each of which the cases below run, too
-        gpu::GpuTraits& traits = gpu_on_host::settable_gpu_traits();
-        const gpu::GpuTraits before = traits;
-        HopperOnly device;
-        CHECK(gpu::find_hopper_mismatch(device, traits) == "");
-        Faulty faulty;
-        CHECK(gpu::find_hopper_mismatch(faulty, traits) ==
-              "a convolution of 64 channels with 64 filters 3 x 3 at width 9");
-        CHECK(traits.sm_count == before.sm_count);
-        CHECK(traits.hopper_kernels == before.hopper_kernels);
-    }
-
-    TEST_CASE("simt: a passed check of the Hopper kernels is known to the same GPU and build alone") {
-        const gpu::PassedCheck passed("GPU 1, driver 2", "0.1.0 (1a2b3c)");
-        CHECK_FALSE(passed.known());
-        passed.remember();
-        CHECK(gpu::PassedCheck("GPU 1, driver 2", "0.1.0 (1a2b3c)").known());
-        CHECK_FALSE(gpu::PassedCheck("GPU 1, driver 3", "0.1.0 (1a2b3c)").known());
-        CHECK_FALSE(gpu::PassedCheck("GPU 1, driver 2", "0.1.0 (4d5e6f)").known());
-        for (const char* changed : {"0.1.0 (1a2b3c-dirty)", "0.1.0 (no git)"}) {
-            gpu::PassedCheck("GPU 1, driver 2", changed).remember();
-            CHECK_FALSE(gpu::PassedCheck("GPU 1, driver 2", changed).known());
-        }
     }
 
     TEST_CASE("simt: a wait for a GPU ends after its deadline") {
