@@ -47,7 +47,7 @@ bool write_all(int fd, std::string_view bytes) {
 
 std::string read_file(const std::string& path, uint64_t max_bytes) {
     Descriptor fd(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK)); // a FIFO would block otherwise
-    RG_CHECK(fd.get() >= 0, "read ", path, ": ", std::strerror(errno));
+    RG_CHECK(fd.get() >= 0, "read ", path, ": ", std::strerror(errno), errno == ENOENT ? "; check the path" : "");
     struct stat info;
     RG_CHECK(::fstat(fd.get(), &info) == 0, "read ", path, ": ", std::strerror(errno));
     RG_CHECK(S_ISREG(info.st_mode), "read ", path, ": expected a regular file, got ",

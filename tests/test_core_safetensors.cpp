@@ -239,7 +239,7 @@ TEST_SUITE("core") {
         CHECK(read_file(path).empty());
         CHECK(std::distance(std::filesystem::directory_iterator(dir.path()), {}) == 1); // no temporary file is left
 
-        CHECK_ERROR(dir / "none: No such file", read_file(dir / "none"));
+        CHECK_ERROR(dir / "none: No such file or directory; check the path", read_file(dir / "none"));
         CHECK_ERROR("expected a regular file, got a folder", read_file(dir.path()));
         CHECK_ERROR("expected a regular file, got a device", read_file("/dev/zero"));
         REQUIRE(::mkfifo((dir / "fifo").c_str(), 0600) == 0);
