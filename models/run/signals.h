@@ -22,9 +22,9 @@ namespace rg {
 constexpr int kExitInterrupted = 75; // EX_TEMPFAIL of sysexits.h: "try again later"
 
 /// Makes signals stop requests, and lets SIGBUS end the process with an error text. A signal kills the process if the
-/// first of its kind came at least `kill_after` seconds before; this does not apply to SIGPIPE. SIGHUP stays ignored if
-/// it was ignored when the process started (nohup). Call this after MPI_Init(), which installs its own handler for
-/// SIGUSR1. A second call forgets earlier signals.
+/// first of its kind came at least `kill_after` seconds before; this does not apply to SIGPIPE. SIGHUP and SIGPIPE stay
+/// ignored if they were ignored when the process started, as by nohup and by service managers. Call this after
+/// MPI_Init(), which installs its own handler for SIGUSR1. A second call forgets earlier signals.
 void install_stop_signals(double kill_after = 1);
 
 /// Collective. Returns the exit code of a stopped training, the same on all ranks: 0 or kExitInterrupted.

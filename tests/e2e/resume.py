@@ -286,6 +286,19 @@ class Resume(job.JobTest):
         self.assertEqual(job.report(run)["runs"][0]["state"], "stopped")
         self.assertEqual(checkpoints(run)[-1], len(job.step_lines(run)))
 
+    def test_ignored_closed_pipe(self):
+        # Service managers start programs that ignore SIGPIPE.
+        ignoring = ["sh", "-c", 'trap "" PIPE; exec "$@"', "sh"]
+        run = self.runs / "ignored"
+        process = self.start([*ignoring, *job.train(1, *OPTIONS, "--epochs", "100000", "--run-name", run.name)])
+        process.stdout.readline()
+        process.stdout.close()
+        process.stdout = None
+        # Five epochs, each with a line of output
+        self.assertTrue(self.wait_for(process, lambda: checkpoints(run) and checkpoints(run)[-1] > LAST_STEP))
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(self.finish(process, 75).err, "")
+
     @unittest.skipUnless(shutil.which("nohup"), "no nohup")
     def test_nohup(self):
         # nohup starts a program that ignores SIGHUP.
