@@ -219,6 +219,10 @@ for mode in "I", "F", "I;16":
         wide = self.train(1, "wide", "--width", "32", "--depth", "1", "--steps", "0")
         first, *_, last = json.loads(self.python(GROWTH, wide, *sizes))
         self.assertLess(last - first, 100)  # about 30; with memory of its own for each size, 200
+        # The first size and single images keep their packed filters. The second size adds memory for others.
+        large = self.train(1, "large", "--width", "256", "--depth", "1", "--steps", "0")
+        _, second, *_, last = json.loads(self.python(GROWTH, large, *range(8, 0, -1)))
+        self.assertLess(last - second, 60)
 
     def test_targets(self):
         self.succeed([str(job.BUILD / "train_digits_angles"), "--steps", "1", "--no-compare", "--run-name", "angles"])
