@@ -412,10 +412,17 @@ class Folder(job.JobTest):
         listing = self.succeed(program("inspect", cache))
         self.assertIn("parts/train: 10 images 32x32x3", listing)
         self.assertEqual(listing, "".join(self.succeed(program("inspect", path)) for path in sorted(cache.glob("*.images"))))
+        lock = "0123456789abcdef.lock"  # as a killed process leaves it
+        other = pathlib.Path(shutil.copytree(cache, self.folder / "other"))
+        for folder in (cache, other):
+            (folder / lock).touch()
+            self.succeed(program("inspect", folder))
+        self.assertFalse((cache / lock).exists())
+        self.assertTrue((other / lock).exists(), "inspect cleans only the default cache")
         own = cache / "own.images"
         own.write_text("not a packed set")
         self.refuse(program("inspect", own, "--delete"), "expected packed sets, got none")
-        (cache / "0123456789abcdef.lock").touch()  # as a killed process leaves it
+        (cache / lock).touch()
         self.assertIn("deleted", self.succeed(program("inspect", cache, "--delete")))
         self.assertEqual(list(cache.iterdir()), [own])
         self.refuse(program("inspect", cache, "--delete"), "expected packed sets, got none")
