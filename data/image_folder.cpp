@@ -308,32 +308,24 @@ private:
     const bool several_;
 };
 
-/// Returns the paths of images with their class folders.
-std::vector<std::string> class_paths(const std::string& folder, const std::vector<std::string>& images,
-                                     const Tables& labels, const LoadOptions& options) {
-    std::vector<std::string> paths;
-    const bool of_classes = options.labels == Labels::one_class;
-    const bool needs_line = (!labels.empty() || !of_classes) && !options.unlabelled;
-    const bool any_place = options.labels == Labels::none;
+/// Returns the labels of images that do not come from their class folders, or none if all do (layout.h).
+std::vector<std::string> given_labels(const std::string& folder, const std::vector<std::string>& images,
+                                      const Tables& tables, const LoadOptions& options) {
+    const bool of_classes = options.labels == Labels::one_class, of_parents = options.label_from == LabelFrom::parent;
+    const bool from_folders = tables.empty() && of_classes;
+    if (from_folders && !of_parents) return {};
+    std::vector<std::string> labels;
     for (const std::string& image : images) {
-        const size_t slash = image.rfind('/');
-        if (const std::vector<std::string>* const values = find_values(labels, image)) {
-            size_t root = slash + 1; // of the table
-            while (root > 0 && !labels.contains(std::string_view(image).substr(0, root)))
-                root = root < 2 ? 0 : image.rfind('/', root - 2) + 1;
-            paths.push_back(with_class(image, root, of_classes ? values->front() : kNoClass));
-        } else if (any_place) {
-            paths.push_back(with_class(image, 0, kNoClass));
-        } else if (needs_line) {
-            fail("image folder: expected a line for ", image, " in ", kLabelsFile, ", got none (", folder, ")");
-        } else if (options.label_from == LabelFrom::parent && slash != image.npos) {
-            const size_t begin = slash == 0 ? 0 : image.rfind('/', slash - 1) + 1;
-            paths.push_back(with_class(image, 0, image.substr(begin, slash - begin)));
-        } else {
-            paths.push_back(image);
-        }
+        const std::vector<std::string>* const values = find_values(tables, image);
+        RG_CHECK(values || options.labels == Labels::none || from_folders || options.unlabelled,
+                 "image folder: expected a line for ", image, " in ", kLabelsFile, ", got none (", folder, ")");
+        const bool no_class = !of_classes && (values || options.labels == Labels::none);
+        labels.push_back(no_class     ? kNoClass
+                         : values     ? values->front()
+                         : of_parents ? fs::path(image).parent_path().filename().string()
+                                      : "");
     }
-    return paths;
+    return labels;
 }
 
 } // namespace
@@ -369,20 +361,17 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
         return tables;
     };
     const Tables labels = options.labels == Labels::none ? Tables() : read_tables(listing.labels, options.labels);
-    const Layout layout = layout_of(class_paths(folder, listing.images, labels, options), folder, listing.images);
+    Layout layout = layout_of(listing.images, folder, given_labels(folder, listing.images, labels, options));
     const bool of_classes = options.labels == Labels::one_class;
     const Targets targets = of_classes ? Targets(read_tables(listing.angles, Labels::numbers), Labels::numbers)
                                        : Targets(labels, options.labels);
     const std::vector<std::string> empty_folders = without_images(listing);
     const std::string own_name = fs::canonical(folder).filename().string();
-    std::vector<std::string> classes = layout.classes();
-    if (options.unlabelled) {
-        std::set<std::string> names;
-        for (const std::vector<Layout::Image>* images : {&layout.train, &layout.test})
-            for (const Layout::Image& image : *images)
-                names.emplace(image.length > 0 ? image.label() : std::string_view(own_name));
-        classes.assign(names.begin(), names.end());
-    }
+    if (options.unlabelled)
+        for (std::vector<Layout::Image>* const images : {&layout.train, &layout.test})
+            for (Layout::Image& image : *images)
+                if (image.label().empty()) image.given = own_name;
+    const std::vector<std::string> classes = layout.classes(options.unlabelled);
     RG_CHECK(!classes.empty(), "image folder: expected class folders of images, got ",
              listing.images.empty() ? "none" : cat("only images without a folder, such as ", listing.images.front()),
              " (", folder, "); put the images of each class into a folder of its name, or add ", kLabelsFile,
@@ -392,17 +381,17 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
     std::map<std::string, std::string> beside;
     for (const std::vector<Layout::Image>* images : {&layout.train, &layout.test})
         for (const Layout::Image& image : *images) {
-            if (image.length == 0 && !options.unlabelled) {
+            if (image.label().empty()) {
                 beside.emplace(folder + "/" + image.file, kBeside);
                 continue;
             }
             for (const std::string& empty : empty_folders)                 // a folder beside a class folder is one, too
-                RG_CHECK(options.unlabelled || image.path != image.file || // its class has no folder
+                RG_CHECK(options.unlabelled || !image.given.empty() ||
                              empty.rfind('/', empty.size() - 2) + 1 != image.position ||
-                             !empty.starts_with(std::string_view(image.path).substr(0, image.position)),
+                             !empty.starts_with(std::string_view(image.file).substr(0, image.position)),
                          "image folder: expected images, got none (", folder, "/", empty.substr(0, empty.size() - 1),
                          "); remove the folder, or add images");
-            const std::string_view label = image.length > 0 ? image.label() : own_name;
+            const std::string_view label = image.label();
             const auto match = std::lower_bound(classes.begin(), classes.end(), label);
             RG_CHECK(match != classes.end() && *match == label, "image folder: expected the ", classes.size(),
                      " classes of the training set, got ", label, " (", folder, ")");
@@ -411,7 +400,7 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
             train += images == &layout.train;
             targets.add(image.file, all.targets);
             RG_CHECK(options.unlabelled || targets.names.empty() || !std::isnan(all.targets.back()),
-                     "image folder: expected a line for ", image.path, " in ", kAnglesFile, ", got none (", folder,
+                     "image folder: expected a line for ", image.file, " in ", kAnglesFile, ", got none (", folder,
                      ")");
         }
     leave_out(beside, options, conversion);

@@ -14,147 +14,195 @@ namespace {
 
 using Listed = Layout::Image;
 
-/// The sets that names of folders stand for. `validation` is the test set only if there is no `test`.
-enum class SetKind : uint8_t { none, train, test, validation };
+/// The uses that names of folders tell. `validation` is the test set only if there is no `test`.
+enum class Use : uint8_t { none, train, test, validation, fold };
 
-SetKind kind_of(std::string_view name) {
-    static constexpr std::pair<std::string_view, SetKind> kNames[] = {
-        {"train", SetKind::train},          {"training", SetKind::train}, {"test", SetKind::test},
-        {"testing", SetKind::test},         {"val", SetKind::validation}, {"valid", SetKind::validation},
-        {"validation", SetKind::validation}};
-    const std::string text = lower(std::string(name));
-    for (const auto& [known, part] : kNames)
-        if (text == known) return part;
-    return SetKind::none;
+bool has_word(std::string_view words, std::string_view word) { return words.find(cat(" ", word, " ")) != words.npos; }
+
+/// Returns true for names that need no confirmation by what the folder holds.
+bool is_plain(const std::string& name) {
+    return has_word(" train training test testing val valid validation ", lower(name));
+}
+
+/// Returns the use that a word in the name tells, such as train in TrainData. A fold also has a number or a letter.
+Use use_of(std::string_view name) {
+    static constexpr std::string_view kWords[] = {
+        "", " train training trainval trainset traindata xtrain trn learn learning fit ",
+        " test testing testset testdata xtest tst eval evaluation holdout ",
+        " val valid validation valset xval dev devset development ", " fold kfold part split set k "};
+    std::string words;
+    const auto is_capital = [](char c) { return c >= 'A' && c <= 'Z'; };
+    for (size_t i = 0; i < name.size(); ++i) {
+        if (i > 0 && is_capital(name[i]) && !is_capital(name[i - 1])) words += ' ';
+        words += std::string_view("0123456789-_.,()").find(name[i]) == name.npos ? name[i] : ' ';
+    }
+    const std::vector<std::string> parts = split(lower(words), ' ');
+    const bool numbered = name.find_first_of("0123456789") != name.npos || parts.back().size() == 1;
+    for (size_t use = 1; use < std::size(kWords) - !numbered; ++use)
+        for (const std::string& word : parts)
+            if (!word.empty() && has_word(kWords[use], word)) return Use(use);
+    return Use::none;
 }
 
 /// Returns the number of folders between `position` and the file.
 int64_t depth(const Listed& image) {
-    return std::count(image.path.begin() + std::ptrdiff_t(image.position), image.path.end(), '/');
-}
-
-/// Sets `length` to that of the folder at `position`, or to 0 if the file itself is there.
-void find_folder(Listed& image) {
-    const size_t slash = image.path.find('/', image.position);
-    image.length = slash == std::string::npos ? 0 : slash - image.position;
+    return std::count(image.file.begin() + std::ptrdiff_t(image.position), image.file.end(), '/');
 }
 
 /// Moves to the next inner folder.
-void descend(Listed& image) {
-    image.position += image.length + 1;
-    find_folder(image);
-}
+void descend(Listed& image) { image.position += image.folder().size() + 1; }
 
 /// Skips outer folders: as long as all images lie in folders of one folder, descends into it. Stops at a folder whose
-/// name is in `classes`, and at one such as train, unless only such folders are in it.
-void skip_outer_folders(std::vector<Listed>& images, const std::vector<std::string>& classes) {
+/// name is in `classes`, and unless the images are those of a set, also at one such as train, unless only such folders
+/// are in it.
+void skip_outer_folders(std::vector<Listed>& images, bool of_set, const std::vector<std::string>& classes = {}) {
     while (!images.empty()) {
-        const std::string top(images[0].label());
-        const auto inside = [&](const Listed& image) { return image.label() == top && depth(image) > 1; };
-        if (!std::all_of(images.begin(), images.end(), inside)) return;
-        if (std::find(classes.begin(), classes.end(), top) != classes.end()) return;
+        const std::string top(images[0].folder());
+        const auto inside = [&](const Listed& image) { return image.folder() == top && depth(image) > 1; };
+        if (!std::ranges::all_of(images, inside) || std::ranges::find(classes, top) != classes.end()) return;
         std::vector<Listed> inner = images;
-        std::for_each(inner.begin(), inner.end(), descend);
-        const auto is_part = [](const Listed& image) { return kind_of(image.label()) != SetKind::none; };
-        if (kind_of(top) != SetKind::none && !std::all_of(inner.begin(), inner.end(), is_part)) return;
+        std::ranges::for_each(inner, descend);
+        const auto is_part = [](const Listed& image) { return use_of(image.folder()) != Use::none; };
+        if (!of_set && is_plain(top) && !std::ranges::all_of(inner, is_part)) return;
         images = std::move(inner);
     }
 }
 
+/// A folder that may be a set.
+struct Top {
+    std::vector<Listed> images;
+    std::vector<std::string> holds; // classes, sorted
+    Use use = Use::none;
+    bool plain = false;
+    bool named() const { return use != Use::none && use != Use::fold; }
+};
+
+/// Returns the names that both folders hold, if these are most of the names in one of them.
+std::vector<std::string> held_by_both(const Top& a, const Top& b) {
+    std::vector<std::string> both;
+    std::ranges::set_intersection(a.holds, b.holds, std::back_inserter(both));
+    return both.size() * 2 < std::min(a.holds.size(), b.holds.size()) ? std::vector<std::string>() : both;
+}
+
 /// Compares like the paths of std::filesystem, which is many times slower: folder by folder, since '/' sorts first.
 bool path_less(const std::string& a, const std::string& b) {
-    return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
-        const auto rank = [](char c) { return c == '/' ? 0 : uint8_t(c) + 1; };
-        return rank(x) < rank(y);
-    });
+    const auto rank = [](char c) { return c == '/' ? 0 : uint8_t(c) + 1; };
+    return std::ranges::lexicographical_compare(a, b, {}, rank, rank);
 }
 
 void sort_images(std::vector<Listed>& images) {
     std::sort(images.begin(), images.end(), [](const Listed& a, const Listed& b) {
-        return a.label() != b.label() ? a.label() < b.label() : path_less(a.path, b.path);
+        return a.label() != b.label() ? a.label() < b.label() : path_less(a.file, b.file);
     });
 }
 
-std::string counted(size_t count, const char* what) { return cat(count, " ", what, count == 1 ? "" : "s"); }
+/// Gives two folders that hold the same both uses, if one has a use, or if they are folds and one is twice as large.
+void complete_uses(Top* known, Top* other) {
+    const bool folds = known->use == Use::fold && other->use == Use::fold;
+    if (other->named() || (folds && other->images.size() > known->images.size())) std::swap(known, other);
+    if (folds && known->images.size() >= 2 * other->images.size()) known->use = Use::train;
+    if (known->named() && !other->named()) other->use = known->use == Use::train ? Use::test : Use::train;
+}
 
 } // namespace
 
-std::vector<std::string> Layout::classes() const {
+std::vector<std::string> Layout::classes(bool all) const {
     std::set<std::string, std::less<>> names;
-    for (const Listed& image : train.empty() ? test : train)
-        if (image.length > 0) names.emplace(image.label());
+    for (const std::vector<Listed>* const images : {&train, &test})
+        for (const Listed& image : *images)
+            if ((all || train.empty() || images == &train) && !names.contains(image.label()))
+                names.emplace(image.label());
+    names.erase("");
     return {names.begin(), names.end()};
 }
 
-std::string with_class(const std::string& path, size_t root, const std::string& label) {
-    size_t begin = root;
-    for (size_t slash = path.find('/', root), from = root; slash != path.npos; slash = path.find('/', from)) {
-        const bool is_set = kind_of(std::string_view(path).substr(from, slash - from)) != SetKind::none;
-        from = slash + 1;
-        if (!is_set) continue;
-        begin = from;
-        break;
-    }
-    return path.substr(0, begin) + label + "/" + path.substr(begin);
-}
-
-Layout layout_of(const std::vector<std::string>& paths, const std::string& folder,
-                 const std::vector<std::string>& files) {
+Layout layout_of(const std::vector<std::string>& files, const std::string& folder,
+                 const std::vector<std::string>& labels) {
     std::vector<Listed> images;
-    for (size_t i = 0; i < paths.size(); ++i)
-        find_folder(images.emplace_back(Listed{paths[i], files.empty() ? paths[i] : files[i]}));
-    skip_outer_folders(images, {});
+    for (size_t i = 0; i < files.size(); ++i) images.push_back({files[i], labels.empty() ? "" : labels[i]});
+    skip_outer_folders(images, false);
 
-    std::map<std::string, std::vector<Listed>, std::less<>> folders; // the images by outermost folder
-    for (const Listed& image : images) folders[std::string(image.label())].push_back(image);
-    const auto holds_classes = [](const std::vector<Listed>& in) {
-        return std::all_of(in.begin(), in.end(), [](const Listed& image) { return depth(image) > 1; });
-    };
-    std::map<SetKind, std::string> parts; // the folder of each part
+    std::map<std::string, Top, std::less<>> tops;
+    for (const Listed& image : images) tops[std::string(image.folder())].images.push_back(image);
+    std::vector<std::string> held; // by the first and the last folder, if all hold mostly the same
+    for (auto& [name, top] : tops) {
+        if (name.empty()) continue;
+        std::vector<Listed> inner = top.images;
+        std::ranges::for_each(inner, descend);
+        skip_outer_folders(inner, true);
+        top = {std::move(top.images), Layout{std::move(inner), {}, {}}.classes(), use_of(name), is_plain(name)};
+    }
+    for (const auto& [name, top] : tops)
+        if (held = held_by_both(tops.begin()->second, top); held.empty()) break;
+    if (tops.size() == 2 && held.size() > 1) complete_uses(&tops.begin()->second, &tops.rbegin()->second);
+    size_t folds = 0, named = 0;
+    for (const auto& [name, top] : tops) folds += top.use == Use::fold, named += top.named();
+    RG_CHECK(!labels.empty() || folds < 2 || folds + named < tops.size() || held.empty(),
+             "image folder: expected folders for training and testing, got folds such as ", tops.begin()->first,
+             " and ", tops.rbegin()->first, " (", folder, "); to test on one, move it elsewhere and give it as ",
+             "--test-data; --label-from parent takes the others together");
+
+    std::map<Use, std::string> parts; // the folder of each part
     bool all_are_parts = true;
     std::string without_classes;
-    for (const auto& [name, in] : folders) {
-        const SetKind part = kind_of(name);
-        all_are_parts &= part != SetKind::none;
-        if (part == SetKind::none) continue;
-        if (!holds_classes(in)) {
-            without_classes = name;
-            continue;
-        }
-        const auto [other, is_new] = parts.emplace(part, name);
-        RG_CHECK(is_new, "image folder: expected one folder of each set, got ", other->second, " and ", name, " (",
-                 folder, "); merge the two");
+    for (const auto& [name, top] : tops) {
+        const auto confirms = [&, own = &top](const auto& other) {
+            return other.second.named() && other.second.use != own->use &&
+                   (named == tops.size() || !held_by_both(other.second, *own).empty());
+        };
+        const bool is_part = top.named() && (top.plain || std::ranges::any_of(tops, confirms));
+        const bool holds_classes = std::ranges::all_of(
+            top.images, [](const Listed& image) { return depth(image) > 1 || !image.given.empty(); });
+        all_are_parts &= is_part;
+        if (is_part && !holds_classes) without_classes = name;
+        if (!is_part || !holds_classes) continue;
+        const auto [other, is_new] = parts.emplace(top.use, name);
+        RG_CHECK(is_new || top.plain != tops[other->second].plain,
+                 "image folder: expected one folder of each set, got ", other->second, " and ", name, " (", folder,
+                 "); merge the two");
+        if (top.plain) other->second = name;
     }
-    RG_CHECK(!all_are_parts || without_classes.empty() || folders.size() == 1,
+    RG_CHECK(!all_are_parts || without_classes.empty() || (parts.size() > 1 && !is_plain(without_classes)) ||
+                 tops.size() == 1,
              "image folder: expected class folders in ", without_classes, ", got images (", folder,
-             parts.contains(SetKind::train) ? cat("); give ", folder, "/", parts[SetKind::train], " to use it alone")
-                                            : "); make a folder for each class");
+             parts.contains(Use::train) ? cat("); give ", folder, "/", parts[Use::train], " to use it alone")
+                                        : "); make a folder for each class");
 
     Layout layout;
-    if (!parts.empty() && (all_are_parts || (parts.contains(SetKind::train) && parts.size() > 1))) {
-        const SetKind test = parts.contains(SetKind::test) ? SetKind::test : SetKind::validation;
-        for (auto& [name, in] : folders) {
-            const bool is_train = parts.contains(SetKind::train) && name == parts[SetKind::train];
-            const bool is_test = parts.contains(test) && name == parts[test];
-            if (!is_train && !is_test) {
+    if (!parts.empty() && (all_are_parts || (parts.contains(Use::train) && parts.size() > 1))) {
+        // No other folder has the name "", since images beside the folders are no set.
+        const std::string train = parts[Use::train],
+                          test = parts[parts.contains(Use::test) ? Use::test : Use::validation];
+        for (auto& [name, top] : tops) {
+            if (name.empty() || (name != train && name != test)) {
                 layout.warnings.push_back(cat("warning: ", name.empty() ? "beside the folders" : name, ": left out ",
-                                              counted(in.size(), "image"), ", since there are ",
-                                              parts.contains(SetKind::train) ? parts[SetKind::train] + " and " : "",
-                                              parts.contains(test) ? parts[test] : ""));
+                                              top.images.size(), top.images.size() == 1 ? " image" : " images",
+                                              ", since there are ", train, train.empty() || test.empty() ? "" : " and ",
+                                              test));
                 continue;
             }
-            std::for_each(in.begin(), in.end(), descend);
-            (is_train ? layout.train : layout.test) = std::move(in);
+            std::ranges::for_each(top.images, descend);
+            (name == train ? layout.train : layout.test) = std::move(top.images);
+        }
+        if (!train.empty() && !test.empty() && !(tops[train].plain && tops[test].plain)) {
+            const std::vector<std::string> same = held_by_both(tops[train], tops[test]);
+            layout.warnings.push_back(cat("note: ", train, " is for training and ", test, " for testing",
+                                          same.empty() ? "" : ", since both hold " + same.front(),
+                                          same.size() > 1 ? " and " + same.back() : ""));
         }
     } else {
         layout.train = std::move(images);
-        for (const auto& [name, in] : folders)
-            if (kind_of(name) != SetKind::none)
+        for (const auto& [name, top] : tops)
+            if (labels.empty() && top.named() && (top.plain || named > 1))
                 layout.warnings.push_back(cat("warning: the folder ", name, " is a class here, since not all folders ",
                                               "beside it are sets such as train and test"));
+        if (labels.empty() && tops.size() > 1 && held.size() > 1)
+            layout.warnings.push_back(cat("warning: the classes are folders such as ", tops.begin()->first, " and ",
+                                          tops.rbegin()->first, ", which all hold folders such as ", held.front(),
+                                          " and ", held.back(), "; --label-from parent makes those the classes"));
     }
-    skip_outer_folders(layout.train, {});
-    skip_outer_folders(layout.test, layout.train.empty() ? std::vector<std::string>{} : layout.classes());
+    skip_outer_folders(layout.train, true);
+    skip_outer_folders(layout.test, true, layout.train.empty() ? std::vector<std::string>{} : layout.classes());
     sort_images(layout.train);
     sort_images(layout.test);
     return layout;

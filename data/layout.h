@@ -2,10 +2,16 @@
 // alone. Every program decides by this function, wherever the folder comes from.
 //
 //     photos/cat/1.png              class folders: the label is the name of the outermost folder
-//     set/train/cat/1.png           sets: Train, training, test, testing, val, valid, validation ..., which hold class
-//     set/valid/cat/2.png           folders; with test and val, test is the test set, and val is left out
+//     set/train_set/cat/1.png       sets: folders that hold the same class folders, and whose names tell their use
 //     download/photos/cat/1.png     outer folders that hold everything are skipped
-//     set/train/1.png               any of these with labels.csv (image_folder.h): the table has the labels
+//     set/train/1.png               any of these with given labels, such as those of labels.csv (image_folder.h)
+//
+// The rule for sets, for names of sets in any case of letters:
+// 1. A word in a name tells its use: train, learn, fit; test, eval, holdout; val, dev. Words end at 1, _, aA and so on.
+// 2. Names with different uses make sets if all folders have one, or if these hold mostly the same class folders.
+// 3. Of two folders that hold the same, one name is enough. Plain names, such as train, need not hold the same.
+// 4. Numbered folds and parts are an error that says how to choose one, unless they are two, and one is twice as large.
+// 5. Other folders that hold the same are classes, with a warning. With test and val, val is left out.
 #pragma once
 
 #include <string>
@@ -16,28 +22,28 @@ namespace rg::data {
 
 struct Layout {
     struct Image {
-        std::string path;    // below the folder, with a folder that is named after the class
         std::string file;    // where the image lies below the folder
-        size_t position = 0; // where the name of the class folder begins in `path`
-        size_t length = 0;   // length of that name; 0: the image is in no class folder
-        std::string_view label() const { return std::string_view(path).substr(position, length); }
+        std::string given;   // label that does not come from a folder, or ""
+        size_t position = 0; // where the name of the class folder begins in `file`
+        /// Returns the name of the class folder, or "" if the image is in none.
+        std::string_view folder() const {
+            const size_t slash = file.find('/', position);
+            return std::string_view(file).substr(position, slash == file.npos ? 0 : slash - position);
+        }
+        std::string_view label() const { return given.empty() ? folder() : given; }
     };
     std::vector<Image> train, test;    // sorted by label, and then by path, folder by folder
-    std::vector<std::string> warnings; // for users: images that are left out, and folders that may be mistaken
+    std::vector<std::string> warnings; // for users: which folders are sets, left out, or may be mistaken
 
-    /// Returns the sorted labels of the training images, or without training images those of the test images.
-    std::vector<std::string> classes() const;
+    /// Returns the sorted labels of the training images, or those of all images if there are none or with `all`.
+    std::vector<std::string> classes(bool all = false) const;
 };
 
-/// Returns the path of an image with a folder of this name in it, which becomes its class folder: the first folder
-/// below `root`, the beginning of the path, and below a folder such as train. It must be able to name a folder.
-std::string with_class(const std::string& path, size_t root, const std::string& label);
-
-/// Returns the layout of images with these paths, each below a folder and with '/' between its parts. `files` says
-/// where the images lie, if with_class() has changed paths; empty: at their paths. Throws Error if there are folders
-/// such as train and test, but not all of them hold class folders, or if two are for training. `folder` is for error
-/// texts.
-Layout layout_of(const std::vector<std::string>& paths, const std::string& folder,
-                 const std::vector<std::string>& files = {});
+/// Returns the layout of images with these paths, each below a folder and with '/' between its parts. `labels` replace
+/// the class folders of images: one for each, "" for that of its folder; or none. Throws Error if there are folders
+/// such as train and test, but not all of them hold class folders, if two are for training, or for folds. `folder` is
+/// for error texts.
+Layout layout_of(const std::vector<std::string>& files, const std::string& folder,
+                 const std::vector<std::string>& labels = {});
 
 } // namespace rg::data

@@ -15,31 +15,39 @@ namespace {
 
 using Names = std::vector<std::string>;
 
-/// Returns "label:file" of each image, for training, then " | " and those for testing, then for each warning " !".
+/// Returns "label:file" of each image, for training, then " | " and those for testing, then " !" for each warning, and
+/// " ?" for each note.
 std::string text_of(const Layout& layout) {
     std::string text;
     const auto add = [&](const std::vector<Layout::Image>& images) {
         for (const Layout::Image& image : images) {
             if (!text.empty() && text.back() != ' ') text += ' ';
-            text += cat(image.label(), ":", image.path.substr(image.path.rfind('/') + 1));
+            text += cat(image.label(), ":", image.file.substr(image.file.rfind('/') + 1));
         }
     };
     add(layout.train);
     if (!layout.test.empty()) text += " | ", add(layout.test);
-    for (size_t i = 0; i < layout.warnings.size(); ++i) text += " !";
+    for (const std::string& warning : layout.warnings) text += warning.starts_with("note: ") ? " ?" : " !";
     return text;
 }
 
 struct Case {
     Names images;
     std::string expected; // text_of(), or the beginning of an error after "error: "
+    Names labels = {};    // of labels.csv
 };
+/// Two folders that hold the same two classes.
+Names twins(const std::string& a, const std::string& b) {
+    return {a + "/cat/1", a + "/dog/2", b + "/cat/3", b + "/dog/4"};
+}
+const std::string kTwins = "cat:1 dog:2 | cat:3 dog:4", kTwinsBack = "cat:3 dog:4 | cat:1 dog:2";
+const std::string kFolds = "error: image folder: expected folders for training and testing, got folds such as ";
 const Case kCases[] = {
     {{"dog/2", "cat/1"}, "cat:1 dog:2"},
     {{"cat/deep/er/1", "cat/2", "dog/3"}, "cat:2 cat:1 dog:3"},
     {{"1", "2"}, ":1 :2"},
     {{"1", "cat/2"}, ":1 cat:2"},
-    // Sets, under each of their names.
+    // Sets with plain names need not hold the same.
     {{"train/cat/1", "train/dog/2", "test/cat/3"}, "cat:1 dog:2 | cat:3"},
     {{"train/cat/1", "train/dog/2", "valid/cat/3"}, "cat:1 dog:2 | cat:3"},
     {{"Train/cat/1", "Train/dog/2", "TEST/dog/3"}, "cat:1 dog:2 | dog:3"},
@@ -50,6 +58,51 @@ const Case kCases[] = {
     {{"train/cat/1", "train/dog/2"}, "cat:1 dog:2"},
     {{"test/cat/1", "test/dog/2"}, " | cat:1 dog:2"},
     {{"train/cat/a/1", "train/dog/2", "test/cat/deep/3"}, "cat:1 dog:2 | cat:3"},
+    {{"train/cat/1", "test/cat/2", "test_hidden/3"}, "cat:1 | cat:2 !"},
+    {{"train/cat/1", "train_extra/cat/2", "test/cat/3"}, "cat:1 | cat:3 !"},
+    // Sets whose names have a word.
+    {twins("training_set", "test_set"), kTwins + " ?"},
+    {twins("seg_train", "seg_test"), kTwins + " ?"},
+    {twins("train-set", "test-set"), kTwins + " ?"},
+    {twins("train2017", "val2017"), kTwins + " ?"},
+    {twins("Train Images", "Test Images"), kTwins + " ?"},
+    {twins("learn", "eval"), kTwins + " ?"},
+    {twins("dataset_train", "dataset_test"), kTwins + " ?"},
+    {twins("TRAIN_DATA", "TEST_DATA"), kTwins + " ?"},
+    {twins("1_train", "2_test"), kTwins + " ?"},
+    {twins("xtrain", "xtest"), kTwins + " ?"},
+    {twins("TrainData", "HoldOut"), kTwins + " ?"},
+    {twins("trainset", "devset"), kTwins + " ?"},
+    {twins("fit", "dev"), kTwins + " ?"},
+    {twins("x.train.v2", "x.validation.v2"), kTwins + " ?"},
+    {twins("split1_train", "split1_test"), kTwins + " ?"},
+    {twins("archive/dataset/training_set", "archive/dataset/test_set"), kTwins + " ?"},
+    {twins("training_set/training_set", "test_set/test_set"), kTwins + " ?"},
+    {twins("train/train", "test/test"), kTwins},
+    {{"a/train_set/images/cat/1", "a/train_set/images/dog/2", "a/test_set/images/dog/3"}, "cat:1 dog:2 | dog:3 ?"},
+    {{"train_set/cat/1", "train_set/dog/2", "test_set/dog/deep/3"}, "cat:1 dog:2 | dog:3 ?"},
+    {{"train_set/cat/1", "test_set/cat/2"}, "cat:1 | cat:2 ?"},
+    {{"train_set/cat/1", "train_set/dog/2"}, "cat:1 dog:2"},
+    {{"seg_train/cat/1", "seg_test/cat/2", "seg_pred/3"}, "cat:1 | cat:2 ! ?"},
+    {{"train_set/cat/1", "val_set/cat/2", "test_set/cat/3"}, "cat:1 | cat:3 ! ?"},
+    {{"val_set/cat/2", "test_set/cat/3"}, " | cat:3 !"},
+    {{"train_set/Cat/1", "TEST_SET/cat/2"}, "Cat:1 | cat:2 ?"}, // an error of the reader
+    // Of two that hold the same, one name is enough.
+    {twins("train_set", "unseen"), kTwins + " ?"},
+    {twins("photos", "val"), kTwins + " ?"},
+    {twins("holdout", "photos"), kTwinsBack + " ?"},
+    {twins("test", "part1"), kTwinsBack + " ?"},
+    // Folds, of which a large one is for training.
+    {twins("fold0", "fold1"), kFolds + "fold0 and fold1 (X); to test on one, move"},
+    {{"fold_1/a/1", "fold_2/a/2", "fold_3/a/3"}, kFolds + "fold_1 and fold_3"},
+    {twins("k1", "k2"), kFolds},
+    {twins("Set-A", "Set-B"), kFolds},
+    {twins("photos/part1", "photos/part2"), kFolds},
+    {twins("train/fold0", "train/fold1"), kFolds},
+    {{"fold0/a/1", "fold1/a/2", "test/a/3"}, kFolds + "fold0 and test"},
+    {{"part1/a/1", "part1/b/2", "part2/a/3", "part2/a/4", "part2/b/5", "part2/b/6"}, "a:3 a:4 b:5 b:6 | a:1 b:2 ?"},
+    {{"set1/1", "set2/2"}, "set1:1 set2:2"},
+    {{"part1/a/1", "part2/b/2"}, "part1:1 part2:2"},
     // Folders that hold everything are skipped, also within sets.
     {{"photos/Cat/1", "photos/Dog/2"}, "Cat:1 Dog:2"},
     {{"a/b/Cat/1", "a/b/Dog/2"}, "Cat:1 Dog:2"},
@@ -61,11 +114,31 @@ const Case kCases[] = {
     {{"train/1", "bus/2"}, "bus:2 train:1 !"},
     {{"train/side/1", "bus/2"}, "bus:2 train:1 !"},
     {{"train/1", "train/side/2", "bus/3", "test/4"}, "bus:3 test:4 train:1 train:2 ! !"},
+    {{"fit/1", "unfit/2"}, "fit:1 unfit:2"},
+    {{"latest/a/1", "contest/a/2", "strain/a/3"}, "contest:2 latest:1 strain:3"},
+    {{"train_station/1", "beach/2", "test_bench/3"}, "beach:2 test_bench:3 train_station:1 ! !"},
+    // Classes that hold the same folders.
+    {{"cat/in/1", "cat/out/2", "dog/in/3", "dog/out/4"}, "cat:1 cat:2 dog:3 dog:4 !"},
+    {{"cat/in/1", "cat/out/2", "dog/in/3", "dog/4"}, "cat:1 cat:2 dog:4 dog:3"},
+    {{"cat/images/1", "dog/images/2"}, "cat:1 dog:2"},
+    {{"train_station/in/1", "train_station/out/2", "hall/in/3", "hall/out/4", "zoo/in/5", "zoo/out/6"},
+     "hall:3 hall:4 train_station:1 train_station:2 zoo:5 zoo:6 !"},
+    // With labels, folders are sets or nothing.
+    {{"train_set/1", "train_set/2", "test_set/3"}, "cat:1 dog:2 | dog:3 ?", {"cat", "dog", "dog"}},
+    {{"a/train/x/1", "a/train/2", "a/test/3"}, "cat:1 dog:2 | dog:3", {"cat", "dog", "dog"}},
+    {{"fold0/1", "fold1/2", "fold1/3"}, "cat:1 cat:3 dog:2", {"cat", "dog", "cat"}},
+    {{"cat/1", "dog/2"}, "x:2 y:1", {"y", "x"}},
+    {{"train/1", "bus/2"}, "x:2 y:1", {"y", "x"}},
+    {{"1", "train/2", "test/3"}, "x:2 | x:3 !", {"x", "x", "x"}},
+    {{"cat/in/1", "cat/out/2", "dog/in/3", "dog/out/4"}, "x:2 x:3 y:1 y:4", {"y", "x", "x", "y"}},
     // A network must never learn to tell the sets.
     {{"train/1", "test/2"}, "error: image folder: expected class folders in train, got images (X)"},
     {{"train/cat/1", "train/dog/2", "test/3"},
      "error: image folder: expected class folders in test, got images (X); give X/train to use it alone"},
-    {{"train/cat/1", "Training/dog/2"}, "error: image folder: expected one folder of each set, got Training and train"},
+    {{"train_set/cat/1", "train_set/dog/2", "test_set/3"},
+     "error: image folder: expected class folders in test_set, got images (X); give X/train_set to use it alone"},
+    {{"train/cat/1", "train/dog/2", "Training/dog/3"}, "error: image folder: expected one folder of each set, got Training and train"},
+    {{"train_a/cat/1", "train_b/cat/2", "test/cat/3"}, "error: image folder: expected one folder of each set, got train_a and train_b"},
 };
 
 } // namespace
@@ -76,14 +149,18 @@ TEST_SUITE("data") {
             CAPTURE(c.expected);
             CAPTURE(c.images[0]);
             Names names = c.images;
-            const auto text = [&] { return text_of(layout_of(names, "X")); };
-            if (c.expected.starts_with("error: "))
-                CHECK(error_of(text).starts_with(c.expected.substr(7)));
-            else {
-                CHECK(text() == c.expected);
-                std::reverse(names.begin(), names.end());
-                CHECK(text() == c.expected);
-            }
+            Names labels = c.labels;
+            const auto text = [&] {
+                try {
+                    return text_of(layout_of(names, "X", labels));
+                } catch (const Error& error) {
+                    return cat("error: ", error.what()).substr(0, c.expected.size());
+                }
+            };
+            CHECK(text() == c.expected);
+            std::reverse(names.begin(), names.end());
+            std::reverse(labels.begin(), labels.end());
+            CHECK(text() == c.expected);
         }
     }
 
@@ -93,7 +170,7 @@ TEST_SUITE("data") {
         std::sort(sorted.begin(), sorted.end());
         const Layout layout = layout_of(names, "X");
         REQUIRE(layout.train.size() == sorted.size());
-        for (size_t i = 0; i < sorted.size(); ++i) CHECK(layout.train[i].path == sorted[i].string());
+        for (size_t i = 0; i < sorted.size(); ++i) CHECK(layout.train[i].file == sorted[i].string());
     }
 
     TEST_CASE("layout: a folder and its tar load as the same sets") {
@@ -104,6 +181,9 @@ TEST_SUITE("data") {
             CAPTURE(c.expected);
             for (size_t i = 0; i < c.images.size(); ++i)
                 write_image(folder + "/" + c.images[i] + ".png", 1, 1, 1, {uint8_t(i)});
+            std::string table;
+            for (size_t i = 0; i < c.labels.size(); ++i) table += cat(c.images[i], ".png,", c.labels[i], "\n");
+            if (!table.empty()) write_file_atomic(folder + "/labels.csv", table);
             const LoadOptions options{.channels = 1, .test_fraction = 0, .skip_other_images = true, .cache = dir / "cache"};
             const auto loaded = [&](const std::string& path) {
                 try {
@@ -122,12 +202,50 @@ TEST_SUITE("data") {
                 }
             };
             const std::string expected = loaded(folder);
-            CHECK(expected.starts_with("error: ") == (c.expected.starts_with("error: ") || c.expected.starts_with(":1 :2")));
+            CHECK(expected.starts_with("error: ") == (c.expected.starts_with("error: ") || c.expected.starts_with(":1 :2") || c.expected.starts_with("Cat:1 | cat")));
             CHECK(loaded(cat("pipe:tar -cC ", folder, " .")).starts_with(expected.substr(0, expected.find('('))));
             if (std::any_of(c.images.begin(), c.images.end(), [](auto& name) { return name.find('/') == name.npos; }))
                 continue; // in a folder, this would be another layout
             CHECK(loaded(cat("pipe:tar -czC ", dir.path(), " set", number)).starts_with(expected.substr(0, expected.find('('))));
         }
+    }
+
+    TEST_CASE("layout: says which folder is for what, and what else to do") {
+        const auto said = [](const Names& images) { return cat(layout_of(images, "X").warnings.at(0)); };
+        CHECK(said(twins("train_set", "test_set")) ==
+              "note: train_set is for training and test_set for testing, since both hold cat and dog");
+        CHECK(said({"train_a/cat/1", "test_a/dog/2"}) == "note: train_a is for training and test_a for testing");
+        CHECK(said({"cat/in/1", "cat/out/2", "dog/in/3", "dog/out/4"}) ==
+              "warning: the classes are folders such as cat and dog, which all hold folders such as in and out; "
+              "--label-from parent makes those the classes");
+        const TempDir dir; // does what the warning and the error of folds say
+        for (const char* const name : {"fold0/cat/1", "fold0/dog/2", "fold1/cat/3", "fold1/dog/4"})
+            write_image(dir / "set/" + name + ".png", 1, 1, 1, {7});
+        CHECK_ERROR("--label-from parent", load(dir / "set", {.channels = 1}));
+        const TrainTest all = load(dir / "set", {.channels = 1, .test_fraction = 0, .label_from = LabelFrom::parent});
+        CHECK(all.train.classes == Names{"cat", "dog"});
+        CHECK(all.train.count == 4);
+        CHECK(all.warnings.empty());
+    }
+
+    TEST_CASE("layout: hidden and empty folders are no sets") {
+        const TempDir dir;
+        for (const std::string& name : twins("train_set", "test_set")) {
+            write_image(dir / "set/" + name + ".png", 1, 1, 1, {7});
+            for (const char* const hidden : {"__MACOSX/", ".cache/", "@eaDir/"})
+                write_image(dir / "set/" + hidden + name + ".png", 1, 1, 1, {7});
+        }
+        write_file_atomic(dir / "set/.DS_Store", "x");
+        const auto counts = [&](const LoadOptions& options) {
+            const TrainTest sets = load(dir / "set", options);
+            return std::pair(sets.train.count, sets.test.count);
+        };
+        CHECK(counts({.channels = 1}) == std::pair<int64_t, int64_t>(2, 2));
+        CHECK(counts({.channels = 1, .label_from = LabelFrom::parent}) == std::pair<int64_t, int64_t>(2, 2));
+        CHECK(counts({.channels = 1, .labels = Labels::none}) == std::pair<int64_t, int64_t>(2, 2));
+        std::filesystem::remove_all(dir / "set/test_set");
+        std::filesystem::create_directories(dir / "set/test_set");
+        CHECK(counts({.channels = 1, .test_fraction = 0}) == std::pair<int64_t, int64_t>(2, 0));
     }
 
     TEST_CASE("image folder: labels.csv gives numbers, or several classes") {

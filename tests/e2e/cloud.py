@@ -155,6 +155,21 @@ class Cloud(CloudTest):
         self.assertIn(f"{len(list(self.images.glob('test/*/*')))} images;", out)
 
     @unittest.skipUnless(shutil.which("aws"), "no aws, a client for S3 (Debian: awscli)")
+    def test_bucket_layouts(self):
+        """Folders named like sets are sets in a bucket too, with the same line about them."""
+        for train, test in (("a/training_set", "a/test_set"), ("Train Images", "unseen")):
+            files = {f"{train if path.startswith('train') else test}/{path.partition('/')[2]}": content
+                     for path, content in self.files.items()}
+            for path, content in files.items():
+                (self.folder / test / path).parent.mkdir(parents=True, exist_ok=True)
+                (self.folder / test / path).write_bytes(content)
+            server, aws = self.server({f"set/{path}": content for path, content in files.items()})
+            disk = self.succeed([job.BUILD / "inspect", str(self.folder / test)])
+            self.assertIn(" is for training and ", disk)
+            self.assertEqual(self.succeed([job.BUILD / "inspect", "s3://bucket/set/"], **aws).splitlines()[1:],
+                             disk.splitlines()[1:])
+
+    @unittest.skipUnless(shutil.which("aws"), "no aws, a client for S3 (Debian: awscli)")
     def test_bucket_of_others(self):
         """Writers of a bucket choose its keys, and the owner of a server chooses its answers."""
         picture, proof = self.files[min(self.files)], self.folder / "it-ran"
