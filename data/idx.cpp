@@ -1,11 +1,10 @@
-// Checks headers, converts byte order, and finds the four files of MNIST.
+// Checks headers, and finds the four files of MNIST.
 #include "ringgrad/data/idx.h"
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/data/inflate.h"
 
 #include <algorithm>
-#include <cstring>
 #include <filesystem>
 #include <set>
 
@@ -13,32 +12,7 @@ namespace rg::data {
 
 namespace {
 
-/// Converts big-endian values of type From to elements of type To.
-template <class From, class To>
-Tensor values(const Shape& shape, Bytes bytes) {
-    Tensor t = Tensor::on_host(shape, dtype_of<To>());
-    To* out = t.data<To>();
-    for (size_t i = 0; i < size_t(t.numel()); ++i) {
-        uint8_t swapped[sizeof(From)];
-        std::reverse_copy(&bytes[i * sizeof(From)], &bytes[i * sizeof(From)] + sizeof(From), swapped);
-        From value;
-        std::memcpy(&value, swapped, sizeof value);
-        out[i] = To(value);
-    }
-    return t;
-}
-
-struct Type {
-    int code;
-    size_t bytes; // per value
-    Tensor (*read)(const Shape& shape, Bytes bytes);
-};
-constexpr Type kTypes[] = {{0x08, 1, values<uint8_t, uint8_t>}, {0x09, 1, values<int8_t, int32_t>},
-                           {0x0B, 2, values<int16_t, int32_t>}, {0x0C, 4, values<int32_t, int32_t>},
-                           {0x0D, 4, values<float, float>},     {0x0E, 8, values<double, double>}};
-
-/// Returns the type with this code, or the end of kTypes if there is none.
-const Type* find_type(int code) { return std::ranges::find(kTypes, code, &Type::code); }
+constexpr uint8_t kBytesType = 0x08; // the type of values u8
 
 /// One of the four files of MNIST: images or labels, for training or testing.
 struct Kind {
@@ -81,8 +55,8 @@ std::string find_file(const std::string& folder, const Kind& kind) {
 } // namespace
 
 bool is_idx(Bytes bytes) {
-    return bytes.size() >= 8 && bytes[0] == 0 && bytes[1] == 0 && find_type(bytes[2]) != std::end(kTypes) &&
-           bytes[3] >= 1 && bytes[3] <= 4;
+    return bytes.size() >= 8 && bytes[0] == 0 && bytes[1] == 0 && bytes[2] == kBytesType && bytes[3] >= 1 &&
+           bytes[3] <= 4;
 }
 
 Tensor parse_idx(Bytes bytes, const std::string& name) {
@@ -95,14 +69,13 @@ Tensor parse_idx(Bytes bytes, const std::string& name) {
     RG_CHECK(bytes[0] == 0 && bytes[1] == 0, "idx: expected two bytes of 0, got ", int(bytes[0]), " and ",
              int(bytes[1]), " (", name, ", offset 0)");
     const int rank = bytes[3];
-    const Type* const type = find_type(bytes[2]);
-    RG_CHECK(type != std::end(kTypes), "idx: expected type 8, 9, 11, 12, 13 or 14, got ", int(bytes[2]), " (", name,
-             ", offset 2)");
+    RG_CHECK(bytes[2] == kBytesType, "idx: expected values of type 8, bytes from 0 to 255, got type ", int(bytes[2]),
+             " (", name, ", offset 2)");
     RG_CHECK(rank >= 1 && rank <= 4, "idx: expected 1 to 4 extents, got ", rank, " (", name, ", offset 3)");
     const size_t header = 4 + 4 * size_t(rank);
     RG_CHECK(bytes.size() >= header, "idx: expected a header of ", header, " bytes, got ", bytes.size(), " (", name,
              ")");
-    int64_t extents[4], total = int64_t(type->bytes);
+    int64_t extents[4], total = 1;
     for (int i = 0; i < rank; ++i) {
         const size_t offset = 4 + 4 * size_t(i);
         extents[i] = load_be32(&bytes[offset]);
@@ -112,20 +85,20 @@ Tensor parse_idx(Bytes bytes, const std::string& name) {
     }
     RG_CHECK(bytes.size() - header == size_t(total), "idx: expected ", total, " bytes of values, got ",
              bytes.size() - header, " (", name, ", offset ", header, ")");
-    return type->read(Shape(std::span<const int64_t>(extents, size_t(rank))), bytes.subspan(header));
+    return Tensor::of<uint8_t>(Shape(std::span<const int64_t>(extents, size_t(rank))), bytes.subspan(header));
 }
 
 namespace {
 
 Tensor read_idx(const std::string& path) { return parse_idx(as_bytes(read_file(path)), path); }
 
-/// Reads images u8 [n height width] and labels u8 [n]. The classes are "0" to the largest label, and at least to "9".
+/// Reads images [n height width] and labels [n]. The classes are "0" to the largest label, and at least to "9".
 ImageSet read_idx_set(const std::string& images_path, const std::string& labels_path) {
     const Tensor images = read_idx(images_path), labels = read_idx(labels_path);
-    RG_CHECK(images.dtype() == DType::u8 && images.shape().rank() == 3, "idx: expected images u8 [n h w], got ",
-             name_of(images.dtype()), " ", images.shape().str(), " (", images_path, ")");
-    RG_CHECK(labels.dtype() == DType::u8 && labels.shape().rank() == 1, "idx: expected labels u8 [n], got ",
-             name_of(labels.dtype()), " ", labels.shape().str(), " (", labels_path, ")");
+    RG_CHECK(images.shape().rank() == 3, "idx: expected images [n h w], got ", images.shape().str(), " (", images_path,
+             ")");
+    RG_CHECK(labels.shape().rank() == 1, "idx: expected labels [n], got ", labels.shape().str(), " (", labels_path,
+             ")");
     RG_CHECK(images.extent(0) == labels.extent(0), "idx: expected as many labels as images, ", images.extent(0),
              ", got ", labels.extent(0), " (", labels_path, ")");
     const std::span<uint8_t> pixels = images.span<uint8_t>(), values = labels.span<uint8_t>();

@@ -1,4 +1,5 @@
-// Reads IDX files, the format of MNIST: a type, extents, and big-endian values. The file may be gzipped.
+// Reads IDX files, the format of MNIST: a type, extents, and bytes. The file may be gzipped. Files of other types than
+// bytes are refused.
 //
 // Source: LeCun, Cortes and Burges, "The MNIST database of handwritten digits", 1998, last section.
 #pragma once
@@ -9,15 +10,15 @@
 
 namespace rg::data {
 
-/// Limit in bytes for the values in an IDX file, and for an unpacked file; larger ones are refused. The tensor takes up
-/// to 4 times the memory of the values, because i8 becomes i32. Unpacking takes at most twice this limit + 64 KiB.
+/// Limit in bytes for the values in an IDX file, and for an unpacked file; larger ones are refused. Unpacking takes at
+/// most twice this limit + 64 KiB.
 constexpr size_t kMaxIdxBytes = size_t{1} << 30;
 
 /// Returns true if the bytes begin like an IDX file that is not gzipped.
 bool is_idx(Bytes bytes);
 
-/// Returns the values as a tensor of rank 1 to 4. u8, i32, f32 and f64 keep their type; i8 and i16 become i32. Unpacks
-/// gzipped bytes first. Throws Error if the bytes are not IDX, or type, rank, extents or size are wrong.
+/// Returns the values as a tensor u8 of rank 1 to 4. Unpacks gzipped bytes first. Throws Error if the bytes are not
+/// IDX, or type, rank, extents or size are wrong.
 Tensor parse_idx(Bytes bytes, const std::string& name);
 
 /// Find and read the four files of MNIST in a folder: train-images-idx3-ubyte, train-labels-idx1-ubyte, and two whose

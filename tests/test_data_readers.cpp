@@ -170,15 +170,10 @@ TEST_SUITE("data") {
         CHECK(contains(sets.source, "1000 + 200 images"));
     }
 
-    TEST_CASE("idx: reads all types, byte orders and gzip") {
+    TEST_CASE("idx: reads bytes, gzipped or not, and refuses all else") {
         const Tensor bytes = parse_idx(idx_file(8, {2, 1, 3}, {1, 2, 3, 4, 5, 255}), "f");
         CHECK(bytes.shape() == Shape{2, 1, 3});
         CHECK(bytes.span<uint8_t>()[5] == 255);
-        CHECK(parse_idx(idx_file(9, {2}, {0xFF, 3}), "f").span<int32_t>()[0] == -1);
-        CHECK(parse_idx(idx_file(11, {1}, {0xFF, 0xFE}), "f").span<int32_t>()[0] == -2);
-        CHECK(parse_idx(idx_file(12, {1}, {0, 1, 2, 3}), "f").span<int32_t>()[0] == 0x10203);
-        CHECK(parse_idx(idx_file(13, {1}, {0x3F, 0xC0, 0, 0}), "f").span<float>()[0] == 1.5f);
-        CHECK(parse_idx(idx_file(14, {1}, {0xC0, 4, 0, 0, 0, 0, 0, 0}), "f").span<double>()[0] == -2.5);
         // this is {1, 2} in u8, gzipped by another program
         const Vec zipped{0x1f, 0x8b, 8,    0,    0,    0,   0,   0,    2,    3,    0x63, 0x60, 0xe0, 0x60, 0x64,
                          0x60, 0x60, 0x60, 0x62, 0x64, 0x2, 0x0, 0x74, 0xfc, 0x89, 0x62, 0xa,  0x0,  0x0,  0x0};
@@ -188,11 +183,11 @@ TEST_SUITE("data") {
 
         CHECK(contains(idx_error({0, 0, 8}), "header of at least 4 bytes"));
         CHECK(contains(idx_error({1, 0, 8, 1, 0, 0, 0, 1, 0}), "two bytes of 0"));
-        CHECK(contains(idx_error({0, 0, 10, 1, 0, 0, 0, 1, 0}), "got 10 (f-ubyte, offset 2)"));
+        CHECK(contains(idx_error({0, 0, 13, 1, 0, 0, 0, 1, 0, 0, 0, 0}), "got type 13 (f-ubyte, offset 2)"));
         CHECK(contains(idx_error({0, 0, 8, 5, 0, 0, 0, 1, 0}), "1 to 4 extents, got 5"));
         CHECK(contains(idx_error({0, 0, 8, 2, 0, 0, 0, 1}), "header of 12 bytes"));
         CHECK(contains(idx_error(idx_file(8, {2, 0}, {})), "got 0 (f-ubyte, offset 8)"));
-        CHECK(contains(idx_error(idx_file(14, {0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}, {1})), "bytes in all"));
+        CHECK(contains(idx_error(idx_file(8, {0xFFFFFFFF, 0xFFFFFFFF, 0xFFFFFFFF}, {1})), "bytes in all"));
         CHECK(contains(idx_error(idx_file(8, {3}, {1, 2})), "expected 3 bytes of values, got 2"));
         CHECK(contains(idx_error(idx_file(8, {1}, {1, 2})), "expected 1 bytes of values, got 2"));
     }
@@ -213,7 +208,7 @@ TEST_SUITE("data") {
         write_bytes(dir / "train-labels-idx1-ubyte", idx_file(8, {3}, {7, 1, 1}));
         CHECK_ERROR("as many labels as images, 2, got 3", load(dir.path()));
         write_bytes(dir / "train-labels-idx1-ubyte", idx_file(8, {2, 1}, {7, 1}));
-        CHECK_ERROR("labels u8 [n], got u8 [2 1]", load(dir.path()));
+        CHECK_ERROR("labels [n], got [2 1]", load(dir.path()));
     }
 
     TEST_CASE("idx: takes the file names of MNIST's relatives, and rejects ambiguous ones") {
