@@ -3,6 +3,7 @@
 // they arrive, so that neither pipe can fill up and block the child.
 #include "ringgrad/data/command.h"
 
+#include "ringgrad/core/descriptor.h"
 #include "ringgrad/core/stop.h"
 #include "ringgrad/core/text.h"
 
@@ -32,26 +33,20 @@ constexpr std::string_view kPlainCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,:/@%";
 constexpr int kLowestOther = 3; // the first descriptor after the standard ones
 
-/// A pipe for one output of the child. Owns both ends.
+/// A pipe for one output of the child.
 class Output {
 public:
     Output() {
         int ends[2];
         RG_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "command: cannot open: ", std::strerror(errno));
-        read_ = ends[0], write_ = ends[1];
-        ::fcntl(read_, F_SETFL, O_NONBLOCK);
+        read_ = Descriptor(ends[0]), write_ = Descriptor(ends[1]);
+        ::fcntl(ends[0], F_SETFL, O_NONBLOCK);
     }
-    ~Output() { close_write(), close_read(); }
-    Output(const Output&) = delete;
-    Output& operator=(const Output&) = delete;
-
-    int read_end() const { return read_; }
-    int write_end() const { return write_; }
-    pollfd for_poll() const { return {read_, POLLIN, 0}; } // poll() ignores -1, a closed pipe
-    bool open() const { return read_ >= 0; }
-    size_t capacity() const { return size_t(std::max(::fcntl(read_, F_GETPIPE_SZ), 0)); } // 0 if closed
-    void close_write() { close(write_); }
-    void close_read() { close(read_); }
+    int write_end() const { return write_.get(); }
+    pollfd for_poll() const { return {read_.get(), POLLIN, 0}; } // poll() ignores -1, a closed pipe
+    bool open() const { return read_.get() >= 0; }
+    size_t capacity() const { return size_t(std::max(::fcntl(read_.get(), F_GETPIPE_SZ), 0)); } // 0 if closed
+    void close_write() { write_ = Descriptor(); }
 
     /// Appends the bytes that the pipe holds, but at most kStepBytes. Closes the pipe at its end or after an error.
     /// Returns false if nothing was read.
@@ -60,18 +55,15 @@ public:
         const size_t before = to.size();
         to.resize(before + kStepBytes);
         ssize_t n;
-        do n = ::read(read_, to.data() + before, kStepBytes);
+        do n = ::read(read_.get(), to.data() + before, kStepBytes);
         while (n < 0 && errno == EINTR);
         to.resize(before + size_t(std::max<ssize_t>(n, 0)));
-        if (n == 0 || (n < 0 && errno != EAGAIN)) close_read();
+        if (n == 0 || (n < 0 && errno != EAGAIN)) read_ = Descriptor();
         return n > 0;
     }
 
 private:
-    static void close(int& fd) {
-        if (fd >= 0) ::close(std::exchange(fd, -1));
-    }
-    int read_ = -1, write_ = -1;
+    Descriptor read_, write_;
 };
 
 /// Kills a process and its descendants. Stops it first, so that it cannot start new ones. A process group would be
@@ -90,24 +82,9 @@ void kill_tree(pid_t pid) {
     ::kill(pid, SIGKILL);
 }
 
-/// Kills the other processes that hold the pipe open, as far as /proc shows them. kill_tree() does not find background
-/// jobs whose shell has ended, since they get another parent.
-void kill_holders(int read_end) {
-    namespace fs = std::filesystem;
-    std::error_code ignored; // any process may end at any time
-    const fs::path pipe = fs::read_symlink(cat("/proc/self/fd/", read_end), ignored);
-    if (pipe.empty()) return;
-    for (fs::directory_iterator process("/proc", ignored), none; process != none; process.increment(ignored)) {
-        pid_t pid = 0;
-        if (!read_number(process->path().filename().string(), pid) || pid == ::getpid()) continue; // not a process
-        for (fs::directory_iterator fd(process->path() / "fd", ignored); fd != none; fd.increment(ignored))
-            if (fs::read_symlink(fd->path(), ignored) == pipe) ::kill(pid, SIGKILL);
-    }
-}
-
 class Child {
 public:
-    Child(const std::string& command, Output& out, Output& err) : out_(out), err_(err) {
+    Child(const std::string& command, Output& out, Output& err) {
         posix_spawn_file_actions_t files;
         posix_spawn_file_actions_init(&files);
         posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
@@ -135,7 +112,6 @@ public:
     ~Child() {
         if (ended_) return;
         kill_tree(pid_);
-        for (const Output* output : {&out_, &err_}) kill_holders(output->read_end());
         while (::waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {}
     }
     Child(const Child&) = delete;
@@ -157,7 +133,6 @@ public:
     }
 
 private:
-    const Output &out_, &err_;
     pid_t pid_ = -1;
     int status_ = 0;
     bool ended_ = false;

@@ -13,8 +13,8 @@ namespace rg::data {
 /// Error, with the last line of standard error, if the command ends by a signal or with a status other than 0. By
 /// default, only the last command of a pipeline gives the exit status. Also throws Error if the command cannot be
 /// started or writes more than 64 MiB to standard error. Throws Stopped after a stop request. If the command has not
-/// ended then, or if `poll` throws, kills it, its descendants, and the processes that hold its output open. A
-/// background job can survive this if it has redirected both of its outputs and its shell has ended.
+/// ended then, or if `poll` throws, kills it and its descendants. A background job whose shell has ended survives until
+/// it writes to one of its outputs, which are closed then.
 void run_command(const std::string& command, const std::function<void(int64_t lines, int64_t errors)>& poll = {});
 
 /// Returns the first 300 bytes of a text from outside through printable(), for messages, and "..." if it has more.
