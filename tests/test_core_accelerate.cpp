@@ -233,8 +233,5 @@ TEST_SUITE("core") {
             return {relu(in[0])};
         });
         CHECK_ERROR("sgdm_update: the learning rate of a traced function has to", updating({p}));
-        Accelerated dropping(
-            [](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {dropout(in[0], 0.5f, 1)}; });
-        CHECK_ERROR("dropout: the seed of a traced function has to be a tensor", dropping({p}));
     }
 }

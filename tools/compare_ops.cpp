@@ -131,7 +131,7 @@ std::vector<Case> op_cases() {
         {"dropout",
          {{"probability", 0.3}},
          {x},
-         [](T in, A a) { return dropout(in[0], float(a["probability"]), uint64_t{5}); }},
+         [](T in, A a) { return dropout(in[0], float(a["probability"]), seed_tensor(5).to_device()); }},
         {"cross_entropy", {{"smoothing", 0}}, {logits, labels}, entropy},
         {"cross_entropy", {{"smoothing", 0.1}}, {logits, labels}, entropy},
         {"cross_entropy", {{"smoothing", 0}}, {logits, labels, weights}, weighted},

@@ -305,13 +305,6 @@ Tensor dropout(const Tensor& x, float probability, const Tensor& seed, uint32_t 
     return run(op::dropout, {x, seed}, DropoutOp{probability, stream})[0];
 }
 
-Tensor dropout(const Tensor& x, float probability, uint64_t seed, uint32_t stream) {
-    expect_no_trace("dropout", "the seed");
-    const Tensor seed_of_context = Tensor::empty({2}, DType::i32);
-    if (!DryRun::active()) seed_of_context.copy_from(seed_tensor(seed));
-    return dropout(x, probability, seed_of_context, stream);
-}
-
 Tensor seed_tensor(uint64_t seed) {
     const int32_t halves[] = {int32_t(uint32_t(seed)), int32_t(uint32_t(seed >> 32))};
     return Tensor::of<int32_t>({2}, halves);

@@ -62,11 +62,9 @@ Tensor upsample(const Tensor& x, int64_t factor);
 
 /// Sets each element to zero with the given probability, and divides the other elements by 1 - probability (inverted
 /// dropout, Srivastava et al., 2014). The seed, i32 [2], and `stream` determine which elements become zero. Use another
-/// seed in each step and on each rank. Layers that share a seed need different values of `stream`, below 2^24.
+/// seed in each step and on each rank: with a constant one, each replay of a traced function sets the same elements to
+/// zero. Layers that share a seed need different values of `stream`, below 2^24.
 Tensor dropout(const Tensor& x, float probability, const Tensor& seed, uint32_t stream = 0);
-/// Does the same with a plain number as the seed. Throws Error in a traced function, because every replay would set the
-/// same elements to zero.
-Tensor dropout(const Tensor& x, float probability, uint64_t seed, uint32_t stream = 0);
 /// Returns a seed as dropout() takes it, i32 [2], in host memory. For a device, copy it with Tensor::to_device().
 Tensor seed_tensor(uint64_t seed);
 

@@ -123,42 +123,26 @@ RG_ROW(first_non_finite, .inputs = kFirstNonFinite, .outputs = 2, .flops = flops
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 
-namespace {
-
-/// Returns a tensor of one or two numbers that vary from step to step. If the context has no device, the tensor is
-/// valid until the next call on this thread, which uses the same memory. So no step allocates host memory.
-Tensor varying(const char* op, const char* what, std::initializer_list<float> values) {
-    expect_no_trace(op, what);
-    alignas(64) thread_local std::byte memory[64];
-    thread_local const Tensor kHost = Tensor::borrow(memory, {2});
-    std::copy(values.begin(), values.end(), kHost.data<float>());
-    const Tensor host = kHost.slice(0, {int64_t(values.size())});
-    if (!context().device) return host;
-    const Tensor on_device = Tensor::empty(host.shape());
-    if (!DryRun::active()) on_device.copy_from(host);
-    return on_device;
-}
-
-} // namespace
-
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o,
                  const Tensor& lr, const UpdateInputs& in) {
     run(op::sgdm_update, {parameters, velocity, gradients, lr, in.non_finite_at, in.norm, in.rates, in.decays},
         SgdmUpdateOp{o.momentum, o.weight_decay, o.nesterov, o.max_norm}, {parameters, velocity});
 }
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o) {
-    sgdm_update(parameters, velocity, gradients, o, varying("sgdm_update", "the learning rate", {o.lr}));
+    RG_CHECK(!Scope::current().trace,
+             "sgdm_update: the learning rate of a traced function has to be a tensor, or each replay has the same");
+    alignas(64) thread_local std::byte memory[64]; // so that no step allocates host memory
+    thread_local const Tensor kHost = Tensor::borrow(memory, {1});
+    kHost.data<float>()[0] = o.lr;
+    const Tensor lr = context().device ? Tensor::empty({1}) : kHost;
+    if (context().device && !DryRun::active()) lr.copy_from(kHost);
+    sgdm_update(parameters, velocity, gradients, o, lr);
 }
 
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients, const Adam& o,
                  const Tensor& lr_and_step, const UpdateInputs& in) {
     run(op::adam_update, {parameters, m, v, gradients, lr_and_step, in.non_finite_at, in.norm, in.rates, in.decays},
         AdamUpdateOp{o.beta1, o.beta2, o.epsilon, o.weight_decay, o.decoupled, o.max_norm}, {parameters, m, v});
-}
-void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients, const Adam& o,
-                 int64_t step) {
-    RG_CHECK(step >= 1, "adam_update: steps are counted from 1, got ", step);
-    adam_update(parameters, m, v, gradients, o, varying("adam_update", "learning rate and step", {o.lr, float(step)}));
 }
 
 Tensor orthogonalised(const Tensor& x, int steps) {

@@ -40,17 +40,13 @@ void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor&
 ///   v = beta2 * v + (1 - beta2) * g^2
 ///   p -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)
 /// The update changes the flat buffers of p, m and v in place, but not that of g. m and v must be zero before the first
-/// step.
+/// step. `lr_and_step`, f32 [2], holds lr and t.
 struct Adam {
-    float lr = 1e-3f;
     double beta1 = 0.9, beta2 = 0.999; // double, since in float 1 - beta would lose digits
     float epsilon = 1e-8f, weight_decay = 0;
     bool decoupled = false;
     float max_norm = 0;
 };
-void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
-                 const Adam& options, int64_t step);
-/// Does the same with the learning rate and t from the tensor `lr_and_step`, f32 [2], instead of options.lr and `step`.
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
                  const Adam& options, const Tensor& lr_and_step, const UpdateInputs& inputs = {});
 

@@ -70,12 +70,6 @@ struct GivenNorm;
 /// the batch norm is optional. Throws Error if only some are undefined, or if a shape is wrong.
 bool expect_norm(const char* op, int64_t channels, const GivenNorm& norm);
 
-/// Throws Error while a function is traced. `what` names a plain number, which would be the same in each replay.
-inline void expect_no_trace(const char* op, const char* what) {
-    RG_CHECK(!Scope::current().trace, op, ": ", what,
-             " of a traced function has to be a tensor, or each replay has the same");
-}
-
 /// Throws Error if a value is negative or not below `end`. Skips tensors on a device.
 inline void check_below(int64_t end, const Tensor& values, const char* what) {
     if (values.device()) return;
