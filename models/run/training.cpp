@@ -51,19 +51,17 @@ public:
     /// On the CPU, throws on all ranks if there is not enough memory.
     const Plan& plan_ahead(Evaluation& evaluation);
 
-    struct Seconds {
-        double train = 0, test = 0;
-    };
     /// Collective. Trains from the run's position until TrainingRun::goes_on() is false. Calls `test`, which must
     /// return the same on all ranks, after each complete epoch and as --validate-every asks. Saves the model and a
     /// checkpoint after each epoch, also after one that a stop or --steps has cut short.
     /// Without any step, saves the model alone.
-    Seconds run_epochs(const Schedule& schedule, const std::function<Score()>& test);
+    void run_epochs(const Schedule& schedule, const std::function<Score()>& test);
 
     /// Runs forward and backward. Returns outputs and loss, and leaves the gradients in the parameters' buffer. If
     /// there is a single worker in all, it also applies the update.
     Accelerated replayed_step;
     GradientSum gradient_sum;
+    double train_seconds = 0, test_seconds = 0; // of run_epochs(); see ImageTraining::Times
 
 private:
     void train_epoch(const Schedule& schedule, const std::function<Score()>& test);
@@ -261,13 +259,14 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
     run.set_in_report("network", report_network(parameters, plan));
     int code = 0;
     const double seconds = seconds_of([&] {
-        const Trainer::Seconds times = trainer.run_epochs(rates, [&] { return score(); });
+        trainer.run_epochs(rates, [&] { return score(); });
         try {
             if (test_views_ && !run.stopped()) optimizer.with_average(score_with_views); // as in the model's file
             if (data.reserved.count > 0)
                 if (const std::optional<TensorFile> best = run.model_to_test()) test_model(*best);
         } catch (const Stopped&) {} // a resumed run repeats these tests
-        trained(run, {times.train, times.test, trainer.replayed_step.hit_rate(), evaluation.predict.hit_rate()});
+        trained(run, {trainer.train_seconds, trainer.test_seconds, trainer.replayed_step.hit_rate(),
+                      evaluation.predict.hit_rate()});
         code = run.end();
     });
     if (plan_dump_)
@@ -317,23 +316,21 @@ const Plan& Trainer::plan_ahead(Evaluation& evaluation) {
     return plan();
 }
 
-Trainer::Seconds Trainer::run_epochs(const Schedule& schedule, const std::function<Score()>& test) {
-    Seconds seconds;
+void Trainer::run_epochs(const Schedule& schedule, const std::function<Score()>& test) {
     // With --steps 0, or if a kill came between the last checkpoint and the model, no step is left to save it after.
     if (!run_.goes_on()) optimizer_.with_average([&] { run_.save_model(); });
     while (run_.goes_on()) {
         try {
-            seconds.train += seconds_of([&] { train_epoch(schedule, test); });
+            train_seconds += seconds_of([&] { train_epoch(schedule, test); });
             if (run_.epoch_is_complete()) {
                 Score score;
-                seconds.test += seconds_of([&] { score = this->score(test); });
+                test_seconds += seconds_of([&] { score = this->score(test); });
                 run_.end_epoch(score);
             }
         } catch (const Stopped&) {} // in a test, which a resumed run repeats
         optimizer_.with_average([&] { run_.save_model(); });
         run_.save_checkpoint();
     }
-    return seconds;
 }
 
 void Trainer::train_epoch(const Schedule& schedule, const std::function<Score()>& test) {
