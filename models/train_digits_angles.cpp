@@ -11,7 +11,6 @@
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/training.h"
 
-#include <cmath>
 #include <filesystem>
 #include <iostream>
 
@@ -95,23 +94,6 @@ void TrainDigitsAngles::trained(TrainingRun& run, const Times& times) {
     if (accelerated_) run.set_in_report("bars", bars_of(times_, *accelerated_));
 }
 
-/// Returns `bars`, from bars_of(), as text for a terminal. Each time has a line with a bar of # characters.
-std::string chart(const Json& bars) {
-    std::string text;
-    for (const Json& group : bars.at("groups").as_array()) {
-        double longest = 0;
-        for (const Json& bar : group.at("bars").as_array()) longest = std::max(longest, bar.as_array()[1].as_double());
-        for (const Json& bar : group.at("bars").as_array()) {
-            const double seconds = bar.as_array()[1].as_double();
-            text += formatted("%-10s %-11s %8.2f s  ", group.at("name").as_string().c_str(),
-                              bar.as_array()[0].as_string().c_str(), seconds);
-            text += std::string(longest > 0 ? size_t(std::lround(40 * seconds / longest)) : 0, '#') + "\n";
-        }
-        text += std::string(11, ' ') + group.at("note").as_string() + "\n";
-    }
-    return text;
-}
-
 int TrainDigitsAngles::train(Options& options, par::Group& group, TrainingObserver& observer) {
     const bool can_compare = observer.standalone() && machine_options.accelerate;
     RG_CHECK(machine_options.accelerate || !compare_ || !options.was_given("compare"),
@@ -138,7 +120,10 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, TrainingObserv
     data_options.batch_size = batch_size;
     machine_options.accelerate = false;
     const int plain_code = train_once();
-    if (prints && !stopped_) std::cout << chart(bars_of(times_, *accelerated_));
+    if (!prints || stopped_) return plain_code;
+    const Json bars = bars_of(times_, *accelerated_);
+    for (const Json& compared : bars.at("groups").as_array())
+        std::cout << compared.at("name").as_string() << ": " << compared.at("note").as_string() << "\n";
     return plain_code;
 }
 
