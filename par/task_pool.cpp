@@ -186,6 +186,7 @@ struct TaskPool::State final : Runner {
     State(Link& link, const TaskTable& functions, const std::string& path) : Runner(link, functions), journal(path) {
         peers.emplace_back(); // rank 0, which needs no mail
         for (int r = 1; r < link.size(); ++r) peers.emplace_back().mail.emplace(link, r, kMailTag);
+        for (int r = 0; r < link.size(); ++r) workers.push_back(r);
     }
 
     /// The controller's knowledge of a rank.
@@ -266,8 +267,8 @@ struct TaskPool::State final : Runner {
         while (!queue.empty()) {
             TaskRecord& task = record(queue.front());
             std::vector<int> free;
-            for (int r = 0; r < link_.size() && int(free.size()) < task.size; ++r)
-                if (peer(r).task == 0) free.push_back(r);
+            for (const int r : workers)
+                if (peer(r).task == 0 && int(free.size()) < task.size) free.push_back(r);
             if (int(free.size()) < task.size) return;
             queue.pop_front();
             ++running;
@@ -365,6 +366,7 @@ struct TaskPool::State final : Runner {
     using Runner::link_, Runner::functions_;
     Journal journal;
     std::deque<Peer> peers;       // by rank
+    std::vector<int> workers;     // ranks that run tasks, in ascending order
     std::deque<TaskRecord> tasks; // by id, from 1; a deque, so that records keep their addresses
     std::deque<int64_t> queue;    // ids of queued tasks
     int running = 0;
@@ -380,10 +382,12 @@ TaskPool::TaskPool(Link& link, const TaskTable& functions, const std::string& jo
     : state_(new State(link, functions, journal)) {}
 TaskPool::~TaskPool() = default;
 
+void TaskPool::set_ranks(std::vector<int> ranks) { state_->workers = std::move(ranks); }
+
 Future TaskPool::submit(const std::string& function, Json args, int ranks) {
     RG_CHECK(state_->functions_.contains(function), "submit: the pool has no function ", function);
-    RG_CHECK(ranks >= 1 && ranks <= state_->link_.size(), "submit ", function, ": expected 1 to ", state_->link_.size(),
-             " ranks, got ", ranks);
+    const size_t most = state_->workers.size();
+    RG_CHECK(ranks >= 1 && size_t(ranks) <= most, "submit ", function, ": expected 1 to ", most, " ranks, got ", ranks);
     TaskRecord& task = state_->tasks.emplace_back();
     task.id = int64_t(state_->tasks.size());
     task.function = function;

@@ -95,9 +95,12 @@ public:
     TaskPool& operator=(const TaskPool&) = delete;
     ~TaskPool();
 
+    /// Sets the ranks that run tasks, in ascending order; all by default. The other ranks wait for the end of the pool.
+    /// Call it before the first submit().
+    void set_ranks(std::vector<int> ranks);
     /// Queues a task that needs `ranks` ranks, or takes its result from the journal. Sends it to its ranks at once if
     /// enough are free and no other task waits. Throws Error if the function does not exist, or `ranks` is below 1 or
-    /// above the size of the pool.
+    /// above the number of ranks that run tasks.
     Future submit(const std::string& function, Json args, int ranks = 1);
     /// Blocks until all tasks have ended, and returns them in the order of submission.
     std::vector<const TaskRecord*> fetch_outputs();

@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <atomic>
 #include <mutex>
+#include <set>
 #include <thread>
 
 #include <doctest/doctest.h>
@@ -112,6 +113,19 @@ TEST_SUITE("par") {
                 const auto at = std::find(order.begin(), order.end(), controller_is_busy ? 1 : 2);
                 CHECK(order.end() - at <= n);
             }
+    }
+
+    TEST_CASE("task pool: only the chosen ranks run tasks, and the others end with the pool") {
+        for (const std::vector<int>& chosen : {std::vector{0, 2}, {1, 3}, {3}}) {
+            std::set<int> used;
+            pool_on(4, {{"square", square}}, [&](TaskPool& pool) {
+                pool.set_ranks(chosen);
+                for (int i = 0; i < 8; ++i) pool.submit("square", i, 1 + i % int(chosen.size()));
+                for (const TaskRecord* task : pool.fetch_outputs()) used.insert(task->ranks.begin(), task->ranks.end());
+                CHECK_ERROR(cat("expected 1 to ", chosen.size(), " ranks, got 4"), pool.submit("square", 1, 4));
+            });
+            CHECK(used == std::set(chosen.begin(), chosen.end()));
+        }
     }
 
     TEST_CASE("task pool: cancel ends a queued task at once, and a running one at its next check") {
