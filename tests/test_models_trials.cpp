@@ -162,6 +162,7 @@ TEST_SUITE("models") {
         CHECK(ranking_by("", {}).name == "validation_loss");
         CHECK_ERROR("--rank-by: expected one of validation_rmse, validation_accuracy, validation_loss, train_rmse, ",
                     ranking_by("test_accuracy", metrics));
+        CHECK_ERROR("--until: expected one of validation_rmse, ", ranking_by("accuracy", metrics, "--until"));
     }
 
     TEST_CASE("trials: stop at fixed values of the metric that ranks, in percent if it is a fraction") {
@@ -178,6 +179,17 @@ TEST_SUITE("models") {
         const Ranking rmse{"validation_rmse", "validation rmse", "cm"};
         for (const auto& [value, reason] : {std::pair(5.5, "above 5 cm"), {3, ""}, {1, "reached 1 cm"}, {NAN, ""}})
             CHECK(error.reason(epoch_line(1, "validation_rmse", value), rmse) == reason);
+        // Any metric may end the sweep.
+        const StopRules until{.until_metric = kAccuracy, .until = 90};
+        for (const auto& [value, reason] :
+             {std::pair(0.9, "reached validation_accuracy 90 %"), {0.89, ""}, {NAN, ""}}) {
+            CHECK(until.end_reason(epoch_line(1, "validation_accuracy", value)) == reason);
+            CHECK(until.reason(epoch_line(1, "validation_accuracy", value), rmse) == reason);
+        }
+        CHECK(until.end_reason(Json()) == "");
+        CHECK(StopRules{.until_metric = rmse}.end_reason(epoch_line(1, "validation_rmse", 0)) ==
+              "reached validation_rmse 0 cm");
+        CHECK(StopRules().end_reason(epoch_line(1, "validation_rmse", 0)) == "");
     }
 
     TEST_CASE("trials: reads CSV with quotes, empty fields and both line ends") {

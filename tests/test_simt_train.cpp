@@ -1,15 +1,21 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
-// on two that share a GPU, and on two of which one is idle, with a GPU on its node or without.
+// on two that share a GPU, and on two of which one is idle, with a GPU on its node or without. And a sweep on GPUs.
 #include "../tools/write_digits.h"
+#include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/rng.h"
+#include "ringgrad/core/text.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/models/programs.h"
+#include "ringgrad/models/sweep/trials.h"
 #include "ringgrad/tests/executor_device.h"
 #include "ringgrad/tests/image_sets.h"
 #include "ringgrad/tests/temp_dir.h"
 #include "ringgrad/tests/thread_link.h"
 
 #include <doctest/doctest.h>
+#include <iostream>
+#include <map>
+#include <sstream>
 
 using namespace rg;
 
@@ -55,9 +61,89 @@ void check_as_on_cpu(const Program& program, const std::vector<std::string>& own
     for (size_t i = 0; i < 2; ++i) CHECK(gpu[i] == doctest::Approx(cpu[i]).epsilon(epsilon));
 }
 
+/// Runs a sweep of four trials on four ranks, and returns the ranks of each trial and the output. `per_node`: see
+/// ThreadWorld.
+std::pair<std::map<std::string, std::string>, std::string> sweep(const std::vector<std::string>& more,
+                                                                 int per_node = 0) {
+    const TempDir folder;
+    data::write_digits(folder / "set", data::draw_digits(4, 1));
+    // The ranks are chosen before the first step, and steps would be slow.
+    std::vector<std::string> args{"--data", folder / "set", "--steps", "0", "--threads", "1"};
+    args.insert(args.end(), {"--runs", folder.path(), "--run-name", "sweep"});
+    args.insert(args.end(), more.begin(), more.end());
+    if (more.empty() || more[0] != "--grid") args.insert(args.end(), {"--grid", "seed=1:4"});
+    std::ostringstream out;
+    std::streambuf* const before = std::cout.rdbuf(out.rdbuf());
+    const std::string error = error_of([&] {
+        par::run_threads(
+            4,
+            [&](par::Link& link) {
+                this_rank = link.rank();
+                par::Group group(link);
+                const TrialsProgram program{.name = "s", .command = "s", .program = &train_digits};
+                const int code = run_trials(group, program, {.texts = args}); // a CHECK would catch its exception
+                CHECK(code == 0);
+            },
+            per_node);
+    });
+    std::cout.rdbuf(before);
+    if (!error.empty()) return {{}, error};
+    std::map<std::string, std::string> ranks;
+    for (const std::string& line : split(read_file(folder / "sweep/journal.jsonl"), '\n')) {
+        if (!line.starts_with('{')) continue;
+        const Json entry = Json::parse(line, "journal");
+        if (entry.find("ranks")) ranks[entry.at("args").at("name").as_string()] = entry.at("ranks").dump();
+    }
+    return {ranks, out.str()};
+}
+
 } // namespace
 
 TEST_SUITE("simt") {
+    TEST_CASE("sweep: only ranks with a GPU of their own get trials") {
+        using Ranks = std::map<std::string, std::string>;
+        const Ranks all{{"1", "[0]"}, {"2", "[1]"}, {"3", "[2]"}, {"4", "[3]"}};
+        const GpusInPlace three({[] {
+                                     gpu::FoundGpus found;
+                                     for (const int index : {0, 1, 2})
+                                         found.gpus.push_back({index, cat("id ", index), "executor"});
+                                     return found;
+                                 },
+                                 kExecutorGpus.open});
+        const std::string idle = "3 of 4 ranks train; the rest is idle, without a GPU of its own\n";
+        // Trials 1 to 3 begin at once, and trial 4 when a rank with a GPU is free.
+        for (const std::vector<std::string>& options :
+             {std::vector<std::string>{}, {"--grid", "device=auto,cpu", "--grid", "seed=1,2"}}) {
+            auto [ranks, out] = sweep(options);
+            CHECK(contains(out, idle));
+            CHECK(ranks["4"] != "[3]");
+            ranks["4"] = "[3]";
+            CHECK(ranks == all);
+        }
+        const auto [sharing, said] = sweep({"--spare-ranks", "share"});
+        CHECK(sharing == all);
+        CHECK_FALSE(contains(said, "idle"));
+        CHECK(sweep({"--device", "cpu"}).first == all);
+        const auto [in_turn, text] = sweep({"--no-at-once"});
+        CHECK(in_turn.at("1") == "[0, 1, 2, 3]");
+        CHECK(contains(text, idle));
+        CHECK(sweep({"--ranks-per-trial", "3"}).first.at("4") == "[0, 1, 2]");
+        CHECK(contains(sweep({"--ranks-per-trial", "4"}).second, "at most 3, the number of ranks that train, got 4"));
+    }
+
+    TEST_CASE("sweep: rank 0 controls the trials also if its node has no GPU") {
+        const GpusInPlace on_two({[] {
+                                      return this_rank % 2 == 1
+                                                 ? gpu::FoundGpus{{{0, cat("id ", this_rank), "executor"}}, {}}
+                                                 : gpu::FoundGpus{{}, "none"};
+                                  },
+                                  kExecutorGpus.open});
+        const auto [ranks, out] = sweep({}, 1);
+        CHECK(ranks.size() == 4);
+        for (const auto& [trial, text] : ranks) CHECK((text == "[1]" || text == "[3]"));
+        CHECK(contains(out, "2 of 4 ranks train"));
+    }
+
     TEST_CASE("train_cifar: on a GPU it trains as on the CPU, on one rank and on two") {
         const GpusInPlace one(kExecutorGpus);
         const std::vector<std::string> own = {"--width", "4", "--depth", "1", "--lr", "0.01", "--sync-bn"};

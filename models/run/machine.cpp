@@ -91,15 +91,14 @@ void MachineOptions::declare(Options& o) {
 Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int> order, int rank,
                    bool idle_spare_ranks, int64_t count) {
     Workers workers;
-    std::vector<int> with_images;
     for (const int r : order) {
         const bool on_cpu = gpu_of_rank.empty(), has_gpu = !on_cpu && !gpu_of_rank[size_t(r)].empty();
         const bool is_first = has_gpu && std::find(gpu_of_rank.begin(), gpu_of_rank.begin() + r,
                                                    gpu_of_rank[size_t(r)]) == gpu_of_rank.begin() + r;
         workers.gpus += is_first;
-        if (on_cpu || is_first || (has_gpu && !idle_spare_ranks)) with_images.push_back(r);
+        if (on_cpu || is_first || (has_gpu && !idle_spare_ranks)) workers.ranks.push_back(r);
     }
-    const int parts = int(with_images.size());
+    const int parts = int(workers.ranks.size());
     workers.idle = int(order.size()) - parts;
     RG_CHECK(count == 0 || count >= parts, "--workers: expected at least one worker for each of ", parts,
              " ranks, got ", count, "; start fewer ranks, or use more workers");
@@ -107,8 +106,8 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int
     workers.of_rank.assign(order.size(), 1);
     for (int i = 0; i < parts; ++i) {
         const data::Range range = data::part_range(workers.count, parts, i);
-        workers.of_rank[size_t(with_images[size_t(i)])] = int(range.size());
-        if (with_images[size_t(i)] == rank) workers.first = int(range.begin), workers.here = int(range.size());
+        workers.of_rank[size_t(workers.ranks[size_t(i)])] = int(range.size());
+        if (workers.ranks[size_t(i)] == rank) workers.first = int(range.begin), workers.here = int(range.size());
     }
     return workers;
 }

@@ -38,6 +38,7 @@ struct Workers {
     int first = 0;                 // index of this rank's first worker; `count` if it takes no images
     int here = 1;                  // number of this rank's workers; 1 if it takes no images
     std::vector<int> of_rank = {}; // `here` of each rank
+    std::vector<int> ranks = {};   // those that take images, in the order of the workers
     /// Returns `batch` times the number of GPUs, or `batch` if there are no GPUs.
     int64_t scaled(int64_t batch) const { return batch * std::max(1, gpus); }
     /// Returns this rank's part of n images.

@@ -506,7 +506,10 @@ Json Program::check(const std::vector<std::string>& args) const { return Parsed(
 Program::DataCheck Program::check_data(par::Group& group, const std::vector<std::string>& args) const {
     const Parsed parsed(*this, args);
     const data::TrainTest data = parsed.training->checked_data(group, {});
-    return {data.warnings, parsed.training->metrics(data.train)};
+    Json sets = Json::object().set("training set", data::fingerprint(data.train));
+    sets.set(parsed.training->data_options.test_set_name() + " set", data::fingerprint(data.test));
+    if (data.reserved.count > 0) sets.set("test set", data::fingerprint(data.reserved));
+    return {data.warnings, parsed.training->metrics(data.train), sets};
 }
 
 TestResult Program::test(par::Group& group, const std::vector<std::string>& args, const std::string& model) const {

@@ -113,10 +113,12 @@ struct Program {
     /// Parses the arguments of a command line, without the program's name, and returns the values of all options.
     /// Throws Error if a name is unknown or a value is bad.
     Json check(const std::vector<std::string>& args) const;
-    /// The result of check_data() has warnings for users, and the metrics of the training.
+    /// The result of check_data() has warnings for users, the metrics of the training, and the fingerprints of the sets
+    /// of images, such as "training set".
     struct DataCheck {
         std::vector<std::string> warnings;
         std::vector<MetricName> metrics;
+        Json sets;
     };
     /// Collective. Loads the data as a training with these arguments does. Throws Error if an argument is bad, or if
     /// the program cannot train on the data.

@@ -4,12 +4,26 @@
 #include "ringgrad/core/text.h"
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 namespace rg {
 namespace {
 
 constexpr size_t kLeastOthers = 3;
+
+/// Returns a metric of an epoch, in percent if it is a fraction, or NaN if there is none.
+double shown_value(const Json& epoch, const Ranking& metric) {
+    return value_of(epoch, metric.name).value_or(NAN) * (metric.unit == "%" ? 100 : 1);
+}
+
+bool has_reached(const Json& epoch, const Ranking& metric, double limit) {
+    return shown_value(epoch, metric) == limit || metric.is_better(shown_value(epoch, metric), limit);
+}
+
+std::string with_unit(double limit, const Ranking& metric) {
+    return cat(limit, metric.unit.empty() ? "" : " ", metric.unit);
+}
 
 } // namespace
 
@@ -21,15 +35,17 @@ void StopRules::set_below(const std::string& text) {
              "option --stop-below: expected a number of at least 0, median or halving, got \"", text, "\"");
 }
 
+std::string StopRules::end_reason(const Json& epoch) const {
+    if (until_metric.name.empty() || !has_reached(epoch, until_metric, until)) return "";
+    return cat("reached ", until_metric.name, " ", with_unit(until, until_metric));
+}
+
 std::string StopRules::reason(const Json& epoch, const Ranking& ranking) const {
-    const std::optional<double> found = value_of(epoch, ranking.name);
-    if (!found) return "";
-    const double value = ranking.unit == "%" ? 100 * *found : *found;
-    const auto with_unit = [&](double limit) { return cat(limit, ranking.unit.empty() ? "" : " ", ranking.unit); };
-    if (target > 0 && !ranking.is_better(target, value)) return "reached " + with_unit(target);
+    if (const std::string end = end_reason(epoch); !end.empty()) return end;
+    if (target > 0 && has_reached(epoch, ranking, target)) return "reached " + with_unit(target, ranking);
     const bool is_due = below > 0 && epoch.at("epoch").as_int() >= after;
-    if (!is_due || !ranking.is_better(below, value)) return "";
-    return (ranking.higher_is_better ? "below " : "above ") + with_unit(below);
+    if (!is_due || !ranking.is_better(below, shown_value(epoch, ranking))) return "";
+    return (ranking.higher_is_better ? "below " : "above ") + with_unit(below, ranking);
 }
 
 std::string TrialComparison::add(int64_t trial, const Json& epoch) {

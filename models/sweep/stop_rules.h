@@ -20,11 +20,16 @@ struct StopRules {
     double target = 0; // stops a trial that has reached this
     CompareRule compare = CompareRule::none;
     int64_t after = 1; // first epoch at whose end `below` and `compare` are checked
+    // The first trial whose `until_metric` has reached `until`, in percent if it is a fraction, ends the sweep.
+    Ranking until_metric = {}; // without a name: off
+    double until = 0;
 
     /// Sets `below` or `compare` from a text: a number, "median" or "halving". Turns the other one off. Throws Error
     /// for another text.
     void set_below(const std::string& text);
-    /// Returns why `target` or `below` stops a trial after this epoch, or "".
+    /// Returns why the last epoch of a trial ends the sweep, such as "reached validation_loss 0.5", or "".
+    std::string end_reason(const Json& epoch) const;
+    /// Returns why `until`, `target` or `below` stops a trial after this epoch, or "".
     std::string reason(const Json& epoch, const Ranking& ranking) const;
 };
 

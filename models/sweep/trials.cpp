@@ -162,11 +162,16 @@ struct TrialsRun {
     const Trials& trials;
     std::vector<TrialRow> rows;
     TrialsReport report;
+    const TrialRow* ended_by = nullptr; // the trial that has ended the sweep by --until, if any
 };
 
 /// Prints the trials that have begun, those with the metric that ranks first.
 void print_best_first(const TrialsRun& run, std::ostream& out) {
     const Ranking& ranking = run.trials.ranking;
+    if (run.ended_by)
+        out << "\ntrial " << run.ended_by->number
+            << " has ended the sweep: " << run.trials.rules.end_reason(run.ended_by->last)
+            << "; to continue, --resume with another --until\n";
     const std::set<std::string> differing = differing_settings(run.rows);
     const std::vector<const TrialRow*> best = best_first(run.rows, ranking);
     out << (best.empty() ? "\nexpected trials with the metric " : "\nbest first, by ") << ranking.name
@@ -250,6 +255,11 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         if (run.folder.take_stop_request()) request_stop(); // unlike a second Ctrl-C, a second file does not kill
         if (stop_requested() && !std::exchange(interrupted, true)) pool.interrupt();
     };
+    const auto check_until = [&](const TrialRow& row) {
+        if (!run.ended_by && row.state != "failed" && !trials.rules.end_reason(row.last).empty())
+            run.ended_by = &row, pool.interrupt();
+    };
+    if (trials.parallel) pool.set_ranks(trials.ranks); // else a trial on all ranks chooses among them
     TrialComparison comparison(trials.rules, trials.ranking);
     if (trials.resume)
         for (const TrialRow& row : rows)
@@ -278,15 +288,18 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     pool.on_change([&](const par::TaskRecord& task) {
         run.folder.check_in_place(); // throws if the folder was deleted: the trials then fail for that reason alone
         const bool cut_short = task.state == par::TaskState::cancelled || task.state == par::TaskState::failed;
-        const bool requeued = stop_requested() && cut_short && !task.from_journal; // --resume runs such a trial again
-        if (requeued && task.ranks.empty()) return;                                // not begun: its row stays queued
+        // --resume runs such a trial again
+        const bool requeued = (stop_requested() || run.ended_by) && cut_short && !task.from_journal;
+        if (requeued && task.ranks.empty()) return; // not begun: its row stays queued
         TrialRow& row = row_of(task);
         update_row(row, task);
         if (requeued) row.state = "queued", row.note.clear();
         if (board) board->update(row, true);
         run.report.update(row);
         check_stop_requests();
+        check_until(row);
     });
+    for (const TrialRow& row : rows) check_until(row);
     submit_trials(pool, run);
     pool.fetch_outputs();
     pool.on_report({});
@@ -304,7 +317,8 @@ std::string monitor_path() {
 }
 
 /// Creates the folder of a new run, or opens that of the resumed run. A resumed run must begin with the same trials,
-/// since none of them can continue with other settings. New trials may follow.
+/// since none of them can continue with other settings. New trials may follow. The data and the files of initial values
+/// must be the same.
 RunFolder open_folder(const std::string& program, const Trials& trials, const std::vector<std::string>& typed,
                       int ranks, const Options& options) {
     RunFolder folder = trials.resume ? RunFolder::open(trials.runs, program, trials.run_name)
@@ -329,10 +343,20 @@ RunFolder open_folder(const std::string& program, const Trials& trials, const st
                  " as in ", folder.path(), ", ", old_trials[i].as_string(), ", got ",
                  i < new_trials.size() ? new_trials[i].as_string() : "none",
                  "; append new trials after the old ones, or start a new run");
-    folder.write_config(config.set("trials", table));
+    Json fingerprints = config.find("fingerprints") ? config.at("fingerprints") : Json::object();
+    for (const auto& [part, text] : trials.fingerprints.as_object()) {
+        const Json* const was = fingerprints.find(part);
+        RG_CHECK(!was || *was == text, program, ": --resume: expected the ", part, " as when ", folder.path(),
+                 " began, ", was->as_string(), ", got ", text.as_string(),
+                 "; give the same files, or start a new run, so that all trials are compared on the same data");
+        fingerprints.set(part, text);
+    }
+    folder.write_config(config.set("trials", table).set("fingerprints", fingerprints));
     fs::create_directory(folder.path() + "/trials");
     return folder;
 }
+
+} // namespace
 
 int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArguments& arguments) {
     Trials trials;
@@ -353,11 +377,8 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     }
     if (trials.resume && !arguments.resumed)
         return run_trials(group, program, arguments_to_resume(program.name, trials, arguments.texts));
-    trials.ranks_each = trials.parallel ? int(trials.ranks_per_trial) : group.size();
     trials.rules.set_below(trials.stop_below);
     trials.table = make_table(program, trials);
-    RG_CHECK(trials.ranks_each <= group.size(), program.command, ": expected --ranks-per-trial of at most ",
-             group.size(), ", the number of ranks of this job, got ", trials.ranks_each);
     install_stop_signals();
     verify_same_options(group, options);
     par::verify_same(group, "arguments", arguments.texts, "start all ranks with the same options");
@@ -376,6 +397,9 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     if (folder)
         out << "watch: " << printable(data::shell_word(monitor_path())) << " --runs "
             << printable(data::shell_word(fs::path(folder->path()).parent_path().string())) << std::endl;
+    if (folder && trials.ranks.size() < size_t(group.size()))
+        out << trials.ranks.size() << " of " << group.size()
+            << " ranks train; the rest is idle, without a GPU of its own" << std::endl;
     std::optional<TrialsRun> run; // on rank 0 only
     const auto control = [&](par::TaskPool& pool) { control_trials(pool, run.emplace(*folder, trials)); };
     par::run_task_pool(group.link(), tasks, control, folder ? folder->path() + "/journal.jsonl" : "");
@@ -402,8 +426,6 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     });
     return stopped_exit_code(group);
 }
-
-} // namespace
 
 int run_trials_main(int argc, char** argv, const TrialsProgram& program) {
     return par::run_ranks_main(argc, argv, [&](par::Group& group) {

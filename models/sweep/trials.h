@@ -29,5 +29,7 @@ namespace rg {
 /// precision must be available, each data set readable, and without --resume also each file of initial values. With
 /// --resume, no argument that is stored in the folder may run a command (pipe:) that another user may have written.
 int run_trials_main(int argc, char** argv, const TrialsProgram& program);
+/// Collective. Does the same on the ranks of a group.
+int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArguments& arguments);
 
 } // namespace rg

@@ -2,11 +2,13 @@
 #include "ringgrad/models/sweep/trials_options.h"
 
 #include "ringgrad/core/atomic_file.h"
+#include "ringgrad/core/checksum.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/model_file.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <iostream>
 #include <map>
 #include <set>
@@ -46,13 +48,16 @@ Json options_of(const Trials& trials, const std::vector<std::string>& arguments,
     fail(error.what(), " (trial ", trial, ")", list ? "; give values to try by --grid, e.g. --grid lr=0.01,0.1" : "");
 }
 
-/// Collective. Throws Error if the device or the precision in a trial's options is not available.
-void check_machine(par::Group& group, const Json& trial) {
+constexpr std::initializer_list<const char*> kMachineOptions{"device", "gpus", "spare-ranks", "precision"};
+
+/// Collective. Returns the ranks that would take images in a training on all ranks with a trial's options. Throws Error
+/// if its device or precision is not available.
+std::vector<int> check_machine(par::Group& group, const Json& trial) {
     MachineOptions settings;
     Options options("", "");
     settings.declare(options);
-    for (const char* name : {"device", "gpus", "precision"}) options.set(name, trial.at(name).as_string());
-    const Machine machine(settings, options, group);
+    for (const char* name : kMachineOptions) options.set(name, trial.at(name).as_string());
+    return Machine(settings, options, group).workers().ranks;
 }
 
 } // namespace
@@ -93,6 +98,10 @@ void declare(Options& o, Trials& s) {
     o.add("target", &s.rules.target,
           "stop a trial whose --rank-by has reached this value, in percent for accuracies; 0: off")
         .at_least(0);
+    o.add("until", &s.until,
+          "end the sweep when an epoch of a trial has reached this value, such as validation_loss=0.5, in percent for "
+          "accuracies; the best trial is tested")
+        .metavar("METRIC=VALUE");
     o.group("Run");
     o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &s.run_name, "name of this run's folder (default: program name and start time)")
@@ -136,7 +145,7 @@ std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
     return all;
 }
 
-Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& metrics) {
+Ranking ranking_by(const std::string& name, const std::vector<MetricName>& metrics, const char* option) {
     std::vector<MetricName> known;
     for (const std::string set : {"validation", "train"}) {
         for (const MetricName& metric : metrics)
@@ -146,7 +155,7 @@ Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& me
     }
     known.push_back({"images_per_s", "images/s", "", true});
     known.push_back({"seconds", "time", "s"});
-    return rank_by.empty() ? known.front() : metric_named("--rank-by", rank_by, known);
+    return name.empty() ? known.front() : metric_named(option, name, known);
 }
 
 void check_trials(par::Group& group, const std::string& name, Trials& trials, const std::string& stored_in) {
@@ -166,19 +175,39 @@ void check_trials(par::Group& group, const std::string& name, Trials& trials, co
                                      "type the options of this run again before --resume");
     }
     std::set<std::string> checked;
+    const auto is_new = [&](const Json& trial, std::initializer_list<const char*> names) {
+        std::string key;
+        for (const char* option : names) key += cat(option, " ", trial.at(option).dump(), "\n");
+        return checked.insert(key).second;
+    };
+    // Trials on fewer GPUs have some of the ranks of the others. All trials get these, so that no two share a GPU.
+    for (const Json& trial : options)
+        if (is_new(trial, kMachineOptions))
+            if (const std::vector<int> ranks = check_machine(group, trial);
+                trials.ranks.empty() || ranks.size() < trials.ranks.size())
+                trials.ranks = ranks;
+    trials.ranks_each = trials.parallel ? int(trials.ranks_per_trial) : group.size();
+    RG_CHECK(!trials.parallel || trials.ranks_per_trial <= int64_t(trials.ranks.size()), name,
+             ": expected --ranks-per-trial of at most ", trials.ranks.size(), ", the number of ranks that train, got ",
+             trials.ranks_per_trial);
     for (size_t i = 0; i < options.size(); ++i) {
-        const auto is_new = [&](std::initializer_list<const char*> names) {
-            std::string key;
-            for (const char* option : names) key += cat(option, " ", options[i].at(option).dump(), "\n");
-            return checked.insert(key).second;
-        };
-        if (is_new({"device", "gpus", "precision"})) check_machine(group, options[i]);
         const std::string& init = options[i].at("init").as_string();
-        if (!init.empty() && !trials.resume && is_new({"init"})) load_model(init); // most resumed trials need none
-        if (!is_new({"data", "test-data", "size", "store-size", "validation", "skip-other-images", "label-from"}))
+        // Most resumed trials need no file.
+        if (!init.empty() && (!trials.resume || std::filesystem::exists(init)) && is_new(options[i], {"init"}))
+            trials.fingerprints.set(cat("--init file of trial ", i + 1),
+                                    cat("checksum ", checksum(read_file(load_model(init).source, kMaxTensorFile))));
+        if (!is_new(options[i],
+                    {"data", "test-data", "size", "store-size", "validation", "skip-other-images", "label-from"}))
             continue;
         const Program::DataCheck found = trials.program->check_data(group, arguments[i]);
         trials.ranking = ranking_by(trials.rank_by, found.metrics);
+        if (const std::vector<std::string> until = split(trials.until, '='); !trials.until.empty()) {
+            RG_CHECK(until.size() == 2 && read_number(until[1], trials.rules.until),
+                     "--until: expected METRIC=VALUE, such as validation_loss=0.5, got ", trials.until);
+            trials.rules.until_metric = ranking_by(until[0], found.metrics, "--until");
+        }
+        for (const auto& [set, text] : found.sets.as_object())
+            trials.fingerprints.set(cat(set, " of trial ", i + 1), text);
         for (const std::string& warning : found.warnings)
             if (group.rank() == 0) std::cerr << printable(warning) << "\n";
     }

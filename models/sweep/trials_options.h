@@ -19,11 +19,13 @@ struct Trials {
     int64_t ranks_per_trial = 1;
     bool parallel = true, resume = false;
     ProgressKind progress = ProgressKind::automatic;
-    std::string stop_below = "0";
+    std::string stop_below = "0", until;
     StopRules rules;
     std::vector<std::string> base; // arguments of every trial: the defaults, then those of the command line
     std::vector<TrialSettings> table;
-    int ranks_each = 1; // number of ranks of each trial: ranks_per_trial, or all ranks with --no-at-once
+    int ranks_each = 1;     // number of ranks of each trial: ranks_per_trial, or all ranks with --no-at-once
+    std::vector<int> ranks; // those that train: with GPUs, those with a GPU of their own
+    Json fingerprints = Json::object(); // texts that tell whether images or an --init file have changed, by name
 };
 
 /// Returns the arguments of the training program for a trial with these settings.
@@ -57,11 +59,11 @@ void declare(Options& o, Trials& s);
 /// table and in the grid.
 std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s);
 
-/// Returns the ranking by `rank_by`, or if that is empty, by the main metric on the validation set. `metrics` are those
-/// of the training. Throws Error if there is no metric of that name.
-Ranking ranking_by(const std::string& rank_by, const std::vector<MetricName>& metrics);
-/// Collective. Throws Error if an option of a trial is wrong; see run_trials_main(). Sets the ranking. `stored_in` is
-/// that of TrialsArguments.
+/// Returns the metric of an epoch with this name, or without a name, the main metric on the validation set. `metrics`
+/// are those of the training. Throws Error, which begins with the option, if there is no such metric.
+Ranking ranking_by(const std::string& name, const std::vector<MetricName>& metrics, const char* option = "--rank-by");
+/// Collective. Throws Error if an option of a trial is wrong; see run_trials_main(). Sets the metrics of the ranking
+/// and of --until, the ranks and the fingerprints. `stored_in` is that of TrialsArguments.
 void check_trials(par::Group& group, const std::string& name, Trials& trials, const std::string& stored_in);
 
 /// Returns the arguments of the run to resume, followed by the `typed` ones and --resume. If `typed` begins with the

@@ -91,6 +91,77 @@ class Sweep(job.JobTest):
         run = self.sweep("last", *TINY, "--epochs", "1", "--depth", "1", "--grid", "lr=1e-9", "--stop-below", "99")
         self.assertEqual((states(run), results(run)[0]["note"]), (["finished"], ""))
 
+    def test_one_good_trial_ends_the_sweep(self):
+        # Trial 2 is the good one. Trial 1 runs beside it, on several ranks, or has ended; trial 3 never begins.
+        for ranks in job.rank_counts(1, 2):
+            run = self.runs / f"until-{ranks}"
+            command = ["--run-name", run.name, *TINY, "--depth", "1", "--epochs", "1" if ranks == 1 else "1000",
+                       "--grid", "lr=1e-9,0.05,0.04"]
+            first = self.succeed(program(ranks, "train_cifar", "sweep", *command, "--until", "validation_accuracy=12"))
+            end = "trial 2 has ended the sweep: reached validation_accuracy 12 %"
+            self.assertEqual(first.count(end), 1)
+            self.assertIn("best: trial 2", first)
+            rows = results(run)
+            self.assertEqual([row["state"] for row in rows],
+                             ["finished", "finished", "queued"] if ranks == 1 else ["queued", "stopped", "queued"])
+            self.assertFalse((run / "trials" / "3").exists())
+            # A resumed sweep ends at once, also if the journal is lost.
+            steps = len(job.step_lines(run / "trials" / "1"))
+            for _ in range(2):
+                out = self.succeed(program(ranks, "train_cifar", "sweep", "--run-name", run.name, "--resume"))
+                self.assertEqual(out.count(end), 1)
+                self.assertIn("best: trial 2", out)
+                self.assertFalse((run / "trials" / "3").exists())
+                self.assertEqual(len(job.step_lines(run / "trials" / "1")), steps)
+                (run / "journal.jsonl").unlink(missing_ok=True)
+            # With another value, it continues.
+            more = ["--until", "train_loss=100"] if ranks > 1 else ["--until", ""]
+            out = self.succeed(program(ranks, "train_cifar", "sweep", "--run-name", run.name, "--resume", *more))
+            self.assertEqual("has ended the sweep: reached train_loss 100" in out, ranks > 1)
+            if ranks == 1:
+                self.assertEqual(states(run), ["finished"] * 3)
+        for until, error in (("validation_accuracy", "expected METRIC=VALUE"), ("validation_loss=x", "expected METRIC"),
+                             ("test_accuracy=3", "--until: expected one of validation_accuracy")):
+            self.refuse(program(1, "sweep_cifar", *TINY, "--until", until), error)
+
+    def test_resumed_with_other_data(self):
+        sample = self.write_sample(200)
+        command = program(1, "train_cifar", "sweep", "--run-name", "run", *TINY, "--epochs", "1", "--depth", "1",
+                          "--data", str(sample))
+        resume = program(1, "train_cifar", "sweep", "--run-name", "run", "--resume")
+        run = self.runs / "run"
+        self.succeed([*command, "--grid", "lr=0.05"])
+        model = run / "trials" / "1" / "model.safetensors"
+        (self.folder / "first.safetensors").write_bytes(model.read_bytes())
+        self.succeed([*command[:-2], "--data", str(sample), "--run-name", "init", "--init", "first.safetensors",
+                      "--grid", "lr=0.05,0.04"])
+        before = (run / "journal.jsonl").read_text()
+        for name, what in (("train.bin", "training set"), ("test.bin", "test set")):
+            path = sample / name
+            whole = path.read_bytes()
+            path.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+            self.refuse(resume, f"--resume: expected the {what} of trial 1 as when", "checksum", "start a new run")
+            path.write_bytes(whole)
+        self.assertEqual((run / "journal.jsonl").read_text(), before)
+        # The same data elsewhere are the same.
+        sample.rename(self.folder / "elsewhere")
+        self.succeed([*resume, "--data", "elsewhere"])
+        (self.folder / "elsewhere").rename(sample)
+
+        # The file of --init may be gone, but it must not be another one.
+        resume[resume.index("run")] = "init"
+        initial = self.folder / "first.safetensors"
+        initial.write_bytes((self.runs / "init" / "trials" / "1" / "model.safetensors").read_bytes())
+        self.refuse(resume, "--resume: expected the --init file of trial 1 as when", "start a new run")
+        initial.unlink()
+        self.succeed(resume)
+        # An older version stored no fingerprints.
+        config = self.runs / "init" / "config.json"
+        stored = json.loads(config.read_text())
+        self.assertEqual(len(stored.pop("fingerprints")), 4)
+        config.write_text(json.dumps(stored))
+        self.succeed(resume)
+
     def test_rules_that_compare_trials(self):
         options = [*TINY, "--depth", "1", "--epochs", "2"]
         for rule, rates, note in (("halving", "0.05,0.04,0.03,1e-9", "not in the better half of 4 trials after epoch 1"),
