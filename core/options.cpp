@@ -365,6 +365,11 @@ const Options::Entry& Options::declared(const std::string& name) const {
 
 bool Options::was_given(const std::string& name) const { return declared(name).given_; }
 bool Options::is_fixed(const std::string& name) const { return declared(name).fixed_; }
+bool Options::is_path(const std::string& name) const {
+    const std::string& metavar = declared(name).metavar_;
+    return metavar.ends_with("DIR") || metavar.ends_with("FILE");
+}
+
 bool Options::is_by_rank(const std::string& name) const { return declared(name).by_rank_; }
 
 void Options::set(const std::string& name, const std::string& value) {

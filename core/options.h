@@ -112,6 +112,8 @@ public:
     /// Return whether the option, which must exist, is marked as Entry::fixed() or Entry::by_rank().
     bool is_fixed(const std::string& name) const;
     bool is_by_rank(const std::string& name) const;
+    /// Returns true if the value of the option is the path of a file or folder, as its placeholder in --help says.
+    bool is_path(const std::string& name) const;
     /// Sets an option from text. Does not change was_given(). For example, a resumed run sets its options to the
     /// values() in the checkpoint. Throws Error for an unknown name or a bad value.
     void set(const std::string& name, const std::string& value);

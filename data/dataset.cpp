@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <numeric>
 
@@ -99,22 +100,24 @@ TrainTest with_test_set(TrainTest sets, TrainTest other) {
     test.classes = train.classes;
     sets.test = std::move(test);
     sets.source += "; tested on " + other.source;
-    sets.held_out = false;
+    sets.held_out.limits.clear();
     sets.warnings.insert(sets.warnings.end(), other.warnings.begin(), other.warnings.end());
     sets.left_out.insert(sets.left_out.end(), other.left_out.begin(), other.left_out.end());
     return sets;
 }
 
-std::string fingerprint(const ImageSet& set) {
+std::string fingerprint(const ImageSet& set, std::span<const uint64_t> more) {
     const auto sum = [](const auto& values) {
         return checksum({reinterpret_cast<const char*>(values.data()), values.size() * sizeof values[0]});
     };
     std::vector<uint64_t> images(size_t(set.count));
     for (int64_t i = 0; i < set.count; ++i)
         images[size_t(i)] = set.pixels.file() ? set.record(i).checksum : sum(set.image(i));
-    const uint64_t sums[] = {sum(images), sum(set.labels), sum(set.targets)};
+    std::vector<uint64_t> sums{sum(images), sum(set.labels), sum(set.targets)};
+    sums.insert(sums.end(), more.begin(), more.end());
+    for (const std::string& name : set.target_names) sums.push_back(checksum(name));
     return cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ",
-               formatted("%016llx", static_cast<unsigned long long>(sum(std::span(sums)))));
+               formatted("%016llx", static_cast<unsigned long long>(sum(sums))));
 }
 
 Tensor resident(const ImageSet& set) {
@@ -168,21 +171,36 @@ std::string class_counts(const TrainTest& sets, const std::string& test) {
     return equal || sets.train.classes.size() > 20 ? text + "\n" : class_table(sets, test);
 }
 
-Split split_fraction(const ImageSet& set, double fraction, uint64_t seed) {
+Split split_fraction(const ImageSet& set, double fraction, HoldOut rule) {
     RG_CHECK(fraction >= 0 && fraction <= 1, "split: expected a fraction of 0 to 1, got ", fraction);
-    Split result;
-    std::vector<std::vector<int64_t>> indices(set.classes.size());
-    for (int64_t i = 0; i < set.count; ++i) indices[size_t(set.labels[size_t(i)])].push_back(i);
-    for (size_t label = 0; label < indices.size(); ++label) {
-        std::vector<int64_t>& images = indices[label];
-        const int64_t n = std::ssize(images), part = std::llround(fraction * double(n));
-        const int64_t selected = n < 2 || fraction == 0 || fraction == 1 ? part : std::clamp<int64_t>(part, 1, n - 1);
-        shuffle(images, Rng(seed, Purpose::split, 0, label));
-        result.selected.insert(result.selected.end(), images.begin(), images.begin() + selected);
-        result.others.insert(result.others.end(), images.begin() + selected, images.end());
+    std::vector<int64_t> hashes;
+    std::vector<std::vector<int64_t>> of_class(set.classes.size());
+    for (int64_t i = 0; i < set.count; ++i) {
+        const std::string name = set.names.empty() ? cat(set.row(i)) : set.names[size_t(i)];
+        hashes.push_back(int64_t(checksum(cat(rule.salt, " ", name)) >> 1));
+        of_class[size_t(set.labels[size_t(i)])].push_back(hashes.back());
     }
-    std::sort(result.selected.begin(), result.selected.end());
-    std::sort(result.others.begin(), result.others.end());
+    constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+    const int64_t share = fraction < 1 ? int64_t(std::ldexp(fraction, 63)) : kMost;
+    for (size_t label = 0; label < of_class.size(); ++label) {
+        const auto [entry, is_new] = rule.limits.try_emplace(set.classes[label]);
+        if (!is_new) continue;
+        std::vector<int64_t>& sorted = of_class[label];
+        std::sort(sorted.begin(), sorted.end());
+        const int64_t n = std::ssize(sorted), part = std::llround(fraction * double(n));
+        const int64_t selected = fraction == 0 || fraction == 1 ? part
+                                 : n < 2                        ? 0
+                                                                : std::clamp<int64_t>(part, 1, n - 1);
+        // Of the limits that select so many, the one nearest to the fraction suits images that are added later best.
+        const int64_t least = selected > 0 ? sorted[size_t(selected - 1)] + 1 : 0,
+                      most = selected < n ? sorted[size_t(selected)] : kMost;
+        entry->second = std::clamp(share, least, most);
+    }
+    Split result;
+    for (int64_t i = 0; i < set.count; ++i)
+        (hashes[size_t(i)] < rule.limits[set.classes[size_t(set.labels[size_t(i)])]] ? result.selected : result.others)
+            .push_back(i);
+    result.rule = std::move(rule);
     return result;
 }
 
@@ -214,17 +232,17 @@ ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
     return part;
 }
 
-TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what,
+TrainTest split_sets(const ImageSet& set, double test_fraction, const HoldOut& rule, const std::string& what,
                      const std::string& note) {
     RG_CHECK(test_fraction >= 0 && test_fraction < 1,
              "split: expected a fraction of 0 to less than 1 for testing, got ", test_fraction, " (", what, ")");
     if (test_fraction == 0) return described({set, subset(set, {}), ""}, what, note);
-    const Split parts = split_fraction(set, test_fraction, seed);
+    const Split parts = split_fraction(set, test_fraction, rule);
     RG_CHECK(!parts.selected.empty() && !parts.others.empty(),
              "split: expected 2 images of some class, one of them for testing, got ", set.count, " in ",
              set.classes.size(), " classes (", what, ")");
     TrainTest sets{subset(set, parts.others), subset(set, parts.selected), ""};
-    sets.held_out = true;
+    sets.held_out = parts.rule;
     const std::vector<int64_t> counts = count_per_label(set);
     if (const auto single = std::ranges::find(counts, 1); single != counts.end())
         sets.warnings.push_back(

@@ -9,6 +9,7 @@
 #include "ringgrad/core/tensor.h"
 #include "ringgrad/data/packed_file.h"
 
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -71,11 +72,25 @@ struct ImageSet {
     void check(const std::string& name) const;
 };
 
+/// The rule by which a run holds out images of a class: those whose name has a hash below the limit of the class. It
+/// depends neither on the order of the images nor on other classes. So a later run with more or fewer images, which
+/// takes the same rule, holds out the same images again, and none of the others.
+struct HoldOut {
+    std::string salt = {};                      // hashed with each name, such as "test 0"
+    std::map<std::string, int64_t> limits = {}; // by class, from 0; hashes have 63 bits
+    /// Returns this rule, or without limits a new one for a purpose, such as "test", and a seed.
+    HoldOut or_new(const std::string& purpose, int64_t seed) const {
+        return limits.empty() ? HoldOut{cat(purpose, " ", seed)} : *this;
+    }
+    bool operator==(const HoldOut&) const = default;
+};
+
 struct TrainTest {
     ImageSet train, test;
     std::string source;                     // description for users: content and origin
     std::vector<std::string> warnings = {}; // for users, about files and folders
-    bool held_out = false;                  // true if the test images are a part of the images for training
+    HoldOut held_out = {};                  // the rule of the test images; no limits: they are a set of their own
+    HoldOut validation = {};                // that of the validation images; no limits: there are none
     ImageSet reserved = {};                 // the real test set, if `test` is a validation set; else it has no images
     std::vector<std::string> left_out = {}; // what --skip-other-images has left out: files with the reason
 };
@@ -90,12 +105,14 @@ inline constexpr const char* kNoCache = "none"; // for LoadOptions::cache
 
 /// How to load images. They become grey (1 channel) or RGB (3 channels), and are resized and cropped to height x width
 /// if that is given (fit() in resize.h). If there is no test set, test_fraction is the fraction of each class held out
-/// for testing, at random by seed. If the fraction is 0, nothing is held out, and one of the sets may be empty.
+/// for testing, by the rule held_out, or a new one of the seed. If it is 0, nothing is held out, and one of the sets
+/// may be empty.
 struct LoadOptions {
     int channels = 3;
     int64_t height = 0, width = 0; // 0: as stored
     double test_fraction = 0.2;
-    uint64_t seed = 0;
+    int64_t seed = 0;
+    HoldOut held_out = {};          // of an earlier run
     bool skip_other_images = false; // false: an image that cannot be used is an error (image_folder.h)
     LabelFrom label_from = LabelFrom::top;
     Labels labels = Labels::one_class;
@@ -113,9 +130,10 @@ TrainTest described(TrainTest sets, const std::string& what, const std::string& 
 /// image sizes or channels of the two differ.
 TrainTest with_test_set(TrainTest sets, TrainTest other);
 
-/// Returns the number and extents of the images, and a checksum of pixels, labels and targets, as a text. Sets with
-/// equal texts train alike. Of a packed set, reads the checksums of the images, and not their pixels.
-std::string fingerprint(const ImageSet& set);
+/// Returns the number and extents of the images, and a checksum of pixels, labels, targets and the names of targets, as
+/// a text. Sets with equal texts train alike. Of a packed set, reads the checksums of the images, and not their pixels.
+/// `more` are checksums of further values of the images, such as masks.
+std::string fingerprint(const ImageSet& set, std::span<const uint64_t> more = {});
 
 /// Returns all pixels as a u8 tensor [count height width channels], in device memory if the context has a device.
 Tensor resident(const ImageSet& set);
@@ -132,10 +150,12 @@ std::string class_counts(const TrainTest& sets, const std::string& test);
 /// Indices into a set. Each list is in ascending order.
 struct Split {
     std::vector<int64_t> selected, others;
+    HoldOut rule; // that has selected them
 };
-/// Selects round(fraction * images of the class) images of every class at random by seed. But a class with two or more
-/// images has at least one in each list, unless the fraction is 0 or 1. Throws Error unless the fraction is in [0, 1].
-Split split_fraction(const ImageSet& set, double fraction, uint64_t seed);
+/// Selects images of every class by a rule. For a class without a limit, chooses one that selects
+/// round(fraction * images of the class) images, but of two or more images at least one and not all, unless the
+/// fraction is 0 or 1. Images without names have their rows as names. Throws Error unless the fraction is in [0, 1].
+Split split_fraction(const ImageSet& set, double fraction, HoldOut rule);
 
 /// Returns the pixels of images first to first + n - 1, [n height width channels].
 std::vector<uint8_t> copy_pixels(const ImageSet& set, int64_t first, int64_t n);
@@ -146,7 +166,7 @@ ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
 /// Splits a set with split_fraction(): the selected images are for testing, the others for training. `what` and `note`
 /// describe the set, as in described(). With a fraction of 0, all are for training. Throws Error unless the fraction is
 /// in [0, 1), and if it is positive but one of the two sets would be empty. Warns of classes with a single image.
-TrainTest split_sets(const ImageSet& set, double test_fraction, uint64_t seed, const std::string& what,
+TrainTest split_sets(const ImageSet& set, double test_fraction, const HoldOut& rule, const std::string& what,
                      const std::string& note = "");
 
 struct Range {

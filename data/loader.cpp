@@ -5,6 +5,8 @@
 // if start() was not called meanwhile.
 #include "ringgrad/data/loader.h"
 
+#include "ringgrad/core/checksum.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -24,14 +26,16 @@ Column rows(const Tensor& values) {
     const Tensor kept = values.to_host();
     const Shape extents(values.shape().extents().subspan(1));
     const size_t bytes = size_t(extents.numel() * size_of(values.dtype()));
-    return {extents, values.dtype(), values.extent(0), [kept, bytes](const Sample& sample, std::byte* out) {
+    const std::string_view all(reinterpret_cast<const char*>(kept.bytes_data()), size_t(kept.bytes()));
+    return {extents, values.dtype(), values.extent(0), checksum(all),
+            [kept, bytes](const Sample& sample, std::byte* out) {
                 std::memcpy(out, kept.bytes_data() + size_t(sample.index) * bytes, bytes);
             }};
 }
 
 Column computed(const Shape& extents, std::function<void(const Sample&, std::span<float>)> f) {
     const size_t numbers = size_t(extents.numel());
-    return {extents, DType::f32, -1, [f = std::move(f), numbers](const Sample& sample, std::byte* out) {
+    return {extents, DType::f32, -1, 0, [f = std::move(f), numbers](const Sample& sample, std::byte* out) {
                 f(sample, {reinterpret_cast<float*>(out), numbers});
             }};
 }

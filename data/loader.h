@@ -42,7 +42,8 @@ struct Sample {
 struct Column {
     Shape extents; // shape of one sample's value: up to 3 extents
     DType type = DType::f32;
-    int64_t count = -1; // number of samples; -1: any number
+    int64_t count = -1;    // number of samples; -1: any number
+    uint64_t checksum = 0; // of all values; 0: unknown
     /// Writes the value of a sample. Several threads may call this at the same time.
     std::function<void(const Sample& sample, std::byte* out)> write = {};
     /// Returns a tensor for the values of n samples, in host memory.

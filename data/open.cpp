@@ -137,8 +137,8 @@ TrainTest load_source(const std::string& path, const LoadOptions& options, const
     const bool test_alone = sets.train.count == 0;
     RG_CHECK(!test_alone || options.test_fraction == 0, "data: expected images for training, got ", sets.test.count,
              " for testing alone (", shown, ")");
-    TrainTest parts =
-        split_sets(test_alone ? sets.test : sets.train, options.test_fraction, options.seed, what, contents.note);
+    TrainTest parts = split_sets(test_alone ? sets.test : sets.train, options.test_fraction,
+                                 options.held_out.or_new("test", options.seed), what, contents.note);
     parts.warnings.insert(parts.warnings.begin(), sets.warnings.begin(), sets.warnings.end());
     parts.left_out = std::move(sets.left_out);
     return parts;

@@ -14,7 +14,6 @@ struct TrainCifar final : ImageTraining {
     TrainCifar() : ImageTraining({"cifar", "resnet20", "resnet18", "resnet50", "wrn16-4"}) {
         data_options.batch_size = 256;
         epochs = 50;
-        run_options.predictor = "predict", run_options.predictor_images = std::string(); // predict takes the sample
         optimizer.weight_decay = 1e-10;
         schedule.kind = ScheduleKind::piecewise;
     }

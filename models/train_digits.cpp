@@ -13,7 +13,6 @@ struct TrainDigits final : ImageTraining {
         data_texts = {"MNIST files or class folders of 28 x 28 PNGs", "drawn digits"};
         augmentations = {"translate", "crop", "rotate", "scale", "resized-crop"}, augment = "translate", translate = 2;
         default_rate = {0.01, 128};
-        run_options.predictor = "predict";
         optimizer.weight_decay = 1e-4;
     }
     data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override {

@@ -26,7 +26,6 @@ public:
         augmentations = {"translate", "crop", "scale"}; // flips, rotate and resized-crop change the angle
         augment = "translate", translate = 2;
         default_rate = {0.002, 32, true};
-        run_options.predictor = "predict";
         optimizer.kind = OptimizerOptions::Kind::adam;
     }
     void declare(Options& o) override {

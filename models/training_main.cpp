@@ -17,7 +17,7 @@ int run_training_main(int argc, char** argv, const Program& program) {
                                 .program = &program});
     return par::run_ranks_main(argc, argv, [&](par::Group& group) {
         const std::vector<std::string> args(argv + 1, argv + argc);
-        if (command == "predict") return predict_command(group, name, {args.begin() + 1, args.end()});
+        if (command == "predict") return predict_command(group, name, {args.begin() + 1, args.end()}, {&program});
         if (command == "export") return export_command(name, {args.begin() + 1, args.end()});
         TrainingObserver observer;
         return program.run(group, args, observer);

@@ -149,7 +149,7 @@ TEST_SUITE("data") {
         const ImageSet set = numbered(40);
         CHECK(targets_fit(set));
         CHECK(targets_fit(subset(set, std::vector<int64_t>{7, 3, 39})));
-        const TrainTest sets = split_sets(set, 0.25, 1, "numbers");
+        const TrainTest sets = split_sets(set, 0.25, {"1"}, "numbers");
         CHECK(sets.test.count == 10);
         CHECK(targets_fit(sets.train));
         CHECK(targets_fit(sets.test));

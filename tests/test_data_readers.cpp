@@ -304,8 +304,10 @@ TEST_SUITE("data") {
             fs::create_directories(fs::path(dir / name).parent_path());
             write_file_atomic(dir / name, content);
             CHECK_ERROR("got 1 other image, " + dir / name + " (" + format + ")", load(dir.path()));
-            const std::string ending = fs::path(name).extension(), all = ending.empty() ? fs::path(name).filename().string() : "*" + ending;
-            CHECK_ERROR(content == png ? "; move it into one; or" : "mogrify -format png " + all + ", then remove", load(dir.path()));
+            const std::string ending = fs::path(name).extension(),
+                              all = ending.empty() ? fs::path(name).filename().string() : "*" + ending;
+            CHECK_ERROR(content == png ? "; move it into one; or" : "mogrify -format png " + all + ", then remove",
+                        load(dir.path()));
             CHECK(read_image_folder(dir.path(), 3, true).count == 4);
             CHECK(load(dir.path(), {.skip_other_images = true}).train.count == 2);
             fs::remove(dir / name);
@@ -338,8 +340,8 @@ TEST_SUITE("data") {
         CHECK(read_image_folder(dir.path(), 3, true).count == 6);
         write_file_atomic(dir / "dog/8.png", "neither a PNG nor another image");
         const TrainTest sets = load(dir.path(), {.test_fraction = 0, .skip_other_images = true});
-        CHECK(sets.train.names == std::vector<std::string>{"cat/1.png", "cat/2.jpg", "cat/3", "dog/1.png", "dog/4.txt",
-                                                           "dog/5.png_"});
+        CHECK(sets.train.names ==
+              std::vector<std::string>{"cat/1.png", "cat/2.jpg", "cat/3", "dog/1.png", "dog/4.txt", "dog/5.png_"});
         CHECK(sets.train.labels == std::vector<int32_t>{0, 0, 0, 1, 1, 1});
         CHECK(pixels_of(sets.train) == Vec(6 * 2 * 2 * 3, 1));
         REQUIRE(sets.warnings.size() == 1);
@@ -348,17 +350,26 @@ TEST_SUITE("data") {
 
     TEST_CASE("image folder: lists all files that it leaves out") {
         const TempDir dir;
-        for (const char* name : {"cat/1.png", "dog/1.png", "dog/2.gif"}) write_grey(dir / ("set/" + std::string(name)), 2, 2, 1);
+        for (const char* name : {"cat/1.png", "dog/1.png", "dog/2.gif"})
+            write_grey(dir / ("set/" + std::string(name)), 2, 2, 1);
         for (int i = 2; i < 10; ++i) write_file_atomic(dir / cat("set/cat/", i, ".png"), "damaged");
-        write_file_atomic(dir / "set/labels.csv", "cat/1.png,a\ndog/1.png,b\ndog/3.gif,b\n" // of an image that is left out
-                                                  "dog/2.gif,b\n" + [] { std::string rows; for (int i = 2; i < 10; ++i) rows += cat("cat/", i, ".png,a\n"); return rows; }());
+        write_file_atomic(
+            dir / "set/labels.csv", "cat/1.png,a\ndog/1.png,b\ndog/3.gif,b\n" // of an image that is left out
+                                    "dog/2.gif,b\n" +
+                                        [] {
+                                            std::string rows;
+                                            for (int i = 2; i < 10; ++i) rows += cat("cat/", i, ".png,a\n");
+                                            return rows;
+                                        }());
         write_file_atomic(dir / "set/dog/3.gif", "GIF89a");
-        for (const std::string& cache : {std::string(kNoCache), dir / "cache", dir / "cache"}) { // packs, and then maps the set
+        for (const std::string& cache :
+             {std::string(kNoCache), dir / "cache", dir / "cache"}) { // packs, and then maps the set
             const TrainTest sets = load(dir / "set", {.test_fraction = 0, .skip_other_images = true, .cache = cache});
             CHECK(sets.train.count == 3);
             REQUIRE(sets.left_out.size() == 9);
             CHECK(sets.left_out[0] == dir / "set/dog/3.gif (GIF)");
-            for (int i = 2; i < 10; ++i) CHECK(contains(sets.left_out[size_t(i - 1)], dir / cat("set/cat/", i, ".png")));
+            for (int i = 2; i < 10; ++i)
+                CHECK(contains(sets.left_out[size_t(i - 1)], dir / cat("set/cat/", i, ".png")));
             CHECK(contains(sets.warnings.at(0), "9 files are left out"));
         }
     }
@@ -369,7 +380,9 @@ TEST_SUITE("data") {
         const ImageSet set = load(dir / "set", {.test_fraction = 0, .labels = Labels::none}).train;
         const auto chunk = [](const std::string& type, const Vec& body) {
             Vec out;
-            const auto add = [&](uint32_t n) { for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(n >> shift)); };
+            const auto add = [&](uint32_t n) {
+                for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(n >> shift));
+            };
             add(uint32_t(body.size()));
             Vec checked(type.begin(), type.end());
             checked.insert(checked.end(), body.begin(), body.end());
@@ -385,7 +398,8 @@ TEST_SUITE("data") {
             for (const uint8_t byte : row) a += byte, b += a;
             for (const uint32_t n : {b >> 8, b & 255, a >> 8, a & 255}) data.push_back(uint8_t(n));
             const Vec header{0, 0, 0, uint8_t(width), 0, 0, 0, 1, uint8_t(depth), uint8_t(colour), 0, 0, 0};
-            write_file_atomic(dir / "masks/a/1.png", "\x89PNG\r\n\x1A\n" + chunk("IHDR", header) + more + chunk("IDAT", data) + chunk("IEND", {}));
+            write_file_atomic(dir / "masks/a/1.png", "\x89PNG\r\n\x1A\n" + chunk("IHDR", header) + more +
+                                                         chunk("IDAT", data) + chunk("IEND", {}));
         };
         const auto read = [&] {
             const Tensor masks = read_masks(set, dir / "masks", 3);
@@ -393,7 +407,8 @@ TEST_SUITE("data") {
         };
         CHECK_ERROR("masks/a/1.png", read());
         fs::create_directories(dir / "masks/a");
-        const auto labels = [&](int depth, int colour, const Vec& row, const std::string& more = "", int64_t width = 4) {
+        const auto labels = [&](int depth, int colour, const Vec& row, const std::string& more = "",
+                                int64_t width = 4) {
             write_mask(depth, colour, row, more, width);
             return read();
         };
@@ -424,7 +439,8 @@ TEST_SUITE("data") {
     }
 
     TEST_CASE("images: threads wait for memory to decode in") {
-        CHECK_ERROR("MiB to decode an image, got 4398046511104 (big.jpg)", auto memory = reserve_memory(int64_t{1} << 62, "big.jpg"));
+        CHECK_ERROR("MiB to decode an image, got 4398046511104 (big.jpg)",
+                    auto memory = reserve_memory(int64_t{1} << 62, "big.jpg"));
         const int64_t most = available_memory() / 10 * 6;
         std::atomic<bool> released = false, waited = false;
         std::shared_ptr<void> first = reserve_memory(most, "1.jpg");
@@ -444,10 +460,10 @@ TEST_SUITE("data") {
         const TempDir dir;
         for (const char* name : {"cat/1.png", "dog/1.png"}) write_grey(dir / name, 2, 2, 1);
         // So many ranks that no machine has the memory.
-        const std::string error = error_of([&] {
-            load(dir.path(), {.height = 512, .width = 512, .test_fraction = 0, .processes = 1 << 24});
-        });
-        CHECK(contains(error, "MiB for 2 images 512x512x3 on each of 16777216 ranks; give a smaller --size, or leave out"));
+        const std::string error = error_of(
+            [&] { load(dir.path(), {.height = 512, .width = 512, .test_fraction = 0, .processes = 1 << 24}); });
+        CHECK(contains(error,
+                       "MiB for 2 images 512x512x3 on each of 16777216 ranks; give a smaller --size, or leave out"));
     }
 
     TEST_CASE("image folder: counts files that are damaged but readable in one warning") {
@@ -504,9 +520,12 @@ TEST_SUITE("data") {
             const auto other_size = std::ranges::find(bad, false, &std::pair<std::string, bool>::second);
             const auto end = other_size == bad.end() ? other_size : other_size + 1;
             std::string names;
-            for (auto file = bad.begin(); file != end; ++file) names += (names.empty() ? "" : ", ") + (dir / file->first);
-            const std::string begin =
-                end - bad.begin() == 1 ? "" : cat("images: expected 60 good images, got ", end - bad.begin(), " bad ones: ", names, "; the first: ");
+            for (auto file = bad.begin(); file != end; ++file)
+                names += (names.empty() ? "" : ", ") + (dir / file->first);
+            const std::string begin = end - bad.begin() == 1
+                                          ? ""
+                                          : cat("images: expected 60 good images, got ", end - bad.begin(),
+                                                " bad ones: ", names, "; the first: ");
             for (const int threads : {1, 2, 5})
                 for (int repeat = 0; repeat < 5; ++repeat) {
                     const std::string error = error_of([&] { with_threads(threads); });
@@ -677,11 +696,10 @@ TEST_SUITE("data") {
         CHECK_ERROR("expected a folder, got a file", load(dir / "two/test/dog/1.png"));
 
         // Another seed selects other images.
-        const auto test_pixels = [&](uint64_t seed) { return pixels_of(load(dir / "all", {.seed = seed}).test); };
+        const auto test_pixels = [&](int64_t seed) { return pixels_of(load(dir / "all", {.seed = seed}).test); };
         CHECK(test_pixels(3) == test_pixels(3));
         int others = 0;
-        for (uint64_t seed = 4; seed < 8; ++seed)
-            others += test_pixels(seed) != test_pixels(3);
+        for (uint64_t seed = 4; seed < 8; ++seed) others += test_pixels(seed) != test_pixels(3);
         CHECK(others > 0);
 
         fs::remove_all(dir / "two/train");
@@ -693,8 +711,8 @@ TEST_SUITE("data") {
         const ImageSet set = numbered_set(200, 7);
         const std::vector<int64_t> counts = count_per_label(set);
         REQUIRE(std::accumulate(counts.begin(), counts.end(), int64_t{0}) == 200);
-        const Split a = split_fraction(set, 0.3, 1), again = split_fraction(set, 0.3, 1),
-                    other = split_fraction(set, 0.3, 2);
+        const Split a = split_fraction(set, 0.3, {"1"}), again = split_fraction(set, 0.3, {"1"}),
+                    other = split_fraction(set, 0.3, {"2"});
         CHECK(a.selected == again.selected);
         CHECK(a.selected != other.selected);
         CHECK(std::is_sorted(a.selected.begin(), a.selected.end()));
@@ -709,14 +727,65 @@ TEST_SUITE("data") {
             CHECK(part.image(int64_t(i))[0] == uint8_t(a.selected[i]));
             CHECK(part.labels[i] == set.labels[size_t(a.selected[i])]);
         }
-        CHECK(split_sets(set, 0.3, 1, "images").warnings.empty());
+        CHECK(split_sets(set, 0.3, {"1"}, "images").warnings.empty());
         const ImageSet with_single{3, 1, 1, 1, Vec(3), {0, 2, 2}, {"ant", "bee", "cat"}};
-        const std::vector<std::string> warnings = split_sets(with_single, 0.5, 1, "images").warnings;
+        const std::vector<std::string> warnings = split_sets(with_single, 0.5, {"1"}, "images").warnings;
         REQUIRE(warnings.size() == 1);
         CHECK(contains(warnings[0], "single image, which no test can have: 1, such as ant"));
-        CHECK_THROWS_AS(split_fraction(set, 1.5, 1), Error);
-        CHECK_ERROR("less than 1 for testing, got 1 (images)", split_sets(set, 1, 1, "images"));
+        CHECK_THROWS_AS(split_fraction(set, 1.5, {"1"}), Error);
+        CHECK_ERROR("less than 1 for testing, got 1 (images)", split_sets(set, 1, {"1"}, "images"));
         CHECK_THROWS_AS(subset(set, std::array<int64_t, 1>{200}), Error);
+    }
+
+    TEST_CASE("split: added and removed images move only those at the border, and none if the rule is kept") {
+        ImageSet all{1300, 1, 1, 1, Vec(1300), {}, {"ant", "bee", "cat"}};
+        for (int i = 0; i < 1300; ++i)
+            all.labels.push_back(i % 3), all.names.push_back(cat(all.classes[size_t(i % 3)], "/", i, ".png"));
+        const auto part = [&](int begin, int end) { // in another order
+            std::vector<int64_t> indices;
+            for (int i = end; i-- > begin;) indices.push_back(i);
+            return subset(all, indices);
+        };
+        const auto selected = [](const ImageSet& set, const Split& split) {
+            std::set<std::string> names;
+            for (const int64_t i : split.selected) names.insert(set.name(i));
+            return names;
+        };
+        const ImageSet first = part(0, 1000);
+        const Split split = split_fraction(first, 0.2, {"test 0"});
+        const std::set<std::string> before = selected(first, split);
+        CHECK(before.size() == 200);
+        for (const auto& [begin, end] : {std::pair(0, 1300), {0, 700}, {300, 1000}, {150, 1150}, {0, 1001}}) {
+            const ImageSet set = part(begin, end);
+            const auto moved = [&](const std::set<std::string>& now) { // of the images of both sets
+                int64_t count = 0;
+                for (int i = std::max(0, begin); i < std::min(1000, end); ++i)
+                    count += before.contains(all.name(i)) != now.contains(all.name(i));
+                return count;
+            };
+            const Split kept = split_fraction(set, 0.2, split.rule);
+            CHECK(moved(selected(set, kept)) == 0);
+            CHECK(std::abs(double(kept.selected.size()) - 0.2 * double(set.count)) < 40); // about 3 deviations
+            CHECK(kept.rule == split.rule);
+            // Added and removed images below the border move it by as many others, and by one for rounding.
+            const std::set<std::string> fresh = selected(set, split_fraction(set, 0.2, {"test 0"}));
+            CHECK(moved(fresh) <= 0.2 * (std::max(0, end - 1000) + begin + std::max(0, 1000 - end)) + 40);
+        }
+        // Other classes play no part, and a new one gets a limit of its own.
+        const auto without_cats = [&] {
+            std::vector<int64_t> indices;
+            for (int64_t i = 0; i < 1000; ++i)
+                if (i % 3 != 2) indices.push_back(i);
+            return subset(all, indices);
+        }();
+        Split two = split_fraction(without_cats, 0.2, {"test 0"});
+        for (const std::string& name : selected(without_cats, two)) CHECK(before.contains(name));
+        two.rule.limits.erase("cat");
+        CHECK(selected(first, split_fraction(first, 0.2, two.rule)) == before);
+        // A class of one image trains on it, and tests about a fifth of the later ones.
+        const Split single = split_fraction(part(0, 1), 0.2, {"test 0"});
+        CHECK(single.selected.empty());
+        CHECK(split_fraction(first, 0.2, single.rule).selected.size() > 100);
     }
 
     TEST_CASE("part_range: covers all items in order, and gives the remainder to the first parts") {

@@ -11,20 +11,21 @@
 #include "ringgrad/data/idx.h"
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/open.h"
-#include "ringgrad/data/sample.h"
 #include "ringgrad/data/source.h"
 #include "ringgrad/models/run/confusion.h"
+#include "ringgrad/models/run/load_data.h"
 #include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/onnx.h"
 #include "ringgrad/models/run/predictor.h"
 #include "ringgrad/models/run/run_folder.h"
+#include "ringgrad/models/run/training.h"
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <iostream>
 #include <numeric>
-#include <set>
+#include <optional>
 
 namespace rg {
 namespace {
@@ -50,31 +51,19 @@ struct LabelledImages {
 /// Reads the images that a command line names.
 class Reader {
 public:
-    /// If `only` is not empty, it is a file with the names of images below a folder, one per line. Folders then give
-    /// these images alone. `held_out` is such a file, which may be missing: warns if a folder has more than its images.
-    Reader(const Predictor& model, const data::LoadOptions& reading, const std::string& only,
-           const std::string& held_out)
-        : model_(model), options_(reading) {
+    /// `trained_on` is the folder of a training that held some of its images out, or empty.
+    Reader(const Predictor& model, const data::LoadOptions& reading, std::string trained_on)
+        : model_(model), options_(reading), trained_on_(std::move(trained_on)) {
         options_.channels = int(model.task.channels);
         options_.height = model.resize.height, options_.width = model.resize.width;
         options_.labels = model.outputs.labels;
-        if (only.empty()) {
-            if (fs::exists(held_out)) held_out_ = held_out, held_out_names_ = names_in(held_out);
-            return;
-        }
-        only_ = names_in(only);
-        RG_CHECK(!only_.empty(), "--only: expected names of images, got none (", only, ")");
     }
 
-    /// Returns the images of the paths, in their order. Without a path returns the test images of the embedded sample.
-    /// Throws Error if the network takes numbers, and an image has none.
-    std::vector<LabelledImages> read(const std::vector<std::string>& paths) {
+    /// Returns the images of a test and those of the paths, in their order. Throws Error if the network takes numbers,
+    /// and an image has none.
+    std::vector<LabelledImages> read(const std::vector<std::string>& paths, const std::optional<TestResult>& of_run) {
         std::vector<LabelledImages> parts;
-        if (paths.empty()) {
-            parts.push_back(read_set(""));
-            RG_CHECK(parts[0].set.classes == model_.classes, "predict: expected images, got none; ",
-                     "name files or a folder (the built-in sample is for models of its own classes alone)");
-        }
+        if (of_run) parts.push_back(labelled(of_run->images, of_run->folder));
         const auto is_set = [](const std::string& path) { return data::is_remote(path) || fs::is_directory(path); };
         const auto is_image = [&](const std::string& path) { return !is_set(path) && !path.ends_with(".bin"); };
         for (auto path = paths.begin(); path != paths.end();) {
@@ -92,39 +81,35 @@ public:
     const std::vector<std::string>& warnings() const { return warnings_; }
 
 private:
-    static std::set<std::string> names_in(const std::string& path) {
-        std::set<std::string> names;
-        for (std::string& name : split(read_file(path), '\n')) {
-            if (name.ends_with('\r')) name.pop_back(); // the line break of Windows
-            if (!name.empty()) names.insert(std::move(name));
+    /// Returns the images of a set at this path.
+    LabelledImages labelled(data::ImageSet set, const std::string& path) const {
+        LabelledImages images{std::move(set), {}};
+        const std::string folder = path.starts_with("pipe:") || path.empty() ? ""
+                                   : path.ends_with('/')                     ? path
+                                                                             : path + "/";
+        const data::ImageSet& all = images.set;
+        for (int64_t i = 0; i < all.count; ++i) {
+            Item item{all.names.empty() ? cat(path.empty() ? "sample" : path, "#", i) : folder + all.names[size_t(i)]};
+            const int32_t label = all.labels[size_t(i)];
+            // Files of CIFAR and IDX do not always have names of classes, so these are not compared.
+            if (!all.names.empty())
+                item.label = label_of(all.classes[size_t(label)]);
+            else if (all.classes.size() == model_.classes.size())
+                item.label = label;
+            if (!all.target_names.empty()) item.targets = targets_of(all, i);
+            images.items.push_back(std::move(item));
         }
-        return names;
+        return images;
     }
     /// Reads a set of images. Takes its test images, or all images if it has no test set.
     LabelledImages read_set(const std::string& path) {
         data::TrainTest sets = data::load(path, options_);
         warnings_.insert(warnings_.end(), sets.warnings.begin(), sets.warnings.end());
-        LabelledImages images{sets.test.count > 0 ? sets.test : sets.train, {}};
-        if (!only_.empty()) images.set = only_of(sets, path);
-        const data::ImageSet& set = images.set;
-        const auto held_out =
-            std::ranges::count_if(set.names, [&](const std::string& name) { return held_out_names_.contains(name); });
-        if (held_out > 0 && held_out == std::ssize(held_out_names_) && held_out < set.count)
+        std::error_code none;
+        if (sets.test.count == 0 && !trained_on_.empty() && fs::equivalent(path, trained_on_, none))
             warnings_.push_back(cat("warning: ", path, " also has the images of the training, which make the results ",
-                                    "too good; take the others alone by --only ", held_out_));
-        const std::string folder = path.starts_with("pipe:") ? "" : path.ends_with('/') ? path : path + "/";
-        for (int64_t i = 0; i < set.count; ++i) {
-            Item item{set.names.empty() ? cat(path.empty() ? "sample" : path, "#", i) : folder + set.names[size_t(i)]};
-            const int32_t label = set.labels[size_t(i)];
-            // Files of CIFAR and IDX do not always have names of classes, so these are not compared.
-            if (!set.names.empty())
-                item.label = label_of(set.classes[size_t(label)]);
-            else if (set.classes.size() == model_.classes.size())
-                item.label = label;
-            if (!set.target_names.empty()) item.targets = targets_of(set, i);
-            images.items.push_back(std::move(item));
-        }
-        return images;
+                                    "too good; without it, the images that were held out are tested"));
+        return labelled(sets.test.count > 0 ? std::move(sets.test) : std::move(sets.train), path);
     }
     /// Reads CIFAR records.
     LabelledImages read_records(const std::string& path) {
@@ -164,21 +149,6 @@ private:
             }
     }
 
-    /// Returns the images that --only names.
-    data::ImageSet only_of(const data::TrainTest& sets, const std::string& path) const {
-        std::vector<int64_t> of_train, of_test;
-        std::set<std::string> missing = only_;
-        for (const auto& [set, indices] : {std::pair(&sets.train, &of_train), {&sets.test, &of_test}})
-            for (int64_t i = 0; i < std::ssize(set->names); ++i)
-                if (const std::string& name = set->names[size_t(i)]; only_.contains(name))
-                    indices->push_back(i), missing.erase(name);
-        RG_CHECK(missing.empty(), "--only: expected ", only_.size(), " images in ", path, ", got ",
-                 only_.size() - missing.size(), " of them; there is no ", *missing.begin());
-        RG_CHECK(of_train.empty() || of_test.empty(), "--only: expected training or test images of ", path,
-                 ", got both");
-        return of_test.empty() ? data::subset(sets.train, of_train) : data::subset(sets.test, of_test);
-    }
-
     /// Returns the number of image i that the table has by this name, or NAN. If the model has a `single` one and the
     /// table too, their names may differ.
     static float number_of(const data::ImageSet& set, int64_t i, const std::string& name, bool single) {
@@ -205,9 +175,8 @@ private:
 
     const Predictor& model_;
     data::LoadOptions options_;
+    const std::string trained_on_;
     std::vector<std::string> warnings_;
-    std::set<std::string> only_, held_out_names_;
-    std::string held_out_; // the file of these names
 };
 
 enum class Format : uint8_t { text, json, csv };
@@ -328,25 +297,21 @@ struct Settings {
     int64_t batch_size = 0, top = 1;
     bool quiet = false, json = false, csv = false, test_views = false;
     data::LoadOptions reading{.test_fraction = 0, .unlabelled = true};
-    std::string only;
     std::vector<std::string> arguments; // MODEL FILE...
 };
 
 void declare(Options& o, Settings& s) {
     o.positional("MODEL [FILE]", &s.arguments,
-                 "MODEL: the folder of a run (its model.safetensors), or one of its models or checkpoints. FILE: a PNG "
-                 "or a JPEG "
-                 "of any size; a folder as for --data, s3: or pipe:, of which the test images are taken if it has a "
-                 "test set; or "
-                 "CIFAR records (.bin). Without FILE: the test images of the embedded CIFAR-10 sample",
+                 "MODEL: the folder of a run (its model.safetensors, or with --validation model-best.safetensors), or "
+                 "one of its models or checkpoints. FILE: a PNG or a JPEG of any size; a folder as for --data, s3: or "
+                 "pipe:, of which the test images are taken if it has a test set; or CIFAR records (.bin). Without "
+                 "FILE: the images that the run of MODEL was tested on in the end",
                  1);
     o.add("top", &s.top, "number of classes to print per image, best first").at_least(1).basic();
     o.add("json", &s.json, "print a JSON object per line").basic();
     o.add("csv", &s.csv, "print comma-separated values, with a heading, and with ' before names like formulas").basic();
     o.add("quiet", &s.quiet, "print only the summary, no line per image").basic();
     data::declare_reading(o, s.reading);
-    o.add("only", &s.only, "file with the names of the images to take from folders, such as RUN/held-out.txt")
-        .metavar("FILE");
     o.add("test-views", &s.test_views,
           "predict with the weighted mean scores of six views of each image, as a training with --test-views");
     o.add("batch-size", &s.batch_size,
@@ -361,18 +326,50 @@ int64_t batch_size_for(int64_t pixels, bool on_device) {
     return on_device ? kMost : std::clamp<int64_t>(kMost * kPixels / pixels, 1, kMost);
 }
 
-int predict(const Options& options, Settings& s, par::Group& group) {
+/// Returns the test of a model on the images of its run. Throws Error if it belongs to no run of these programs.
+TestResult test_of(par::Group& group, const std::string& model, const Options& options,
+                   const std::vector<const Program*>& programs) {
+    std::string folder;
+    const Json config = config_of(model, folder);
+    RG_CHECK(config.is_object(), "predict: expected images, or a model in the folder of its run, got ", model,
+             " alone; name files or a folder after it");
+    const std::string& name = config.at("program").as_string();
+    const auto program = std::ranges::find_if(programs, [&](const Program* one) { return one->name == name; });
+    RG_CHECK(program != programs.end(), "predict: expected a run of ", programs[0]->name, ", got one of ", name,
+             "; run ", name, " predict, or name files or a folder after ", model);
+    return (*program)->test_run(group, model, options);
+}
+
+int predict(const Options& options, Settings& s, par::Group& group, const std::vector<const Program*>& programs) {
     RG_CHECK(group.size() == 1, "predict: expected one process, got ", group.size(), "; start it without mpiexec");
     RG_CHECK(!s.json || !s.csv, "predict: expected --json or --csv, got both; omit one of them");
+    const std::string& path = s.arguments[0];
+    std::optional<TestResult> of_run;
+    if (s.arguments.size() == 1) of_run = test_of(group, path, options, programs);
+    const auto print_test = [&] {
+        std::ostream& out = s.json || s.csv ? std::cerr : std::cout;
+        for (const auto& [member, table] : of_run->tables) out << table.text << "\n";
+        out << "test: " << of_run->images.count << " images; loss "
+            << formatted("%.4f ", of_run->values.at("test_loss").as_double()) << of_run->text << "\n";
+        return 0;
+    };
+    const TensorFile file = load_model(path);
+    const std::vector<std::string> kinds = stored_outputs(file).kinds;
+    const auto is_of_pixels = [](const std::string& kind) { return kind == "pixels" || kind == "reconstruction"; };
+    if (of_run) {
+        for (const std::string& warning : of_run->warnings) std::cerr << printable(warning) << "\n";
+        if (s.quiet || std::ranges::any_of(kinds, is_of_pixels)) return print_test();
+    }
     Machine machine(s.machine, options, group);
     const Context context = machine.context();
     const ContextScope scope(context);
-    Predictor model(s.arguments[0], machine.activations());
+    Predictor model(file, machine.activations());
     if (s.test_views) model.views = data::mirrored_and_shifted(model.task.width);
     if (s.batch_size == 0) s.batch_size = batch_size_for(model.task.height * model.task.width, machine.device());
-    const fs::path given = s.arguments[0], run = fs::is_directory(given) ? given : given.parent_path();
-    Reader reader(model, s.reading, s.only, (run / "held-out.txt").string());
-    const std::vector<LabelledImages> parts = reader.read({s.arguments.begin() + 1, s.arguments.end()});
+    const Json data = stored_data(file);
+    const bool held_out = data.is_object() && data.find("held_out");
+    Reader reader(model, s.reading, held_out ? data.at("source").as_string() : "");
+    const std::vector<LabelledImages> parts = reader.read({s.arguments.begin() + 1, s.arguments.end()}, of_run);
     size_t count = 0;
     for (const LabelledImages& part : parts) count += part.items.size();
     for (const std::string& warning : reader.warnings()) std::cerr << printable(warning) << "\n";
@@ -387,19 +384,21 @@ int predict(const Options& options, Settings& s, par::Group& group) {
             seconds += seconds_of([&] { outputs = model.predict(data::copy_pixels(part.set, begin, n), inputs); });
             for (int64_t i = 0; i < n; ++i) printer.add(part.items[size_t(begin + i)], outputs, size_t(i));
         }
+    if (of_run) return print_test();
     printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), "\n"));
     return 0;
 }
 
 } // namespace
 
-int predict_command(par::Group& group, const std::string& name, const std::vector<std::string>& args) {
+int predict_command(par::Group& group, const std::string& name, const std::vector<std::string>& args,
+                    const std::vector<const Program*>& programs) {
     Settings settings;
     Options options(name, "predicts the classes or values of images with a trained network");
     const std::string run = default_runs_folder() + "/NAME";
     options.examples({run, run + " ~/photos --top 3"});
     declare(options, settings);
-    if (options.parse(args)) return predict(options, settings, group);
+    if (options.parse(args)) return predict(options, settings, group, programs);
     std::cout << options.answer();
     return 0;
 }
@@ -409,10 +408,8 @@ int export_command(const std::string& name, const std::vector<std::string>& args
     Options options(name, "writes a trained network as an ONNX file");
     const std::string run = default_runs_folder() + "/NAME";
     options.examples({run + " net.onnx", run + "/model-best.safetensors best.onnx"});
-    options.positional("MODEL OUT", &arguments,
-                       "MODEL: the folder of a run (its model.safetensors), or one of its models or checkpoints. OUT: "
-                       "the file to write, such as net.onnx",
-                       2, 2);
+    options.positional("MODEL OUT", &arguments, "MODEL: as for predict. OUT: the file to write, such as net.onnx", 2,
+                       2);
     if (!options.parse(args)) {
         std::cout << options.answer();
         return 0;

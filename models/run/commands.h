@@ -13,11 +13,16 @@
 
 namespace rg {
 
+struct Program;
+
 /// Runs `NAME MODEL [FILE|DIR...]`: predicts with a model. By default, prints a line per image, separated by tabs: its
 /// name, then class and score for each of the --top best classes, then the targets, such as an angle. If there are
 /// several images, and the true class or targets of some are known, a summary of the accuracy or the errors follows.
 /// Returns the exit code. Throws Error for wrong arguments, files or models, and on several ranks.
-int predict_command(par::Group& group, const std::string& name, const std::vector<std::string>& args);
+/// Without a FILE, tests the network of a run on the images that the run was tested on, and prints the run's metrics;
+/// `programs` are those whose runs it knows.
+int predict_command(par::Group& group, const std::string& name, const std::vector<std::string>& args,
+                    const std::vector<const Program*>& programs);
 
 /// Runs `NAME MODEL OUT`: writes a network as an ONNX file; see onnx.h. Returns the exit code.
 int export_command(const std::string& name, const std::vector<std::string>& args);

@@ -108,20 +108,56 @@ data::LoadOptions DataOptions::load_options() const {
              input.height, "x", input.width, ", got ", stored.height, "x", stored.width,
              "; make --store-size larger, or --size smaller");
     data::LoadOptions options = reading;
-    options.height = stored.height, options.width = stored.width, options.seed = uint64_t(seed);
+    options.height = stored.height, options.width = stored.width, options.seed = seed, options.held_out = test_rule;
     return options;
 }
 
 void DataOptions::hold_out_validation(data::TrainTest& sets) const {
     if (validation == 0) return;
-    const data::Split parts = data::split_fraction(sets.train, validation, uint64_t(seed));
+    const data::Split parts = data::split_fraction(sets.train, validation, validation_rule.or_new("validation", seed));
     RG_CHECK(!parts.selected.empty() && !parts.others.empty(),
              "--validation: expected 2 training images of some class, got fewer in ", sets.source);
     sets.reserved = std::move(sets.test);
     sets.test = data::subset(sets.train, parts.selected);
     sets.train = data::subset(sets.train, parts.others);
-    if (sets.reserved.count == 0) sets.held_out = true;
+    sets.validation = parts.rule;
     sets.source += cat(", ", sets.test.count, " of the training images for validation");
+}
+
+Json DataOptions::describe(const data::TrainTest& sets, const Columns& columns) const {
+    const auto text_of = [&](const data::ImageSet& set) {
+        std::vector<uint64_t> checksums;
+        for (const data::Column& column : columns.at(&set)) checksums.push_back(column.checksum);
+        return data::fingerprint(set, checksums);
+    };
+    Json json = Json::object();
+    for (const auto& [member, source] : {std::pair("source", &path), {"test_source", &test_path}})
+        json.set(member, source->starts_with("pipe:") ? "pipe:" : *source);
+    json.set("left_out", std::ssize(sets.left_out));
+    for (const auto& [member, rule] : {std::pair("held_out", &sets.held_out), {"validation", &sets.validation}}) {
+        Json limits = Json::object();
+        for (const auto& [name, limit] : rule->limits) limits.set(name, limit);
+        if (!rule->limits.empty()) json.set(member, Json::object().set("salt", rule->salt).set("limits", limits));
+    }
+    for (const auto& [member, set] :
+         {std::pair("train", &sets.train), {"test", &sets.test}, {"reserved", &sets.reserved}})
+        if (columns.contains(set)) json.set(member, text_of(*set));
+    return json;
+}
+
+Json stored_data(const TensorFile& file) {
+    const std::string* const text = file.find_text("data");
+    return text ? Json::parse(*text, file.source + ": data") : Json();
+}
+
+void DataOptions::follow(const TensorFile& file) {
+    const Json stored = stored_data(file);
+    if (!stored.is_object()) return;
+    for (const auto& [member, rule] : {std::pair("held_out", &test_rule), {"validation", &validation_rule}})
+        if (const Json* const json = stored.find(member)) {
+            rule->salt = json->at("salt").as_string();
+            for (const auto& [name, limit] : json->at("limits").as_object()) rule->limits[name] = limit.as_int();
+        }
 }
 
 data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse) {
@@ -131,7 +167,8 @@ data::TrainTest load_digits(par::Group& group, const DataOptions& options, const
         data::TrainTest sets{data::draw_digits(1000, 0), {}, ""};
         data::Conversion conversion(drawn);
         conversion.convert(sets);
-        return data::split_sets(sets.train, drawn.test_fraction, drawn.seed, "drawn digits", conversion.text());
+        return data::split_sets(sets.train, drawn.test_fraction, drawn.held_out.or_new("test", drawn.seed),
+                                "drawn digits", conversion.text());
     };
     data::TrainTest sets = load_data(group, options, grey, pulse, draw);
     const auto [height, width] = sets.train.input_size();

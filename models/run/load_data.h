@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ringgrad/core/options.h"
+#include "ringgrad/core/safetensors.h"
 #include "ringgrad/data/loader.h"
 #include "ringgrad/par/group.h"
 
@@ -10,10 +11,14 @@
 
 namespace rg {
 
+/// Further values of the images of each set.
+using Columns = std::map<const data::ImageSet*, std::vector<data::Column>>;
+
 /// The options that choose the images and the mini-batches of a training. Every training program has them.
 struct DataOptions {
     std::string path, test_path, size, store_size;
-    data::LoadOptions reading{.cache = ""}; // what load_options() does not set
+    data::LoadOptions reading{.cache = ""};   // what load_options() does not set
+    data::HoldOut test_rule, validation_rule; // of an earlier run with the same images; no limits: by --seed
     data::Shuffle shuffle = data::Shuffle::epoch;
     int64_t batch_size = 128, seed = 0;
     double validation = 0;
@@ -23,13 +28,23 @@ struct DataOptions {
     /// Returns the options for data::load(). Throws Error if --size or --store-size is malformed, if --store-size is
     /// smaller than --size, or if it is given alone.
     data::LoadOptions load_options() const;
-    /// With --validation, moves that fraction of each class of the training images, chosen by --seed, into sets.test.
+    /// With --validation, moves that fraction of each class of the training images, chosen by a rule, into sets.test.
     /// The real test set becomes sets.reserved, for the network that is chosen in the end. Throws Error if no class has
     /// 2 images. Without --validation, does nothing.
     void hold_out_validation(data::TrainTest& sets) const;
+    /// Describes the loaded sets for the files of a model: where they come from, the rules that hold out images, and
+    /// the fingerprints of the sets. Of a command (pipe:), the text has no more than that it is one, since models are
+    /// passed on. `columns` has the sets whose fingerprints are wanted.
+    Json describe(const data::TrainTest& sets, const Columns& columns) const;
+    /// Takes the rules from such a description, if the file of a model has one. So this run tests no image that the
+    /// other was trained on.
+    void follow(const TensorFile& file);
     /// Returns the name of the set that the network is tested on after each epoch.
     std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }
 };
+
+/// Returns the description of the data in the file of a model, or null if it has none. See DataOptions::describe().
+Json stored_data(const TensorFile& file);
 
 /// Collective. Loads the data at a path on all ranks, with the threads of the context. If reading or copying fails on
 /// one rank, throws Error on all. If one rank gets a stop request, throws Stopped on all. `pulse`: see

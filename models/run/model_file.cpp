@@ -109,9 +109,27 @@ TensorFile load_model(std::string path) {
                  "expected a run's folder with model.safetensors, got one without it (", path, "); give ",
                  std::filesystem::exists(path + "/config.json") ? "a file of its checkpoint folder instead"
                                                                 : "a run first, then the images");
-        path += "/model.safetensors";
+        const Json config = config_of(path, path), *const options =
+                                                       config.is_object() ? config.find("options") : nullptr;
+        const Json* const validation = options ? options->find("validation") : nullptr;
+        const bool chose =
+            validation && validation->as_double() > 0 && std::filesystem::exists(path + "/model-best.safetensors");
+        path += chose ? "/model-best.safetensors" : "/model.safetensors";
     }
     return decode_model(read_file(path, kMaxTensorFile), path);
+}
+
+Json config_of(const std::string& model, std::string& folder) {
+    namespace fs = std::filesystem;
+    fs::path at = fs::absolute(model).lexically_normal();
+    for (int up = 0; up < 3; ++up, at = at.parent_path()) { // RUN/checkpoint/FILE
+        const std::string path = (at / "config.json").string();
+        std::error_code none;
+        if (!fs::exists(path, none)) continue;
+        folder = at.string();
+        return Json::parse(read_file(path), path);
+    }
+    return {};
 }
 
 std::vector<std::string> stored_classes(const TensorFile& file) {

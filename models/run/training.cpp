@@ -14,6 +14,7 @@
 #include "ringgrad/models/run/memory.h"
 #include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/run/report.h"
+#include "ringgrad/models/run/run_folder.h"
 
 #include <algorithm>
 #include <iostream>
@@ -190,9 +191,20 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
     if (profile_) context.profile = &op_times;
     const ContextScope scope(context); // the context's threads also decode the images
 
+    std::vector<std::string> notes;
+    if (const TensorFile* const file = run.initial()) data_options.follow(*file);
     if (data.source.empty()) data = checked_data(group, [&] { run.pulse(); });
+    if (const TensorFile* const file = run.initial())
+        for (const auto& [rule, known, name] : {std::tuple(&data.held_out, &data_options.test_rule, "test"),
+                                                {&data.validation, &data_options.validation_rule, "validation"}})
+            if (!rule->limits.empty() && known->limits.empty())
+                notes.push_back(cat("warning: ", file->source, " does not say which images it was trained on, so some ",
+                                    "of the ", name, " images may be among them"));
     run.test_set_name = data_options.test_set_name();
-    run.check_data(data);
+    Columns columns;
+    for (const data::ImageSet* const set : {&data.train, &data.test, &data.reserved})
+        if (set->count > 0) columns[set] = this->columns(*set);
+    run.check_data(data, data_options.describe(data, columns));
     if (!run.resumed()) {
         if (!options.was_given("batch-size")) fit_batch_size(data.train.count, machine.workers());
         complete(options);
@@ -202,26 +214,25 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
 
     const std::unique_ptr<Network> network = new_network(group, machine, data.train);
     Parameters& parameters = network->parameters;
-    std::vector<std::string> notes = data.warnings;
+    notes.insert(notes.begin(), data.warnings.begin(), data.warnings.end());
     const data::Normalise normalise = chosen_normalise(run, options, data.train, notes);
     initialise(*network, data.train, normalise);
     Task task = this->task(data.train);
     // The outputs that --init-skip leaves out begin anew, with statistics of these images.
     task.standardise(data.train, run.resumed() || run_options.init_skip.empty() ? run.initial() : nullptr);
-    std::vector<data::Column> columns = this->columns(data.train);
     const std::vector<std::string>& kinds = task.outputs.kinds;
     const auto is_of_image = [](const std::string& kind) { return kind == "classes" || kind == "reconstruction"; };
     if (augment == "auto")
-        augment = augment_for(std::ranges::all_of(kinds, is_of_image) && columns.empty() && !takes_numbers &&
-                              (!kinds.empty() || data.train.target_names.empty()));
+        augment = augment_for(std::ranges::all_of(kinds, is_of_image) && columns[&data.train].empty() &&
+                              !takes_numbers && (!kinds.empty() || data.train.target_names.empty()));
     const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
     const data::LoaderOptions loading = loader_options(data.train, normalise, task);
-    ImageFeed feed(data.train, loading, machine, std::move(columns));
+    ImageFeed feed(data.train, loading, machine, columns[&data.train]);
     Optimizer optimizer(parameters, this->optimizer);
     Trainer trainer(run, machine, parameters, optimizer, feed, task, forward);
 
     const auto evaluation_of = [&](const data::ImageSet& set) {
-        return Evaluation(group, machine, set, this->columns(set), normalise, loading.batch_size, task, forward);
+        return Evaluation(group, machine, set, columns[&set], normalise, loading.batch_size, task, forward);
     };
     Evaluation evaluation = evaluation_of(data.test);
     const auto score = [&](const std::vector<data::WeightedView>& views = {{}}) {
@@ -444,15 +455,32 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
     const Context context = machine.context();
     const ContextScope scope(context);
     const TensorFile file = load_model(model);
+    data_options.follow(file);
     const std::unique_ptr<Network> network = make_network(file);
     const data::TrainTest data = load(group, {});
     Task task = this->task(data.train);
     task.standardise(data.train, &file);
-    Evaluation evaluation(group, machine, data.test, columns(data.test), stored_normalise(file, normalise(data.train)),
-                          data_options.batch_size, task,
+    const Columns columns{{&data.test, this->columns(data.test)}};
+    Evaluation evaluation(group, machine, data.test, columns.at(&data.test),
+                          stored_normalise(file, normalise(data.train)), data_options.batch_size, task,
                           [&](const data::Batch& batch, Mode mode) { return forward(*network, batch, mode); });
     const Score score = evaluation.score({{}}, check_stop);
-    TestResult result{task.text(score.metrics), Json::object().set("test_loss", score.loss), evaluation.report(score)};
+    TestResult result{task.text(score.metrics),
+                      Json::object().set("test_loss", score.loss),
+                      evaluation.report(score),
+                      data.test,
+                      data_options.test_path.empty() ? data_options.path : data_options.test_path,
+                      data.warnings};
+    if (test_views_)
+        result.text += cat(
+            ", with six views ",
+            task.text(evaluation.score(data::mirrored_and_shifted(data.test.input_size().width), check_stop).metrics));
+    const Json was = stored_data(file), is = data_options.describe(data, columns);
+    if (was.is_object())
+        if (const Json& tested = was.at(was.find("reserved") ? "reserved" : "test"); tested != is.at("test"))
+            result.warnings.push_back(cat("warning: ", file.source, " was tested on a set of ", tested.as_string(),
+                                          ", which is now one of ", is.at("test").as_string(),
+                                          ", so the numbers differ from those of the run"));
     for (size_t i = 0; i < task.metrics.size(); ++i)
         result.values.set("test_" + task.metrics[i].name, score.metrics[i]);
     for (size_t d = 0; d < task.details.size(); ++d)
@@ -512,8 +540,21 @@ Program::DataCheck Program::check_data(par::Group& group, const std::vector<std:
     return {data.warnings, parsed.training->metrics(data.train), sets};
 }
 
-TestResult Program::test(par::Group& group, const std::vector<std::string>& args, const std::string& model) const {
-    Parsed parsed(*this, args);
+TestResult Program::test_run(par::Group& group, const std::string& model, const Options& given) const {
+    Parsed parsed(*this, {});
+    std::string folder;
+    const Json config = config_of(model, folder);
+    Json typed = Json::object();
+    for (const auto& [name, value] : given.values())
+        if (given.was_given(name)) typed.set(name, value);
+    for (const auto& [name, value] : parsed.options.values()) {
+        const Json* chosen = typed.find(name);
+        if (!chosen && name != "threads") chosen = config.at("options").find(name);
+        if (!chosen) continue;
+        const std::string text = chosen->is_string() ? chosen->as_string() : chosen->dump();
+        check_stored_command(folder, text, "give the images after the model");
+        parsed.options.set(name, text);
+    }
     return parsed.training->test(parsed.options, group, model);
 }
 

@@ -28,10 +28,13 @@
 namespace rg {
 
 /// The result of a test of a model: its metrics as text and by name, and the members of the report, and tables of some
-/// of these, by member.
+/// of these, by member. `folder` is the path of the images as in --data.
 struct TestResult {
     std::string text;
     Json values, report;
+    data::ImageSet images;
+    std::string folder;
+    std::vector<std::string> warnings;
     std::vector<std::pair<std::string, Detail::Table>> tables = {};
 };
 
@@ -123,8 +126,10 @@ struct Program {
     /// Collective. Loads the data as a training with these arguments does. Throws Error if an argument is bad, or if
     /// the program cannot train on the data.
     DataCheck check_data(par::Group& group, const std::vector<std::string>& args) const;
-    /// Tests the model of a training with these arguments; see ImageTraining::test().
-    TestResult test(par::Group& group, const std::vector<std::string>& args, const std::string& model) const;
+    /// Tests a model of a run of this program, by load_model(), on the images that the run was tested on in the end.
+    /// Takes the options from the run's config.json, except --threads, but those of a command line from `given`. Warns
+    /// if the images have changed. Throws Stopped after a stop request. `group` must have a single rank.
+    TestResult test_run(par::Group& group, const std::string& model, const Options& given) const;
     /// Collective. Trains on all ranks of the group. For --help, --help-all and --version, rank 0 prints the answer
     /// instead. Returns the exit code.
     int run(par::Group& group, const std::vector<std::string>& args, TrainingObserver& observer) const;

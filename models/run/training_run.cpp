@@ -12,6 +12,7 @@
 #include "ringgrad/data/command.h"
 #include "ringgrad/data/source.h"
 #include "ringgrad/models/nets/state_dict.h"
+#include "ringgrad/models/run/load_data.h"
 #include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/run/training_state.h"
 #include "ringgrad/par/session.h"
@@ -29,7 +30,7 @@ namespace {
 /// A resumed run may start in another folder, so its checkpoint must hold whole paths.
 void make_paths_absolute(Options& options) {
     for (const auto& [name, value] : options.values())
-        if ((name == "data" || name == "test-data" || name == "init") && !value.empty() && !data::is_remote(value))
+        if (std::error_code none; options.is_path(name) && fs::exists(value, none))
             options.set(name, fs::absolute(value).string());
 }
 
@@ -104,34 +105,42 @@ TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Grou
 
 TrainingRun::~TrainingRun() = default;
 
-void TrainingRun::check_data(const data::TrainTest& data) {
-    const std::pair<std::string, std::string> sets[] = {{"train", fingerprint(data.train)},
-                                                        {"test", fingerprint(data.test)}};
-    const auto name_of = [&](const std::string& set) { return (set == "train" ? "training" : test_set_name) + " set"; };
+void TrainingRun::check_data(const data::TrainTest& data, const Json& description) {
+    const std::pair<const char*, std::string> sets[] = {
+        {"train", "training set"}, {"test", test_set_name + " set"}, {"reserved", "test set"}};
+    const auto text_of = [&](const char* set) {
+        const Json* const text = description.find(set);
+        return text ? text->as_string() : "no images";
+    };
     std::vector<std::string> parts;
-    for (const auto& [set, text] : sets) parts.push_back(cat(name_of(set), " of ", text));
+    for (const auto& [set, name] : sets) parts.push_back(cat(name, " of ", text_of(set)));
     par::verify_same(group_, "data", parts, "every rank needs the same --data and --test-data");
-    data_.clear(), held_out_.clear(), skipped_.clear();
+    data_ = description, skipped_.clear();
     for (const std::string& file : data.left_out) skipped_ += printable(file) + "\n";
     class_counts_ = data::class_counts(data, test_set_name);
-    for (const auto& [set, text] : sets) data_.emplace_back("data_" + set, text);
-    if (data.held_out)
-        for (const std::string& name : (data.reserved.count > 0 ? data.reserved : data.test).names)
-            held_out_ += name + "\n";
-    tests_best_ = data.reserved.count > 0;
-    if (!checkpoint_) return;
-    const TensorFile& file = checkpoint_->state;
+    const TensorFile* const initial = this->initial();
+    const bool continues = checkpoint_ != nullptr;
+    if (!initial || (!continues && (!settings_.init_skip.empty() || !initial->find_text("classes")))) return;
+    const TensorFile& file = *initial;
     const std::vector<std::string> saved = stored_classes(file), &classes = data.train.classes;
-    for (size_t i = 0; i < std::max(saved.size(), classes.size()); ++i) {
+    const bool same_head = continues || saved.size() == classes.size(); // another one cannot be loaded anyway
+    for (size_t i = 0; same_head && i < std::max(saved.size(), classes.size()); ++i) {
         const std::string was = i < saved.size() ? saved[i] : "none", is = i < classes.size() ? classes[i] : "none";
-        RG_CHECK(was == is, "--resume: expected the classes of ", file.source, ", whose class ", i, " is ", was,
-                 ", got ", is, "; give the same --data, or start a new run with --init and --init-skip");
+        RG_CHECK(was == is, continues ? "--resume" : "--init", ": expected the classes of ", file.source,
+                 ", whose class ", i, " is ", was, ", got ", is,
+                 continues ? "; give the same --data, or start a new run with --init and --init-skip"
+                           : "; omit the layer of the classes by --init-skip, such as --init-skip fc");
     }
-    for (const auto& [set, text] : sets) {
-        const std::string* const was = file.find_text("data_" + set); // older checkpoints have none
-        if (!was || *was == text) continue;
-        RG_CHECK(settings_.new_data, "--resume: expected the ", name_of(set), " of ", file.source, ", ", *was, ", got ",
-                 text, "; give the same --data, or add --new-data to go on with the changed images");
+    if (!continues) return;
+    const Json stored = stored_data(file);
+    for (const auto& [set, name] : sets) {
+        const Json* const text = stored.is_object() ? stored.find(set) : nullptr;
+        const std::string* const older = file.find_text(cat("data_", set)); // in checkpoints of older versions
+        if (!text && !older) continue;
+        const std::string was = text ? text->as_string() : *older, is = text_of(set);
+        if (was == is) continue;
+        RG_CHECK(settings_.new_data, "--resume: expected the ", name, " of ", file.source, ", ", was, ", got ", is,
+                 "; give the same --data, or add --new-data to go on with the changed images");
         RG_CHECK(file.number("batch") == 0,
                  "--new-data: expected a checkpoint from the end of an epoch, got one after ", file.number("batch"),
                  " mini-batches (", file.source, ")");
@@ -199,6 +208,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
     length_ = length;
     apply_patience(); // --patience may have ended a resumed run already
     model_ = model;
+    model_.emplace_back("data", data_.dump());
     group_.barrier("start");
     if (group_.rank() != 0) return;
     // The parent folder of a trial existed when the trial began. If that folder is gone, a user has deleted it, so do
@@ -219,7 +229,6 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
                             .set("metrics", std::move(metrics))
                             .set("options", options);
     folder_->write_config(config);
-    if (!held_out_.empty()) write_file_atomic(folder_->held_out_path(), held_out_);
     if (!skipped_.empty()) write_file_atomic(folder_->skipped_path(), skipped_);
     if (settings_.write_report)
         report_.emplace(*folder_, config);
@@ -454,8 +463,7 @@ void TrainingRun::save_checkpoint() {
     make_room();
     if (!folder_) return;
     TensorFile state = training_state(program_, *parameters_, optimizer_, position_, options_);
-    for (const Metadata* more : {&model_, &data_})
-        state.metadata.insert(state.metadata.end(), more->begin(), more->end());
+    state.metadata.insert(state.metadata.end(), model_.begin(), model_.end());
     checkpoint_written_ = writer_.add([this, step = position_.step, state = std::move(state)] {
         folder_->sync();
         rg::save_checkpoint(folder_->checkpoint_path(), step, state, int(settings_.keep));
@@ -493,28 +501,15 @@ void TrainingRun::print_end() {
         note(best + (last_value_ ? metric.text(*last_value_) : ""));
     }
     if (report_) note(printable("report: " + folder_->report_path()));
-    const fs::path folder(folder_->path()), program(program_path());
-    if (stopped())
-        note(printable(cat("next: ", group_.size() > 1 ? cat("mpiexec -n ", group_.size(), " ") : "",
-                           data::shell_word(program.string()), " --resume --runs ",
-                           data::shell_word(folder.parent_path().string()), " --run-name ",
-                           data::shell_word(folder.filename().string()))));
-    else if (!settings_.predictor.empty()) {
-        const Json options = options_.to_json();
-        const auto text_of = [&](const char* name) {
-            const Json* const value = options.find(name);
-            return value ? value->as_string() : "";
-        };
-        // The images that the run tested its last network on, or in the end its best one.
-        const std::string data = text_of(text_of("test-data").empty() || !held_out_.empty() ? "data" : "test-data");
-        std::error_code none;
-        std::string images = fs::is_directory(data, none) ? data::shell_word(data) : settings_.predictor_images;
-        if (!held_out_.empty()) images += " --only " + data::shell_word(folder_->held_out_path());
-        note(printable(cat(
-            "next: ", data::shell_word((program.parent_path() / settings_.predictor).string()), " ",
-            data::shell_word(tests_best_ && position_.best_epoch > 0 ? folder_->best_model_path() : folder.string()),
-            images.empty() ? "" : " ", images)));
-    }
+    // Whole paths, so that the command works in any folder. A program without a folder was found by PATH.
+    const fs::path folder = fs::absolute(folder_->path()).lexically_normal(), started = program_path();
+    const std::string program =
+        data::shell_word((started.has_parent_path() ? fs::absolute(started).lexically_normal() : started).string());
+    const auto word = [](const fs::path& path) { return data::shell_word(path.string()); };
+    note(printable(stopped()
+                       ? cat("next: ", group_.size() > 1 ? cat("mpiexec -n ", group_.size(), " ") : "", program,
+                             " --resume --runs ", word(folder.parent_path()), " --run-name ", word(folder.filename()))
+                       : cat("next: ", program, " predict ", word(folder))));
 }
 
 int TrainingRun::end() {

@@ -61,10 +61,6 @@ public:
 
 struct RunOptions {
     std::string runs = default_runs_folder(), name, init, init_skip, patience_on;
-    /// A training that is done prints a command for predictions. `predictor` is the program of this command, in the
-    /// training program's folder; empty: no command. `predictor_images` are the command's images if --data is not a
-    /// local folder.
-    std::string predictor, predictor_images = "IMAGE.png";
     ProgressKind progress = ProgressKind::automatic;
     bool resume = false, new_data = false, write_report = true;
     int64_t checkpoint_every = 0, keep = 2, patience = 0, validate_every = 0;
@@ -122,10 +118,10 @@ public:
 
     /// Collective. Throws par::RanksDiffer unless all ranks have the same images, labels and targets. With --resume,
     /// throws Error unless they are those of the checkpoint. With --new-data, they may differ if the classes are the
-    /// same and the checkpoint is from the end of an epoch. begin() prints the number of images per class, and writes
-    /// the names of the test images to held-out.txt if they are a part of the images for training; with a validation
-    /// set, those for the test in the end.
-    void check_data(const data::TrainTest& data);
+    /// same and the checkpoint is from the end of an epoch. With --init without --init-skip, throws Error if that file
+    /// has as many classes, but other ones. begin() prints the number of images per class. Models and checkpoints store
+    /// `description`, that of DataOptions::describe().
+    void check_data(const data::TrainTest& data, const Json& description);
 
     /// Collective. With --resume, restores the network's tensors, the state of the optimizer and the position from the
     /// checkpoint. Otherwise, with --init, loads only the network's tensors, except those of --init-skip. Each rank
@@ -258,10 +254,9 @@ private:
     bool untested_ = false;     // true if steps have followed the last complete epoch; false in epoch 1
     bool stop_request_ = false; // from the observer or from a file in the folder
     Length length_;
-    Metadata model_, data_;                  // data_: the fingerprints of both sets
-    std::string held_out_;                   // names of the held-out test images, one per line
+    Metadata model_;                         // of the files of the model
+    Json data_;                              // the description of the data
     std::string skipped_;                    // files that --skip-other-images has left out, one per line
-    bool tests_best_ = false;                // true if the best model is tested in the end, on a set of its own
     std::string class_counts_;               // images per class, for people
     double epoch_begin_ = 0, last_step_ = 0; // their difference is the epoch's training time
     std::optional<double> last_value_;       // of best_by(), after the last complete epoch in this process

@@ -194,7 +194,8 @@ void test_best(TrialsRun& run, bool stopped, std::ostream& out) {
         const std::string model = folder + "/" + row.folder;
         par::SingleLink link;
         par::Group alone(link);
-        const TestResult result = run.trials.program->test(alone, arguments_of(run.trials, row.settings), model);
+        // The ranking compares the values of the last epoch, so this is the network of that.
+        const TestResult result = run.trials.program->test_run(alone, model + "/model.safetensors", Options("", ""));
         Json summary = Json::object().set("trial", row.number).set(ranking.name, *value_of(row.last, ranking.name));
         for (const auto& [name, value] : result.values.as_object()) summary.set(name, value);
         for (const auto& [member, value] : result.report.as_object()) run.report.set(member, value);

@@ -162,21 +162,9 @@ class Resume(job.JobTest):
         options = [*job.TINY, "--batch-size", "4", "--augment", "none"]
         run = self.train(1, "run", *options, "--data", "set", "--epochs", "1")
         resume = job.train(1, "--resume", "--run-name", "run", "--epochs", "2")
-        # The held-out images alone tell how good the network is, and the last line names them.
-        held_out = (run / "held-out.txt").read_text().splitlines()
-        self.assertEqual([name[:4] for name in held_out], ["cat/"] * 4 + ["dog/"] * 4)
-        predict = [job.BUILD / "predict", run, "set"]
-        accuracy = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])["test_accuracy"]
-        self.assertIn(f"8 images; accuracy {100 * accuracy:.1f}%", self.succeed([*predict, "--only", run / "held-out.txt"]))
-        all_images = self.run_command(predict)
+        all_images = self.run_command([job.BUILD / "predict", run, "set"])
         self.assertIn("40 images;", all_images.out)
         self.assertIn("also has the images of the training", all_images.err)
-        # With a validation set, these are the images of the test in the end, which the best model takes.
-        out = self.succeed(job.train(1, *options, "--data", "set", "--epochs", "1", "--validation", "0.25", "--run-name", "best"))
-        self.assertEqual((self.runs / "best" / "held-out.txt").read_text().splitlines(), held_out)
-        self.assertRegex(out, r"next: \S+predict \S*best/model-best.safetensors \S*set --only \S*best/held-out.txt")
-        (self.folder / "list").write_text("cat/1.png\r\nnone.png\r\n")
-        self.refuse([*predict, "--only", "list"], "--only: expected 2 images in set, got 1 of them; there is no none.png")
 
         saved = run / "checkpoint" / "step-00000008.safetensors"
         (self.folder / "set" / "dog").rename(self.folder / "set" / "ant")
