@@ -86,6 +86,26 @@ size_t distance(const std::string& a, const std::string& b) {
     return d[a.size()][b.size()];
 }
 
+using Pairs = std::vector<std::pair<std::string, std::string>>;
+
+/// Returns "; did you mean ...?" with the second text of the pair whose first text is nearest to what was typed, or
+/// `otherwise` if none is near.
+std::string suggestion(const std::string& typed, const Pairs& names, const std::string& otherwise) {
+    const auto plain = [](std::string name) { // "MiniBatchSize" and "--mini_batch_size" are the same
+        std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
+        return lower(name);
+    };
+    const std::string a = plain(typed);
+    std::string text = otherwise;
+    size_t nearest = std::max<size_t>(2, a.size() / 4) + 1;
+    for (const auto& [name, ours] : names) {
+        const std::string b = plain(name);
+        const size_t d = distance(a, b);
+        if (d < nearest && 2 * d <= std::min(a.size(), b.size())) nearest = d, text = cat("; did you mean ", ours, "?");
+    }
+    return text;
+}
+
 /// Appends one item of --help to `out`: `label` on the left, and `text` on the right, wrapped.
 void print_item(std::string& out, const std::string& label, const std::string& text) {
     std::string line = "  " + label;
@@ -186,8 +206,9 @@ Options::Entry& Options::add(const std::string& name, Target target, const std::
 
 void Options::examples(const std::vector<std::string>& arguments, const std::string& launcher) {
     const std::string command = program_.substr(std::min(program_.find(' '), program_.size()));
+    const bool has_mpi = std::string_view(kMpi) != "no";
     for (const std::string& argument : arguments)
-        examples_.push_back(cat(launcher, program_path(), command, " ", argument));
+        examples_.push_back(cat(has_mpi ? launcher : "", shell_word(program_path()), command, " ", argument));
 }
 
 void Options::positional(const std::string& metavar, std::vector<std::string>* values, const std::string& text,
@@ -207,35 +228,17 @@ Options::Entry* Options::find(const std::string& name) {
 
 void Options::fail_unknown(const std::string& argument) const {
     const std::string typed = argument.substr(0, argument.find('='));
-    const auto plain = [](std::string name) { // "MiniBatchSize" and "--mini_batch_size" are the same
-        std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
-        return lower(name);
-    };
-    std::string nearest;
-    size_t nearest_distance = std::max<size_t>(2, plain(typed).size() / 4) + 1;
-    const auto consider = [&](const std::string& name, const std::string& suggestion) {
-        const std::string a = plain(typed), b = plain(name);
-        const size_t d = distance(a, b);
-        if (d < nearest_distance && 2 * d <= std::min(a.size(), b.size())) {
-            nearest_distance = d;
-            nearest = suggestion;
-        }
-    };
-    for (const char* const name : {"--help", "--help-all", "--version"}) consider(name, name);
-    for (const Entry& e : entries_) {
-        const std::string name = "--" + e.name_;
-        consider(name, name);
-        if (e.is_bool()) consider("--no-" + e.name_, "--no-" + e.name_);
-    }
+    Pairs names{{"--help", "--help"}, {"--help-all", "--help-all"}, {"--version", "--version"}};
+    for (const Entry& e : entries_)
+        for (const char* const dashes : {"--", "--no-"})
+            if (dashes[2] == '\0' || e.is_bool()) names.emplace_back(dashes + e.name_, dashes + e.name_);
     std::string rows = kOtherNames;
     std::ranges::replace(rows, '\n', ' ');
-    for (const std::string& row : split(rows, ';')) {
-        const std::vector<std::string> names = split(row.substr(row.find(':') + 1), ' ');
+    for (const std::string& row : split(rows, ';'))
         if (const std::string ours(trimmed(row.substr(0, row.find(':')))); find(ours))
-            for (const std::string& name : names) consider("--" + name, "--" + ours);
-    }
-    if (!nearest.empty()) fail("unknown option ", typed, "; did you mean ", nearest, "?");
-    fail("unknown option ", typed, "; ", program_, " --help-all lists all");
+            for (const std::string& name : split(row.substr(row.find(':') + 1), ' '))
+                names.emplace_back("--" + name, "--" + ours);
+    fail("unknown option ", typed, suggestion(typed, names, cat("; ", program_, " --help-all lists all")));
 }
 
 size_t Options::parse_option(std::span<const std::string> args) {
@@ -280,6 +283,13 @@ bool Options::parse(int argc, const char* const* argv) {
 }
 
 bool Options::parse(const std::vector<std::string>& args) {
+    if (!commands_.empty() && !args.empty() && !args[0].starts_with("-")) {
+        Pairs names;
+        std::vector<std::string> all;
+        for (const auto& [name, line] : commands_) names.emplace_back(name, name), all.push_back(name);
+        fail(program_, ": expected a command (", join(all), "), got \"", args[0], "\"",
+             suggestion(args[0], names, cat("; options begin with --, ", program_, " --help-all lists them")));
+    }
     for (const std::string& argument : args) {
         version_asked_ = argument == "--version";
         all_asked_ = argument == "--help-all";
@@ -323,7 +333,7 @@ std::string Options::help(bool all) const {
     std::string out = wrapped(cat(program_, ": ", summary_), kHelpWidth, 0) + "\n";
     if (!examples_.empty()) out += "\nExamples\n";
     for (const std::string& example : examples_) out += cat("  ", example, "\n");
-    out += cat("\nUsage: ", program_, " [options]");
+    out += cat("\nUsage: ", program_, commands_.empty() ? "" : " [command]", " [options]");
     if (positional_)
         out += cat(" ", positional_metavar_,
                    positional_least_ == positional_most_ ? ""
@@ -334,6 +344,8 @@ std::string Options::help(bool all) const {
         out += "\n";
         print_item(out, positional_metavar_, positional_text_);
     }
+    if (!commands_.empty()) out += "\nCommands\n";
+    for (const auto& [name, line] : commands_) print_item(out, name, line);
     const size_t basics =
         size_t(std::count_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.basic_; }));
     all = all || basics == 0;
@@ -353,6 +365,11 @@ std::string Options::help(bool all) const {
     if (basics > 0) print_item(out, "--help-all", cat("print also the ", entries_.size() - basics, " other options"));
     print_item(out, "--version", "print the version, and what it was built with, and exit");
     return out;
+}
+
+int Options::print_answer(bool prints) const {
+    if (prints) std::cout << answer();
+    return 0;
 }
 
 std::string Options::version() const { return cat(program_, " ", kBuild, "\n"); }

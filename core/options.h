@@ -67,8 +67,12 @@ public:
     const std::string& program() const { return program_; }
 
     /// Adds one example to --help for each text in `arguments`. It consists of `launcher`, such as "mpiexec -n 4 "
-    /// (with a space at its end), the path of this program, its command if it has one, and the text.
+    /// (with a space at its end; none in a build without MPI), the path of this program, its command if it has one, and
+    /// the text.
     void examples(const std::vector<std::string>& arguments, const std::string& launcher = "");
+
+    /// Lists the program's commands in --help, each with a line, and in the error for a first argument without dashes.
+    void commands(const std::vector<std::pair<std::string, std::string>>& list) { commands_ = list; }
 
     /// Sets the heading in --help for the options that are added from now on.
     void group(const std::string& title) { group_ = title; }
@@ -95,7 +99,7 @@ public:
     }
 
     /// Parses argv[1...]. Returns false if --help, -h, --help-all or --version is among them: then the caller prints
-    /// answer() and exits with 0, and no option is set. Throws Error for an unknown name (and suggests a similar one,
+    /// answer() and exits with 0, as print_answer() does, and no option is set. Throws Error for an unknown name (and suggests a similar one,
     /// or the name here of an option that other programs call so), a missing or bad value, or too few or too many
     /// arguments without a name.
     bool parse(int argc, const char* const* argv);
@@ -104,6 +108,8 @@ public:
     /// Returns the help, or for --version one line: the program's name, the version of ringgrad and its build
     /// (core/version.h).
     std::string answer() const { return version_asked_ ? version() : help(all_asked_); }
+    /// Prints answer() if `prints`. Returns 0, the exit code.
+    int print_answer(bool prints = true) const;
     /// Returns the help. It has all options if `all` is true or if no option is basic, otherwise only the basic ones.
     std::string help(bool all = true) const;
 
@@ -138,6 +144,7 @@ private:
     std::deque<Entry> entries_; // a deque: references to entries stay valid
     std::string positional_metavar_, positional_text_, passed_on_text_;
     std::vector<std::string> examples_;
+    std::vector<std::pair<std::string, std::string>> commands_;
     std::vector<std::string>* positional_ = nullptr;
     std::vector<std::string>* passed_on_ = nullptr;
     size_t positional_least_ = 0, positional_most_ = 0;

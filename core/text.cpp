@@ -87,6 +87,14 @@ std::string printable(std::string_view text) {
     return out;
 }
 
+std::string shell_word(const std::string& text) {
+    constexpr std::string_view kPlain = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,:/@%";
+    if (!text.empty() && text.find_first_not_of(kPlain) == text.npos) return text;
+    std::string word = "'";
+    for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
+    return word + "'";
+}
+
 std::string table_cell(std::string_view text) { return (is_formula(text) ? "'" : "") + printable(text); }
 
 std::string_view text_of_cell(std::string_view cell) {

@@ -3,7 +3,7 @@
 //
 // A file name can contain a line break, a colour code or a cursor movement. Pass such text through printable()
 // before a terminal shows it, and through table_cell() or csv_field() before a table contains it. core/json.h itself
-// escapes what JSON requires. For a shell, use shell_word() of data/command.h.
+// escapes what JSON requires. A command for a shell needs shell_word().
 #pragma once
 
 #include <charconv>
@@ -32,6 +32,9 @@ std::string_view text_of_cell(std::string_view cell);
 
 /// Returns table_cell(text) as one field of a CSV line (RFC 4180), in quotes if necessary.
 std::string csv_field(std::string_view text);
+
+/// Returns the text as one word of a shell command, in quotes if necessary.
+std::string shell_word(const std::string& text);
 
 /// Returns the fields of one line of CSV: csv_field() in reverse, apart from the apostrophe. Throws Error, which begins
 /// with `where`, if a quote is not closed.

@@ -5,7 +5,6 @@
 
 #include "ringgrad/core/descriptor.h"
 #include "ringgrad/core/stop.h"
-#include "ringgrad/core/text.h"
 
 #include <algorithm>
 #include <cerrno>
@@ -28,9 +27,6 @@ constexpr size_t kErrorBytes = 4096;    // bytes of standard error that are kept
 constexpr size_t kLineBytes = 300;      // longest excerpt
 constexpr size_t kMaxErrors = 64 << 20; // limit for standard error: progress bars write less
 constexpr int kPollMs = 20;             // longest wait for output before checking for stop requests and the end
-// An argument of only these characters, unless it is empty, needs no quotes in a shell.
-constexpr std::string_view kPlainCharacters =
-    "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-+=.,:/@%";
 constexpr int kLowestOther = 3; // the first descriptor after the standard ones
 
 /// A pipe for one output of the child.
@@ -187,13 +183,6 @@ void run_command(const std::string& command, const std::function<void(int64_t li
 
 std::string excerpt(std::string_view text) {
     return printable(text.substr(0, kLineBytes)) + (text.size() > kLineBytes ? "..." : "");
-}
-
-std::string shell_word(const std::string& text) {
-    if (!text.empty() && text.find_first_not_of(kPlainCharacters) == text.npos) return text;
-    std::string word = "'";
-    for (const char c : text) word += c == '\'' ? std::string("'\\''") : std::string(1, c);
-    return word + "'";
 }
 
 } // namespace rg::data

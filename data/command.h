@@ -2,7 +2,7 @@
 // such programs handle protocols, certificates and credentials.
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "ringgrad/core/text.h"
 
 #include <functional>
 
@@ -20,7 +20,6 @@ void run_command(const std::string& command, const std::function<void(int64_t li
 /// Returns the first 300 bytes of a text from outside through printable(), for messages, and "..." if it has more.
 std::string excerpt(std::string_view text);
 
-/// Returns the text as one word of a shell command, in quotes if necessary.
-std::string shell_word(const std::string& text);
+using rg::shell_word; // core/text.h
 
 } // namespace rg::data

@@ -79,10 +79,16 @@ TEST_SUITE("core") {
 
     TEST_CASE("options: suggest the nearest name for an unknown one") {
         const std::pair<std::vector<const char*>, const char*> suggestions[] = {
-            {{"--epoch", "3"}, "epochs"}, {{"--epcohs=3"}, "epochs"}, {{"--no-shufle"}, "no-shuffle"},
-            {{"--WeightDecay", "1"}, "weight-decay"}, {{"--hepl"}, "help"}, {{"--versoin"}, "version"},
-            {{"--no-epochs"}, "epochs"}, {{"--hlep-all"}, "help-all"},
-            {{"--gpu", "0"}, "device"}, {{"--acelerator=1"}, "device"}}; // names that other programs have for an option
+            {{"--epoch", "3"}, "epochs"},
+            {{"--epcohs=3"}, "epochs"},
+            {{"--no-shufle"}, "no-shuffle"},
+            {{"--WeightDecay", "1"}, "weight-decay"},
+            {{"--hepl"}, "help"},
+            {{"--versoin"}, "version"},
+            {{"--no-epochs"}, "epochs"},
+            {{"--hlep-all"}, "help-all"},
+            {{"--gpu", "0"}, "device"},
+            {{"--acelerator=1"}, "device"}}; // names that other programs have for an option
         for (const auto& [args, meant] : suggestions) {
             const std::string name = args[0];
             CHECK(error_with(args) ==
@@ -113,8 +119,10 @@ TEST_SUITE("core") {
         CHECK(contains(error_with({"--data"}), "option --data: expected a text after it, got the end"));
         CHECK(contains(error_with({"--data", "--epochs", "3"}), "got --epochs"));
         CHECK(contains(error_with({"stray"}), "unexpected argument \"stray\";"));
-        CHECK(contains(error_with({"--epochs", "2", "3"}), "unexpected argument \"3\" after --epochs, which takes one value;"));
-        CHECK(contains(error_with({"--shuffle", "yes"}), "unexpected argument \"yes\" after --shuffle, which takes none;"));
+        CHECK(contains(error_with({"--epochs", "2", "3"}),
+                       "unexpected argument \"3\" after --epochs, which takes one value;"));
+        CHECK(contains(error_with({"--shuffle", "yes"}),
+                       "unexpected argument \"yes\" after --shuffle, which takes none;"));
         CHECK(contains(error_with({"--epochs=2", "3"}), "unexpected argument \"3\" after --epochs=2;"));
     }
 
@@ -179,6 +187,18 @@ TEST_SUITE("core") {
         Options options("train sweep", "trains networks");
         options.examples({"--epochs 3"});
         CHECK(contains(options.help(), cat("  ", program_path(), " sweep --epochs 3\n")));
+    }
+
+    TEST_CASE("options: --help and the error for another word list the commands") {
+        Program p;
+        p.o.commands({{"train", "trains"}, {"sweep", "trains often"}, {"help", "helps"}});
+        CHECK(contains(p.o.help(), "\nUsage: train [command] [options]\n\nCommands\n  train                   trains\n"
+                                   "  sweep                   trains often\n"));
+        CHECK(error_of([&] {
+                  p.parse({"swep", "--epochs", "3"});
+              }) == "train: expected a command (train, sweep or help), got \"swep\"; did you mean sweep?");
+        CHECK_ERROR("(train, sweep or help), got \"cats\"; options begin with --", p.parse({"cats"}));
+        CHECK_ERROR("unexpected argument \"sweep\" after --epochs", p.parse({"--epochs", "3", "sweep"}));
     }
 
     TEST_CASE("options: print the version and the build on one line") {

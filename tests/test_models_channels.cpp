@@ -74,7 +74,7 @@ TEST_SUITE("models") {
         const TempDir dir;
         for (const std::string& text : kEvil) {
             const auto said = [&] {
-                data::run_command(cat("printf %s ", data::shell_word(text), " > ", dir / "said"));
+                data::run_command(cat("printf %s ", shell_word(text), " > ", dir / "said"));
                 return read_file(dir / "said");
             };
             if (text.find('\0') != std::string::npos || text.size() > 100'000) // no program argument can have these

@@ -243,7 +243,7 @@ void bench_many_files(const Settings& s) {
         set.pixels = std::move(image.pixels), set.classes = {"photo"};
         set.rows.resize(size_t(s.photos)), set.labels.resize(size_t(s.photos)); // the same image again and again
         write_folders(set, made.path());
-        data::run_command(cat(s.pillow, " --jpeg ", data::shell_word(made.path())));
+        data::run_command(cat(s.pillow, " --jpeg ", shell_word(made.path())));
     } else if (s.data.empty()) {
         const data::ImageSet sample = data::sample().train;
         std::vector<int64_t> indices(size_t(s.images), 0);
@@ -260,7 +260,7 @@ void bench_many_files(const Settings& s) {
         images = sets.train.count + sets.test.count;
     };
     const std::string command =
-        cat(s.pillow, " ", data::shell_word(folder), " ", s.threads, height > 0 ? cat(" ", height, " ", width) : "");
+        cat(s.pillow, " ", shell_word(folder), " ", s.threads, height > 0 ? cat(" ", height, " ", width) : "");
     constexpr int kRounds = 5;
     std::vector<double> ours, pillow, ratios;
     load(); // does not count
@@ -268,7 +268,7 @@ void bench_many_files(const Settings& s) {
         ours.push_back(double(images) / seconds_of(load));
         if (s.pillow.empty()) continue;
         const std::string output = made.path() + "/pillow";
-        data::run_command(cat(command, " > ", data::shell_word(output)));
+        data::run_command(cat(command, " > ", shell_word(output)));
         pillow.push_back(std::stod(read_file(output)));
         ratios.push_back(ours.back() / pillow.back());
     }

@@ -8,7 +8,6 @@
 #include "ringgrad/core/plan.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
-#include "ringgrad/data/command.h"
 
 #include <algorithm>
 #include <cmath>
@@ -41,7 +40,7 @@ std::string command_line() {
     std::ifstream file("/proc/self/cmdline");
     std::string line;
     for (std::string argument; std::getline(file, argument, '\0');)
-        line += cat(line.empty() ? "" : " ", data::shell_word(argument));
+        line += cat(line.empty() ? "" : " ", shell_word(argument));
     return printable(line);
 }
 
