@@ -30,4 +30,4 @@ constinit const Program rg::train_cifar{
     "trains a convolutional network on CIFAR-10 or class folders of images, on one process or under mpiexec",
     make_training<TrainCifar>,
     {"--epochs 3", "--data ~/photos --size 32 --net resnet18"},
-    " --batch-size=256 --lr=0.1 --epochs=50 --drops=45 --initializer=glorot"};
+    "--batch-size=256 --epochs=50 --drop-every=45 --initializer=glorot"};

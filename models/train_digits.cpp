@@ -27,5 +27,5 @@ constinit const Program rg::train_digits{"train_digits",
                                          "trains a small network on digits, on one process or under mpiexec",
                                          make_training<TrainDigits>,
                                          {"--epochs 3", "--data ~/mnist --run-name mnist"},
-                                         " --batch-size=128 --lr=0.01 --epochs=20 --schedule=constant --l2=0 "
+                                         "--batch-size=128 --lr=0.01 --epochs=20 --schedule=constant --l2=0 "
                                          "--augment=none --normalise=none --initializer=glorot"};

@@ -132,5 +132,5 @@ constinit const Program rg::train_digits_angles{"train_digits_angles",
                                                 "trains a network to recognise digits and the angles of their rotation",
                                                 make_training<TrainDigitsAngles>,
                                                 {"--epochs 3", "--data ~/digits --no-compare"},
-                                                " --batch-size=32 --lr=0.001 --schedule=constant --angle-weight=0.05 "
+                                                "--batch-size=32 --lr=0.001 --schedule=constant --angle-weight=0.05 "
                                                 "--augment=none --normalise=none --initializer=glorot"};

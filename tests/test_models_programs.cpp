@@ -148,8 +148,9 @@ std::vector<double> losses(const std::string& run) {
 TEST_SUITE("models") {
     TEST_CASE("defaults: mini-batches, their rest and drops follow the number of images and of epochs") {
         Options empty("", "");
-        const auto batch_for = [](int64_t images, int gpus = 0) {
+        const auto batch_for = [](int64_t images, int gpus = 0, bool per_gpu = false) {
             TrainingOptions options;
+            options.batch_size_per_gpu = per_gpu;
             options.data_options.batch_size = 256;
             options.fit_batch_size(images, {.gpus = gpus});
             return options.data_options.batch_size;
@@ -160,6 +161,8 @@ TEST_SUITE("models") {
         CHECK(batch_for(600) == 32);
         CHECK(batch_for(20) == 8);
         CHECK(batch_for(50000, 4) == 1024);
+        CHECK(batch_for(600, 0, true) == 256);
+        CHECK(batch_for(600, 4, true) == 1024); // as --preset matlab
 
         TrainingOptions options;
         options.data_options.batch_size = 32;

@@ -17,7 +17,6 @@
 #include "ringgrad/models/run/run_folder.h"
 
 #include <algorithm>
-#include <iostream>
 #include <unordered_set>
 
 namespace rg {
@@ -206,7 +205,7 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
         if (set->count > 0) columns[set] = this->columns(*set);
     run.check_data(data, data_options.describe(data, columns));
     if (!run.resumed()) {
-        if (!options.was_given("batch-size")) fit_batch_size(data.train.count, machine.workers());
+        if (batch_size_per_gpu || !options.was_given("batch-size")) fit_batch_size(data.train.count, machine.workers());
         complete(options);
     }
     schedule.base = highest_rate(); // config.json stores the options, which refer to members such as this one
@@ -491,23 +490,6 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
 
 namespace {
 
-/// Returns the arguments, after those of --preset if it is among them, but for its --drops if others replace them.
-std::vector<std::string> with_preset(const Program& program, std::vector<std::string> args) {
-    for (size_t i = 0; i < args.size(); ++i)
-        if (args[i] == "--preset=matlab" || (args[i] == "--preset" && i + 1 < args.size() && args[i + 1] == "matlab")) {
-            std::vector<std::string> preset = split(program.matlab, ' ');
-            const auto replaces_drops = [](const std::string& arg) {
-                return arg.starts_with("--drop-every") || arg.starts_with("--schedule");
-            };
-            std::erase_if(preset, [&](const std::string& arg) {
-                return arg.empty() || (arg.starts_with("--drops") && std::ranges::any_of(args, replaces_drops));
-            });
-            args.insert(args.begin(), preset.begin(), preset.end());
-            break;
-        }
-    return args;
-}
-
 /// A training, and its options with the values of the arguments.
 struct Parsed {
     Parsed(const Program& program, const std::vector<std::string>& args)
@@ -517,9 +499,19 @@ struct Parsed {
         if (*program.matlab)
             options
                 .add("preset", &preset,
-                     cat("matlab: the settings of MATLAB's example,", program.matlab, "; other options override them"))
+                     cat("matlab: the settings of MATLAB's example, ", program.matlab,
+                         ", with this batch size for each GPU; other options override them"))
                 .one_of({"none", "matlab"});
-        wants_training = options.parse(with_preset(program, args));
+        wants_training = options.parse(args);
+        if (preset == "none") return;
+        training->batch_size_per_gpu = !options.was_given("batch-size");
+        const bool drops = options.was_given("drops") || options.was_given("schedule");
+        std::vector<std::string> settings = split(program.matlab, ' ');
+        std::erase_if(settings, [&](const std::string& setting) {
+            const std::string name = setting.substr(2, setting.find('=') - 2);
+            return options.was_given(name) || (drops && name == "drop-every");
+        });
+        options.parse(settings);
     }
     std::unique_ptr<ImageTraining> training;
     Options options;
@@ -561,8 +553,7 @@ TestResult Program::test_run(par::Group& group, const std::string& model, const 
 int Program::run(par::Group& group, const std::vector<std::string>& args, TrainingObserver& observer) const {
     Parsed parsed(*this, args);
     if (parsed.wants_training) return parsed.training->train(parsed.options, group, observer);
-    if (group.rank() == 0) std::cout << parsed.options.answer();
-    return 0;
+    return parsed.options.print_answer(group.rank() == 0);
 }
 
 } // namespace rg

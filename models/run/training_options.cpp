@@ -244,9 +244,9 @@ void TrainingOptions::check(const Options& options) const {
 void TrainingOptions::fit_batch_size(int64_t images, const Workers& workers) {
     constexpr int64_t kLeast = 8; // batch norm needs more than a few images
     const auto sixteenth = int64_t(std::bit_floor(uint64_t(images) / 16));
-    data_options.batch_size =
-        std::min(scales_batch_size ? workers.scaled(data_options.batch_size) : data_options.batch_size,
-                 std::max(sixteenth, kLeast));
+    int64_t& size = data_options.batch_size;
+    if (scales_batch_size || batch_size_per_gpu) size = workers.scaled(size);
+    if (!batch_size_per_gpu) size = std::min(size, std::max(sixteenth, kLeast));
 }
 
 Schedule TrainingOptions::full_schedule() const {

@@ -44,7 +44,8 @@ struct TrainingOptions {
     double erase = 0, mixup = 0, cutmix = 0;
 
     int64_t epochs = 20, steps = -1;
-    bool scales_batch_size = true; // multiply the default of --batch-size by the number of GPUs
+    bool scales_batch_size = true;   // multiply the default of --batch-size by the number of GPUs
+    bool batch_size_per_gpu = false; // multiply --batch-size by it, whatever the number of images
     DefaultRate default_rate;
     Schedule schedule{.kind = ScheduleKind::cosine, .base = 0};
     std::string drops = "0.9";
@@ -67,7 +68,8 @@ struct TrainingOptions {
     /// together.
     void check(const Options& options) const;
     /// Sets the default of --batch-size for so many training images: that of the program, times the number of GPUs if
-    /// scales_batch_size, but at most a sixteenth of the images, as a power of two of at least 8.
+    /// scales_batch_size, but at most a sixteenth of the images, as a power of two of at least 8. With
+    /// batch_size_per_gpu, multiplies --batch-size by the number of GPUs instead.
     void fit_batch_size(int64_t images, const Workers& workers);
     /// Returns the highest learning rate: --lr, or without it the default of the optimizer and the mini-batch size.
     double highest_rate() const;

@@ -37,8 +37,13 @@ class Digits(job.JobTest):
         for name, value in {"lr": 0.01, "batch-size": 128, "schedule": "constant", "initializer": "glorot", "epochs": 1}.items():
             self.assertEqual(options[name], value)
         self.refuse(program(1, "train_digits", "--preset", "keras"), "expected one of none or matlab")
-        # --drop-every replaces the --drops of the preset.
-        self.train(1, "every", *job.TINY, "--preset", "matlab", "--drop-every", "10", "--steps", "0")
+        for name, more, drop_every in (("whole", [], 45), ("every", ["--drop-every", "10"], 10),
+                                       ("once", ["--drops", "0.5"], 0)):
+            command = program(1, "train_cifar", *job.TINY, "--preset", "matlab", *more, "--steps", "1", "--run-name", name)
+            self.succeed(command, CUDA_VISIBLE_DEVICES="")
+            options = json.loads((self.runs / name / "config.json").read_text())["options"]
+            self.assertEqual([options[name] for name in ("epochs", "batch-size", "drop-every")], [50, 256, drop_every])
+            self.assertEqual(json.loads(job.step_lines(self.runs / name)[0])["lr"], 0.1)
 
     def test_make_digits(self):
         lines = (self.set / "angles.csv").read_text().splitlines()
