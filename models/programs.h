@@ -1,4 +1,4 @@
-// The training programs as objects. main.cpp runs one of them; sweep_cifar runs many trainings with train_cifar.
+// The training programs as objects; main.cpp runs one of them.
 #pragma once
 
 #include "ringgrad/models/run/training.h"

@@ -6,10 +6,7 @@
 namespace rg {
 
 /// Runs a training program from its main(), under MPI or alone. Returns the exit code. The first argument may be a
-/// command, for the networks of this program:
-///
-///     predict MODEL [FILE...], export MODEL OUT.onnx    see run/commands.h
-///     sweep --grid NAME=VALUES ...                      many trainings in parallel; see sweep/trials.h
+/// command, for the networks of this program; training_main.cpp lists them, and so does --help. Without one, trains.
 int run_training_main(int argc, char** argv, const Program& program);
 
 } // namespace rg

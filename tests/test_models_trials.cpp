@@ -2,6 +2,7 @@
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/text.h"
+#include "ringgrad/models/programs.h"
 #include "ringgrad/models/sweep/stop_rules.h"
 #include "ringgrad/models/sweep/trial_table.h"
 #include "ringgrad/models/sweep/trials_board.h"
@@ -35,19 +36,12 @@ Json epoch_line(int64_t epoch, const char* name, double value) {
 } // namespace
 
 TEST_SUITE("models") {
-    TEST_CASE("trials: a default table holds without --grid and --table, but for options of the command line") {
-        const TrialsProgram program{.name = "p", .command = "p sweep", .default_table = "depth,width\n1,16\n2,11\n"};
+    TEST_CASE("trials: without --grid and --table, the error has an example") {
         Trials trials;
-        trials.base = {"--epochs", "3"};
-        using Table = std::vector<TrialSettings>;
-        CHECK(make_table(program, trials) == Table{{{"depth", "1"}, {"width", "16"}}, {{"depth", "2"}, {"width", "11"}}});
-        for (const std::vector<std::string>& width : {std::vector<std::string>{"--width=4"}, {"--width", "4"}}) {
-            trials.base = width;
-            CHECK(make_table(program, trials) == Table{{{"depth", "1"}}, {{"depth", "2"}}});
-        }
-        trials.grid = {"lr=0.1"};
-        CHECK(make_table(program, trials) == Table{{{"lr", "0.1"}}});
-        CHECK_ERROR("p sweep: expected --table or --grid", make_table({.name = "p", .command = "p sweep"}, Trials()));
+        trials.program = &train_digits;
+        CHECK_ERROR(cat("train_digits sweep: expected --table or --grid, got neither; give at least one, such as ",
+                        shell_word(program_path()), " sweep --epochs 3 --grid lr=0.01,0.1"),
+                    make_table(trials));
     }
 
     TEST_CASE("trials: a grid has all combinations, the first option changing slowest") {
@@ -341,8 +335,7 @@ TEST_SUITE("models") {
         using Order = std::vector<const TrialRow*>;
         CHECK(best_first(rows, kAccuracy) == Order{&rows[2], &rows[3], &rows[1]});
         CHECK(best_first(rows, {.name = kAccuracy.name}) == Order{&rows[1], &rows[2], &rows[3]});
-        for (TrialRow& row : rows)
-            row.last.set("loss", double(row.last.at("validation_accuracy").as_double() == 0.25));
+        for (TrialRow& row : rows) row.last.set("loss", double(row.last.at("validation_accuracy").as_double() == 0.25));
         CHECK(best_first(rows, {.name = "loss", .higher_is_better = true}).front() == &rows[1]);
         CHECK(best_first(rows, {.name = "angle_rmse"}).empty());
         rows[1].last.set("validation_accuracy", NAN); // as rank 0 gets it from its own trial

@@ -80,8 +80,7 @@ std::pair<std::map<std::string, std::string>, std::string> sweep(const std::vect
             [&](par::Link& link) {
                 this_rank = link.rank();
                 par::Group group(link);
-                const TrialsProgram program{.name = "s", .command = "s", .program = &train_digits};
-                const int code = run_trials(group, program, {.texts = args}); // a CHECK would catch its exception
+                const int code = sweep_command(group, train_digits, "s", args); // a CHECK would catch its exception
                 CHECK(code == 0);
             },
             per_node);

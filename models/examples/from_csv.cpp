@@ -44,7 +44,8 @@ struct CsvTraining final : ImageTraining {
         return regression(targets);
     }
 };
-constinit const Program from_csv{"from_csv", "learns numbers or labels from a table", make_training<CsvTraining>};
+constinit const Program from_csv{
+    "from_csv", "learns numbers or labels", make_training<CsvTraining>, {"--data photos --size 32", "--resume"}};
 
 } // namespace
 

@@ -19,7 +19,6 @@
 #include "ringgrad/models/run/signals.h"
 #include "ringgrad/par/session.h"
 #include <cmath>
-#include <iostream>
 #include <optional>
 
 using namespace rg;
@@ -45,10 +44,7 @@ int train(par::Group& group, int argc, const char* const* argv) {
     options.add("resume", &resume, "continue the newest run from its last checkpoint");
     options.add("sync-bn", &sync_bn, "batch norm over the images of all ranks; off: of each rank's part");
     settings.declare_compute(options);
-    if (!options.parse(argc, argv)) {
-        if (group.rank() == 0) std::cout << options.answer();
-        return 0;
-    }
+    if (!options.parse(argc, argv)) return options.print_answer(group.rank() == 0);
     install_stop_signals();
     Machine machine(settings, options, group);
     GroupSync sync(group);

@@ -37,7 +37,8 @@ struct TwoInputsTraining final : ImageTraining {
         data_texts = {"class folders of images with angles.csv", "none"};
     }
 };
-constinit const Program two_inputs{"two_inputs", "classifies images and numbers", make_training<TwoInputsTraining>};
+constinit const Program two_inputs{
+    "two_inputs", "classifies images and numbers", make_training<TwoInputsTraining>, {"--data digits", "--resume"}};
 
 } // namespace
 

@@ -55,7 +55,8 @@ struct UNetTraining final : ImageTraining {
         return {data::rows(data::read_masks(images, masks, kLabels))};
     }
 };
-constinit const Program unet{"unet", "labels each pixel of images", make_training<UNetTraining>};
+constinit const Program unet{
+    "unet", "labels each pixel", make_training<UNetTraining>, {"--data photos --masks masks --size 64", "--resume"}};
 
 } // namespace
 

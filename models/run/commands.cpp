@@ -398,22 +398,17 @@ int predict_command(par::Group& group, const std::string& name, const std::vecto
     const std::string run = default_runs_folder() + "/NAME";
     options.examples({run, run + " ~/photos --top 3"});
     declare(options, settings);
-    if (options.parse(args)) return predict(options, settings, group, programs);
-    std::cout << options.answer();
-    return 0;
+    return options.parse(args) ? predict(options, settings, group, programs) : options.print_answer();
 }
 
-int export_command(const std::string& name, const std::vector<std::string>& args) {
+int export_command(par::Group&, const std::string& name, const std::vector<std::string>& args) {
     std::vector<std::string> arguments;
     Options options(name, "writes a trained network as an ONNX file");
     const std::string run = default_runs_folder() + "/NAME";
     options.examples({run + " net.onnx", run + "/model-best.safetensors best.onnx"});
     options.positional("MODEL OUT", &arguments, "MODEL: as for predict. OUT: the file to write, such as net.onnx", 2,
                        2);
-    if (!options.parse(args)) {
-        std::cout << options.answer();
-        return 0;
-    }
+    if (!options.parse(args)) return options.print_answer();
     const std::string& out = arguments[1];
     RG_CHECK(out.ends_with(".onnx"), name, ": expected a name that ends with .onnx for OUT, got ", out,
              "; choose such a name");

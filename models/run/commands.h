@@ -1,9 +1,9 @@
-// The commands that use a trained model. Every training program has them, so that it can use its own networks:
+// The commands that need no training. Every training program has them, so that it can use its own networks:
 //
 //     build/own_network predict runs/NAME ~/photos
 //     build/own_network export runs/NAME net.onnx
 //
-// The programs predict and export_onnx are these commands, for the networks of models/nets.
+// The programs predict, export_onnx and inspect are these commands, for the networks of models/nets.
 #pragma once
 
 #include "ringgrad/par/group.h"
@@ -25,6 +25,12 @@ int predict_command(par::Group& group, const std::string& name, const std::vecto
                     const std::vector<const Program*>& programs);
 
 /// Runs `NAME MODEL OUT`: writes a network as an ONNX file; see onnx.h. Returns the exit code.
-int export_command(const std::string& name, const std::vector<std::string>& args);
+int export_command(par::Group& group, const std::string& name, const std::vector<std::string>& args);
+
+/// Runs `NAME FILE...`: describes the contents of files: kind, sizes, and for each tensor its type, range, mean and
+/// number of values that are not finite. It recognises a file by its contents, but CIFAR records by the ending .bin.
+/// Of a folder, s3: or pipe: it describes the images that --data would load, with the number of images of each class,
+/// and holds out no test set. Returns the exit code.
+int inspect_command(par::Group& group, const std::string& name, const std::vector<std::string>& args);
 
 } // namespace rg

@@ -492,9 +492,11 @@ namespace {
 
 /// A training, and its options with the values of the arguments.
 struct Parsed {
-    Parsed(const Program& program, const std::vector<std::string>& args)
+    Parsed(const Program& program, const std::vector<std::string>& args,
+           const std::vector<std::pair<std::string, std::string>>& commands = {})
         : training(program.make()), options(program.name, program.description) {
         options.examples({program.examples.begin(), program.examples.end()}, "mpiexec -n 4 ");
+        options.commands(commands);
         training->declare(options);
         if (*program.matlab)
             options
@@ -550,8 +552,9 @@ TestResult Program::test_run(par::Group& group, const std::string& model, const 
     return parsed.training->test(parsed.options, group, model);
 }
 
-int Program::run(par::Group& group, const std::vector<std::string>& args, TrainingObserver& observer) const {
-    Parsed parsed(*this, args);
+int Program::run(par::Group& group, const std::vector<std::string>& args, TrainingObserver& observer,
+                 const std::vector<std::pair<std::string, std::string>>& commands) const {
+    Parsed parsed(*this, args, commands);
     if (parsed.wants_training) return parsed.training->train(parsed.options, group, observer);
     return parsed.options.print_answer(group.rank() == 0);
 }

@@ -108,9 +108,10 @@ private:
 struct Program {
     const char *name, *description;
     std::unique_ptr<ImageTraining> (*make)();
-    /// The arguments of the two examples in --help.
+    /// The arguments of the two examples in --help. Those of `sweep` begin with the first one.
     std::array<const char*, 2> examples{"--epochs 3", "--resume"};
-    /// The arguments of --preset matlab, each after a space; empty: there is no such option.
+    /// The arguments of --preset matlab, with a space between them, and with --batch-size for each GPU; empty: there is
+    /// no such option.
     const char* matlab = "";
 
     /// Parses the arguments of a command line, without the program's name, and returns the values of all options.
@@ -131,8 +132,9 @@ struct Program {
     /// if the images have changed. Throws Stopped after a stop request. `group` must have a single rank.
     TestResult test_run(par::Group& group, const std::string& model, const Options& given) const;
     /// Collective. Trains on all ranks of the group. For --help, --help-all and --version, rank 0 prints the answer
-    /// instead. Returns the exit code.
-    int run(par::Group& group, const std::vector<std::string>& args, TrainingObserver& observer) const;
+    /// instead, with the `commands` of the program. Returns the exit code.
+    int run(par::Group& group, const std::vector<std::string>& args, TrainingObserver& observer,
+            const std::vector<std::pair<std::string, std::string>>& commands = {}) const;
 };
 
 /// Makes a training for Program::make.

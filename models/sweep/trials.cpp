@@ -5,13 +5,11 @@
 #include "ringgrad/core/clock.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
-#include "ringgrad/data/command.h"
 #include "ringgrad/models/run/collective.h"
 #include "ringgrad/models/run/run_folder.h"
 #include "ringgrad/models/run/signals.h"
 #include "ringgrad/models/sweep/trials_board.h"
 #include "ringgrad/models/sweep/trials_report.h"
-#include "ringgrad/par/session.h"
 #include "ringgrad/par/task_pool.h"
 #include "ringgrad/par/verify.h"
 
@@ -308,13 +306,14 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     run.report.write(stop_requested() ? "stopped" : "done");
 }
 
-/// Returns the path of tools/monitor of this installation or of the source folder, or "tools/monitor" if neither is
-/// where it is by default.
+/// Returns the path of tools/monitor of this installation or of the source folder, or an empty text if neither is where
+/// it is by default, as for a program outside of these.
 std::string monitor_path() {
-    const fs::path folder = fs::path(program_path()).parent_path();
+    std::error_code none;
+    const fs::path folder = fs::read_symlink("/proc/self/exe", none).parent_path();
     for (const char* const path : {"../share/ringgrad/tools/monitor", "../tools/monitor"})
-        if (std::error_code none; fs::exists(folder / path, none)) return (folder / path).lexically_normal().string();
-    return "tools/monitor";
+        if (fs::exists(folder / path, none)) return (folder / path).lexically_normal().string();
+    return "";
 }
 
 /// Creates the folder of a new run, or opens that of the resumed run. A resumed run must begin with the same trials,
@@ -357,47 +356,43 @@ RunFolder open_folder(const std::string& program, const Trials& trials, const st
     return folder;
 }
 
-} // namespace
-
-int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArguments& arguments) {
+int run_trials(par::Group& group, const Program& program, const std::string& command,
+               const TrialsArguments& arguments) {
+    const std::string name = cat(program.name, "-sweep"); // of the run
     Trials trials;
     trials.base = {kDefaultValidation};
-    trials.base.insert(trials.base.end(), program.defaults.begin(), program.defaults.end());
-    trials.program = program.program;
-    Options options(program.command, program.description);
-    options.examples({"--grid lr=0.01,0.05 --grid seed=1:3", "--random 20 --grid lr=log:0.001:1 --stop-below halving"},
+    trials.program = &program;
+    Options options(command, cat("sweeps: ", program.description));
+    const std::string first = program.examples[0];
+    options.examples({first + " --grid lr=0.01,0.05 --grid seed=1:3",
+                      first + " --random 20 --grid lr=log:0.001:1 --stop-below halving"},
                      "mpiexec -n 4 ");
     declare(options, trials);
-    std::string defaults;
-    for (const std::string& argument : trials.base) defaults += " " + argument;
-    options.pass_on(&trials.base, cat("option of the training program, for all trials; the defaults are", defaults,
-                                      ", and --validation must not be 0"));
-    if (!options.parse(arguments.texts)) {
-        if (group.rank() == 0) std::cout << options.answer();
-        return 0;
-    }
+    options.pass_on(&trials.base, cat("option of the training program, for all trials; the default is ",
+                                      kDefaultValidation, ", and --validation must not be 0"));
+    if (!options.parse(arguments.texts)) return options.print_answer(group.rank() == 0);
     if (trials.resume && !arguments.resumed)
-        return run_trials(group, program, arguments_to_resume(program.name, trials, arguments.texts));
+        return run_trials(group, program, command, arguments_to_resume(name, trials, arguments.texts));
     trials.rules.set_below(trials.stop_below);
-    trials.table = make_table(program, trials);
+    trials.table = make_table(trials);
     install_stop_signals();
     verify_same_options(group, options);
     par::verify_same(group, "arguments", arguments.texts, "start all ranks with the same options");
     try {
-        check_trials(group, program.command, trials, arguments.stored_in);
+        check_trials(group, command, trials, arguments.stored_in);
     } catch (const Stopped&) {
         return stopped_while_loading(group);
     }
 
     std::optional<RunFolder> folder; // on rank 0 only
-    if (group.rank() == 0) folder.emplace(open_folder(program.name, trials, arguments.texts, group.size(), options));
+    if (group.rank() == 0) folder.emplace(open_folder(name, trials, arguments.texts, group.size(), options));
     const std::string runs = group.allgather(folder ? folder->path() + "/trials" : "", "folder").front();
     const par::TaskTable tasks{
         {"trial", [&](par::TaskContext& task, const Json& args) { return run_trial(task, args, runs, trials); }}};
     std::ostream out(trials.progress == ProgressKind::none ? nullptr : std::cout.rdbuf());
-    if (folder)
-        out << "watch: " << printable(data::shell_word(monitor_path())) << " --runs "
-            << printable(data::shell_word(fs::path(folder->path()).parent_path().string())) << std::endl;
+    if (const std::string monitor = monitor_path(); folder && !monitor.empty())
+        out << "watch: " << printable(shell_word(monitor)) << " --runs "
+            << printable(shell_word(fs::path(folder->path()).parent_path().string())) << std::endl;
     if (folder && trials.ranks.size() < size_t(group.size()))
         out << trials.ranks.size() << " of " << group.size()
             << " ranks train; the rest is idle, without a GPU of its own" << std::endl;
@@ -407,7 +402,7 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     const bool by_person = stopped_exit_code(group) == 0; // else there may be little time left
     // While this runs on rank 0, all ranks exchange messages. Otherwise rank 0 might be silent for so long that the
     // other ranks would take it as failed.
-    run_while_polling(group, program.name, [&] {
+    run_while_polling(group, name, [&] {
         if (!run) return;
         const bool stopped = stop_requested();
         const std::string how_to_go_on = cat("stopped; continue with --resume; ", printable(folder->path()));
@@ -428,10 +423,11 @@ int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArgu
     return stopped_exit_code(group);
 }
 
-int run_trials_main(int argc, char** argv, const TrialsProgram& program) {
-    return par::run_ranks_main(argc, argv, [&](par::Group& group) {
-        return run_trials(group, program, {.texts = {argv + 1, argv + argc}});
-    });
+} // namespace
+
+int sweep_command(par::Group& group, const Program& program, const std::string& name,
+                  const std::vector<std::string>& args) {
+    return run_trials(group, program, name, {.texts = args});
 }
 
 } // namespace rg

@@ -1,5 +1,5 @@
-// Runs many trainings in parallel over the ranks. Each training is a trial with its own options. The command `sweep` of
-// a training program (models/training_main.h) does so, and sweep_cifar with other defaults.
+// Runs many trainings in parallel over the ranks. Each training is a trial with its own options. This is the command
+// `sweep` of each training program (models/training_main.h).
 //
 // The options of such a program choose the trials: a CSV file with option names in its first line, or a grid, which is
 // all combinations of some values, or points drawn from it at random. If a file and a grid are given, every row of the
@@ -14,7 +14,7 @@
 
 namespace rg {
 
-/// The main() of a program that runs trials. Runs the trials over all ranks, tests the best one on the test set, which
+/// Runs `NAME`, the command of `program`. Runs the trials over all ranks, tests the best one on the test set, which
 /// no trial sees, and returns the exit code. Creates a folder with the arguments in its config.json, or with --resume
 /// continues in the folder of the run. Trials that finished or were stopped according to the folder's journal are not
 /// run again, even if the folder was moved or the stop rules have changed. Failed trials are run again.
@@ -28,8 +28,7 @@ namespace rg {
 /// hold out a validation set, and must not contain options that only make sense for a single training. Each device and
 /// precision must be available, each data set readable, and without --resume also each file of initial values. With
 /// --resume, no argument that is stored in the folder may run a command (pipe:) that another user may have written.
-int run_trials_main(int argc, char** argv, const TrialsProgram& program);
-/// Collective. Does the same on the ranks of a group.
-int run_trials(par::Group& group, const TrialsProgram& program, const TrialsArguments& arguments);
+int sweep_command(par::Group& group, const Program& program, const std::string& name,
+                  const std::vector<std::string>& args);
 
 } // namespace rg

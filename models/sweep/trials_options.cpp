@@ -111,24 +111,17 @@ void declare(Options& o, Trials& s) {
     o.add("resume", &s.resume, "continue --run-name with its options; finished trials are not run again").basic();
 }
 
-std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
-    const bool is_default = s.table_file.empty() && s.grid.empty();
-    RG_CHECK(!is_default || !p.default_table.empty(), p.command,
-             ": expected --table or --grid, got neither; give at least one, such as --grid lr=0.01,0.1");
-    RG_CHECK(s.random == 0 || !s.grid.empty(), p.command, ": expected --grid with --random, got none; omit --random");
-    std::vector<TrialSettings> rows(1);
-    if (!s.table_file.empty()) rows = read_trials(s.table_file);
-    if (is_default) rows = parse_trials(p.default_table, p.command);
-    const auto is_given = [&](const auto& setting) { // on the command line
-        return is_default && std::ranges::any_of(s.base, [option = "--" + setting.first](const std::string& argument) {
-                   return argument == option || argument.starts_with(option + "=");
-               });
-    };
-    for (TrialSettings& row : rows) std::erase_if(row, is_given);
+std::vector<TrialSettings> make_table(const Trials& s) {
+    const std::string command = cat(s.program->name, " sweep");
+    RG_CHECK(!s.table_file.empty() || !s.grid.empty(), command,
+             ": expected --table or --grid, got neither; give at least one, such as ", shell_word(program_path()),
+             " sweep ", s.program->examples[0], " --grid lr=0.01,0.1");
+    RG_CHECK(s.random == 0 || !s.grid.empty(), command, ": expected --grid with --random, got none; omit --random");
+    const auto rows = s.table_file.empty() ? std::vector<TrialSettings>(1) : read_trials(s.table_file);
     const auto seed = [&] { return uint64_t(s.program->check(s.base).at("seed").as_int()); }; // of all trials
     const std::vector<TrialSettings> points =
         s.random > 0 ? random_trials(s.grid, s.random, seed()) : trial_grid(s.grid);
-    RG_CHECK(rows.size() * points.size() <= kMaxTrials, p.command, ": expected at most ", kMaxTrials, " trials, got ",
+    RG_CHECK(rows.size() * points.size() <= kMaxTrials, command, ": expected at most ", kMaxTrials, " trials, got ",
              rows.size() * points.size(), " (", rows.size(), " of the table times ", points.size(),
              " of the grid); shorten --table or --grid");
     std::vector<TrialSettings> all;
@@ -137,8 +130,7 @@ std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s) {
             for (const auto& setting : point)
                 RG_CHECK(std::none_of(row.begin(), row.end(),
                                       [&](const auto& other) { return other.first == setting.first; }),
-                         p.command, ": expected ", setting.first,
-                         " in --table or in --grid, got it in both; remove one");
+                         command, ": expected ", setting.first, " in --table or in --grid, got it in both; remove one");
             all.push_back(row);
             all.back().insert(all.back().end(), point.begin(), point.end());
         }
@@ -222,7 +214,6 @@ TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
     RG_CHECK(config.at("program").as_string() == program, path, ": expected a run of ", program, ", got one of ",
              config.at("program").as_string());
     std::vector<std::string> arguments = config.at("arguments").as_texts();
-    std::erase(arguments, "--tensorboard"); // an option of older programs
     // If the user repeats the command of the run, drop the repeated part: list options would get their values twice.
     std::vector<std::string> added = typed;
     std::erase(added, "--resume");

@@ -21,7 +21,7 @@ struct Trials {
     ProgressKind progress = ProgressKind::automatic;
     std::string stop_below = "0", until;
     StopRules rules;
-    std::vector<std::string> base; // arguments of every trial: the defaults, then those of the command line
+    std::vector<std::string> base; // arguments of every trial: the default, then those of the command line
     std::vector<TrialSettings> table;
     int ranks_each = 1;     // number of ranks of each trial: ranks_per_trial, or all ranks with --no-at-once
     std::vector<int> ranks; // those that train: with GPUs, those with a GPU of their own
@@ -30,19 +30,6 @@ struct Trials {
 
 /// Returns the arguments of the training program for a trial with these settings.
 std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings);
-
-/// The description of a program that runs trials, for run_trials_main().
-struct TrialsProgram {
-    std::string name;    // as in the names of its runs
-    std::string command; // as users type it, such as "train_cifar sweep"
-    std::string description = {};
-    const Program* program = nullptr; // the training program
-    /// Arguments of all trials, after --validation=0.1. Those of the command line follow and override them.
-    std::vector<std::string> defaults = {};
-    /// The table if neither --grid nor --table is given, as CSV. An option on the command line replaces its column. If
-    /// it is empty, the user must give --grid or --table.
-    std::string default_table = {};
-};
 
 /// The command line of a program of trials.
 struct TrialsArguments {
@@ -57,13 +44,13 @@ void declare(Options& o, Trials& s);
 
 /// Returns the trials. Throws Error if the options define none or more than kMaxTrials, or if an option is both in the
 /// table and in the grid.
-std::vector<TrialSettings> make_table(const TrialsProgram& p, const Trials& s);
+std::vector<TrialSettings> make_table(const Trials& s);
 
 /// Returns the metric of an epoch with this name, or without a name, the main metric on the validation set. `metrics`
 /// are those of the training. Throws Error, which begins with the option, if there is no such metric.
 Ranking ranking_by(const std::string& name, const std::vector<MetricName>& metrics, const char* option = "--rank-by");
-/// Collective. Throws Error if an option of a trial is wrong; see run_trials_main(). Sets the metrics of the ranking
-/// and of --until, the ranks and the fingerprints. `stored_in` is that of TrialsArguments.
+/// Collective. Throws Error if an option of a trial is wrong; see sweep_command(). Sets the metrics of the ranking and
+/// of --until, the ranks and the fingerprints. `stored_in` is that of TrialsArguments.
 void check_trials(par::Group& group, const std::string& name, Trials& trials, const std::string& stored_in);
 
 /// Returns the arguments of the run to resume, followed by the `typed` ones and --resume. If `typed` begins with the

@@ -128,13 +128,13 @@ class BadInput(job.JobTest):
             os.chown(run, 12345, -1)
             self.refuse(resume, data[1], "is another user's", "give --data again")
 
-        sweep = [str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", *SHORT, *data, "--batch-size", "30", "--grid",
+        sweep = [str(job.BUILD / "train_cifar"), "sweep", "--run-name", "sweep", *SHORT, *data, "--batch-size", "30", "--grid",
                  "lr=0.1,0.2"]
         self.run_command(sweep)
         self.assertTrue((self.runs / "sweep" / "config.json").exists())
         (self.runs / "sweep").chmod(0o702)
         proof.unlink()
-        self.refuse([sweep[0], "--run-name", "sweep", "--resume"], data[1], "others can write into", "type the options")
+        self.refuse([*sweep[:2], "--run-name", "sweep", "--resume"], data[1], "others can write into", "type the options")
         self.assertFalse(proof.exists())
         self.succeed([*sweep, "--resume"])
 
@@ -142,16 +142,16 @@ class BadInput(job.JobTest):
         proof.unlink()
         for spelling in (f'data="pi"{data[1][2:]}', f"data=pi\r{data[1][2:]}",
                          f'test-data="pi"{data[1][2:]}'):
-            for name, command in (("sweep_cifar", ["sweep_cifar"]), ("train_cifar-sweep", ["train_cifar", "sweep"])):
-                other = self.runs / "other"
-                other.mkdir(exist_ok=True)
-                other.chmod(0o777)
-                stored = [*SHORT, "--batch-size", "30", "--grid", spelling]
-                (other / "config.json").write_text(json.dumps({"program": name, "arguments": stored, "trials": []}))
-                for ranks in job.rank_counts(1, 2):
-                    self.refuse(job.program(ranks, *command, "--run-name", "other", "--resume"), data[1],
-                                "others can write into", "type the options")
-                    self.assertFalse(proof.exists(), (spelling, name))
+            other = self.runs / "other"
+            other.mkdir(exist_ok=True)
+            other.chmod(0o777)
+            stored = {"program": "train_cifar-sweep", "arguments": [*SHORT, "--batch-size", "30", "--grid", spelling],
+                      "trials": []}
+            (other / "config.json").write_text(json.dumps(stored))
+            for ranks in job.rank_counts(1, 2):
+                self.refuse(job.program(ranks, "train_cifar", "sweep", "--run-name", "other", "--resume"), data[1],
+                            "others can write into", "type the options")
+                self.assertFalse(proof.exists(), spelling)
 
     def test_leftovers_of_kills_are_removed(self):
         run = self.train(1, "killed", *SHORT)

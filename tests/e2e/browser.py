@@ -371,7 +371,7 @@ class Frozen(BrowserTest):
     def test_pictures_of_many_runs(self):
         for number, diverged in ((9, (4,)), (20, ()), (200, (7,))) if "SHOTS" in os.environ else ((9, (4,)),):
             url = self.page_of({"sweep": {"name": f"sweep of {number}", "state": "done", "best": "3", "summary": "trials",
-                                          "build": "0.1.0 (1a2b3c4d5e6f), more", "command": "sweep_cifar --grid " + 40 * "lr=0.1,1 "},
+                                          "build": "0.1.0 (1a2b3c4d5e6f), more", "command": "train_cifar sweep --grid " + 40 * "lr=0.1,1 "},
                                 "runs": many(number, 8, 20, diverged)})
             for page in self.pages(url, CURVE):
                 if diverged:
@@ -470,7 +470,7 @@ class Frozen(BrowserTest):
 
     def test_sweep_page(self):
         # Trial 2 fails: its first loss is not finite. A rule stops trial 3.
-        self.succeed([str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", *job.TINY, "--epochs", "3",
+        self.succeed([str(job.BUILD / "train_cifar"), "sweep", "--run-name", "sweep", *job.TINY, "--epochs", "3",
                       "--batch-size", "50", "--grid", "lr=0.05,1e30,1e-9", "--stop-below", "12",
                       "--stop-below-after", "2"])
         run = self.runs / "sweep"
@@ -712,7 +712,7 @@ class Live(BrowserTest):
 
     def test_sweep(self):
         monitor, url = self.start_monitor()
-        sweep = self.start([str(job.BUILD / "sweep_cifar"), "--run-name", "a sweep", *job.TINY, "--epochs", "100000",
+        sweep = self.start([str(job.BUILD / "train_cifar"), "sweep", "--run-name", "a sweep", *job.TINY, "--epochs", "100000",
                             "--batch-size", "50", "--grid", "lr=1e30,0.05,0.01"])
         # In the list of runs, a sweep is one run with a page of its trials.
         page = self.browser.open(url)

@@ -47,7 +47,7 @@ class Disk(job.JobTest):
     @unittest.skipUnless(os.path.exists("/dev/full"), "no /dev/full")
     def test_unwritable_output(self):
         programs = [[str(job.BUILD / name), "--help"] for name in
-                    ("predict", "inspect", "train_cifar", "train_digits", "sweep_cifar", "make_digits")]
+                    ("predict", "inspect", "train_cifar", "train_digits", "make_digits")]
         with open("/dev/full", "w") as full:
             for command in (*programs, [str(job.BUILD / "predict"), str(self.run_folder)],
                             [str(job.BUILD / "inspect"), *50 * [str(self.run_folder / "model.safetensors")]],

@@ -106,7 +106,7 @@ class Events(job.JobTest):
     def test_all_metrics_once(self):
         run = self.train(1, "run", *job.TINY, "--epochs", "2")
         bad = self.train(1, "bad", *job.TINY, "--steps", "3", "--lr", "1e30", "--on-nan", "skip")
-        self.succeed([str(job.BUILD / "sweep_cifar"), "--run-name", "sweep", "--grid", "seed=1,2", *job.TINY,
+        self.succeed([str(job.BUILD / "train_cifar"), "sweep", "--run-name", "sweep", "--grid", "seed=1,2", *job.TINY,
                       "--epochs", "1", "--batch-size", "100"])
         for _ in range(2):  # the second time replaces the files
             self.convert(self.runs)

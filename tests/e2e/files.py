@@ -234,7 +234,7 @@ class Predict(job.JobTest):
         self.assertRegex(out, r"\n +\d " + re.escape(shown) + r" +\d")
         self.assertIn(f"/0{shown}.png\t", out)
         out += self.succeed(program("inspect", model / "model.safetensors", next(data.rglob("*.png"))))
-        out += self.succeed(program("sweep_cifar", *job.TINY, "--data", data.name, "--batch-size", "6", "--epochs", "1",
+        out += self.succeed(program("train_cifar", "sweep", *job.TINY, "--data", data.name, "--batch-size", "6", "--epochs", "1",
                                     "--grid", "lr=0.1", *run[:1], "sweep" + evil))
         out += self.run_command(job.train(1, "--data", "no" + evil)).err
         self.assertIn(f"no{shown}", out)
@@ -374,7 +374,7 @@ class Folder(job.JobTest):
         # The best trial of a sweep is tested on the images that its seed has held out.
         for seed in range(2):
             run = self.runs / f"sweep-{seed}"
-            result = self.run_command(program("sweep_cifar", "--run-name", run.name, *options, "--grid", f"seed={seed}"))
+            result = self.run_command(program("train_cifar", "sweep", "--run-name", run.name, *options, "--grid", f"seed={seed}"))
             self.assertEqual(result.code, 0, result)
             self.assertIn("single image, which no test can have: 1, such as void", result.err)
             self.assertEqual(self.images_of(job.report(run)["sweep"]), of_seed[seed])
@@ -432,7 +432,7 @@ class Folder(job.JobTest):
 
         # A sweep tests its best network on the images of --test-data.
         run = self.runs / "sweep"
-        sweep = ["sweep_cifar", *options, "--validation", "0.3", "--grid", "depth=1", "--data", "parts/train"]
+        sweep = ["train_cifar", "sweep", *options, "--validation", "0.3", "--grid", "depth=1", "--data", "parts/train"]
         self.succeed(program(*sweep, "--run-name", run.name, "--test-data", "parts/test"))
         rows = csv.DictReader((run / "confusion.csv").read_text().splitlines())
         self.assertEqual(sum(int(row["images"]) for row in rows), 4)
@@ -556,7 +556,7 @@ class BuildFolder(job.JobTest):
             result = self.run_command(["sh", str(TOOLS / "run.sh"), "--max-restarts", "0", "--", *crash])
             self.assertIn(f"; {shown}\n", result.err)
             self.folder = below
-        self.succeed(program("sweep_cifar", *job.TINY, "--grid", "lr=0.1", "--epochs", "1", "--run-name", "sweep"))
+        self.succeed(program("train_cifar", "sweep", *job.TINY, "--grid", "lr=0.1", "--epochs", "1", "--run-name", "sweep"))
         self.assertEqual({run.name for run in self.runs.iterdir()}, {"first", "second", "sweep"})
         self.assertEqual(list(below.parent.rglob("runs")), [])
 

@@ -18,7 +18,7 @@ COMPILERS = [sys.argv[3:]] + [[path] for path in [shutil.which("clang++")] if pa
 # These are compiled and must run with these arguments. The build compiles the other examples, too, and test_headers()
 # checks that the headers which they include are installed.
 EXAMPLES = {"mlp": [], "own_network": ["sweep", "--epochs", "1", "--grid", "lr=0.01,0.05"]}
-PROGRAMS = ["export_onnx", "inspect", "predict", "sweep_cifar", "train_cifar", "train_digits", "train_digits_angles"]
+PROGRAMS = ["export_onnx", "inspect", "predict", "train_cifar", "train_digits", "train_digits_angles"]
 LIBRARY = ["libringgrad.a", "libringgrad_predict.so", "libringgrad_predict.so.0", "ringgrad.py",
            "pkgconfig/ringgrad.pc", "pkgconfig/ringgrad_predict.pc"]
 FOLDERS = ["core", "data", "data/sample", "gpu", "models", "models/run", "models/sweep", "par", "tests", "tools",

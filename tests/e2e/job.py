@@ -334,7 +334,7 @@ class JobTest(unittest.TestCase):
         return self.runs / name
 
     def refuse(self, command, *words, **environment):
-        """Runs a command that must fail with one line that has all the words, and without standard output."""
+        """Runs a command that must fail with one line that has all the words, and without standard output. Returns it."""
         result = self.run_command(command, **environment)
         # mpiexec may add its own lines. On a very busy machine, a second rank may report the same error.
         lines = [line for line in result.err.splitlines() if line and not line.startswith(("[mpiexec", "[proxy", "="))]
@@ -343,6 +343,7 @@ class JobTest(unittest.TestCase):
         for word in words:
             self.assertIn(word, lines[0], command)
         self.assertEqual(result.out, "", command)
+        return lines[0]
 
     def wait_for(self, process, condition):
         """Polls until the condition holds. Returns False if the job ends before."""

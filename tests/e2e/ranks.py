@@ -45,9 +45,9 @@ class Ranks(job.JobTest):
         if "cpu (portable)" not in self.succeed(job.train(1, *job.TINY, "--steps", "0")):
             self.refuse(command([], [], ["-env", "RG_ISA", "portable"]), "instruction set: expected the same",
                         "portable (rank 0 ", "set RG_ISA")
-        for name, option, one, other in (("sweep_cifar", "--grid", "lr=1", "lr=2"),
-                                         ("train_digits", "--epochs", "1", "2")):
-            program = [str(job.BUILD / name), option]
+        for name, option, one, other in ((["train_cifar", "sweep"], "--grid", "lr=1", "lr=2"),
+                                         (["train_digits"], "--epochs", "1", "2")):
+            program = [str(job.BUILD / name[0]), *name[1:], option]
             self.refuse([job.MPIEXEC, "-n", "1", *program, one, ":", "-n", "1", *program, other], "expected the same")
 
 

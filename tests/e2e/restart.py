@@ -151,7 +151,7 @@ class Restart(job.JobTest):
     def test_sweep(self):
         # A finished trial is not repeated, and a killed one continues.
         start = self.train(1, "start", *job.TINY, "--steps", "0") / "model.safetensors"
-        command = [str(job.BUILD / "sweep_cifar"), *job.TINY, "--batch-size", "50", "--grid", "epochs=1,10",
+        command = [str(job.BUILD / "train_cifar"), "sweep", *job.TINY, "--batch-size", "50", "--grid", "epochs=1,10",
                    "--checkpoint-every", "1", "--init", str(start)]
         self.succeed([*command, "--run-name", "whole"])
         process = self.start(run_sh(1, *command, "--run-name", "killed"))

@@ -193,13 +193,12 @@ class Resume(job.JobTest):
         cases = [(1, signal.SIGINT, 0), (1, signal.SIGTERM, 75), (1, signal.SIGUSR1, 75), (1, signal.SIGHUP, 75)]
         if job.MPIEXEC:
             cases += [(2, signal.SIGINT, 0), (2, signal.SIGUSR1, 75)]
-        for program in ("train_cifar", "sweep_cifar"):
-            options = ["--grid", "lr=0.1,0.2", "--validation", "0.2"] if program == "sweep_cifar" else []
+        for options in ([], ["sweep", "--grid", "lr=0.1,0.2", "--validation", "0.2"]):
             for ranks, number, code in cases:
-                process = self.start(job.program(ranks, program, *options, "--data", command))
+                process = self.start(job.program(ranks, "train_cifar", *options, "--data", command))
                 self.assertTrue(self.wait_for(process, lambda: len(job.named(process, "sleep")) == 1))
                 pids = job.job_pids(process.pid)
-                os.kill(job.named(process, program)[-1], number)
+                os.kill(job.trainings(process)[-1], number)
                 result = self.finish(process)
                 self.assertIn(result.code, [code] if code == 0 else job.interrupted(ranks))
                 self.assertEqual((result.out, result.err), ("stopped while loading data; nothing was saved\n", ""))

@@ -13,6 +13,10 @@ TINY = ["--width", "4", "--batch-size", "50"]
 ENDLESS = ["--epochs", "100000", "--checkpoint-every", "5"]
 
 
+def sweep(ranks, *options):
+    return program(ranks, "train_cifar", "sweep", *options)
+
+
 def results(run):
     with open(run / "results.csv", newline="") as file:
         return list(csv.DictReader(file))
@@ -35,7 +39,7 @@ def tested(run):
 class Sweep(job.JobTest):
     def sweep(self, name, *options):
         """Runs a sweep and returns its folder."""
-        self.succeed(program(1, "sweep_cifar", "--run-name", name, *options))
+        self.succeed(sweep(1, "--run-name", name, *options))
         return self.runs / name
 
     def test_failed_trial_is_a_row(self):
@@ -43,7 +47,7 @@ class Sweep(job.JobTest):
         # Trial 2 fails with a loss that is not finite, and trial 3 with a mini-batch larger than the set.
         for ranks in job.rank_counts(1, 2):
             run = self.runs / f"fail-{ranks}"
-            out = self.succeed(program(ranks, "sweep_cifar", "--run-name", run.name, "--width", "4", "--epochs", "2",
+            out = self.succeed(sweep(ranks, "--run-name", run.name, "--width", "4", "--epochs", "2",
                                        "--grid", "lr=0.05,1e30", "--grid", "batch-size=50,5000", "--depth", "1",
                                        "--partial-batch", "discard"))
             self.assertEqual(states(run), ["finished", "failed", "failed", "failed"])
@@ -72,8 +76,8 @@ class Sweep(job.JobTest):
     @unittest.skipIf(job.SANITIZED, "sanitizers need all addresses")
     def test_trial_without_memory_is_a_row(self):
         run = self.runs / "memory"
-        self.succeed(["sh", "-c", 'ulimit -v 3000000 && exec "$@"', "sh", *program(
-            1, "sweep_cifar", "--run-name", run.name, "--depth", "1", "--threads", "1", "--batch-size", "50", "--steps",
+        self.succeed(["sh", "-c", 'ulimit -v 3000000 && exec "$@"', "sh", *sweep(
+            1, "--run-name", run.name, "--depth", "1", "--threads", "1", "--batch-size", "50", "--steps",
             "18", "--grid", "width=4,3000,5")])
         self.assertEqual(states(run), ["finished", "failed", "finished"])
         self.assertRegex(results(run)[1]["note"], "memory: expected (at most|[0-9]+ bytes)")
@@ -167,7 +171,7 @@ class Sweep(job.JobTest):
         for rule, rates, note in (("halving", "0.05,0.04,0.03,1e-9", "not in the better half of 4 trials after epoch 1"),
                                   ("median", "0.05,0.04,0.03,1e-9", "worse than the median of 3 others after epoch 1")):
             run = self.runs / rule
-            command = program(1, "train_cifar", "sweep", "--run-name", run.name, *options, "--grid", f"lr={rates}", "--stop-below", rule)
+            command = sweep(1, "--run-name", run.name, *options, "--grid", f"lr={rates}", "--stop-below", rule)
             self.assertIn(f"({note})", " ".join(self.succeed(command).split()))
             self.assertEqual((states(run)[0], states(run)[-1]), ("finished", "stopped"))
             self.assertEqual((results(run)[-1]["epoch"], results(run)[-1]["note"]), ("1", note))
@@ -175,7 +179,7 @@ class Sweep(job.JobTest):
             # A resumed sweep knows the reasons, and compares new trials with the old ones.
             self.succeed([*command, "--resume"])
             self.assertEqual(results(run)[-1]["note"], note + "; done before")
-        self.refuse(program(1, "train_cifar", "sweep", *options, "--grid", "lr=0.05", "--stop-below", "mean"),
+        self.refuse(sweep(1, *options, "--grid", "lr=0.05", "--stop-below", "mean"),
                     "--stop-below: expected a number of at least 0, median or halving")
 
     def test_random_trials_repeat_and_resume(self):
@@ -186,22 +190,22 @@ class Sweep(job.JobTest):
                    "lr=log:0.01:0.1", "--grid", "width=choice:4,6", "--seed", "5"]
         ranks = job.rank_counts(1, 2)[-1]
         for name, n in (("once", ranks), ("again", 1)):
-            self.succeed(program(n, "train_cifar", "sweep", "--run-name", name, *command, "--random", "3"))
+            self.succeed(sweep(n, "--run-name", name, *command, "--random", "3"))
         once = settings(self.runs / "once")
         self.assertEqual(once, settings(self.runs / "again"))
         self.assertEqual(len(set(once)), 3)
         for rate, width in once:
             self.assertTrue(0.01 <= float(rate) <= 0.1 and width in ("4", "6"), once)
-        self.succeed(program(1, "train_cifar", "sweep", "--run-name", "once", "--resume", "--random", "4"))
+        self.succeed(sweep(1, "--run-name", "once", "--resume", "--random", "4"))
         self.assertEqual(settings(self.runs / "once")[:3], once)
         self.assertEqual([row["note"] for row in results(self.runs / "once")], ["done before"] * 3 + [""])
-        self.refuse(program(1, "train_cifar", "sweep", *command), "expected values of lr, got a range")
-        self.refuse(program(1, "train_cifar", "sweep", "--random", "3"), "expected --table or --grid")
+        self.refuse(sweep(1, *command), "expected values of lr, got a range")
+        self.refuse(sweep(1, "--random", "3"), "expected --table or --grid")
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_stopped_trial_makes_room_and_killed_job_resumes(self):
         run = self.runs / "control"
-        process = self.start(program(2, "sweep_cifar", "--run-name", run.name, *TINY, *ENDLESS, "--grid",
+        process = self.start(sweep(2, "--run-name", run.name, *TINY, *ENDLESS, "--grid",
                                      "depth=1,1,1,2"))
 
         def begun(trial):
@@ -221,7 +225,7 @@ class Sweep(job.JobTest):
         # A stopped trial stays stopped, and the others resume. Trials 3 and 4 are then stopped too.
         steps = {i: len(job.step_lines(run / "trials" / str(i))) for i in (1, 2)}
         (run / "control").write_text("stop 3\nstop 4\n")
-        out = self.succeed(program(2, "sweep_cifar", "--run-name", run.name, "--resume"))
+        out = self.succeed(sweep(2, "--run-name", run.name, "--resume"))
         self.assertEqual(states(run), ["stopped"] * 4, out)
         self.assertEqual(out.partition("best first")[0].count("done before"), 2, out)
         self.assertEqual(steps, {i: len(job.step_lines(run / "trials" / str(i))) for i in (1, 2)})
@@ -229,7 +233,7 @@ class Sweep(job.JobTest):
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_stop_request(self):
         run = self.runs / "asked"
-        process = self.start(program(2, "sweep_cifar", "--run-name", run.name, *TINY, *ENDLESS, "--grid", "seed=1:200"))
+        process = self.start(sweep(2, "--run-name", run.name, *TINY, *ENDLESS, "--grid", "seed=1:200"))
         self.assertTrue(self.wait_for(process, lambda: (run / "trials" / "2" / "checkpoint").is_dir()))
         os.kill(process.pid, signal.SIGTERM)
         result = self.finish(process)
@@ -242,7 +246,7 @@ class Sweep(job.JobTest):
         # Ctrl-C and a file "stop" end the sweep, which still tests the best trial so far.
         for name in ("file", "signal"):
             run = self.runs / name
-            process = self.start(program(1, "sweep_cifar", "--run-name", name, *TINY, "--depth", "1", "--grid",
+            process = self.start(sweep(1, "--run-name", name, *TINY, "--depth", "1", "--grid",
                                          "epochs=1,100000,1"))
             log = run / "trials" / "2" / "metrics.jsonl"
             self.assertTrue(self.wait_for(process, lambda: log.exists() and '{"epoch": 1' in log.read_text()))
@@ -259,24 +263,23 @@ class Sweep(job.JobTest):
             self.assertEqual(job.report(run)["sweep"]["state"], "stopped")
             self.assertEqual(tested(run), 200)
         (run / "control").write_text("stop 2\n")
-        self.succeed(program(1, "sweep_cifar", "--run-name", name, "--resume"))
+        self.succeed(sweep(1, "--run-name", name, "--resume"))
         self.assertEqual(states(run), ["finished", "stopped", "finished"])
         self.assertEqual(job.report(run)["sweep"]["state"], "done")
 
     def test_output_in_a_pipe(self):
-        out = self.succeed(program(1, "sweep_cifar", "--run-name", "piped", *TINY, "--epochs", "2",
+        out = self.succeed(sweep(1, "--run-name", "piped", *TINY, "--epochs", "2",
                                    "--depth", "1", "--grid", "lr=0.05,0.01", "--grid", "seed=7"))
         watch, *trials = out.partition("\n\nbest first")[0].splitlines()
-        self.assertRegex(watch, r"^watch: (\S+/|)tools/monitor --runs runs$")
-        if "/tools" in watch:  # the build folder lies in the source folder
-            self.assertIn("piped", self.succeed([*watch.split()[1:], "--text"]))
+        self.assertRegex(watch, r"^watch: \S+/tools/monitor --runs runs$")
+        self.assertIn("piped", self.succeed([*watch.split()[1:], "--text"]))
         value = r"validation acc \d+\.\d\d %"
         self.assertEqual(len(trials), 2, out)
         for i, rate in enumerate(("0.05", "0.01")):
             self.assertRegex(trials[i], rf"^trial {i + 1}  lr {rate}  finished  {value}  best: {value} of trial [12]$")
 
     def test_network_without_width(self):
-        self.succeed(program(1, "sweep_cifar", "--run-name", "resnets", "--net", "resnet20", "--grid", "lr=0.01,0.02",
+        self.succeed(sweep(1, "--run-name", "resnets", "--net", "resnet20", "--grid", "lr=0.01,0.02",
                              "--epochs", "1", "--batch-size", "50", "--data", str(self.write_sample(100))))
         self.assertEqual(states(self.runs / "resnets"), ["finished"] * 2)
 
@@ -290,7 +293,7 @@ class Sweep(job.JobTest):
         def resume(*options):
             """Resumes in another folder."""
             (self.folder / "elsewhere").mkdir(exist_ok=True)
-            command = program(1, "sweep_cifar", "--resume", "--runs", "../runs", "--run-name", run.name, *options)
+            command = sweep(1, "--resume", "--runs", "../runs", "--run-name", run.name, *options)
             out = self.succeed(["sh", "-c", 'cd elsewhere && exec "$@"', "sh", *command])
             self.assertEqual(metrics(run), ended, out)
             self.assertEqual(json.loads((run / "best.json").read_text())["trial"], json.loads(best)["trial"])
@@ -300,7 +303,7 @@ class Sweep(job.JobTest):
         self.assertEqual(resume().count("done before"), 2)
         # Stop rules do not change finished trials.
         self.assertEqual(resume("--target", "1", "--stop-below", "99").count("done before"), 2)
-        self.refuse(program(1, "sweep_cifar", "--resume", "--run-name", run.name, "--init", "x"), "--init", "--resume")
+        self.refuse(sweep(1, "--resume", "--run-name", run.name, "--init", "x"), "--init", "--resume")
         # Without the journal, the folders of the trials show that they had ended.
         (run / "journal.jsonl").unlink()
         self.assertEqual(resume().count("done before"), 0)
@@ -308,13 +311,13 @@ class Sweep(job.JobTest):
 
     def test_signal_after_the_last_step(self):
         run = self.runs / "last"
-        process = self.start(program(1, "sweep_cifar", "--run-name", run.name, "--width", "16", "--batch-size", "450",
+        process = self.start(sweep(1, "--run-name", run.name, "--width", "16", "--batch-size", "450",
                                      "--epochs", "1", "--grid", "depth=1"))
         log = run / "trials" / "1" / "metrics.jsonl"
         self.assertTrue(self.wait_for(process, lambda: log.exists() and len(job.step_lines(log.parent)) == 2))
         os.kill(process.pid, signal.SIGTERM)
         self.finish(process)
-        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--resume"))
+        self.succeed(sweep(1, "--run-name", run.name, "--resume"))
         self.assertEqual([(row["state"], row["epoch"]) for row in metrics(run)], [("finished", "1")])
         self.assertEqual(json.loads((run / "best.json").read_text())["validation_accuracy"],
                          float(results(run)[0]["validation_accuracy"]))
@@ -323,19 +326,19 @@ class Sweep(job.JobTest):
         run, sample = self.runs / "best", self.write_sample()
         model, loading, go = run / "trials" / "1" / "model.safetensors", self.folder / "loading", self.folder / "go"
         wait = f"if [ -e {model} ] && [ ! -e {go} ]; then touch {loading}; sleep 1000; fi"
-        process = self.start(program(1, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "1", "--grid",
+        process = self.start(sweep(1, "--run-name", run.name, *TINY, "--epochs", "1", "--grid",
                                      "depth=1", "--data", f"pipe:{wait}; tar -cC {sample} ."))
         self.assertTrue(self.wait_for(process, loading.exists))
         process.send_signal(signal.SIGTERM)
         out = self.expect_end(process, 75)
         self.assertIn("continue with --resume", out)
         go.touch()
-        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--resume"))
+        self.succeed(sweep(1, "--run-name", run.name, "--resume"))
         self.assertTrue((run / "best.json").exists())
 
     def test_stopped_before_it_ends_another_epoch(self):
         run = self.runs / "resumed"
-        process = self.start(program(1, "sweep_cifar", "--run-name", run.name, *TINY, *ENDLESS, "--grid", "depth=1,1"))
+        process = self.start(sweep(1, "--run-name", run.name, *TINY, *ENDLESS, "--grid", "depth=1,1"))
         log = run / "trials" / "1" / "metrics.jsonl"
         self.assertTrue(self.wait_for(process, lambda: log.exists() and '{"epoch": 2' in log.read_text()))
         os.kill(process.pid, signal.SIGTERM)
@@ -343,7 +346,7 @@ class Sweep(job.JobTest):
         rows = results(run)
         self.assertEqual([(row["state"], row["note"]) for row in rows], [("queued", "")] * 2)
         (run / "control").write_text("stop 1\nstop 2\n")
-        self.succeed(program(1, "sweep_cifar", "--run-name", run.name, "--resume"))
+        self.succeed(sweep(1, "--run-name", run.name, "--resume"))
         self.assertEqual([(row["state"], row["note"]) for row in results(run)], [("stopped", "on request")] * 2)
         self.assertGreaterEqual(int(results(run)[0]["epoch"]), int(rows[0]["epoch"]))
 
@@ -351,7 +354,7 @@ class Sweep(job.JobTest):
     def test_data_slower_than_the_deadline(self):
         run = self.runs / "slow"
         data = f"pipe:sleep 4; tar -cC {self.write_sample(200)} ."
-        self.succeed(program(2, "sweep_cifar", "--run-name", run.name, *TINY, "--epochs", "1", "--grid", "depth=1,1",
+        self.succeed(sweep(2, "--run-name", run.name, *TINY, "--epochs", "1", "--grid", "depth=1,1",
                              "--data", data), RG_DEADLINE_S="3")
         self.assertEqual(states(run), ["finished"] * 2)
         self.assertEqual(tested(run), 200)
@@ -363,7 +366,7 @@ class Sweep(job.JobTest):
             run, other = self.runs / f"old-{ranks}", self.runs / f"new-{ranks}"
             go, loading = self.folder / f"go-{ranks}", self.folder / f"loading-{ranks}"
             wait = f"if [ -d {run} ]; then touch {loading}; until [ -e {go} ]; do sleep 0.02; done; fi"
-            process = self.start(program(ranks, "train_cifar", "sweep", "--run-name", run.name, *TINY, "--epochs", "1", "--grid",
+            process = self.start(sweep(ranks, "--run-name", run.name, *TINY, "--epochs", "1", "--grid",
                                          "seed=1:3", "--data", f"pipe:{wait}; tar -cC {sample} ."))
             self.assertTrue(self.wait_for(process, loading.exists))
             run.rename(other)
@@ -372,7 +375,7 @@ class Sweep(job.JobTest):
             self.assertNotEqual(result.code, 0)
             self.assertRegex(result.err, f"error: .*{run.name}.*renamed")
             self.assertFalse(run.exists())
-            self.succeed(program(ranks, "train_cifar", "sweep", "--run-name", other.name, "--resume"))
+            self.succeed(sweep(ranks, "--run-name", other.name, "--resume"))
             self.assertEqual(states(other), ["finished"] * 3)
 
     def test_test_data_of_the_best(self):
@@ -406,7 +409,7 @@ class Sweep(job.JobTest):
             if ranks not in job.rank_counts(1, 2, 4):
                 continue
             run = self.runs / f"table-{ranks}-{len(mode)}-{'-'.join(mode)}"
-            out = self.succeed(program(ranks, "train_cifar", "sweep", "--run-name", run.name, "--table", str(table), "--grid",
+            out = self.succeed(sweep(ranks, "--run-name", run.name, "--table", str(table), "--grid",
                                        "depth=1:2", *mode, *TINY, *data, "--epochs", "1"))
             self.assertEqual(states(run), ["finished"] * 4 + ["failed"] * 2, out)
             self.assertEqual([row["depth"] for row in results(run)], ["1", "2"] * 3)
@@ -414,18 +417,18 @@ class Sweep(job.JobTest):
             self.assertEqual(json.loads((run / "trials" / "1" / "config.json").read_text())["ranks"],
                              2 if mode else 1)
             # A repetition runs only the failed trials.
-            again = self.succeed(program(ranks, "train_cifar", "sweep", "--run-name", run.name, "--resume"))
+            again = self.succeed(sweep(ranks, "--run-name", run.name, "--resume"))
             self.assertEqual(again.count("done before"), 4 * 2, again)  # while it runs, and at the end
         # You may append trials to a table. An edited table is another sweep.
         run = ["--run-name", "table", "--table", str(table)]
         table.write_text("lr\n0.05\n")
-        self.succeed(program(1, "train_cifar", "sweep", *run, *TINY, "--steps", "1"))
+        self.succeed(sweep(1, *run, *TINY, "--steps", "1"))
         table.write_text("lr\n0.05\n0.01\n")
-        self.succeed(program(1, "train_cifar", "sweep", *run, "--resume"))
+        self.succeed(sweep(1, *run, "--resume"))
         self.assertEqual(states(self.runs / "table"), ["finished"] * 2)
         for rows, got in (("0.05\n0.02\n", "lr 0.02"), ("0.05\n", "got none")):
             table.write_text("lr\n" + rows)
-            self.refuse(program(1, "train_cifar", "sweep", *run, "--resume"), "trial 2", "lr 0.01", got)
+            self.refuse(sweep(1, *run, "--resume"), "trial 2", "lr 0.01", got)
 
     def test_digits(self):
         for name, angles in (("train_digits", []), ("train_digits_angles", ["validation_angle_rmse"])):
@@ -467,7 +470,7 @@ class Sweep(job.JobTest):
             # Without a validation set, trials could only be ranked by the test set.
             for zero in (["--validation", "0", "--grid", "lr=0.05"], ["--grid", "validation=0.1,0"]):
                 self.refuse([*command, "--run-name", "zero", *zero], "--validation above 0", f"on all images, use {name}")
-        self.refuse(program(1, "sweep_cifar", "--run-name", "zero", "--validation", "0"), "--validation above 0")
+        self.refuse(sweep(1, "--run-name", "zero", "--validation", "0", "--grid", "depth=1"), "--validation above 0")
         self.assertFalse((self.runs / "zero").exists())
 
     def test_error_of_all_trials_is_printed_once(self):
@@ -477,10 +480,10 @@ class Sweep(job.JobTest):
                 pixels = bytes([i + (name == "dog") * 4]) * 3072  # others in each image
                 job.write_png(self.folder / "images" / name / f"{i}.png", 32, 32, pixels)
         for ranks in job.rank_counts(1, 2):
-            for options, *words in ((["--data", "nowhere"], "expected a folder, got nothing", "nowhere"),
+            for options, *words in ((["--data", "nowhere", "--grid", "depth=1"], "expected a folder, got nothing", "nowhere"),
                                     (["--grid", "data=images,nowhere"], "nowhere"),
-                                    (["--init", "never.safetensors"], "never.safetensors")):
-                self.refuse(program(ranks, "sweep_cifar", *TINY, *options), *words)
+                                    (["--init", "never.safetensors", "--grid", "depth=1"], "never.safetensors")):
+                self.refuse(sweep(ranks, *TINY, *options), *words)
             for name in ("train_digits", "train_digits_angles"):
                 self.refuse(program(ranks, name, "sweep", "--data", "images", "--grid", "seed=1:4"),
                             "[28 28 1]", "[32 32 1]")
@@ -495,7 +498,7 @@ class Sweep(job.JobTest):
             path = self.folder / "set" / ("cat", "dog")[i % 2] / f"{i}.png"
             job.write_png(path, 32, 32, bytes([i]) * 3072)
         path.with_suffix(".gif").write_bytes(b"GIF89a")
-        command = program(1, "sweep_cifar", "--run-name", "set", *TINY, "--data", "set", "--batch-size", "4", "--epochs",
+        command = sweep(1, "--run-name", "set", *TINY, "--data", "set", "--batch-size", "4", "--epochs",
                           "1", "--grid", "seed=1,2")
         self.refuse(command, "got 1 other image", str(path.with_suffix(".gif").relative_to(self.folder)), "GIF",
                     "mogrify", "--skip-other-images")
@@ -505,27 +508,30 @@ class Sweep(job.JobTest):
         self.assertEqual(tested(self.runs / "set"), 8)
 
     def test_mistakes(self):
-        self.refuse(program(1, "sweep_cifar", "--grid", "dept=1:4"), "unknown option --dept", "--depth")
-        self.refuse(program(1, "sweep_cifar", "--grid", "depth=4:1"), "ascending", "depth=4:1")
-        self.refuse(program(1, "sweep_cifar", "--grid", "depth=1:x"), "--depth", "an integer", '"1:x"')
-        self.refuse(program(1, "sweep_cifar", "--epoch", "3"), "did you mean --epochs")
-        self.refuse(program(1, "sweep_cifar", "--ranks-per-trial", "2"), "at most 1, the number of ranks")
-        self.refuse(program(1, "sweep_cifar", "--resume", "--run-name", "none"), "got no such folder")
+        self.refuse(sweep(1, "--grid", "dept=1:4"), "unknown option --dept", "--depth")
+        self.refuse(sweep(1, "--grid", "depth=4:1"), "ascending", "depth=4:1")
+        self.refuse(sweep(1, "--grid", "depth=1:x"), "--depth", "an integer", '"1:x"')
+        self.refuse(sweep(1, "--epoch", "3", "--grid", "depth=1"), "did you mean --epochs")
+        self.refuse(sweep(1, "--ranks-per-trial", "2", "--grid", "depth=1"), "at most 1, the number of ranks")
+        self.refuse(sweep(1, "--resume", "--run-name", "none"), "got no such folder")
         for option in ("run-name=a,b", "runs=a,b", "resume=true", "profile=true", "plan-dump=true,false", "help=true"):
-            self.refuse(program(1, "sweep_cifar", *TINY, "--grid", option), "sweep_cifar: expected options for trials",
+            self.refuse(sweep(1, *TINY, "--grid", option), "train_cifar sweep: expected options for trials",
                         "--" + option.partition("=")[0], "(trial 1)")
-        self.refuse(program(1, "sweep_cifar", *TINY, "--profile"), "got --profile (trial 1); a trial prints nothing")
+        self.refuse(sweep(1, *TINY, "--profile", "--grid", "depth=1"), "got --profile (trial 1); a trial prints nothing")
         self.refuse(program(1, "train_digits_angles", "sweep", "--grid", "compare=false,true"),
                     "got --compare (trial 2)")
-        self.refuse(program(1, "sweep_cifar", *TINY, "--help=1"), "expected --help alone")
+        self.refuse(sweep(1, *TINY, "--help=1", "--grid", "depth=1"), "expected --help alone")
         # An option that no trial can use here is one error before the first trial.
         for ranks in job.rank_counts(1, 2):
-            self.refuse(program(ranks, "sweep_cifar", *TINY, "--device", "cuda"), "cuda", CUDA_VISIBLE_DEVICES="")
-        self.refuse(program(1, "train_cifar", "sweep"), "expected --table or --grid")
+            self.refuse(sweep(ranks, *TINY, "--device", "cuda", "--grid", "depth=1"), "cuda", CUDA_VISIBLE_DEVICES="")
+        example = self.refuse(sweep(1), "expected --table or --grid").rpartition("such as ")[2]
+        self.succeed([*example.split(), *TINY, "--depth", "1", "--epochs", "1", "--runs", "example"])
+        table = job.SAMPLE.parents[1] / "models" / "sweep" / "depths.csv"
+        self.succeed(sweep(1, "--table", str(table), "--steps", "1", "--runs", "example"))
         (self.folder / "table.csv").write_text("lr\n0.1\n")
-        self.refuse(program(1, "train_cifar", "sweep", "--table", "table.csv", "--grid", "lr=0.2"), "lr", "in both")
+        self.refuse(sweep(1, "--table", "table.csv", "--grid", "lr=0.2"), "lr", "in both")
         (self.folder / "table.csv").write_text("lr\n" + "0.1\n" * 1001)
-        self.refuse(program(1, "train_cifar", "sweep", "--table", "table.csv", "--grid", "seed=0:99"),
+        self.refuse(sweep(1, "--table", "table.csv", "--grid", "seed=0:99"),
                     "expected at most 100000 trials, got 100100")
         self.assertFalse(self.runs.exists())
 

@@ -48,7 +48,7 @@ class Terminal(job.JobTest):
             self.assertEqual(re.search(r"\x1b\[3\dm", text) is not None, colours, environment)
 
     def test_nothing(self):
-        for command in (job.train(1, *OPTIONS), [str(job.BUILD / "sweep_cifar"), *OPTIONS, "--grid", "lr=0.05,0.1"]):
+        for command in (job.train(1, *OPTIONS), [str(job.BUILD / "train_cifar"), "sweep", *OPTIONS, "--grid", "lr=0.05,0.1"]):
             result = self.run_command([*command, "--progress", "none"])
             self.assertEqual(tuple(result), (0, "", ""))
         self.refuse(job.train(1, *OPTIONS, "--progress", "none", "--profile"), "--progress none", "--profile")
@@ -61,7 +61,7 @@ class Terminal(job.JobTest):
         self.assertEqual((quiet / "model.safetensors").read_bytes(), (loud / "model.safetensors").read_bytes())
         self.succeed(job.train(1, "--resume", "--run-name", "loud", "--epochs", "3", "--no-report"))
         self.assertFalse((loud / "report.html").exists())  # the old one would show an old state
-        sweep = [str(job.BUILD / "sweep_cifar"), *OPTIONS, "--grid", "lr=0.05", "--no-report"]
+        sweep = [str(job.BUILD / "train_cifar"), "sweep", *OPTIONS, "--grid", "lr=0.05", "--no-report"]
         self.refuse(sweep, "--no-report", "the report of the trials is made from theirs")
 
     def test_pipe(self):

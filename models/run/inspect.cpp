@@ -1,10 +1,4 @@
-// inspect FILE...: describes the contents of files: kind, sizes, and for each tensor its type, range, mean and number
-// of values that are not finite. It recognises a file by its contents, but CIFAR records by the file's ending .bin.
-//
-// inspect DIR: describes the images that --data DIR would load, with the number of images of each class. It holds out
-// no test set. DIR may also be s3: or pipe:.
-//
-// inspect reads files with the same functions as the training programs.
+// The command `inspect`; see commands.h. It reads files with the same functions as the training programs.
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/checkpoint.h"
 #include "ringgrad/core/cpu/cpu_scope.h"
@@ -20,18 +14,19 @@
 #include "ringgrad/data/packed.h"
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/source.h"
+#include "ringgrad/models/run/commands.h"
 #include "ringgrad/models/run/run_folder.h"
 
 #include <algorithm>
 #include <cmath>
-#include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <iostream>
 #include <limits>
 
+namespace rg {
 namespace {
 
-using namespace rg;
 using data::Bytes;
 
 /// Returns "  NAME  TYPE [SHAPE]  min ..  max ..  mean ..  non-finite .." for the values value(0) to value(n - 1).
@@ -165,30 +160,30 @@ bool is_tensor_file(Bytes bytes) {
 /// Returns the description of a file with these bytes. `path` is for error messages. If the bytes are not recognised,
 /// the ending of `path` chooses the reader.
 std::string describe(Bytes bytes, const std::string& path) {
-    const auto ends_with = [&](std::string_view ending) { return path.ends_with(ending); };
     if (data::is_png(bytes)) return describe_png(bytes, path);
     if (data::is_jpeg(bytes)) return describe_jpeg(bytes, path);
     if (is_tensor_file(bytes)) return describe_tensors(bytes, path);
     if (data::is_gzip(bytes) || data::is_idx(bytes)) return describe_idx(bytes, path);
     // The contents were not recognised. If the name ends like that of a known format, the reader of this format says in
     // its error what is wrong. CIFAR records (.bin) have no mark in their contents.
-    if (ends_with(".png")) return describe_png(bytes, path);
-    if (ends_with(".safetensors")) return describe_tensors(bytes, path);
-    if (ends_with(".gz") || ends_with("-ubyte")) return describe_idx(bytes, path);
-    RG_CHECK(ends_with(".bin"),
+    if (path.ends_with(".png")) return describe_png(bytes, path);
+    if (path.ends_with(".safetensors")) return describe_tensors(bytes, path);
+    if (path.ends_with(".gz") || path.ends_with("-ubyte")) return describe_idx(bytes, path);
+    RG_CHECK(path.ends_with(".bin"),
              "inspect: expected a PNG, JPEG, CIFAR (.bin), IDX, safetensors or checkpoint file, got another (", path,
              ")");
     return describe_cifar(bytes, path);
 }
 
-int run(int argc, const char* const* argv) {
+} // namespace
+
+int inspect_command(par::Group&, const std::string& name, const std::vector<std::string>& args) {
     std::string size;
     std::vector<std::string> paths;
     bool remove = false;
     data::LoadOptions load_options{.test_fraction = 0, .cache = ""};
-    Options options("inspect",
-                    "describes the contents of PNG, JPEG, CIFAR, IDX, safetensors and checkpoint files, and of "
-                    "sets of images");
+    Options options(name, "describes the contents of PNG, JPEG, CIFAR, IDX, safetensors and checkpoint files, and of "
+                          "sets of images");
     options.examples({"~/photos --size 32", default_runs_folder() + "/NAME/model.safetensors"});
     options.positional(
         "FILE", &paths,
@@ -197,33 +192,26 @@ int run(int argc, const char* const* argv) {
     data::declare_reading(options, load_options);
     options.add("delete", &remove,
                 "delete the packed sets that FILE names: a file, or a folder such as ~/.cache/ringgrad");
-    if (!options.parse(argc, argv)) {
-        std::fputs(options.answer().c_str(), stdout);
-        return 0;
-    }
+    if (!options.parse(args)) return options.print_answer();
     const auto [height, width] = data::parse_size(size);
     load_options.height = height, load_options.width = width;
     for (const std::string& path : paths) {
         if (std::error_code none; std::filesystem::equivalent(path, user_cache(), none)) data::clean_cache(path);
         const bool is_folder = !data::is_remote(path) && std::filesystem::is_directory(path);
+        const bool is_set = is_folder || data::is_remote(path);
         std::vector<std::string> packed = is_folder ? packed_sets_in(path) : std::vector<std::string>{};
         if (!is_folder && data::is_packed(path)) packed = {path};
         RG_CHECK(!remove || !packed.empty(), "--delete: expected packed sets, got none (", path, ")");
         for (const std::string& set : packed) {
-            std::fputs(describe_packed(set).c_str(), stdout);
-            if (remove) std::filesystem::remove(set), std::fputs("  deleted\n", stdout);
+            std::cout << describe_packed(set);
+            if (remove) std::filesystem::remove(set), std::cout << "  deleted\n";
         }
         if (!packed.empty()) continue;
-        if (data::is_remote(path) || std::filesystem::is_directory(path)) {
-            std::fputs(describe_set(path, load_options).c_str(), stdout);
-            continue;
-        }
-        const std::string file = read_file(path, kMaxTensorFile);
-        std::fputs(cat(printable(path), ": ", describe(data::as_bytes(file), path)).c_str(), stdout);
+        const std::string file = is_set ? "" : read_file(path, kMaxTensorFile);
+        std::cout << (is_set ? describe_set(path, load_options)
+                             : cat(printable(path), ": ", describe(data::as_bytes(file), path)));
     }
     return 0;
 }
 
-} // namespace
-
-int main(int argc, char** argv) { return rg::run_main(argc, argv, run); }
+} // namespace rg

@@ -1,0 +1,19 @@
+// The main() of predict, export_onnx and inspect, which are commands of the training programs (run/commands.h) for the
+// networks of models/nets. Meson compiles it once for each of them, with RG_COMMAND as the function of the command.
+#include "ringgrad/models/programs.h"
+#include "ringgrad/models/run/commands.h"
+#include "ringgrad/par/session.h"
+
+using namespace rg;
+
+/// predict_command() for the runs of these programs.
+[[maybe_unused]] static int predict_any_command(par::Group& group, const std::string& name,
+                                                const std::vector<std::string>& args) {
+    return predict_command(group, name, args, {&train_cifar, &train_digits, &train_digits_angles});
+}
+
+int main(int argc, char** argv) {
+    return par::run_ranks_main(argc, argv, [&](par::Group& group) {
+        return RG_COMMAND(group, RG_NAME, {argv + 1, argv + argc});
+    });
+}
