@@ -1,8 +1,8 @@
 #!/bin/sh
 # Runs a training to its end. After a crash, it restarts the training from its last checkpoint.
 #
-#   tools/run.sh --max-restarts 5 -- mpiexec -n 4 ./train_cifar --epochs 50
-#   tools/run.sh --elastic hosts --min-ranks 2 -- mpiexec ./train_cifar --epochs 50 --workers 8
+#   tools/run.sh --max-restarts 5 -- mpiexec -n 4 build/train_cifar --epochs 50
+#   tools/run.sh --elastic hosts --min-ranks 2 -- mpiexec build/train_cifar --epochs 50 --workers 8
 #
 # The command is a training program or a sweep, with or without mpiexec. If it has no --run-name, this script adds one
 # before the first attempt. For a restart from a checkpoint, it adds --resume, and removes --init (but not for a sweep,
