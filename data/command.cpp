@@ -3,6 +3,7 @@
 // they arrive, so that neither pipe can fill up and block the child.
 #include "ringgrad/data/command.h"
 
+#include "ringgrad/core/base.h"
 #include "ringgrad/core/descriptor.h"
 #include "ringgrad/core/stop.h"
 

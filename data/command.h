@@ -20,6 +20,5 @@ void run_command(const std::string& command, const std::function<void(int64_t li
 /// Returns the first 300 bytes of a text from outside through printable(), for messages, and "..." if it has more.
 std::string excerpt(std::string_view text);
 
-using rg::shell_word; // core/text.h
 
 } // namespace rg::data

@@ -9,7 +9,6 @@
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
-#include "ringgrad/data/command.h"
 #include "ringgrad/data/source.h"
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/models/run/load_data.h"
@@ -504,8 +503,8 @@ void TrainingRun::print_end() {
     // Whole paths, so that the command works in any folder. A program without a folder was found by PATH.
     const fs::path folder = fs::absolute(folder_->path()).lexically_normal(), started = program_path();
     const std::string program =
-        data::shell_word((started.has_parent_path() ? fs::absolute(started).lexically_normal() : started).string());
-    const auto word = [](const fs::path& path) { return data::shell_word(path.string()); };
+        shell_word((started.has_parent_path() ? fs::absolute(started).lexically_normal() : started).string());
+    const auto word = [](const fs::path& path) { return shell_word(path.string()); };
     note(printable(stopped()
                        ? cat("next: ", group_.size() > 1 ? cat("mpiexec -n ", group_.size(), " ") : "", program,
                              " --resume --runs ", word(folder.parent_path()), " --run-name ", word(folder.filename()))
