@@ -15,6 +15,7 @@
 #include "ringgrad/data/png.h"
 #include "ringgrad/data/source.h"
 #include "ringgrad/models/run/commands.h"
+#include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/run/run_folder.h"
 
 #include <algorithm>
@@ -104,7 +105,7 @@ std::string describe_tensors(Bytes bytes, const std::string& path) {
     }
     std::string text = cat(kind, ", ", file.tensors.size(), " tensors, ", values, " values, ", size, " bytes\n");
     for (const auto& [key, value] : file.metadata) {
-        constexpr size_t kShown = 80;
+        constexpr size_t kShown = 400;
         text += cat("  ", printable(key), " = ", printable(value.substr(0, kShown)), value.size() > kShown ? "..." : "",
                     "\n");
     }
@@ -195,8 +196,9 @@ int inspect_command(par::Group&, const std::string& name, const std::vector<std:
     if (!options.parse(args)) return options.print_answer();
     const auto [height, width] = data::parse_size(size);
     load_options.height = height, load_options.width = width;
-    for (const std::string& path : paths) {
+    for (std::string path : paths) {
         if (std::error_code none; std::filesystem::equivalent(path, user_cache(), none)) data::clean_cache(path);
+        if (std::filesystem::exists(path + "/config.json")) path = model_path(path); // the folder of a run
         const bool is_folder = !data::is_remote(path) && std::filesystem::is_directory(path);
         const bool is_set = is_folder || data::is_remote(path);
         std::vector<std::string> packed = is_folder ? packed_sets_in(path) : std::vector<std::string>{};

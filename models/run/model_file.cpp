@@ -101,7 +101,7 @@ TensorFile decode_model(std::string_view bytes, const std::string& source) {
     return file;
 }
 
-TensorFile load_model(std::string path) {
+std::string model_path(std::string path) {
     RG_CHECK(std::filesystem::exists(path), "expected a run's folder, a model or a checkpoint, got nothing (", path,
              "); a training saves its model as RUN/model.safetensors");
     if (std::filesystem::is_directory(path)) {
@@ -109,14 +109,20 @@ TensorFile load_model(std::string path) {
                  "expected a run's folder with model.safetensors, got one without it (", path, "); give ",
                  std::filesystem::exists(path + "/config.json") ? "a file of its checkpoint folder instead"
                                                                 : "a run first, then the images");
-        const Json config = config_of(path, path), *const options =
-                                                       config.is_object() ? config.find("options") : nullptr;
+        std::string run;
+        const Json config = config_of(path, run);
+        const Json* const options = config.is_object() ? config.find("options") : nullptr;
         const Json* const validation = options ? options->find("validation") : nullptr;
         const bool chose =
             validation && validation->as_double() > 0 && std::filesystem::exists(path + "/model-best.safetensors");
         path += chose ? "/model-best.safetensors" : "/model.safetensors";
     }
-    return decode_model(read_file(path, kMaxTensorFile), path);
+    return path;
+}
+
+TensorFile load_model(const std::string& path) {
+    const std::string file = model_path(path);
+    return decode_model(read_file(file, kMaxTensorFile), file);
 }
 
 Json config_of(const std::string& model, std::string& folder) {

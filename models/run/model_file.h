@@ -46,10 +46,11 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
 /// Decodes the bytes of a model's file: a safetensors file or a checkpoint. Leaves out the optimizer's state of a
 /// checkpoint. `source` is for error texts. Throws Error like decode_tensors().
 TensorFile decode_model(std::string_view bytes, const std::string& source);
-/// Loads the file of a model, or in a run's folder the network that the run has tested in the end: model.safetensors,
-/// or with --validation model-best.safetensors. Throws Error if the folder has none, and like read_file() and
-/// decode_model().
-TensorFile load_model(std::string path);
+/// Returns the path of a model's file, or in a run's folder that of the network that the run has tested in the end:
+/// model.safetensors, or with --validation model-best.safetensors. Throws Error if there is none.
+std::string model_path(std::string path);
+/// Loads the file model_path(path). Throws Error like model_path(), read_file() and decode_model().
+TensorFile load_model(const std::string& path);
 /// Returns the config.json of the run that has saved this model, or is this folder; null if there is none. Sets
 /// `folder` to that of the run.
 Json config_of(const std::string& model, std::string& folder);
