@@ -230,7 +230,7 @@ TEST_SUITE("models") {
             const std::string run = cat("run-", unit), set = dir / cat("set-", unit);
             write_brightness(set, unit, 1000 * unit);
             for (const int ranks : {1, 3}) {
-                const std::vector<std::string> args{"--data=" + set, "--epochs=40", "--batch-size=8", "--seed=3",
+                const std::vector<std::string> args{"--data=" + set, "--epochs=10", "--batch-size=8", "--seed=3",
                                                     "--lr=0.02", "--workers=3"};
                 REQUIRE(train(kLinear, dir, cat(run, "-", ranks), args, ranks) == 0);
                 const std::vector<float> values = predictions(dir / cat(run, "-", ranks), set);
