@@ -44,7 +44,7 @@ struct UNetTraining final : ImageTraining {
     }
     void declare(Options& o) override {
         ImageTraining::declare(o);
-        o.add("masks", &masks, "folder of masks, one for each image of --data").metavar("DIR").basic();
+        o.add("masks", &masks, "folder of masks, one for each image of --data").metavar("DIR").basic().by_rank();
     }
     data::Labels labels() const override { return data::Labels::none; }
     Task task(const data::ImageSet&) const override { return segmentation(kLabels); }

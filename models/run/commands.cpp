@@ -344,6 +344,7 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
     RG_CHECK(group.size() == 1, "predict: expected one process, got ", group.size(), "; start it without mpiexec");
     RG_CHECK(!s.json || !s.csv, "predict: expected --json or --csv, got both; omit one of them");
     const std::string& path = s.arguments[0];
+    const TensorFile file = load_model(path);
     std::optional<TestResult> of_run;
     if (s.arguments.size() == 1) of_run = test_of(group, path, options, programs);
     const auto print_test = [&] {
@@ -353,7 +354,6 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
             << formatted("%.4f ", of_run->values.at("test_loss").as_double()) << of_run->text << "\n";
         return 0;
     };
-    const TensorFile file = load_model(path);
     const std::vector<std::string> kinds = stored_outputs(file).kinds;
     const auto is_of_pixels = [](const std::string& kind) { return kind == "pixels" || kind == "reconstruction"; };
     if (of_run) {
@@ -384,7 +384,10 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
             seconds += seconds_of([&] { outputs = model.predict(data::copy_pixels(part.set, begin, n), inputs); });
             for (int64_t i = 0; i < n; ++i) printer.add(part.items[size_t(begin + i)], outputs, size_t(i));
         }
-    if (of_run) return print_test();
+    if (of_run) {
+        if (!s.json && !s.csv) std::cout << "\n";
+        return print_test();
+    }
     printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), "\n"));
     return 0;
 }

@@ -29,7 +29,7 @@ namespace {
 /// A resumed run may start in another folder, so its checkpoint must hold whole paths.
 void make_paths_absolute(Options& options) {
     for (const auto& [name, value] : options.values())
-        if (std::error_code none; options.is_path(name) && fs::exists(value, none))
+        if (std::error_code none; options.is_path(name) && name != "runs" && fs::exists(value, none))
             options.set(name, fs::absolute(value).string());
 }
 
