@@ -126,7 +126,7 @@ class Sweep(job.JobTest):
                 self.assertEqual(states(run), ["finished"] * 3)
         for until, error in (("validation_accuracy", "expected METRIC=VALUE"), ("validation_loss=x", "expected METRIC"),
                              ("test_accuracy=3", "--until: expected one of validation_accuracy")):
-            self.refuse(program(1, "sweep_cifar", *TINY, "--until", until), error)
+            self.refuse(sweep(1, "--grid", "seed=1:2", *TINY, "--until", until), error)
 
     def test_resumed_with_other_data(self):
         sample = self.write_sample(200)

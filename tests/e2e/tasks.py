@@ -169,9 +169,8 @@ class Tasks(job.JobTest):
         self.refuse(program(1, "two_inputs", "--epochs", "1"), "angles.csv")
         # The accuracy for the test images is that of the training, so the network gets the same numbers.
         accuracy = job.epoch_lines(run)[-1]["test_accuracy"]
-        told = self.succeed(program(1, "two_inputs", "predict", run, "--csv")).splitlines()[1:]
-        rows = [line.split(",") for line in told]
-        self.assertAlmostEqual(sum(row[1] == row[-2] for row in rows) / len(rows), accuracy)
+        rows = list(csv.DictReader(self.run_command(program(1, "two_inputs", "predict", run, "--csv")).out.splitlines()))
+        self.assertAlmostEqual(sum(row["class"] == row["known class"] for row in rows) / len(rows), accuracy)
         self.refuse(program(1, "two_inputs", "predict", run, "digits/0/00.png"),
                     "digits/0/00.png: expected its angle, which the network takes beside the image", "angles.csv")
         (self.folder / "digits" / "angles.csv").unlink()
