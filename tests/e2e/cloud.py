@@ -128,7 +128,7 @@ class Cloud(CloudTest):
     def trained(self, ranks, name, data, *options, **environment):
         self.succeed(job.train(ranks, *OPTIONS, "--run-name", name, "--data", data, *options), **environment)
         run = self.runs / name
-        return job.step_lines(run), (run / "model.safetensors").read_bytes()
+        return job.step_lines(run), job.tensors(run / "model.safetensors")
 
     @unittest.skipUnless(shutil.which("aws"), "no aws, a client for S3 (Debian: awscli)")
     def test_bucket_equals_folder(self):
@@ -153,6 +153,8 @@ class Cloud(CloudTest):
         self.assertIn(f"images in {data}", described)
         out = self.succeed([job.BUILD / "predict", self.runs / "changed", data, "--quiet"], **aws)
         self.assertIn(f"{len(list(self.images.glob('test/*/*')))} images;", out)
+        told = self.succeed([job.BUILD / "predict", self.runs / "changed", "--quiet"], **aws)
+        self.assertIn(out.splitlines()[0], told)  # the images of the run are those of the bucket
 
     @unittest.skipUnless(shutil.which("aws"), "no aws, a client for S3 (Debian: awscli)")
     def test_bucket_layouts(self):

@@ -131,7 +131,7 @@ class Sources(job.JobTest):
         self.write("set", [f"{label}/{i:03}.png" for label in ("cat", "dog") for i in range(100, 115)])
         for i in range(5):
             (self.folder / "set" / "cat" / f"{i:03}.png").unlink()
-        for ranks in job.rank_counts(1, 3):
+        for ranks in job.rank_counts(1, 2, 3, 4):
             name = f"init-{ranks}"
             self.succeed(job.train(ranks, "--run-name", name, *options, "--init", first))
             now_trained, now_tested = self.sides(self.runs / name, "set")
