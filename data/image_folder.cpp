@@ -418,6 +418,8 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
 
 Tensor read_masks(const ImageSet& images, const std::string& folder, int64_t labels) {
     const auto [height, width] = images.input_size();
+    RG_CHECK(height == images.height && width == images.width, "masks: expected images of the input's size, got windows ",
+             "of larger ones, which have no masks; omit --store-size");
     const Tensor masks = Tensor::on_host({images.count, height, width}, DType::i32);
     int32_t* out = masks.data<int32_t>();
     for (int64_t i = 0; i < images.count; ++i) {

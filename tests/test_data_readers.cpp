@@ -434,6 +434,9 @@ TEST_SUITE("data") {
         ImageSet unnamed = set; // such as CIFAR's images
         unnamed.names.clear();
         CHECK_ERROR("expected a folder of images, whose files have names", read_masks(unnamed, dir / "masks", 3));
+        ImageSet windows = set;
+        windows.window = {1, 1};
+        CHECK_ERROR("omit --store-size", read_masks(windows, dir / "masks", 3));
         unnamed.names = {"a/1.png", "a/2.png"};
         CHECK_ERROR("expected 1 names or none, got 2", unnamed.check("s"));
     }

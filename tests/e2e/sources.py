@@ -84,6 +84,8 @@ class Sources(job.JobTest):
         # Without --quiet, a line for each image precedes the numbers.
         lines = self.succeed([job.BUILD / "predict", self.runs / "folder"]).splitlines()
         self.assertEqual(sum("/plain/" in line for line in lines), 8)
+        described = self.succeed([job.BUILD / "inspect", self.runs / "folder"])
+        self.assertIn(f'data = {{"source": "{self.folder}/plain", ', described)
         # A model of a run without its folder does not say where its images are.
         shutil.copy(self.runs / "folder" / "model.safetensors", self.folder / "alone.safetensors")
         self.refuse([job.BUILD / "predict", "alone.safetensors"], "expected images, or a model in the folder of its run")
