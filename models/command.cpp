@@ -1,8 +1,12 @@
 // The main() of predict, export_onnx and inspect, which are commands of the training programs (run/commands.h) for the
 // networks of models/nets. Meson compiles it once for each of them, with RG_COMMAND as the function of the command.
+#include "ringgrad/core/options.h"
 #include "ringgrad/models/programs.h"
 #include "ringgrad/models/run/commands.h"
+#include "ringgrad/par/link.h"
 #include "ringgrad/par/session.h"
+
+#include <string_view>
 
 using namespace rg;
 
@@ -12,8 +16,16 @@ using namespace rg;
     return predict_command(group, name, args, {&train_cifar, &train_digits, &train_digits_angles});
 }
 
+static int run(par::Group& group, int argc, const char* const* argv) {
+    return RG_COMMAND(group, RG_NAME, {argv + 1, argv + argc});
+}
+
 int main(int argc, char** argv) {
-    return par::run_ranks_main(argc, argv, [&](par::Group& group) {
-        return RG_COMMAND(group, RG_NAME, {argv + 1, argv + argc});
+    if (std::string_view(RG_NAME) == "predict") // refuses several ranks, so it has to know them
+        return par::run_ranks_main(argc, argv, [&](par::Group& group) { return run(group, argc, argv); });
+    return run_main(argc, argv, [](int n, const char* const* args) { // without MPI
+        par::SingleLink link;
+        par::Group alone(link);
+        return run(alone, n, args);
     });
 }
