@@ -114,7 +114,10 @@ void TrainingRun::check_data(const data::TrainTest& data, const Json& descriptio
     std::vector<std::string> parts;
     for (const auto& [set, name] : sets) parts.push_back(cat(name, " of ", text_of(set)));
     par::verify_same(group_, "data", parts, "every rank needs the same --data and --test-data");
-    data_ = description, skipped_.clear();
+    data_ = description, skipped_.clear(), held_out_.clear();
+    if (!data.held_out.limits.empty())
+        for (const std::string& name : (data.reserved.count > 0 ? data.reserved : data.test).names)
+            held_out_ += name + "\n";
     for (const std::string& file : data.left_out) skipped_ += printable(file) + "\n";
     class_counts_ = data::class_counts(data, test_set_name);
     const TensorFile* const initial = this->initial();
@@ -228,6 +231,7 @@ void TrainingRun::begin(const Length& length, const Metadata& model, const std::
                             .set("metrics", std::move(metrics))
                             .set("options", options);
     folder_->write_config(config);
+    if (!held_out_.empty()) write_file_atomic(folder_->path() + "/held-out.txt", held_out_);
     if (!skipped_.empty()) write_file_atomic(folder_->skipped_path(), skipped_);
     if (settings_.write_report)
         report_.emplace(*folder_, config);

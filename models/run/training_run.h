@@ -256,6 +256,7 @@ private:
     Length length_;
     Metadata model_;                         // of the files of the model
     Json data_;                              // the description of the data
+    std::string held_out_;                   // names of the held-out test images, one per line
     std::string skipped_;                    // files that --skip-other-images has left out, one per line
     std::string class_counts_;               // images per class, for people
     double epoch_begin_ = 0, last_step_ = 0; // their difference is the epoch's training time

@@ -129,6 +129,7 @@ class Sources(job.JobTest):
         first = self.train(1, "first", *options)
         trained, tested = self.sides(first, "set")
         self.assertEqual(len(tested), 20)
+        self.assertEqual(set((first / "held-out.txt").read_text().splitlines()), tested)
         # 30 % more images, 10 % fewer, and a third class.
         self.write("set", [f"{label}/{i:03}.png" for label in ("cat", "dog") for i in range(100, 115)])
         for i in range(5):
