@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <iostream>
-#include <map>
 #include <set>
 
 namespace rg {
@@ -19,24 +18,12 @@ namespace {
 /// Throws Error if an argument of a trial is an option that only makes sense for a single training.
 void check_arguments(const std::string& name, const Trials& trials, const std::vector<std::string>& arguments,
                      size_t trial) {
-    static const std::map<std::string, const char*> kReasons = {
-        {"run-name", "the name of a trial is its number"},
-        {"runs", "a trial is a subfolder of its run"},
-        {"resume", "--resume is for all trials together"},
-        {"compare", "a trial is trained once"},
-        {"plan-dump", "a trial prints nothing"},
-        {"profile", "a trial prints nothing"},
-        {"progress", "a trial prints nothing"},
-        {"no-report", "the report of the trials is made from theirs"},
-        {"help", "a trial prints nothing"},
-        {"help-all", "a trial prints nothing"},
-    };
-    for (const std::string& argument : arguments) {
-        if (!argument.starts_with("--")) continue;
-        const auto reason = kReasons.find(argument.substr(2, argument.find('=') - 2));
-        RG_CHECK(reason == kReasons.end(), name, ": expected options for trials, got ", argument, " (trial ", trial,
-                 "); ", reason->second, "; use this option with ", trials.program->name, " instead");
-    }
+    static const std::set<std::string> kOfSingle{"run-name", "runs",     "resume",    "compare", "plan-dump",
+                                                 "profile",  "progress", "no-report", "help",    "help-all"};
+    for (const std::string& argument : arguments)
+        RG_CHECK(!argument.starts_with("--") || !kOfSingle.contains(argument.substr(2, argument.find('=') - 2)), name,
+                 ": expected options for trials, got ", argument, " (trial ", trial,
+                 "), which is for a single training; use it with ", trials.program->name, " instead");
 }
 
 /// Returns the checked options of a trial. Throws Error, with its number, for a wrong one.

@@ -517,7 +517,7 @@ class Sweep(job.JobTest):
         for option in ("run-name=a,b", "runs=a,b", "resume=true", "profile=true", "plan-dump=true,false", "help=true"):
             self.refuse(sweep(1, *TINY, "--grid", option), "train_cifar sweep: expected options for trials",
                         "--" + option.partition("=")[0], "(trial 1)")
-        self.refuse(sweep(1, *TINY, "--profile", "--grid", "depth=1"), "got --profile (trial 1); a trial prints nothing")
+        self.refuse(sweep(1, *TINY, "--profile", "--grid", "depth=1"), "got --profile (trial 1), which is for a single training")
         self.refuse(program(1, "train_digits_angles", "sweep", "--grid", "compare=false,true"),
                     "got --compare (trial 2)")
         self.refuse(sweep(1, *TINY, "--help=1", "--grid", "depth=1"), "expected --help alone")

@@ -62,7 +62,7 @@ class Terminal(job.JobTest):
         self.succeed(job.train(1, "--resume", "--run-name", "loud", "--epochs", "3", "--no-report"))
         self.assertFalse((loud / "report.html").exists())  # the old one would show an old state
         sweep = [str(job.BUILD / "train_cifar"), "sweep", *OPTIONS, "--grid", "lr=0.05", "--no-report"]
-        self.refuse(sweep, "--no-report", "the report of the trials is made from theirs")
+        self.refuse(sweep, "--no-report", "is for a single training")
 
     def test_pipe(self):
         for ranks in job.rank_counts(1, 2):
