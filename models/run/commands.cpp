@@ -8,7 +8,6 @@
 #include "ringgrad/core/text.h"
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/decode.h"
-#include "ringgrad/data/idx.h"
 #include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/source.h"

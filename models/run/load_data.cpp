@@ -5,7 +5,6 @@
 #include "ringgrad/data/decode.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/data/open.h"
-#include "ringgrad/data/source.h"
 #include "ringgrad/models/run/collective.h"
 
 #include <algorithm>

@@ -7,7 +7,6 @@
 #include "ringgrad/core/ops.h"
 
 #include <algorithm>
-#include <cmath>
 #include <filesystem>
 #include <set>
 

@@ -4,7 +4,7 @@
 
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/core/text.h"
-#include "ringgrad/data/source.h"
+#include "ringgrad/data/cache.h"
 
 #include <algorithm>
 #include <cerrno>

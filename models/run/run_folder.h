@@ -65,7 +65,6 @@ public:
     /// and directions from "metrics": a list of MetricName::json() (task.h), the main one first; without it, they show
     /// losses.
     void write_config(const Json& config);
-    std::string held_out_path() const { return path() + "/held-out.txt"; }
     std::string skipped_path() const { return path() + "/skipped.txt"; }
 
     /// Appends one line to metrics.jsonl. If the write fails, tries to remove the incomplete line, and throws Error

@@ -9,7 +9,6 @@
 #include "ringgrad/core/formatted.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
-#include "ringgrad/data/source.h"
 #include "ringgrad/models/nets/state_dict.h"
 #include "ringgrad/models/run/load_data.h"
 #include "ringgrad/models/run/model_file.h"

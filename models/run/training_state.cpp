@@ -1,9 +1,7 @@
 // See training_state.h.
 #include "ringgrad/models/run/training_state.h"
 
-#include "ringgrad/core/checkpoint.h"
 #include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/model_file.h"
 #include "ringgrad/models/run/run_folder.h"
 
 #include <filesystem>

@@ -2,7 +2,6 @@
 #include "ringgrad/models/sweep/trials_board.h"
 
 #include "ringgrad/core/clock.h"
-#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/text.h"
 
 #include <algorithm>
