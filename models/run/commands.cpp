@@ -117,11 +117,7 @@ private:
         const data::Bytes bytes = data::as_bytes(file);
         data::TrainTest sets{data::parse_cifar({{bytes, path}}, data::cifar_kind(bytes, path)), {}, ""};
         conversion.convert(sets);
-        LabelledImages images{std::move(sets.train), {}};
-        const bool known = images.set.classes.size() == model_.classes.size();
-        for (int64_t i = 0; i < images.set.count; ++i)
-            images.items.push_back({cat(path, "#", i), known ? images.set.labels[size_t(i)] : kUnknown});
-        return images;
+        return labelled(std::move(sets.train), path);
     }
     /// Reads PNGs and JPEGs. The class of each is the name of its folder.
     LabelledImages read_images(const std::vector<std::string>& paths) {
