@@ -8,11 +8,12 @@
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/data/decode.h"
 #include "ringgrad/data/idx.h"
+#include "ringgrad/data/image_folder.h"
 #include "ringgrad/data/inflate.h"
 #include "ringgrad/data/jpeg.h"
 #include "ringgrad/data/open.h"
 #include "ringgrad/data/packed.h"
-#include "ringgrad/data/png.h"
+
 #include "ringgrad/data/source.h"
 #include "ringgrad/models/run/commands.h"
 #include "ringgrad/models/run/model_file.h"
@@ -54,26 +55,23 @@ std::string line(const std::string& name, const Tensor& t) {
     return line(name, name_of(t.dtype()), t.shape().str(), t.numel(), [&](size_t i) { return wide.span<double>()[i]; });
 }
 
-std::string describe_png(Bytes bytes, const std::string& path) {
-    const data::Image image = data::decode_png(bytes, path);
-    // The file can be decoded, so its header (IHDR) is at the fixed position.
-    const int depth = bytes[24], colour = bytes[25], interlaced = bytes[28];
-    static constexpr const char* kColours[] = {"grey", "", "RGB", "palette", "grey and alpha", "", "RGBA"};
+std::string describe_image(Bytes bytes, const std::string& path) {
+    const data::Image image = data::decode_image(bytes, path);
     const bool wide = image.bit_depth == 16;
-    std::string text = cat("PNG, ", image.width, " x ", image.height, ", ", kColours[colour], ", ", depth, " bit",
-                           interlaced ? ", interlaced" : "", "\n");
+    std::string text = cat(data::is_png(bytes) ? "PNG, " : "JPEG, ", image.width, " x ", image.height, ", ");
+    if (data::is_png(bytes)) {
+        // The file can be decoded, so its header (IHDR) is at the fixed position.
+        const int depth = bytes[24], colour = bytes[25], interlaced = bytes[28];
+        static constexpr const char* kColours[] = {"grey", "", "RGB", "palette", "grey and alpha", "", "RGBA"};
+        text += cat(kColours[colour], ", ", depth, " bit", interlaced ? ", interlaced" : "", "\n");
+    } else {
+        text += image.channels == 1 ? "grey\n" : "colour\n";
+    }
     if (!image.damage.empty()) text += cat("  damaged but readable: ", printable(image.damage), "\n");
     return text + line("pixels", wide ? "u16" : "u8", Shape({image.height, image.width, image.channels}).str(),
                        image.width * image.height * image.channels, [&](size_t i) {
                            return wide ? image.pixels[2 * i] << 8 | image.pixels[2 * i + 1] : image.pixels[i];
                        });
-}
-
-std::string describe_jpeg(Bytes bytes, const std::string& path) {
-    const data::Image image = data::decode_jpeg(bytes, path);
-    return cat("JPEG, ", image.width, " x ", image.height, ", ", image.channels == 1 ? "grey" : "colour", "\n",
-               line("pixels", "u8", Shape({image.height, image.width, image.channels}).str(),
-                    int64_t(image.pixels.size()), [&](size_t i) { return image.pixels[i]; }));
 }
 
 std::string describe_cifar(Bytes bytes, const std::string& path) {
@@ -161,13 +159,12 @@ bool is_tensor_file(Bytes bytes) {
 /// Returns the description of a file with these bytes. `path` is for error messages. If the bytes are not recognised,
 /// the ending of `path` chooses the reader.
 std::string describe(Bytes bytes, const std::string& path) {
-    if (data::is_png(bytes)) return describe_png(bytes, path);
-    if (data::is_jpeg(bytes)) return describe_jpeg(bytes, path);
+    if (data::is_png(bytes) || data::is_jpeg(bytes)) return describe_image(bytes, path);
     if (is_tensor_file(bytes)) return describe_tensors(bytes, path);
     if (data::is_gzip(bytes) || data::is_idx(bytes)) return describe_idx(bytes, path);
     // The contents were not recognised. If the name ends like that of a known format, the reader of this format says in
     // its error what is wrong. CIFAR records (.bin) have no mark in their contents.
-    if (path.ends_with(".png")) return describe_png(bytes, path);
+    if (path.ends_with(".png")) return describe_image(bytes, path);
     if (path.ends_with(".safetensors")) return describe_tensors(bytes, path);
     if (path.ends_with(".gz") || path.ends_with("-ubyte")) return describe_idx(bytes, path);
     RG_CHECK(path.ends_with(".bin"),
