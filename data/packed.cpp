@@ -38,30 +38,6 @@ namespace fs = std::filesystem;
 
 std::string hex(uint64_t value) { return formatted("%016llx", static_cast<unsigned long long>(value)); }
 
-class File {
-public:
-    File(const std::string& path, int flags) : path_(path), file_(::open(path.c_str(), flags | O_CLOEXEC, 0600)) {
-        RG_CHECK(file_.get() >= 0, "packed set: cannot open ", path, ": ", std::strerror(errno));
-    }
-    void write(uint64_t offset, std::string_view bytes) const {
-        while (!bytes.empty()) {
-            const ssize_t n = ::pwrite(file_.get(), bytes.data(), bytes.size(), off_t(offset));
-            if (n < 0 && errno == EINTR) continue;
-            RG_CHECK(n > 0, "cache: cannot write ", path_, ": ", std::strerror(n < 0 ? errno : ENOSPC),
-                     "; make room, or choose another --cache, or --cache none to keep all pixels in memory");
-            offset += uint64_t(n);
-            bytes.remove_prefix(size_t(n));
-        }
-    }
-    void sync() const {
-        RG_CHECK(::fsync(file_.get()) == 0, "cache: cannot write ", path_, ": ", std::strerror(errno));
-    }
-
-private:
-    const std::string path_;
-    const Descriptor file_;
-};
-
 Tensor tensor_of(const std::vector<std::string>& texts) {
     std::string all;
     for (const std::string& text : texts) all += text + '\0';
@@ -78,7 +54,12 @@ std::vector<std::string> texts_of(const std::vector<uint8_t>& all) {
 class Writer final : public PixelSink {
 public:
     Writer(const std::string& path, const std::string& part, const std::string& source)
-        : path_(path), part_(part), source_(source), file_(part_, O_CREAT | O_TRUNC | O_RDWR) {}
+        : path_(path),
+          part_(part),
+          source_(source),
+          file_(::open(part.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600)) {
+        RG_CHECK(file_.get() >= 0, "packed set: cannot open ", part, ": ", std::strerror(errno));
+    }
     ~Writer() override { ::unlink(part_.c_str()); } // after finish(), there is none
 
     void begin(int64_t count, int64_t height, int64_t width, int64_t channels) override {
@@ -91,7 +72,7 @@ public:
                               formatted("%.0f MB", double(count * image_bytes_) / 1e6)));
     }
     void put(int64_t i, std::span<const uint8_t> image) override {
-        file_.write(PackedHead::kBytes + uint64_t(i * image_bytes_),
+        write(PackedHead::kBytes + uint64_t(i * image_bytes_),
                     {reinterpret_cast<const char*>(image.data()), image.size()});
         const int64_t channels = int64_t(head_.channels);
         const ImageRecord record = record_of(image, channels);
@@ -130,15 +111,26 @@ public:
                                      {"warnings", Json::of_texts(contents.sets.warnings).dump()},
                                      {"left_out", Json::of_texts(contents.sets.left_out).dump()}});
         head_.tail_bytes = tail.size(), head_.tail_checksum = checksum(tail), head_.checksum = head_.own_checksum();
-        file_.write(PackedHead::kBytes + head_.images * uint64_t(image_bytes_), tail);
-        file_.write(0, {reinterpret_cast<const char*>(&head_), sizeof head_});
-        file_.sync();
+        write(PackedHead::kBytes + head_.images * uint64_t(image_bytes_), tail);
+        write(0, {reinterpret_cast<const char*>(&head_), sizeof head_});
+        RG_CHECK(::fsync(file_.get()) == 0, "cache: cannot write ", part_, ": ", std::strerror(errno));
         fs::rename(part_, path_);
     }
 
 private:
+    void write(uint64_t offset, std::string_view bytes) const {
+        while (!bytes.empty()) {
+            const ssize_t n = ::pwrite(file_.get(), bytes.data(), bytes.size(), off_t(offset));
+            if (n < 0 && errno == EINTR) continue;
+            RG_CHECK(n > 0, "cache: cannot write ", part_, ": ", std::strerror(n < 0 ? errno : ENOSPC),
+                     "; make room, or choose another --cache, or --cache none to keep all pixels in memory");
+            offset += uint64_t(n);
+            bytes.remove_prefix(size_t(n));
+        }
+    }
+
     const std::string path_, part_, source_;
-    const File file_;
+    const Descriptor file_;
     const double start_ = seconds_now();
     PackedHead head_{};
     int64_t image_bytes_ = 0, done_ = 0;
