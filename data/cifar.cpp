@@ -11,20 +11,25 @@ namespace rg::data {
 
 namespace {
 
+namespace fs = std::filesystem;
+
 constexpr size_t kPlane = 32 * 32, kPixels = 3 * kPlane;
 
 size_t label_bytes(CifarKind kind) { return kind == CifarKind::cifar10 ? 1 : 2; }
 size_t record_bytes(CifarKind kind) { return label_bytes(kind) + kPixels; }
 
-std::string batch_name(int i) { return i == 6 ? "test_batch.bin" : cat("data_batch_", i, ".bin"); }
-
 constexpr const char *kNames = "/batches.meta.txt", *kFineNames = "/fine_label_names.txt";
 
-std::string require_file(const std::string& folder, const std::string& name) {
-    const std::string path = folder + "/" + name;
-    RG_CHECK(std::filesystem::exists(path), "cifar: expected ", name, ", which is missing (", folder,
-             "); tools/get_cifar10.sh fetches the whole set");
-    return path;
+/// Returns the names of the files of images that a folder must have, since it has one of them. If it has none, returns
+/// none.
+std::vector<std::string> expected_files(const std::string& folder) {
+    static const std::vector<std::string> kSets[] = {{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
+                                                      "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"},
+                                                     {"train.bin", "test.bin"}};
+    for (const std::vector<std::string>& names : kSets)
+        for (const std::string& name : names)
+            if (fs::exists(folder + "/" + name)) return names;
+    return {};
 }
 
 } // namespace
@@ -75,29 +80,25 @@ CifarKind cifar_kind(Bytes bytes, const std::string& name) {
          record_bytes(CifarKind::cifar100), " bytes (CIFAR-100), got ", bytes.size(), " (", name, ")");
 }
 
-CifarFolder find_cifar(const std::string& folder) {
-    const auto has = [&](const std::string& name) { return std::filesystem::exists(folder + "/" + name); };
-    for (int i = 1; i <= 6; ++i)
-        if (has(batch_name(i))) return CifarFolder::cifar10;
-    return has("train.bin") || has("test.bin") ? CifarFolder::pair : CifarFolder::none;
-}
+bool has_cifar(const std::string& folder) { return !expected_files(folder).empty(); }
 
 std::vector<std::string> cifar_files(const std::string& folder) {
     std::vector<std::string> files;
-    const bool pair = find_cifar(folder) == CifarFolder::pair;
-    if (pair) files = {require_file(folder, "train.bin"), require_file(folder, "test.bin")};
-    for (int i = 1; i <= 6 && !pair; ++i) files.push_back(require_file(folder, batch_name(i)));
+    for (const std::string& name : expected_files(folder)) {
+        files.push_back(folder + "/" + name);
+        RG_CHECK(fs::exists(files.back()), "cifar: expected ", name, ", which is missing (", folder,
+                 "); tools/get_cifar10.sh fetches the whole set");
+    }
     for (const char* const names : {kNames, kFineNames})
-        if (std::filesystem::exists(folder + names)) files.push_back(folder + names);
+        if (fs::exists(folder + names)) files.push_back(folder + names);
     return files;
 }
 
 TrainTest read_cifar(const std::string& folder) {
-    const bool is_cifar10 = find_cifar(folder) == CifarFolder::cifar10;
     std::vector<std::string> files = cifar_files(folder), contents;
     std::erase_if(files, [](const std::string& file) { return !file.ends_with(".bin"); });
     for (const std::string& file : files) contents.push_back(read_file(file));
-    const CifarKind kind = is_cifar10 ? CifarKind::cifar10 : cifar_kind(as_bytes(contents[0]), files[0]);
+    const CifarKind kind = cifar_kind(as_bytes(contents[0]), files[0]);
     std::vector<CifarFile> parts;
     for (size_t i = 0; i < files.size(); ++i) parts.push_back({as_bytes(contents[i]), files[i]});
     const CifarFile test = parts.back();
@@ -105,7 +106,7 @@ TrainTest read_cifar(const std::string& folder) {
     TrainTest sets{parse_cifar(parts, kind), parse_cifar({test}, kind), ""};
     const std::string names_file = folder + (kind == CifarKind::cifar10 ? kNames : kFineNames);
     std::vector<std::string> names;
-    if (std::filesystem::exists(names_file)) names = parse_class_names(read_file(names_file));
+    if (fs::exists(names_file)) names = parse_class_names(read_file(names_file));
     if (!names.empty()) {
         RG_CHECK(names.size() == sets.train.classes.size(), "cifar: expected ", sets.train.classes.size(),
                  " class names, got ", names.size(), " (", names_file, ")");

@@ -31,10 +31,9 @@ CifarKind cifar_kind(Bytes bytes, const std::string& name);
 /// Returns the non-empty lines of a text, such as batches.meta.txt or fine_label_names.txt, without carriage returns.
 std::vector<std::string> parse_class_names(std::string_view text);
 
-/// Kind of a folder. cifar10: data_batch_1.bin to data_batch_5.bin and test_batch.bin. pair: train.bin and test.bin,
-/// with records of CIFAR-100 or of CIFAR-10. One of the files is enough to recognise the kind.
-enum class CifarFolder : uint8_t { none, cifar10, pair };
-CifarFolder find_cifar(const std::string& folder);
+/// Returns true if the folder has one of the files data_batch_1.bin to data_batch_5.bin and test_batch.bin, or train.bin
+/// and test.bin. Both kinds of folders may hold records of CIFAR-10 or of CIFAR-100.
+bool has_cifar(const std::string& folder);
 /// Returns the paths of all files that read_cifar() reads. Throws Error if a file of images is missing.
 std::vector<std::string> cifar_files(const std::string& folder);
 

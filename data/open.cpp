@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-bool holds_records(const std::string& folder) { return find_cifar(folder) != CifarFolder::none || has_idx(folder); }
+bool holds_records(const std::string& folder) { return has_cifar(folder) || has_idx(folder); }
 
 /// Returns the folder at or below this one that holds CIFAR or IDX files, or "" if there is none.
 std::string records_folder(const std::string& folder) {
@@ -45,7 +45,7 @@ std::string records_folder(const std::string& folder) {
 std::vector<std::string> parts_of(const std::string& folder) {
     const std::string records = records_folder(folder);
     if (records.empty()) return image_parts(folder);
-    return find_cifar(records) == CifarFolder::none ? idx_files(records) : cifar_files(records);
+    return has_cifar(records) ? cifar_files(records) : idx_files(records);
 }
 
 /// Reads a folder. The pixels go to `sink`, or to memory if it is null.
@@ -54,7 +54,7 @@ Contents read_folder(const std::string& folder, const LoadOptions& options, Pixe
     Contents contents;
     const std::string records = folder.empty() ? "" : records_folder(folder);
     if (folder.empty() || !records.empty()) {
-        const bool cifar = !records.empty() && find_cifar(records) != CifarFolder::none;
+        const bool cifar = !records.empty() && has_cifar(records);
         contents.sets = records.empty() ? sample() : cifar ? read_cifar(records) : read_idx_sets(records);
         contents.kind = records.empty() ? "embedded CIFAR-10 sample" : cifar ? "CIFAR files in " : "IDX files in ";
         conversion.convert(contents.sets);

@@ -286,7 +286,7 @@ void bench_many_files(const Settings& s) {
 
 void run(const Settings& s) {
     if (s.images > 0 || s.photos > 0 || !s.pillow.empty()) return bench_many_files(s);
-    const bool records = !s.data.empty() && data::find_cifar(s.data) != data::CifarFolder::none;
+    const bool records = !s.data.empty() && data::has_cifar(s.data);
     const bool folders = !s.data.empty() && !records;
     if (!folders) bench_cifar(s, records);
     const auto read = [](const std::string& path) { return data::load(path, {.test_fraction = 0}).train; };
