@@ -14,7 +14,6 @@
 #include <ctime>
 #include <fcntl.h>
 #include <filesystem>
-#include <optional>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -51,32 +50,20 @@ void check_name(const std::string& name) {
              "run folder: expected a plain name, got \"", name, "\"");
 }
 
-/// Returns the time of the newest file in a run's checkpoint folder. Returns nothing if there is no such file, or if
-/// another program has made the run.
-std::optional<fs::file_time_type> resumable_since(const fs::path& run, const std::string& program) {
-    try {
-        const Json config = Json::parse(read_file((run / "config.json").string()), "config");
-        const Json* of = config.find("program");
-        if (!of || !of->is_string() || of->as_string() != program) return {};
-        std::optional<fs::file_time_type> newest;
-        for (const fs::directory_entry& file : fs::directory_iterator(run / "checkpoint"))
-            newest = std::max(newest.value_or(file.last_write_time()), file.last_write_time());
-        return newest;
-    } catch (const std::exception&) { // not a run, or one without a checkpoint
-        return {};
-    }
-}
-
+/// Returns the name of the run of `program` whose checkpoint folder has the newest file.
 std::string newest_run(const std::string& root, const std::string& program) {
-    std::optional<std::pair<fs::file_time_type, std::string>> best;
+    std::pair best{fs::file_time_type::min(), std::string()};
     std::error_code error;
     for (const fs::directory_entry& run : fs::directory_iterator(root, error))
-        if (const auto time = resumable_since(run.path(), program))
-            best = std::max(best.value_or(std::pair(*time, run.path().filename().string())),
-                            std::pair(*time, run.path().filename().string()));
-    RG_CHECK(best, "run folder: expected a run of ", program, " with a checkpoint in ", root,
+        try {
+            const Json config = Json::parse(read_file((run.path() / "config.json").string()), "config");
+            if (config.at("program").as_string() != program) continue;
+            for (const fs::directory_entry& file : fs::directory_iterator(run.path() / "checkpoint"))
+                best = std::max(best, std::pair(file.last_write_time(), run.path().filename().string()));
+        } catch (const std::exception&) {} // not a run, or one without a checkpoint
+    RG_CHECK(!best.second.empty(), "run folder: expected a run of ", program, " with a checkpoint in ", root,
              ", got none; nothing to resume");
-    return best->second;
+    return best.second;
 }
 
 /// Returns true if cut_metrics(step, epochs) keeps this line: of a step up to `step`, of a test before it, or of an
@@ -153,14 +140,10 @@ void RunFolder::lock() {
 
 void RunFolder::write_config(const Json& config) { write_file_atomic(config_path(), config.dump(2) + "\n"); }
 
-void RunFolder::open_metrics() {
-    if (metrics_.get() >= 0) return;
-    metrics_ = Descriptor(::open(metrics_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
-    RG_CHECK(metrics_.get() >= 0, "metrics: cannot open ", metrics_path(), ": ", std::strerror(errno));
-}
-
 void RunFolder::log(const Json& line) {
-    open_metrics();
+    if (metrics_.get() < 0)
+        metrics_ = Descriptor(::open(metrics_path().c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    RG_CHECK(metrics_.get() >= 0, "metrics: cannot open ", metrics_path(), ": ", std::strerror(errno));
     check_in_place();
     const std::string text = line.dump() + "\n";
     const off_t before = ::lseek(metrics_.get(), 0, SEEK_END);

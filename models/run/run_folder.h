@@ -83,7 +83,6 @@ public:
 
 private:
     explicit RunFolder(std::string path) : path_(std::move(path)) {}
-    void open_metrics();
 
     std::string path_;
     Descriptor folder_;  // holds the lock
