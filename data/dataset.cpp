@@ -172,7 +172,7 @@ std::string class_counts(const TrainTest& sets, const std::string& test) {
 }
 
 Split split_fraction(const ImageSet& set, double fraction, HoldOut rule) {
-    RG_CHECK(fraction >= 0 && fraction <= 1, "split: expected a fraction of 0 to 1, got ", fraction);
+    RG_CHECK(fraction > 0 && fraction < 1, "split: expected a fraction above 0 and below 1, got ", fraction);
     std::vector<int64_t> hashes;
     std::vector<std::vector<int64_t>> of_class(set.classes.size());
     for (int64_t i = 0; i < set.count; ++i) {
@@ -181,20 +181,17 @@ Split split_fraction(const ImageSet& set, double fraction, HoldOut rule) {
         of_class[size_t(set.labels[size_t(i)])].push_back(hashes.back());
     }
     constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
-    const int64_t share = fraction < 1 ? int64_t(std::ldexp(fraction, 63)) : kMost;
     for (size_t label = 0; label < of_class.size(); ++label) {
         const auto [entry, is_new] = rule.limits.try_emplace(set.classes[label]);
         if (!is_new) continue;
         std::vector<int64_t>& sorted = of_class[label];
         std::sort(sorted.begin(), sorted.end());
-        const int64_t n = std::ssize(sorted), part = std::llround(fraction * double(n));
-        const int64_t selected = fraction == 0 || fraction == 1 ? part
-                                 : n < 2                        ? 0
-                                                                : std::clamp<int64_t>(part, 1, n - 1);
+        const int64_t n = std::ssize(sorted),
+                      selected = n < 2 ? 0 : std::clamp<int64_t>(std::llround(fraction * double(n)), 1, n - 1);
         // Of the limits that select so many, the one nearest to the fraction suits images that are added later best.
         const int64_t least = selected > 0 ? sorted[size_t(selected - 1)] + 1 : 0,
                       most = selected < n ? sorted[size_t(selected)] : kMost;
-        entry->second = std::clamp(share, least, most);
+        entry->second = std::clamp(int64_t(std::ldexp(fraction, 63)), least, most);
     }
     Split result;
     for (int64_t i = 0; i < set.count; ++i)
@@ -234,8 +231,6 @@ ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
 
 TrainTest split_sets(const ImageSet& set, double test_fraction, const HoldOut& rule, const std::string& what,
                      const std::string& note) {
-    RG_CHECK(test_fraction >= 0 && test_fraction < 1,
-             "split: expected a fraction of 0 to less than 1 for testing, got ", test_fraction, " (", what, ")");
     if (test_fraction == 0) return described({set, subset(set, {}), ""}, what, note);
     const Split parts = split_fraction(set, test_fraction, rule);
     RG_CHECK(!parts.selected.empty() && !parts.others.empty(),

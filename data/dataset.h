@@ -153,8 +153,8 @@ struct Split {
     HoldOut rule; // that has selected them
 };
 /// Selects images of every class by a rule. For a class without a limit, chooses one that selects
-/// round(fraction * images of the class) images, but of two or more images at least one and not all, unless the
-/// fraction is 0 or 1. Images without names have their rows as names. Throws Error unless the fraction is in [0, 1].
+/// round(fraction * images of the class) images, but of two or more images at least one and not all, and of one image
+/// none. Images without names have their rows as names. Throws Error unless the fraction is above 0 and below 1.
 Split split_fraction(const ImageSet& set, double fraction, HoldOut rule);
 
 /// Returns the pixels of images first to first + n - 1, [n height width channels].

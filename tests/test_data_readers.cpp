@@ -736,7 +736,7 @@ TEST_SUITE("data") {
         REQUIRE(warnings.size() == 1);
         CHECK(contains(warnings[0], "single image, which no test can have: 1, such as ant"));
         CHECK_THROWS_AS(split_fraction(set, 1.5, {"1"}), Error);
-        CHECK_ERROR("less than 1 for testing, got 1 (images)", split_sets(set, 1, {"1"}, "images"));
+        CHECK_ERROR("above 0 and below 1, got 1", split_sets(set, 1, {"1"}, "images"));
         CHECK_THROWS_AS(subset(set, std::array<int64_t, 1>{200}), Error);
     }
 
