@@ -51,14 +51,10 @@ Augmenter::Augmenter(int64_t height, int64_t width, int64_t channels, const Augm
       normalise_(normalise) {
     RG_CHECK(height > 0 && width > 0 && channels >= 1 && channels <= kMaxImageChannels,
              "augment: expected images of 1 to 16 channels, got ", height, " x ", width, " x ", channels);
-    check();
-    table_ = cpu::byte_table<float>(normalise.mean.data(), normalise.deviation.data(), channels);
-}
-
-void Augmenter::check() const {
     const Augment& a = augment_;
-    RG_CHECK(height() > 0 && height() <= height_ && width() > 0 && width() <= width_,
-             "augment: expected a window of at most ", height_, "x", width_, " pixels, got ", height(), "x", width());
+    RG_CHECK(window_.height > 0 && window_.height <= height && window_.width > 0 && window_.width <= width,
+             "augment: expected a window of at most ", height, "x", width, " pixels, got ", window_.height, "x",
+             window_.width);
     RG_CHECK(!a.flip || !a.alternating_flip, "augment: expected one kind of flip, got both; omit one of them");
     RG_CHECK(!a.crop || a.crop_area == Interval{},
              "augment: expected crop or resized-crop, got both; omit one of them");
@@ -93,6 +89,7 @@ void Augmenter::check() const {
     for (size_t c = 0; c < size_t(channels_); ++c)
         RG_CHECK(normalise_.deviation[c] > 0, "augment: expected a positive standard deviation, got ",
                  normalise_.deviation[c], " (channel ", c, ")");
+    table_ = cpu::byte_table<float>(normalise.mean.data(), normalise.deviation.data(), channels);
 }
 
 namespace {

@@ -115,11 +115,8 @@ public:
     int64_t height() const { return window_.height; }
     int64_t width() const { return window_.width; }
 
-    /// Writes the normalised view of image `index` in `epoch` to `out`: [height() width() channels] floats.
-    void apply(std::span<const uint8_t> image, uint64_t seed, int64_t epoch, int64_t index, float* out) const {
-        apply(image, view(seed, epoch, index), out);
-    }
-    /// Does the same with this view. If there is a second image, view.mixed says where it is mixed in.
+    /// Writes the normalised view of an image to `out`: [height() width() channels] floats. If there is a second image,
+    /// view.mixed says where it is mixed in.
     void apply(std::span<const uint8_t> image, const View& view, float* out, std::span<const uint8_t> second_image = {},
                const View& second_view = {}) const;
 
@@ -141,7 +138,6 @@ public:
     bool reflect() const { return augment_.fill == Fill::reflect; }
 
 private:
-    void check() const;
     /// Returns a box of a random area, aspect ratio and place. If 10 such boxes are all too large for the image, or
     /// empty, returns the largest central box whose aspect ratio is allowed.
     Box random_box(Rng& rng) const;

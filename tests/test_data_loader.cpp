@@ -46,7 +46,7 @@ std::vector<float> view(const ImageSet& set, int64_t i, bool flip, int64_t y0, i
 std::vector<float> augmented(const ImageSet& set, const Augment& augment, uint64_t seed, int64_t epoch, int64_t i) {
     const Augmenter a(set.height, set.width, set.channels, augment, kPlain, set.window);
     std::vector<float> out(size_t(a.height() * a.width() * set.channels) + 2, -99.0f);
-    a.apply(set.image(i), seed, epoch, i, out.data() + 1);
+    a.apply(set.image(i), a.view(seed, epoch, i), out.data() + 1);
     CHECK(out.front() == -99.0f); // nothing outside of the image is written
     CHECK(out.back() == -99.0f);
     return {out.begin() + 1, out.end() - 1};
@@ -85,7 +85,7 @@ TEST_SUITE("data") {
         }
         const Augmenter cifar(1, 1, 3, Augment{}, kCifar10);
         std::array<float, 3> out;
-        cifar.apply(std::array<uint8_t, 3>{0, 128, 255}, 0, 0, 0, out.data());
+        cifar.apply(std::array<uint8_t, 3>{0, 128, 255}, cifar.view(0, 0, 0), out.data());
         CHECK(out[0] == (0.0f - 0.4914f) / 0.2470f);
         CHECK(out[1] == (128.0f / 255.0f - 0.4822f) / 0.2435f);
         CHECK(out[2] == doctest::Approx(2.1158f).epsilon(1e-4));
@@ -193,7 +193,7 @@ TEST_SUITE("data") {
                               crop ? ImageSize{28, 28} : ImageSize{});
             std::vector<float> out(size_t(a.height() * a.width() * 3));
             for (size_t i = 0; i < 8; ++i) {
-                a.apply(set.image(0), 7, int64_t(i) / 3, 1000 * int64_t(i), out.data());
+                a.apply(set.image(0), a.view(7, int64_t(i) / 3, 1000 * int64_t(i)), out.data());
                 const auto& [flip, y0, x0] = crop ? cropped[i] : whole[i];
                 CHECK(out == view(set, 0, flip, y0, x0, a.height(), a.width(), Fill::zero));
             }
@@ -220,7 +220,7 @@ TEST_SUITE("data") {
         std::set<std::vector<float>> images;
         std::vector<float> out(4);
         for (int64_t i = 0; i < 20; ++i) {
-            only_flip.apply(std::array<uint8_t, 4>{0, 51, 102, 153}, 0, 0, i, out.data());
+            only_flip.apply(std::array<uint8_t, 4>{0, 51, 102, 153}, only_flip.view(0, 0, i), out.data());
             images.insert(out);
         }
         CHECK(images == std::set<std::vector<float>>{{0, 0.2f, 0.4f, 0.6f}, {0.4f, 0.6f, 0, 0.2f}});
@@ -262,7 +262,7 @@ TEST_SUITE("data") {
         for (int64_t i = 0; i < 50; ++i) {
             const View v = a.view(1, 1, i);
             const double angle = std::atan2(v.y_per_column, v.x_per_column);
-            a.apply(set.image(0), 1, 1, i, out.data());
+            a.apply(set.image(0), a.view(1, 1, i), out.data());
             for (const double dy : {-10.0, 0.0, 7.0})
                 for (const double dx : {-12.0, 0.0, 9.0}) {
                     const double y = 15 + (std::cos(angle) * dy + std::sin(angle) * dx) / 2,
@@ -334,8 +334,9 @@ TEST_SUITE("data") {
                         const Image image{w, h, 3, 8, {pixels.begin(), pixels.end()}};
                         const Image centre = fit(fit(image, h, columns), rows, columns);
                         std::vector<float> out(centre.pixels.size()), expected(centre.pixels.size());
-                        Augmenter(h, w, 3, {}, kPlain, window).apply(set.image(0), 1, 1, 0, out.data());
-                        Augmenter(rows, columns, 3, {}, kPlain).apply(centre.pixels, 1, 1, 0, expected.data());
+                        const Augmenter central(h, w, 3, {}, kPlain, window);
+                        central.apply(set.image(0), central.view(1, 1, 0), out.data());
+                        Augmenter(rows, columns, 3, {}, kPlain).apply(centre.pixels, View{}, expected.data());
                         CHECK(out == expected);
                     }
     }
@@ -365,7 +366,7 @@ TEST_SUITE("data") {
         CHECK(contains(error(2, {}, {{}, {1, 0}}), "got 0 (channel 1)"));
         const Augmenter a(2, 2, 1, {}, {});
         float out[4];
-        CHECK_THROWS_AS(a.apply(std::array<uint8_t, 3>{}, 0, 0, 0, out), Error);
+        CHECK_THROWS_AS(a.apply(std::array<uint8_t, 3>{}, {}, out), Error);
     }
 
     TEST_CASE("loader: keeps the file order without shuffling, and gives each sample once with it") {
@@ -630,7 +631,7 @@ TEST_SUITE("data") {
         double sum = 0, squares = 0;
         std::array<float, 30> out;
         for (int64_t i = 0; i < 7; ++i) {
-            augmenter.apply(set.image(i), 0, 0, i, out.data());
+            augmenter.apply(set.image(i), augmenter.view(0, 0, i), out.data());
             for (size_t j = 0; j < 30; j += 2) sum += double(out[j]), squares += double(out[j]) * double(out[j]);
         }
         CHECK(std::abs(sum) < 1e-4 * 105); // 105 values, each with a rounding error of about 1e-7
