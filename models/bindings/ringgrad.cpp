@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <unistd.h>
 
@@ -86,7 +87,7 @@ const char* element(const rg_model* model, List Predictor::*list, int index, con
         const auto& elements = model->predictor.*list;
         RG_CHECK(index >= 0 && index < std::ssize(elements), what, ": expected an index below ", elements.size(),
                  ", got ", index);
-        return text(elements[size_t(index)]).c_str();
+        return std::invoke(text, elements[size_t(index)]).c_str();
     });
 }
 
@@ -141,16 +142,13 @@ int rg_class_count(const rg_model* model) { return length(model, &Predictor::cla
 int rg_target_count(const rg_model* model) { return length(model, &Predictor::targets); }
 
 const char* rg_class_name(const rg_model* model, int index) {
-    return element(
-        model, &Predictor::classes, index, "class", [](const std::string& name) -> auto& { return name; });
+    return element(model, &Predictor::classes, index, "class", std::identity());
 }
 const char* rg_target_name(const rg_model* model, int index) {
-    return element(
-        model, &Predictor::targets, index, "target", [](const Target& t) -> auto& { return t.name; });
+    return element(model, &Predictor::targets, index, "target", &Target::name);
 }
 const char* rg_target_unit(const rg_model* model, int index) {
-    return element(
-        model, &Predictor::targets, index, "target", [](const Target& t) -> auto& { return t.unit; });
+    return element(model, &Predictor::targets, index, "target", &Target::unit);
 }
 
 int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int width, int channels, float* outputs,
