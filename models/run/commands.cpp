@@ -315,12 +315,6 @@ void declare(Options& o, Settings& s) {
     s.machine.declare_compute(o);
 }
 
-/// Returns the number of images of a mini-batch, for inputs of this number of pixels.
-int64_t batch_size_for(int64_t pixels, bool on_device) {
-    constexpr int64_t kMost = 250, kPixels = 64 * 64;
-    return on_device ? kMost : std::clamp<int64_t>(kMost * kPixels / pixels, 1, kMost);
-}
-
 /// Returns the test of a model on the images of its run. Throws Error if it belongs to no run of these programs.
 TestResult test_of(par::Group& group, const std::string& model, const Options& options,
                    const std::vector<const Program*>& programs) {
@@ -360,7 +354,9 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
     const ContextScope scope(context);
     Predictor model(file, machine.activations());
     if (s.test_views) model.views = data::mirrored_and_shifted(model.task.width);
-    if (s.batch_size == 0) s.batch_size = batch_size_for(model.task.height * model.task.width, machine.device());
+    constexpr int64_t kMost = 250, kPixels = 64 * 64;
+    const int64_t pixels = machine.device() ? 1 : model.task.height * model.task.width;
+    if (s.batch_size == 0) s.batch_size = std::clamp<int64_t>(kMost * kPixels / pixels, 1, kMost);
     const Json data = stored_data(file);
     const bool held_out = data.is_object() && data.find("held_out");
     Reader reader(model, s.reading, held_out ? data.at("source").as_string() : "");

@@ -169,11 +169,7 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
 }
 
 Context Machine::context() {
-    return {.device = device_.get(),
-            .threads = &threads_,
-            .sync = nullptr,
-            .strict_fp32 = options_.precision == "fp32-strict",
-            .profile = nullptr};
+    return {.device = device_.get(), .threads = &threads_, .strict_fp32 = options_.precision == "fp32-strict"};
 }
 
 } // namespace rg
