@@ -124,8 +124,9 @@ TEST_SUITE("models") {
         CHECK(error_of([] {
                   saved({"flat", "cifar"}, {"--depth=1"}, images_of(8, 8, 3, 2));
               }) == "--depth: expected --net cifar, got --net flat, which has no such option; omit one of them");
-        CHECK_ERROR("digits: expected grey images of 28 x 28, got images of 28 x 29 with 1 channels",
-                    saved({"digits"}, {}, images_of(28, 29, 1, 2)));
+        const DigitsNet digits({.classes = 2});
+        CHECK_ERROR("digits_net: expected images [n 28 28 1], got [1 28 29 1]",
+                    digits.forward(Tensor::zeros({1, 28, 29, 1}), Mode::evaluate));
         TensorFile bare = model.file;
         bare.metadata.clear();
         CHECK_ERROR("saved: expected the file of a model", make_network(bare));

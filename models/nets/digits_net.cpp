@@ -51,9 +51,6 @@ void DigitsNets::declare(rg::Options& o) {
 }
 
 std::unique_ptr<Network> DigitsNets::make(const std::string& name, const ImageTask& task) const {
-    RG_CHECK(task.height == 28 && task.width == 28 && task.channels == 1, name,
-             ": expected grey images of 28 x 28, got images of ", task.height, " x ", task.width, " with ",
-             task.channels, " channels");
     const DigitsNetOptions options{.classes = task.classes, .seed = task.seed, .init = init_};
     if (name == "digits") return std::make_unique<DigitsNet>(options);
     return std::make_unique<DigitsAnglesNet>(options);
