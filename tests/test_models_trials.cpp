@@ -104,6 +104,7 @@ TEST_SUITE("models") {
         CHECK(trial_grid({"data=choice:host:1:2"})[0][0].second == "host:1:2");
         CHECK_ERROR("expected values of lr, got a range", trial_grid({"lr=log:1e-3:1"}));
         CHECK(trial_grid({"width=choice:16,32"}) == trial_grid({"width=16,32"}));
+        CHECK(trial_grid({"scale=choice:1:2"})[0][0].second == "1:2");
         CHECK(trial_grid({"schedule=log"}).size() == 1);
     }
 
@@ -190,14 +191,14 @@ TEST_SUITE("models") {
         const TempDir folder;
         const std::string path = folder / "t.csv";
         write_file_atomic(path, "lr,augment,nesterov\r\n0.1,\"flip,translate\",true\r\n\n,\"a \"\"b\"\"\",false");
-        const std::vector<TrialSettings> trials = read_trials(path);
+        const std::vector<TrialSettings> trials = parse_trials(read_file(path), path);
         REQUIRE(trials.size() == 2);
         CHECK(trials[0] == TrialSettings{{"lr", "0.1"}, {"augment", "flip,translate"}, {"nesterov", "true"}});
         CHECK(trials[1] == TrialSettings{{"augment", "a \"b\""}, {"nesterov", "false"}});
         CHECK(arguments_of(trials[1]) == std::vector<std::string>{"--augment=a \"b\"", "--no-nesterov"});
         for (const char* bad : {"", "lr\n", "lr,depth\n1\n", "lr\n\"1\n", "lr,depth,lr\n1,2,3\n"}) {
             write_file_atomic(path, bad);
-            CHECK_ERROR(path, read_trials(path));
+            CHECK_ERROR(path, parse_trials(read_file(path), path));
         }
         CHECK(parse_trials("\xef\xbb\xbf\"lr\",depth\n1,2\n", "t") == parse_trials("lr,depth\n1,2\n", "t"));
     }

@@ -32,33 +32,11 @@ void check_name(const std::string& option, const std::string& where) {
              printable(option), "\" (", where, ")");
 }
 
-/// Expands FROM:TO and FROM:STEP:TO of whole numbers. Throws Error for other whole numbers with colons between them,
-/// such as 3:1, and for more than kMaxTrials values. Any other text is a list of values in CSV. They may contain
-/// colons, as an address or a command does. The training program checks them as values of its option.
-std::vector<std::string> values_of(const std::string& text, const std::string& option) {
-    std::vector<int64_t> numbers;
-    const std::vector<std::string> parts = split(text, ':');
-    for (const std::string& part : parts)
-        if (int64_t number; read_number(part, number)) numbers.push_back(number);
-    if (parts.size() == 1 || numbers.size() < parts.size()) return csv_fields(text, "trials: " + option);
-    const int64_t from = numbers.front(), to = numbers.back();
-    const int64_t step = numbers.size() == 3 ? numbers[1] : 1;
-    RG_CHECK(numbers.size() <= 3 && step > 0 && from <= to,
-             "trials: expected FROM:TO or FROM:STEP:TO of ascending whole numbers, got ", option);
-    std::vector<std::string> values;
-    const uint64_t steps = (uint64_t(to) - uint64_t(from)) / uint64_t(step); // unsigned: cannot overflow
-    check_count(steps, option);
-    for (uint64_t i = 0; i <= steps; ++i)
-        values.push_back(std::to_string(int64_t(uint64_t(from) + i * uint64_t(step))));
-    return values;
-}
-
 /// An option with its possible values: a list, or if the list is empty, a range of numbers.
 struct Axis {
     std::string name;
     std::vector<std::string> values;
     double least = 0, most = 0; // the range
-    std::string from, to;       // ends of the range, as typed
     bool logarithmic = false;
 
     std::string draw(Rng& random) const {
@@ -68,11 +46,12 @@ struct Axis {
         const std::string text = formatted("%.4g", value);
         double rounded = value;
         read_number(text, rounded);
-        return rounded < least ? from : rounded > most ? to : text;
+        return rounded < least ? Json(least).dump() : rounded > most ? Json(most).dump() : text;
     }
 };
 
-/// Parses "NAME=VALUES".
+/// Parses "NAME=VALUES". Any text that is no range is a list of values in CSV. They may contain colons, as an address
+/// or a command does. The training program checks them as values of its option.
 Axis parse_axis(const std::string& option) {
     const size_t equals = option.find('=');
     RG_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < option.size(),
@@ -80,7 +59,7 @@ Axis parse_axis(const std::string& option) {
     Axis axis;
     axis.name = option.substr(0, equals);
     check_name(axis.name, option);
-    const std::string text = option.substr(equals + 1);
+    std::string text = option.substr(equals + 1);
     const std::vector<std::string> parts = split(text, ':');
     if (parts.size() > 1 && (parts[0] == "log" || parts[0] == "linear")) {
         axis.logarithmic = parts[0] == "log";
@@ -89,17 +68,31 @@ Axis parse_axis(const std::string& option) {
                      (!axis.logarithmic || axis.least > 0),
                  "trials: expected ", parts[0], ":FROM:TO with ascending numbers", axis.logarithmic ? " above 0" : "",
                  ", got ", option);
-        axis.from = parts[1], axis.to = parts[2];
-    } else {
-        constexpr std::string_view kChoice = "choice:";
-        double number = 0;
-        RG_CHECK(parts.size() != 3 || read_number(parts[0], number) || !read_number(parts[1], number) ||
-                     !read_number(parts[2], number),
+        return axis;
+    }
+    std::vector<int64_t> numbers;
+    for (const std::string& part : parts)
+        if (int64_t number; read_number(part, number)) numbers.push_back(number);
+    if (parts.size() > 1 && numbers.size() == parts.size()) {
+        const int64_t from = numbers.front(), to = numbers.back(), step = numbers.size() == 3 ? numbers[1] : 1;
+        RG_CHECK(numbers.size() <= 3 && step > 0 && from <= to,
+                 "trials: expected FROM:TO or FROM:STEP:TO of ascending whole numbers, got ", option);
+        const uint64_t steps = (uint64_t(to) - uint64_t(from)) / uint64_t(step); // unsigned: cannot overflow
+        check_count(steps, option);
+        for (uint64_t i = 0; i <= steps; ++i)
+            axis.values.push_back(std::to_string(int64_t(uint64_t(from) + i * uint64_t(step))));
+        return axis;
+    }
+    constexpr std::string_view kChoice = "choice:";
+    double number = 0;
+    if (text.starts_with(kChoice))
+        text.erase(0, kChoice.size());
+    else
+        RG_CHECK(parts.size() != 3 || !read_number(parts[1], number) || !read_number(parts[2], number) ||
+                     read_number(parts[0], number),
                  "trials: expected linear:FROM:TO, log:FROM:TO, FROM:TO, FROM:STEP:TO or values with commas, got ",
                  option, "; for a text with colons, put choice: before it");
-        axis.values = text.starts_with(kChoice) ? csv_fields(text.substr(kChoice.size()), "trials: " + option)
-                                                : values_of(text, option);
-    }
+    axis.values = csv_fields(text, "trials: " + option);
     return axis;
 }
 
@@ -197,8 +190,6 @@ std::vector<TrialSettings> parse_trials(std::string_view csv, const std::string&
              ")");
     return trials;
 }
-
-std::vector<TrialSettings> read_trials(const std::string& path) { return parse_trials(read_file(path), path); }
 
 std::string settings_text(const TrialSettings& settings) {
     std::string text;

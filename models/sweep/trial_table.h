@@ -33,7 +33,6 @@ std::vector<TrialSettings> random_trials(const std::vector<std::string>& options
 /// trials or more than kMaxTrials, if a name is invalid, too long or repeated, if a line does not have one field per
 /// name, or if a field is a command (data from pipe:), since tables may come from other users.
 std::vector<TrialSettings> parse_trials(std::string_view csv, const std::string& name);
-std::vector<TrialSettings> read_trials(const std::string& path);
 /// Returns a text like "depth 2, width 11".
 std::string settings_text(const TrialSettings& settings);
 /// Returns arguments like "--depth=2". For the values true and false, they are like "--sync-bn" and "--no-sync-bn".

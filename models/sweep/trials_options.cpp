@@ -104,7 +104,8 @@ std::vector<TrialSettings> make_table(const Trials& s) {
              ": expected --table or --grid, got neither; give at least one, such as ", shell_word(program_path()),
              " sweep ", s.program->examples[0], " --grid lr=0.01,0.1");
     RG_CHECK(s.random == 0 || !s.grid.empty(), command, ": expected --grid with --random, got none; omit --random");
-    const auto rows = s.table_file.empty() ? std::vector<TrialSettings>(1) : read_trials(s.table_file);
+    const auto rows = s.table_file.empty() ? std::vector<TrialSettings>(1)
+                                           : parse_trials(read_file(s.table_file), s.table_file);
     const auto seed = [&] { return uint64_t(s.program->check(s.base).at("seed").as_int()); }; // of all trials
     const std::vector<TrialSettings> points =
         s.random > 0 ? random_trials(s.grid, s.random, seed()) : trial_grid(s.grid);
