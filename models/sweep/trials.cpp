@@ -334,10 +334,7 @@ RunFolder open_folder(const std::string& program, const Trials& trials, const st
                                       .set("trials", Json::array());
     Json table = Json::array();
     for (const TrialSettings& settings : trials.table) table.push(settings_text(settings));
-    const Json* const stored = config.find("trials");
-    RG_CHECK(stored, program, ": --resume: expected the trials in ", folder.config_path(),
-             ", got none; use the version that started this run");
-    const Json::Array &old_trials = stored->as_array(), &new_trials = table.as_array();
+    const Json::Array &old_trials = config.at("trials").as_array(), &new_trials = table.as_array();
     for (size_t i = 0; i < old_trials.size(); ++i)
         RG_CHECK(i < new_trials.size() && new_trials[i] == old_trials[i], program, ": --resume: expected trial ", i + 1,
                  " as in ", folder.path(), ", ", old_trials[i].as_string(), ", got ",
@@ -375,7 +372,6 @@ int run_trials(par::Group& group, const Program& program, const std::string& com
     trials.rules.set_below(trials.stop_below);
     trials.table = make_table(trials);
     install_stop_signals();
-    verify_same_options(group, options);
     par::verify_same(group, "arguments", arguments.texts, "start all ranks with the same options");
     try {
         check_trials(group, command, trials, arguments.stored_in);
