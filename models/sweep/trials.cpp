@@ -246,7 +246,8 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     const Trials& trials = run.trials;
     std::vector<TrialRow>& rows = run.rows;
     std::optional<TrialsBoard> board;
-    if (trials.progress != ProgressKind::none) board.emplace(rows, trials.ranking, trials.progress);
+    if (trials.progress != ProgressKind::none)
+        board.emplace(rows, trials.ranking, std::cout, style_of(trials.progress));
     double control_read_at = 0;
     size_t control_bytes_read = 0;
     bool interrupted = false;

@@ -1,11 +1,9 @@
 // See trials_board.h.
 #include "ringgrad/models/sweep/trials_board.h"
 
-#include "ringgrad/core/clock.h"
 #include "ringgrad/core/text.h"
 
 #include <algorithm>
-#include <iostream>
 #include <iterator>
 
 namespace rg {
@@ -53,9 +51,6 @@ std::string trial_line(const TrialRow& row, const Ranking& ranking, const std::s
     if (!row.note.empty()) line += "  (" + row.note + ")";
     return printable(line);
 }
-
-TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranking, ProgressKind kind)
-    : TrialsBoard(rows, ranking, std::cout, style_of(kind), {}, seconds_now) {}
 
 TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranking, std::ostream& out,
                          const ProgressStyle& style, ScreenSize size, std::function<double()> clock)

@@ -6,6 +6,7 @@
 // more trials than lines, the board shows as many running trials as fit, and counts running, queued and ended ones.
 #pragma once
 
+#include "ringgrad/core/clock.h"
 #include "ringgrad/models/run/progress.h"
 #include "ringgrad/models/sweep/trial_table.h"
 
@@ -17,11 +18,9 @@ std::string trial_line(const TrialRow& row, const Ranking& ranking, const std::s
 
 class TrialsBoard {
 public:
-    /// Writes to standard output. The rows must outlive this.
-    TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranking, ProgressKind kind);
-    /// For tests: writes to `out`, as on a terminal of this size if `style` is live. `clock` returns seconds.
+    /// Writes to `out`. The rows must outlive this. Tests give the `size` of the terminal, and a clock of seconds.
     TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranking, std::ostream& out,
-                const ProgressStyle& style, ScreenSize size, std::function<double()> clock);
+                const ProgressStyle& style, ScreenSize size = {}, std::function<double()> clock = seconds_now);
 
     /// Shows a changed row. On a terminal, draws all rows: at once if `event` is true, else at most every 0.1 s. In a
     /// pipe, prints the row when its trial ends, and before that at most every 10 s.
