@@ -40,39 +40,30 @@ PackedFile::PackedFile(const std::string& path) : path_(path) {
     void* const bytes = complete ? ::mmap(nullptr, size, PROT_READ, MAP_SHARED, file.get(), 0) : nullptr;
     RG_CHECK(complete, damaged);
     RG_CHECK(bytes != MAP_FAILED, "packed set: cannot map ", path, ": ", std::strerror(errno));
-    file_ = {static_cast<uint8_t*>(bytes), size};
-    try {
-        PackedHead head;
-        std::memcpy(&head, bytes, sizeof head);
-        RG_CHECK(head.magic == PackedHead::kMagic && head.checksum == head.own_checksum(), damaged);
-        // Anyone can write right checksums, so the numbers are checked, too: no product of them may overflow.
-        constexpr uint64_t kMost = uint64_t{1} << 28;
-        RG_CHECK(head.height >= 1 && head.height <= kMost && head.width >= 1 && head.width <= kMost &&
-                     head.channels >= 1 && head.channels <= uint64_t(kMaxImageChannels) &&
-                     head.images <= size / (head.height * head.width * head.channels) && head.tail_bytes <= size,
-                 damaged);
-        channels_ = int64_t(head.channels), image_bytes_ = int64_t(head.height * head.width * head.channels);
-        const uint64_t pixels = head.images * uint64_t(image_bytes_);
-        RG_CHECK(size == PackedHead::kBytes + pixels + head.tail_bytes, damaged);
-        pixels_ = file_.subspan(PackedHead::kBytes, pixels);
-        const std::string_view tail(reinterpret_cast<const char*>(&file_[PackedHead::kBytes + pixels]),
-                                    head.tail_bytes);
-        RG_CHECK(checksum(tail) == head.tail_checksum, damaged);
-        tail_ = decode_tensors(tail, path);
-        records_ = tail_->tensor("records", DType::i64, {int64_t(head.images), 1 + 2 * channels_});
-        checked_ = std::vector<std::atomic<uint8_t>>(head.images);
-        height_ = int64_t(head.height), width_ = int64_t(head.width);
-        // Where all pixels fit into memory, the system's own reading ahead is best. Otherwise it would read the
-        // neighbours of each image in vain.
-        ahead_ = int64_t(pixels) > available_memory() / 2;
-        if (ahead_) ::madvise(bytes, size, MADV_RANDOM);
-    } catch (...) {
-        ::munmap(bytes, size);
-        throw;
-    }
+    file_ = {static_cast<uint8_t*>(bytes), [size](uint8_t* mapped) { ::munmap(mapped, size); }};
+    std::memcpy(&head_, bytes, sizeof head_);
+    RG_CHECK(head_.magic == PackedHead::kMagic && head_.checksum == head_.own_checksum(), damaged);
+    // Anyone can write right checksums, so the numbers are checked, too: no product of them may overflow.
+    constexpr uint64_t kMost = uint64_t{1} << 28;
+    RG_CHECK(head_.height >= 1 && head_.height <= kMost && head_.width >= 1 && head_.width <= kMost &&
+                 head_.channels >= 1 && head_.channels <= uint64_t(kMaxImageChannels) &&
+                 head_.images <= size / (head_.height * head_.width * head_.channels) && head_.tail_bytes <= size,
+             damaged);
+    image_bytes_ = int64_t(head_.height * head_.width * head_.channels);
+    const uint64_t pixels = head_.images * uint64_t(image_bytes_);
+    RG_CHECK(size == PackedHead::kBytes + pixels + head_.tail_bytes, damaged);
+    pixels_ = {file_.get() + PackedHead::kBytes, pixels};
+    const std::string_view tail(reinterpret_cast<const char*>(file_.get() + PackedHead::kBytes + pixels),
+                                head_.tail_bytes);
+    RG_CHECK(checksum(tail) == head_.tail_checksum, damaged);
+    tail_ = decode_tensors(tail, path);
+    records_ = tail_->tensor("records", DType::i64, {int64_t(head_.images), 1 + 2 * channels()});
+    checked_ = std::vector<std::atomic<uint8_t>>(head_.images);
+    // Where all pixels fit into memory, the system's own reading ahead is best. Otherwise it would read the
+    // neighbours of each image in vain.
+    ahead_ = int64_t(pixels) > available_memory() / 2;
+    if (ahead_) ::madvise(bytes, size, MADV_RANDOM);
 }
-
-PackedFile::~PackedFile() { ::munmap(file_.data(), file_.size()); }
 
 void PackedFile::compare(int64_t row) const {
     const uint8_t* const image = &pixels_[size_t(row * image_bytes_)];
@@ -83,10 +74,10 @@ void PackedFile::compare(int64_t row) const {
 }
 
 ImageRecord PackedFile::record(int64_t row) const {
-    const int64_t* const in = records_.data<int64_t>() + row * (1 + 2 * channels_);
+    const int64_t* const in = records_.data<int64_t>() + row * (1 + 2 * channels());
     ImageRecord record{uint64_t(in[0])};
-    std::copy_n(in + 1, channels_, record.sums.begin());
-    std::copy_n(in + 1 + channels_, channels_, record.squares.begin());
+    std::copy_n(in + 1, channels(), record.sums.begin());
+    std::copy_n(in + 1 + channels(), channels(), record.squares.begin());
     return record;
 }
 

@@ -13,6 +13,8 @@
 #include <array>
 #include <atomic>
 #include <cstddef>
+#include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -48,9 +50,6 @@ class PackedFile {
 public:
     /// Throws Error if there is no such file, or if it is not a complete packed set.
     explicit PackedFile(const std::string& path);
-    ~PackedFile();
-    PackedFile(const PackedFile&) = delete;
-    PackedFile& operator=(const PackedFile&) = delete;
 
     std::span<const uint8_t> pixels() const { return pixels_; }
     /// Throws Error if the image is damaged.
@@ -61,19 +60,20 @@ public:
     /// See ImageSet::will_need().
     void will_need(int64_t row) const;
     const TensorFile& tail() const { return *tail_; }
-    int64_t height() const { return height_; }
-    int64_t width() const { return width_; }
-    int64_t channels() const { return channels_; }
+    int64_t height() const { return int64_t(head_.height); }
+    int64_t width() const { return int64_t(head_.width); }
+    int64_t channels() const { return int64_t(head_.channels); }
 
 private:
     void compare(int64_t row) const;
 
     const std::string path_;
-    std::span<uint8_t> file_; // the mapped bytes
+    std::unique_ptr<uint8_t, std::function<void(uint8_t*)>> file_; // the mapped bytes
+    PackedHead head_;
     std::span<const uint8_t> pixels_;
     std::optional<TensorFile> tail_;
     Tensor records_;
-    int64_t height_ = 0, width_ = 0, channels_ = 0, image_bytes_ = 0;
+    int64_t image_bytes_ = 0;
     bool ahead_ = false; // true: the file may exceed the memory
     mutable std::vector<std::atomic<uint8_t>> checked_;
 };
