@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <set>
 
 namespace rg {
 
@@ -41,13 +40,6 @@ std::vector<double> parse_numbers(const std::string& text) {
     return numbers;
 }
 
-data::Jitter parse_jitter(const std::string& text) {
-    const std::vector<double> numbers = parse_numbers(text);
-    RG_CHECK(numbers.size() == 3, "--jitter: expected three numbers of at least 0 for brightness, contrast and ",
-             "saturation, such as 0.4,0.4,0.4, got \"", text, "\"");
-    return {numbers[0], numbers[1], numbers[2]};
-}
-
 } // namespace
 
 double DefaultRate::at(int64_t batch_size) const {
@@ -72,7 +64,7 @@ void TrainingOptions::declare_data(Options& o) {
         .fixed();
     o.add("augment", &augment,
           cat("random changes of the training images: none, or a list of ", joined(augment_names()),
-              allows("crop") ? "; crop: with --store-size, a window at a random place" : "",
+              augmentations.contains("crop") ? "; crop: with --store-size, a window at a random place" : "",
               augment == "auto" ? "; auto: flip,translate for one class per image, else none" : ""))
         .metavar("LIST")
         .basic()
@@ -88,15 +80,15 @@ void TrainingOptions::declare_data(Options& o) {
     o.add("translate-y", &translate_y, "largest translation up and down; -1: that of --translate")
         .range(-1, 1024)
         .fixed();
-    if (allows("rotate"))
+    if (augmentations.contains("rotate"))
         o.add("rotate", &rotate, "largest random rotation of the training images, in degrees, in both directions")
             .range(0, 180)
             .fixed();
-    if (allows("scale"))
+    if (augmentations.contains("scale"))
         o.add("scale", &scale, "range of a random zoom factor for the training images, such as 0.8:1.2")
             .metavar("MIN:MAX")
             .fixed();
-    if (allows("resized-crop"))
+    if (augmentations.contains("resized-crop"))
         o.add("resized-crop", &resized_crop,
               "range of the area, as a fraction of the image's, of a random box with an aspect ratio of 3:4 to 4:3, "
               "which is resized to --size, such as 0.25:1; 1:1: off")
@@ -136,14 +128,10 @@ void TrainingOptions::declare_data(Options& o) {
         .fixed();
 }
 
-bool TrainingOptions::allows(const std::string& augmentation) const {
-    return std::ranges::find(augmentations, augmentation) != augmentations.end();
-}
-
 std::vector<std::string> TrainingOptions::augment_names() const {
     std::vector<std::string> names;
     for (const char* name : {"flip", "alternating-flip", "flip-vertical", "translate", "crop"})
-        if (allows(name)) names.push_back(name);
+        if (augmentations.contains(name)) names.push_back(name);
     return names;
 }
 
@@ -280,16 +268,18 @@ std::string TrainingOptions::augment_for(bool keeps_labels) const {
 data::Augment TrainingOptions::augmentation() const {
     const std::vector<std::string> names = augment_names();
     std::set<std::string> chosen;
-    bool known = true;
     if (augment != "none" && augment != "auto")
         for (const std::string& name : split(augment, ',')) {
-            known = known && std::ranges::find(names, name) != names.end();
+            RG_CHECK(std::ranges::count(names, name), "--augment: expected none, or a list of ", joined(names),
+                     ", got \"", augment, "\"");
             chosen.insert(name);
         }
-    RG_CHECK(known, "--augment: expected none, or a list of ", joined(names), ", got \"", augment, "\"");
     RG_CHECK(
         !chosen.contains("crop") || !data_options.store_size.empty(),
         "--augment crop: expected --store-size, larger than --size, got none; give --store-size, or use translate");
+    const std::vector<double> changes = parse_numbers(jitter);
+    RG_CHECK(changes.size() == 3, "--jitter: expected three numbers of at least 0 for brightness, contrast and ",
+             "saturation, such as 0.4,0.4,0.4, got \"", jitter, "\"");
     const int64_t shift = chosen.contains("translate") ? 1 : 0;
     return {.flip = chosen.contains("flip"),
             .alternating_flip = chosen.contains("alternating-flip"),
@@ -301,7 +291,7 @@ data::Augment TrainingOptions::augmentation() const {
             .fill = fill,
             .crop = chosen.contains("crop"),
             .crop_area = parse_range("resized-crop", resized_crop),
-            .jitter = parse_jitter(jitter),
+            .jitter = {changes[0], changes[1], changes[2]},
             .erase = erase,
             .mixup = mixup,
             .cutmix = cutmix};

@@ -8,6 +8,8 @@
 #include "ringgrad/models/run/task.h"
 #include "ringgrad/models/run/training_run.h"
 
+#include <set>
+
 namespace rg {
 
 /// The default learning rate as a function of the mini-batch size. It is `rate` at size `batch`, and proportional to
@@ -32,8 +34,8 @@ struct TrainingOptions {
     /// The augmentations that the program allows, since they do not change the class or target of its images. The
     /// flips, "translate" and "crop" are values of --augment. Each of the others has an option of its own, which is
     /// declared only if the list has its name.
-    std::vector<std::string> augmentations{"flip", "alternating-flip", "flip-vertical", "translate",
-                                           "crop", "rotate",           "scale",         "resized-crop"};
+    std::set<std::string> augmentations{"flip", "alternating-flip", "flip-vertical", "translate",
+                                        "crop", "rotate",           "scale",         "resized-crop"};
     enum class Partial : uint8_t { automatic, keep, discard } partial = Partial::automatic;
     std::string augment = "auto"; // train_with() replaces it by augment_for()
     int64_t translate = 4, translate_x = -1, translate_y = -1;
@@ -89,7 +91,6 @@ struct TrainingOptions {
                                        const Task& task) const;
 
 private:
-    bool allows(const std::string& augmentation) const;
     /// Returns the names in `augmentations` that --augment accepts.
     std::vector<std::string> augment_names() const;
     data::Augment augmentation() const;
