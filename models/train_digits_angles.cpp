@@ -12,7 +12,6 @@
 #include "ringgrad/models/run/training.h"
 
 #include <filesystem>
-#include <iostream>
 
 using namespace rg;
 
@@ -88,9 +87,16 @@ void TrainDigitsAngles::trained(TrainingRun& run, const Times& times) {
                 .set("test_seconds", times.test)
                 .set("train_hit_rate", times.train_hits)
                 .set("test_hit_rate", times.test_hits));
+    if (compare_ && machine_options.accelerate && run.resumed())
+        run.note("not compared with a training op by op, since this run was resumed");
     run.note(formatted("training %.2f s, hit rate %.2f %%; prediction %.2f s, hit rate %.2f %%", times.train,
                        100 * times.train_hits, times.test, 100 * times.test_hits));
-    if (accelerated_) run.set_in_report("bars", bars_of(times_, *accelerated_));
+    if (!accelerated_) return;
+    const Json bars = bars_of(times_, *accelerated_);
+    run.set_in_report("bars", bars);
+    if (stopped_) return; // the times are of trainings of different lengths
+    for (const Json& compared : bars.at("groups").as_array())
+        run.note(cat(compared.at("name").as_string(), ": ", compared.at("note").as_string()));
 }
 
 int TrainDigitsAngles::train(Options& options, par::Group& group, TrainingObserver& observer) {
@@ -110,20 +116,12 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, TrainingObserv
     };
     const int64_t batch_size = data_options.batch_size; // train() may change it
     const int code = train_once();
-    const bool prints = group.rank() == 0 && run_options.progress != ProgressKind::none;
-    if (compare_ && can_compare && run_options.resume && prints)
-        std::cout << "not compared with a training op by op, since this run was resumed" << std::endl;
     if (!trains_twice || stopped_) return code;
     accelerated_ = times_;
     run_options.name = plain_name;
     data_options.batch_size = batch_size;
     machine_options.accelerate = false;
-    const int plain_code = train_once();
-    if (!prints || stopped_) return plain_code;
-    const Json bars = bars_of(times_, *accelerated_);
-    for (const Json& compared : bars.at("groups").as_array())
-        std::cout << compared.at("name").as_string() << ": " << compared.at("note").as_string() << "\n";
-    return plain_code;
+    return train_once();
 }
 
 } // namespace
