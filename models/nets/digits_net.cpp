@@ -3,15 +3,6 @@
 
 namespace rg {
 
-namespace {
-
-void expect_digits(const char* name, const Tensor& x) {
-    RG_CHECK(x.shape().rank() == 4 && x.extent(1) == 28 && x.extent(2) == 28 && x.extent(3) == 1, name,
-             ": expected images [n 28 28 1], got ", x.shape().str());
-}
-
-} // namespace
-
 DigitsNet::DigitsNet(const Options& options) {
     layers_.emplace_back(parameters, "layer1", ConvNorm::Spec{20, 5, 1});
     layers_.emplace_back(parameters, "layer2", ConvNorm::Spec{20, 3, 20, {.pad = same(3)}});
@@ -21,7 +12,7 @@ DigitsNet::DigitsNet(const Options& options) {
 }
 
 Tensor DigitsNet::forward(const Tensor& x, Mode mode) const {
-    expect_digits("digits_net", x);
+    expect_images("digits_net", x, 1, 28);
     Tensor y = x;
     for (const ConvNorm& layer : layers_) y = layer(y, mode);
     return fc_(y);
@@ -38,7 +29,7 @@ DigitsAnglesNet::DigitsAnglesNet(const Options& options) {
 }
 
 std::vector<Tensor> DigitsAnglesNet::outputs(const Tensor& x, Mode mode) const {
-    expect_digits("digits_angles_net", x);
+    expect_images("digits_angles_net", x, 1, 28);
     const Tensor y = stem_(x, mode);
     const Tensor z = relu(add(branch2_(branch1_(y, mode), mode), skip_(y, mode)));
     return {classify_(z), degrees_(z)};
