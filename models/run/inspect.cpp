@@ -128,10 +128,11 @@ std::string describe_set(const std::string& path, data::LoadOptions options) {
     return text + data::class_table(sets, "test");
 }
 
-/// Returns the paths of the packed sets in a folder.
-std::vector<std::string> packed_sets_in(const std::string& folder) {
+/// Returns the paths of the packed sets in a folder, or the path itself if it is one.
+std::vector<std::string> packed_sets_of(const std::string& path) {
+    if (!std::filesystem::is_directory(path)) return std::vector<std::string>(data::is_packed(path), path);
     std::vector<std::string> paths;
-    for (const auto& entry : std::filesystem::directory_iterator(folder))
+    for (const auto& entry : std::filesystem::directory_iterator(path))
         if (data::is_packed(entry.path())) paths.push_back(entry.path().string());
     std::sort(paths.begin(), paths.end());
     return paths;
@@ -196,10 +197,8 @@ int inspect_command(par::Group&, const std::string& name, const std::vector<std:
     for (std::string path : paths) {
         if (std::error_code none; std::filesystem::equivalent(path, user_cache(), none)) data::clean_cache(path);
         if (std::filesystem::exists(path + "/config.json")) path = model_path(path); // the folder of a run
-        const bool is_folder = !data::is_remote(path) && std::filesystem::is_directory(path);
-        const bool is_set = is_folder || data::is_remote(path);
-        std::vector<std::string> packed = is_folder ? packed_sets_in(path) : std::vector<std::string>{};
-        if (!is_folder && data::is_packed(path)) packed = {path};
+        const bool is_set = data::is_remote(path) || std::filesystem::is_directory(path);
+        const std::vector<std::string> packed = packed_sets_of(path);
         RG_CHECK(!remove || !packed.empty(), "--delete: expected packed sets, got none (", path, ")");
         for (const std::string& set : packed) {
             std::cout << describe_packed(set);
