@@ -24,14 +24,11 @@ namespace rg::data {
 struct Normalise {
     using Channels = std::array<float, kMaxImageChannels>;
     Channels mean{};
-    Channels deviation = ones();
-
-private:
-    static constexpr Channels ones() {
-        Channels values;
-        values.fill(1);
-        return values;
-    }
+    Channels deviation = [] {
+        Channels ones{};
+        ones.fill(1);
+        return ones;
+    }();
 };
 /// Mean and standard deviation of byte / 255 in the training images of CIFAR-10, and of ImageNet as torchvision's
 /// pretrained networks expect them, per channel.
