@@ -10,7 +10,7 @@ RG_LIBRARY names another one. Every error is a ringgrad.Error, or of reading a f
 """
 import contextlib
 import ctypes
-import operator
+import numbers
 import os
 import pathlib
 import sys
@@ -103,12 +103,9 @@ class Model:
     def __init__(self, source, threads=0):
         """Loads a model from a run's folder or a file, or from the bytes of a file. Predicts on `threads` threads, or
         on one per available core if that is 0."""
-        try:
-            threads = operator.index(threads)
-        except TypeError:
-            threads = repr(threads)
-        if threads not in range(4097):
-            raise Error(f"threads: expected a number from 0 to 4096, got {threads}")
+        if not isinstance(threads, numbers.Integral) or threads not in range(4097):
+            raise Error(f"threads: expected a number from 0 to 4096, got {threads!r}")
+        threads = int(threads)
         if isinstance(source, (bytes, bytearray, memoryview)):
             content = bytes(source)
             model = _library.rg_open_memory(content, len(content), threads)
