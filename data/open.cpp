@@ -91,11 +91,10 @@ void check_folder(const std::string& folder, const std::string& shown) {
 void declare_reading(Options& options, LoadOptions& reading) {
     options.add(
         "skip-other-images", &reading.skip_other_images,
-        "leave out images that cannot be used: other formats than PNG and JPEG, and damaged files; without this "
-        "option they are an error; skipped.txt in the folder of a run names them");
+        "leave out images of other formats than PNG and JPEG, and damaged files, which are an error without this "
+        "option; skipped.txt in the folder of a run names them");
     options.add("label-from", &reading.label_from, {{"top", LabelFrom::top}, {"parent", LabelFrom::parent}},
-                "which folder around an image gives its class, if there is no labels.csv; top: the outermost; parent: "
-                "the innermost");
+                "folder that gives an image its class, without labels.csv; top: the outermost; parent: the innermost");
 }
 
 Source open_source(const std::string& path, const LoadOptions& options) try {

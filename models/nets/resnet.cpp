@@ -144,10 +144,8 @@ void ResNets::declare(rg::Options& o) {
         "stem", &stem_, {{"auto", Stem::automatic}, {"imagenet", Stem::imagenet}, {"cifar", Stem::cifar}},
         "resnet18, resnet50: first layers; imagenet: 7 x 7 with stride 2 and max pooling; cifar: 3 x 3; auto: imagenet "
         "if both sides of the images exceed 64 pixels");
-    o.add(
-        "zero-last-gamma", &zero_last_gamma_,
-        "resnet: set the last batch norm's weights of each residual branch to 0 at first, so that a block's result is "
-        "that of its shortcut");
+    o.add("zero-last-gamma", &zero_last_gamma_,
+          "resnet: the last batch norm of each residual branch begins with weights 0, so blocks begin as shortcuts");
 }
 
 std::unique_ptr<Network> ResNets::make(const std::string& name, const ImageTask& task) const {

@@ -63,16 +63,13 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .basic()
         .fixed();
     o.add("store-size", &store_size,
-          "larger height and width to which images are resized and cropped when they are loaded; the network then "
-          "takes a window of --size: the central one, but a random one in training with --augment crop or "
-          "--resized-crop (default: that of --size)")
+          "larger size of the loaded images, of which the network takes a window of --size: the central one, but a "
+          "random one in training with --augment crop or --resized-crop (default: that of --size)")
         .metavar("H[xW]")
         .fixed();
-    o.add(
-         "cache", &reading.cache,
-         "folder for decoded images, which later runs use again, and for copies of s3: and pipe:; a tar is then copied "
-         "once for all runs, until you delete it; none: keep all images in the memory of each rank (default: "
-         "~/.cache/ringgrad, with a new copy of pipe: in each run)")
+    o.add("cache", &reading.cache,
+          "folder for decoded images and copies of s3: and pipe:, which later runs use again; none: keep all images in "
+          "the memory of each rank (default: ~/.cache/ringgrad, with a new copy of pipe: in each run)")
         .metavar("DIR")
         .by_rank();
     data::declare_reading(o, reading);
@@ -90,8 +87,7 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .fixed();
     o.add("shuffle", &shuffle,
           {{"epoch", data::Shuffle::epoch}, {"once", data::Shuffle::once}, {"never", data::Shuffle::never}},
-          "order of the images; epoch: a new random one in every epoch; once: one random order for all; never: that of "
-          "the files")
+          "order of the images; epoch: a new random one in each epoch; once: a random one; never: that of the files")
         .fixed();
     o.add("seed", &seed, "seed of all random numbers: initial values, held-out images, order, augmentation, dropout")
         .at_least(0)

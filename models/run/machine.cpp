@@ -49,8 +49,7 @@ std::vector<gpu::FoundGpus::Gpu> chosen_gpus(const MachineOptions& settings, con
 void MachineOptions::declare_compute(Options& o) {
     o.group("Machine");
     o.add("device", &device,
-          "device to compute on: cpu; cuda: a GPU on every node; cuda:N: GPU N of every node; auto: GPUs if a node has "
-          "any, else CPUs")
+          "cpu; cuda: a GPU on every node; cuda:N: GPU N of every node; auto: GPUs if a node has any, else CPUs")
         .metavar("auto|cpu|cuda|cuda:N");
     o.add("precision", &precision,
           "number format of activations; auto: bf16 on GPUs and on CPUs that multiply bf16 faster (with AMX, or AMD's "
@@ -79,12 +78,10 @@ void MachineOptions::declare(Options& o) {
            {"shared", Algorithm::shared},
            {"ring", Algorithm::ring},
            {"halving", Algorithm::halving}},
-          "all-reduce algorithm for the gradients; shared: in shared memory within a node, by messages between nodes; "
-          "ring, halving: by messages between all ranks, in a ring or by recursive halving and doubling; auto: shared "
-          "if all nodes have the same number of ranks");
+          "all-reduce of gradients; shared: in shared memory within a node; ring, halving: by messages between all "
+          "ranks, in a ring or by halving and doubling; auto: shared if all nodes have the same number of ranks");
     o.add("wire", &wire, {{"fp32", par::Wire::full}, {"bf16", par::Wire::bf16}},
-          "number format of gradients in messages, such as those between nodes; bf16: half the bytes, sums still in "
-          "fp32");
+          "number format of gradients in messages, as between nodes; bf16: half the bytes, sums still in fp32");
     o.add("accelerate", &accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");
 }
 

@@ -38,9 +38,8 @@ void declare_progress(Options& o, ProgressKind* kind) {
            {"line", ProgressKind::line},
            {"bar", ProgressKind::bar},
            {"none", ProgressKind::none}},
-          "what to show during an epoch; line: a line every ten seconds, with the time left in the epoch / in all; "
-          "bar: one line that changes; auto: bar on a terminal, else line; none: only errors, and a line when images "
-          "are copied or decoded");
+          "line: a line every ten seconds, with the time left in the epoch / in all; bar: one line that changes; auto: "
+          "bar on a terminal, else line; none: only errors, and a line when images are copied or decoded");
 }
 
 ProgressStyle style_of(ProgressKind kind) {

@@ -54,8 +54,7 @@ void TrainingOptions::declare_data(Options& o) {
     data_options.declare(o, data_texts.folder, data_texts.none);
     o.add("partial-batch", &partial,
           {{"auto", Partial::automatic}, {"keep", Partial::keep}, {"discard", Partial::discard}},
-          "use of the last, smaller mini-batch of an epoch; auto: keep it if it is at least half as large as the "
-          "others, or the only one")
+          "use of a last, smaller mini-batch; auto: keep it if it is at least half as large, or the only one")
         .fixed();
     o.add("normalise", &normalisation,
           {{"auto", Normalisation::automatic}, {"imagenet", Normalisation::imagenet}, {"none", Normalisation::none}},
@@ -70,8 +69,7 @@ void TrainingOptions::declare_data(Options& o) {
         .basic()
         .fixed();
     o.add("translate", &translate,
-          "largest translation, in pixels, if --augment has translate; with --fill zero the same as a random crop with "
-          "that padding")
+          "largest translation in pixels, for --augment translate; with --fill zero, a random crop with that padding")
         .range(0, 1024)
         .fixed();
     o.add("translate-x", &translate_x, "largest translation to the left and right; -1: that of --translate")
@@ -97,10 +95,8 @@ void TrainingOptions::declare_data(Options& o) {
     o.add("fill", &fill, {{"zero", data::Fill::zero}, {"reflect", data::Fill::reflect}},
           "how to fill the pixels beyond the edge of a moved image; zero: black; reflect: the mirrored image")
         .fixed();
-    o.add(
-         "jitter", &jitter,
-         "largest changes of brightness, contrast and saturation of the training images: each factor is drawn from 1 - "
-         "X to 1 + X; 0,0,0: off")
+    o.add("jitter", &jitter,
+          "largest changes X of brightness, contrast and saturation, by factors from 1 - X to 1 + X; 0,0,0: off")
         .metavar("B,C,S")
         .fixed();
     o.add("erase", &erase, "probability of erasing a random box of a training image (random erasing)")
@@ -118,8 +114,8 @@ void TrainingOptions::declare_data(Options& o) {
         .fixed();
     if (!has_smoothing) return;
     o.add("class-weights", &class_weights,
-          "weights of the classes in the loss: none, balanced (inversely proportional to their numbers of training "
-          "images), or a list with a number for each class")
+          "weights of the classes in the loss: none, balanced (inverse to their numbers of images), or a number for "
+          "each")
         .metavar("LIST")
         .fixed();
     o.add("sampler", &sampler,
@@ -151,8 +147,7 @@ void TrainingOptions::declare_training(Options& o) {
           "piecewise: when the rate drops: fractions of --epochs below 1, and numbers of epochs from 1 on")
         .metavar("LIST");
     o.add("drop-every", &drop_every,
-          "piecewise: instead of --drops, drop at each multiple of this fraction of --epochs, or from 1 on of this "
-          "number of epochs; 0: see --drops")
+          "piecewise: drop at each multiple of this fraction of --epochs, or from 1 on of epochs; 0: see --drops")
         .at_least(0);
     o.add("drop-factor", &schedule.factor, "piecewise: factor for the rate at each drop").at_least(1e-9);
     o.add("lr-floor", &schedule.floor, "cosine, triangular: last rate").at_least(0);
@@ -182,8 +177,8 @@ void TrainingOptions::declare_training(Options& o) {
         .at_least(0);
     o.add(
          "average", &optimizer.average,
-         "decay of a moving average of the weights and of batch norm's running statistics, such as 0.999 for about the "
-         "last 1000 steps; tests and models then use the average; 0: none")
+         "decay of a moving average of the weights and of batch norm's running statistics, which tests and models then "
+         "use, such as 0.999 for about the last 1000 steps; 0: none")
         .range(0, 0.999999)
         .fixed();
     o.add(

@@ -49,10 +49,8 @@ void RunOptions::declare(Options& o) {
           "layers, separated by commas, whose tensors in --init are not used, such as fc if the file has other classes")
         .metavar("NAMES")
         .fixed();
-    o.add(
-         "resume", &resume,
-         "continue --run-name, or the newest run, from its last checkpoint, with its options, except --threads, unless "
-         "given")
+    o.add("resume", &resume,
+          "continue --run-name, or the newest run, from its last checkpoint, with its options, except --threads")
         .basic();
     o.add("new-data", &new_data,
           "with --resume, accept other images of the same classes, if the checkpoint is from the end of an epoch");
@@ -62,16 +60,13 @@ void RunOptions::declare(Options& o) {
           "steps between checkpoints, besides that at the end of each epoch; 0: none")
         .at_least(0);
     o.add("validate-every", &validate_every,
-          "steps between tests within an epoch, on the validation set if there is one, with results in metrics.jsonl; "
-          "0: none")
+          "steps between tests within an epoch, on the validation set if there is one; 0: none")
         .at_least(0);
     o.add("patience", &patience,
-          "end after this many epochs without a better value of --patience-on on the validation set, or without "
-          "--validation on the test set; 0: off")
+          "end after this many epochs without a better --patience-on, on the validation set if there is one; 0: off")
         .at_least(0);
     o.add("patience-on", &patience_on,
-          "metric that says which model is the best, and that --patience watches: loss, or one of the epochs' metrics, "
-          "such as accuracy (default: the program's main metric)")
+          "metric of the best model, and of --patience: loss, or one such as accuracy (default: the main metric)")
         .metavar("METRIC")
         .fixed();
     o.add("keep", &keep, "number of checkpoints to keep").range(1, 1e6);

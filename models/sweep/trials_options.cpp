@@ -54,11 +54,10 @@ void declare(Options& o, Trials& s) {
     o.add("table", &s.table_file, "CSV file with option names in the first line and a trial in each following line")
         .metavar("FILE")
         .basic();
-    o.add(
-         "grid", &s.grid,
-         "option and its values, for example seed=1:4, lr=0.01,0.05 or 'drops=\"20,40\",30', or with --random a range, "
-         "lr=log:1e-3:1 or l2=linear:0:0.01; seed=1:4 is 1, 2, 3 and 4; several --grid make all combinations; with "
-         "--table, every row of the table is combined with every point of the grid")
+    o.add("grid", &s.grid,
+          "option and its values, such as seed=1:4 (1, 2, 3 and 4), lr=0.01,0.05 or 'drops=\"20,40\",30', or with "
+          "--random a range, lr=log:1e-3:1 or l2=linear:0:0.01; all values of several --grid are combined, and each "
+          "combination with each row of --table")
         .metavar("NAME=VALUES")
         .basic();
     o.add("random", &s.random,
@@ -68,17 +67,15 @@ void declare(Options& o, Trials& s) {
     o.add("at-once", &s.parallel,
           "run trials in parallel; off: one after the other, each on all ranks, whatever --ranks-per-trial");
     o.add("rank-by", &s.rank_by,
-          "metric of an epoch, as in metrics.jsonl, that ranks the trials, such as validation_loss (default: the main "
-          "metric of the training, on the validation set)")
+          "metric of an epoch that ranks the trials, such as validation_loss (default: the main validation metric)")
         .metavar("METRIC")
         .basic();
     o.add("ranks-per-trial", &s.ranks_per_trial, "number of ranks for each trial").range(1, 1e6).basic();
     o.add(
          "stop-below", &s.stop_below,
-         "stop bad trials; X: those whose --rank-by is worse than X, in percent for accuracies; median: those whose "
-         "best --rank-by is worse than the median of the others after as many epochs; halving: those not in the better "
-         "half after N, "
-         "2 N, 4 N ... epochs, with N from --stop-below-after; 0: none; median and halving wait for three other trials")
+         "stop bad trials; X: those whose --rank-by is worse than X, in percent for accuracies; median: whose best "
+         "--rank-by is worse than the median of the others after as many epochs; halving: not in the better half after "
+         "N, 2 N, 4 N ... epochs, with N from --stop-below-after; 0: none; median and halving wait for three others")
         .metavar("X|median|halving")
         .basic();
     o.add("stop-below-after", &s.rules.after, "first epoch after which --stop-below is checked").range(1, 1e6);
@@ -86,8 +83,7 @@ void declare(Options& o, Trials& s) {
           "stop a trial whose --rank-by has reached this value, in percent for accuracies; 0: off")
         .at_least(0);
     o.add("until", &s.until,
-          "end the sweep when an epoch of a trial has reached this value, such as validation_loss=0.5, in percent for "
-          "accuracies; the best trial is tested")
+          "end the sweep when a trial has reached this value, such as validation_loss=0.5, in percent for accuracies")
         .metavar("METRIC=VALUE");
     o.group("Run");
     o.add("runs", &s.runs, "folder of all runs").metavar("DIR");
@@ -104,8 +100,8 @@ std::vector<TrialSettings> make_table(const Trials& s) {
              ": expected --table or --grid, got neither; give at least one, such as ", shell_word(program_path()),
              " sweep ", s.program->examples[0], " --grid lr=0.01,0.1");
     RG_CHECK(s.random == 0 || !s.grid.empty(), command, ": expected --grid with --random, got none; omit --random");
-    const auto rows = s.table_file.empty() ? std::vector<TrialSettings>(1)
-                                           : parse_trials(read_file(s.table_file), s.table_file);
+    const auto rows =
+        s.table_file.empty() ? std::vector<TrialSettings>(1) : parse_trials(read_file(s.table_file), s.table_file);
     const auto seed = [&] { return uint64_t(s.program->check(s.base).at("seed").as_int()); }; // of all trials
     const std::vector<TrialSettings> points =
         s.random > 0 ? random_trials(s.grid, s.random, seed()) : trial_grid(s.grid);
