@@ -22,6 +22,7 @@ namespace rg::data {
 
 namespace fs = std::filesystem;
 
+constexpr double kProgress_s = 10;
 constexpr double kPatience_s = 3; // of a process that waits for another one, until it says so
 
 std::string cache_folder(const std::string& cache) {
@@ -115,14 +116,14 @@ CacheLock::~CacheLock() {
     clean_cache(folder_);
 }
 
-Progress::Progress(const std::string& text) : next_(seconds_now() + kProgress_s) { print(text); }
+Progress::Progress(const std::string& text) : next_(seconds_now() + kProgress_s) {
+    std::cerr << printable(text) << "\n";
+}
 
-void Progress::print(const std::string& text) { std::cerr << printable(text) << "\n"; }
-
-bool Progress::due() {
-    if (seconds_now() < next_) return false;
+void Progress::update(const std::function<std::string()>& text) {
+    if (seconds_now() < next_) return;
     next_ += kProgress_s;
-    return true;
+    std::cerr << printable(text()) << "\n";
 }
 
 } // namespace rg::data

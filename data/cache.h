@@ -61,15 +61,9 @@ private:
 class Progress {
 public:
     explicit Progress(const std::string& text);
-    template <class Text>
-    void update(const Text& text) {
-        if (due()) print(text());
-    }
+    void update(const std::function<std::string()>& text);
 
 private:
-    static constexpr double kProgress_s = 10;
-    static void print(const std::string& text);
-    bool due();
     double next_;
 };
 
