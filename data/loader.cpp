@@ -81,12 +81,10 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
              columns_.size(), "; only images, labels and targets can be mixed");
     RG_CHECK(set || !options.views, "loader: expected images with views, got columns alone");
     RG_CHECK(options.batch_size >= 1, "loader: expected a mini-batch of at least 1 sample, got ", options.batch_size);
-    RG_CHECK(options.parts >= 1 && options.first_part >= 0 && options.first_part <= options.parts,
-             "loader: expected a first part of 0 to ", options.parts, ", got ", options.first_part);
-    RG_CHECK(options.own_parts >= 1 &&
+    RG_CHECK(options.parts >= 1 && options.own_parts >= 1 && options.first_part >= 0 &&
                  options.first_part + options.own_parts <= options.parts + (options.own_parts == 1),
-             "loader: expected parts of a mini-batch from ", options.first_part, " to ", options.parts - 1, ", got ",
-             options.own_parts, " parts");
+             "loader: expected parts of a mini-batch below ", options.parts, ", got ", options.own_parts, " from ",
+             options.first_part);
     RG_CHECK(options.threads >= 0 && options.depth >= 1, "loader: expected threads >= 0 and a depth >= 1, got ",
              options.threads, " and ", options.depth);
     batches_ = count_ / options.batch_size + (options.keep_partial && count_ % options.batch_size != 0);

@@ -507,10 +507,10 @@ TEST_SUITE("data") {
         };
         CHECK(error([](LoaderOptions&) {}).empty());
         CHECK(contains(error([](LoaderOptions& o) { o.batch_size = 0; }), "at least 1 sample, got 0"));
-        CHECK(contains(error([](LoaderOptions& o) { o.first_part = 2; }), "first part of 0 to 1, got 2"));
+        CHECK(contains(error([](LoaderOptions& o) { o.first_part = 2; }), "below 1, got 1 from 2"));
         CHECK(contains(error([](LoaderOptions& o) { o.parts = 4, o.first_part = 2, o.own_parts = 3; }),
-                       "parts of a mini-batch from 2 to 3, got 3"));
-        CHECK(contains(error([](LoaderOptions& o) { o.own_parts = 0; }), "from 0 to 0, got 0"));
+                       "parts of a mini-batch below 4, got 3 from 2"));
+        CHECK(contains(error([](LoaderOptions& o) { o.own_parts = 0; }), "below 1, got 0 from 0"));
         CHECK(contains(error([](LoaderOptions& o) { o.depth = 0; }), "depth >= 1"));
         CHECK(contains(error([](LoaderOptions& o) { o.augment.translate_x = 2; }), "translation"));
         set.labels[3] = 3;
