@@ -119,8 +119,7 @@ std::vector<TrialSettings> trial_grid(const std::vector<std::string>& options) {
     for (size_t i = 0; i < axes.size(); ++i) {
         const Axis& axis = axes[i];
         RG_CHECK(!axis.values.empty(), "trials: expected values of ", axis.name,
-                 ", got a range; list them, or give "
-                 "--random N to draw N trials");
+                 ", got a range; list them, or give --random N to draw N trials");
         std::vector<TrialSettings> longer;
         for (const TrialSettings& trial : trials)
             for (const std::string& value : axis.values) {
@@ -142,9 +141,8 @@ std::vector<TrialSettings> random_trials(const std::vector<std::string>& options
         TrialSettings trial;
         for (int tries = 0; trial.empty() || drawn.contains(trial); ++tries) {
             RG_CHECK(!axes.empty() && tries < kMostTries,
-                     "trials: expected --random of at most the number of different "
-                     "trials, got ",
-                     count, " (", i, " found); give fewer, or more values");
+                     "trials: expected --random of at most the number of different trials, got ", count, " (", i,
+                     " found); give fewer, or more values");
             trial.clear();
             for (const Axis& axis : axes) trial.emplace_back(axis.name, axis.draw(random));
         }
