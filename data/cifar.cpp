@@ -42,13 +42,6 @@ std::vector<std::string> class_names(CifarKind kind) {
     return names;
 }
 
-std::vector<std::string> parse_class_names(std::string_view text) {
-    std::vector<std::string> names;
-    for (const std::string& line : split(text, '\n'))
-        if (const std::string_view name = trimmed(line); !name.empty()) names.emplace_back(name);
-    return names;
-}
-
 ImageSet parse_cifar(const std::vector<CifarFile>& files, CifarKind kind) {
     ImageSet set{0, 32, 32, 3, {}, {}, class_names(kind)};
     const size_t record = record_bytes(kind), classes = set.classes.size();
@@ -106,7 +99,9 @@ TrainTest read_cifar(const std::string& folder) {
     TrainTest sets{parse_cifar(parts, kind), parse_cifar({test}, kind), ""};
     const std::string names_file = folder + (kind == CifarKind::cifar10 ? kNames : kFineNames);
     std::vector<std::string> names;
-    if (fs::exists(names_file)) names = parse_class_names(read_file(names_file));
+    if (fs::exists(names_file))
+        for (const std::string& line : split(read_file(names_file), '\n'))
+            if (const std::string_view name = trimmed(line); !name.empty()) names.emplace_back(name);
     if (!names.empty()) {
         RG_CHECK(names.size() == sets.train.classes.size(), "cifar: expected ", sets.train.classes.size(),
                  " class names, got ", names.size(), " (", names_file, ")");

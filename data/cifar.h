@@ -28,9 +28,6 @@ ImageSet parse_cifar(const std::vector<CifarFile>& files, CifarKind kind);
 /// if there are no bytes.
 CifarKind cifar_kind(Bytes bytes, const std::string& name);
 
-/// Returns the non-empty lines of a text, such as batches.meta.txt or fine_label_names.txt, without carriage returns.
-std::vector<std::string> parse_class_names(std::string_view text);
-
 /// Returns true if the folder has one of the files data_batch_1.bin to data_batch_5.bin and test_batch.bin, or train.bin
 /// and test.bin. Both kinds of folders may hold records of CIFAR-10 or of CIFAR-100.
 bool has_cifar(const std::string& folder);

@@ -1,4 +1,4 @@
-// Fuzzes parse_cifar with records whose number and labels come from the input, and the reader of class names.
+// Fuzzes parse_cifar with records whose number and labels come from the input.
 #include "ringgrad/data/cifar.h"
 #include "ringgrad/tests/fuzz/fuzz.h"
 
@@ -29,11 +29,6 @@ void fuzz(Input input) {
     }
     if (const auto guess = accepted([&] { return cifar_kind(file, "fuzz"); }))
         require(file.size() % (*guess == CifarKind::cifar10 ? 1 + kPixels : 2 + kPixels) == 0, "the kind");
-
-    std::string lines;
-    const std::vector<std::string> names = parse_class_names(input.text());
-    for (const std::string& name : names) lines += name + "\r\n";
-    require(parse_class_names(lines) == names, "names, written and read");
 }
 
 } // namespace rg::fuzz
