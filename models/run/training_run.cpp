@@ -23,16 +23,6 @@
 namespace fs = std::filesystem;
 
 namespace rg {
-namespace {
-
-/// A resumed run may start in another folder, so its checkpoint must hold whole paths.
-void make_paths_absolute(Options& options) {
-    for (const auto& [name, value] : options.values())
-        if (std::error_code none; options.is_path(name) && name != "runs" && fs::exists(value, none))
-            options.set(name, fs::absolute(value).string());
-}
-
-} // namespace
 
 void RunOptions::declare(Options& o) {
     o.group(cat("Run (exit status 0: done, or stopped by Ctrl-C; 1: error; ", kExitInterrupted,
@@ -78,7 +68,9 @@ TrainingRun::TrainingRun(const RunOptions& settings, Options& options, par::Grou
     : program_(options.program()), settings_(settings), options_(options), group_(group), observer_(observer) {
     if (observer.standalone()) install_stop_signals(); // before the data are loaded, which may take long
     verify_same_options(group, options);
-    make_paths_absolute(options);
+    for (const auto& [name, value] : options.values()) // whole paths, since a resumed run may start in another folder
+        if (std::error_code none; options.is_path(name) && name != "runs" && fs::exists(value, none))
+            options.set(name, fs::absolute(value).string());
     RG_CHECK(settings.init_skip.empty() || !settings.init.empty() || settings.resume, program_,
              ": expected --init with --init-skip, got none; omit --init-skip");
     if (!settings.resume) return;
