@@ -44,7 +44,6 @@ private:
     }
     data::Normalise normalise(const data::ImageSet&) const override { return data::kDigits; }
     void trained(TrainingRun& run, const Times& times) override;
-    static Json bars_of(const Times& plain, const Times& accelerated);
 
     double angle_weight_ = 0.1;
     bool compare_ = true;
@@ -52,24 +51,6 @@ private:
     bool stopped_ = false;             // how it ended
     std::optional<Times> accelerated_; // of the first training, during and after the second one
 };
-
-/// Returns the times of both trainings as the member "bars" of the report; see report.h.
-Json TrainDigitsAngles::bars_of(const Times& plain, const Times& accelerated) {
-    Json groups = Json::array();
-    const auto add = [&](const char* name, double plain_seconds, double accelerated_seconds, double hits) {
-        std::string note = "not measured"; // for example no test, if the training ended within its first epoch
-        if (plain_seconds > 0 && accelerated_seconds > 0)
-            note = formatted("%.2f times as fast, hit rate %.2f %%", plain_seconds / accelerated_seconds, 100 * hits);
-        groups.push(Json::object()
-                        .set("name", name)
-                        .set("bars", Json::Array{Json::Array{"op by op", plain_seconds},
-                                                 Json::Array{"accelerated", accelerated_seconds}})
-                        .set("note", note));
-    };
-    add("training", plain.train, accelerated.train, accelerated.train_hits);
-    add("prediction", plain.test, accelerated.test, accelerated.test_hits);
-    return Json::object().set("title", "Op by op and accelerated").set("unit", "seconds").set("groups", groups);
-}
 
 data::TrainTest TrainDigitsAngles::load(par::Group& group, const std::function<void()>& pulse) const {
     data::TrainTest data = load_digits(group, data_options, pulse);
@@ -92,11 +73,24 @@ void TrainDigitsAngles::trained(TrainingRun& run, const Times& times) {
     run.note(formatted("training %.2f s, hit rate %.2f %%; prediction %.2f s, hit rate %.2f %%", times.train,
                        100 * times.train_hits, times.test, 100 * times.test_hits));
     if (!accelerated_) return;
-    const Json bars = bars_of(times_, *accelerated_);
-    run.set_in_report("bars", bars);
-    if (stopped_) return; // the times are of trainings of different lengths
-    for (const Json& compared : bars.at("groups").as_array())
-        run.note(cat(compared.at("name").as_string(), ": ", compared.at("note").as_string()));
+    Json groups = Json::array();
+    const auto compare = [&](const char* name, double plain, double accelerated, double hits) {
+        std::string note = "not measured"; // for example no test, if the training ended within its first epoch
+        if (plain > 0 && accelerated > 0)
+            note = formatted("%.2f times as fast, hit rate %.2f %%", plain / accelerated, 100 * hits);
+        groups.push(
+            Json::object()
+                .set("name", name)
+                .set("bars", Json::Array{Json::Array{"op by op", plain}, Json::Array{"accelerated", accelerated}})
+                .set("note", note));
+        if (!stopped_) run.note(cat(name, ": ", note)); // else the trainings have different lengths
+    };
+    compare("training", times.train, accelerated_->train, accelerated_->train_hits);
+    compare("prediction", times.test, accelerated_->test, accelerated_->test_hits);
+    run.set_in_report("bars", Json::object()
+                                  .set("title", "Op by op and accelerated") // see report.h
+                                  .set("unit", "seconds")
+                                  .set("groups", groups));
 }
 
 int TrainDigitsAngles::train(Options& options, par::Group& group, TrainingObserver& observer) {
