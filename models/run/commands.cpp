@@ -296,19 +296,18 @@ struct Settings {
 };
 
 void declare(Options& o, Settings& s) {
-    o.positional("MODEL [FILE]", &s.arguments,
-                 "MODEL: the folder of a run (its model.safetensors, or with --validation model-best.safetensors), or "
-                 "one of its models or checkpoints. FILE: a PNG or a JPEG of any size; a folder as for --data, s3: or "
-                 "pipe:, of which the test images are taken if it has a test set; or CIFAR records (.bin). Without "
-                 "FILE: the images that the run of MODEL was tested on in the end",
-                 1);
+    o.positional(
+        "MODEL [FILE]", &s.arguments,
+        "MODEL: the folder of a run, or one of its models or checkpoints. FILE: a PNG or a JPEG of any size; a "
+        "folder as for --data, s3: or pipe: (its test set, if it has one); or CIFAR records (.bin). Without "
+        "FILE: the images that the run was tested on in the end",
+        1);
     o.add("top", &s.top, "number of classes to print per image, best first").at_least(1).basic();
     o.add("json", &s.json, "print a JSON object per line").basic();
     o.add("csv", &s.csv, "print comma-separated values, with a heading, and with ' before names like formulas").basic();
     o.add("quiet", &s.quiet, "print only the summary, no line per image").basic();
     data::declare_reading(o, s.reading);
-    o.add("test-views", &s.test_views,
-          "predict with the weighted mean scores of six views of each image, as a training with --test-views");
+    o.add("test-views", &s.test_views, "predict with the weighted mean scores of six views of each image");
     o.add("batch-size", &s.batch_size,
           "images per mini-batch; 0: 250, or on a CPU fewer if they have more than 64x64 pixels, to save memory")
         .range(0, 65536);

@@ -181,16 +181,14 @@ int inspect_command(par::Group&, const std::string& name, const std::vector<std:
     std::vector<std::string> paths;
     bool remove = false;
     data::LoadOptions load_options{.test_fraction = 0, .cache = ""};
-    Options options(name, "describes the contents of PNG, JPEG, CIFAR, IDX, safetensors and checkpoint files, and of "
-                          "sets of images");
+    Options options(name, "describes the contents of files of images and models, and of sets of images");
     options.examples({"~/photos --size 32", default_runs_folder() + "/NAME/model.safetensors"});
     options.positional(
         "FILE", &paths,
         "files to describe; sets of images as for --data: folders, s3: or pipe:; or a folder of packed sets", 1);
     options.add("size", &size, "size to which sets of images are resized (default: as they are)").metavar("H[xW]");
     data::declare_reading(options, load_options);
-    options.add("delete", &remove,
-                "delete the packed sets that FILE names: a file, or a folder such as ~/.cache/ringgrad");
+    options.add("delete", &remove, "delete the packed sets that FILE names, such as ~/.cache/ringgrad");
     if (!options.parse(args)) return options.print_answer();
     const auto [height, width] = data::parse_size(size);
     load_options.height = height, load_options.width = width;

@@ -57,8 +57,7 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .metavar("DIR")
         .by_rank();
     o.add("size", &size,
-          "height and width to which images are resized and cropped when they are loaded, with their aspect ratio "
-          "kept; one number stands for both (default: as they are)")
+          "size to which images are resized and cropped when they are loaded, such as 64 (default: as they are)")
         .metavar("H[xW]")
         .basic()
         .fixed();
@@ -74,8 +73,7 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
         .by_rank();
     data::declare_reading(o, reading);
     o.add("validation", &validation,
-          "fraction of each class of the training images held out for validation, chosen by --seed; in the end, the "
-          "best model is tested once on the test set")
+          "fraction of each class held out for validation; in the end, the best model is tested on the test set")
         .range(0, 0.9)
         .basic()
         .fixed();

@@ -67,10 +67,8 @@ void MachineOptions::declare(Options& o) {
         .metavar("LIST");
     o.add("spare-ranks", &idle_spare_ranks, {{"share", false}, {"idle", true}},
           "use of ranks beyond the number of a node's GPUs; share: they share GPUs; idle: they take no images");
-    o.add(
-         "workers", &workers,
-         "number of parts of a mini-batch, which the ranks share; with the same number, a training gives the same bits "
-         "on any number of ranks; 0: the number of ranks that take images")
+    o.add("workers", &workers,
+          "parts of a mini-batch, which ranks share, so that any number of ranks gives the same bits; 0: one per rank")
         .range(0, 1 << 20);
     using par::Algorithm;
     o.add("allreduce", &allreduce,

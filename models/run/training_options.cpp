@@ -88,8 +88,7 @@ void TrainingOptions::declare_data(Options& o) {
             .fixed();
     if (augmentations.contains("resized-crop"))
         o.add("resized-crop", &resized_crop,
-              "range of the area, as a fraction of the image's, of a random box with an aspect ratio of 3:4 to 4:3, "
-              "which is resized to --size, such as 0.25:1; 1:1: off")
+              "range of a random box's area, as a fraction of the image, resized to --size, such as 0.25:1; 1:1: off")
             .metavar("MIN:MAX")
             .fixed();
     o.add("fill", &fill, {{"zero", data::Fill::zero}, {"reflect", data::Fill::reflect}},
@@ -103,13 +102,11 @@ void TrainingOptions::declare_data(Options& o) {
         .range(0, 1)
         .fixed();
     o.add("mixup", &mixup,
-          "parameter A of the distribution Beta(A, A) of the weights with which pairs of training images and their "
-          "labels are mixed, such as 0.2; 0: off")
+          "mix pairs of training images and labels with weights of the distribution Beta(A, A), such as 0.2; 0: off")
         .range(0, 100)
         .fixed();
     o.add("cutmix", &cutmix,
-          "the same for the area of a box that is replaced by a part of another training image, such as 1; with "
-          "--mixup, one of both is drawn for each image; 0: off")
+          "replace a box by a part of another image, of an area by Beta(A, A); with --mixup, one of both; 0: off")
         .range(0, 100)
         .fixed();
     if (!has_smoothing) return;
@@ -157,8 +154,7 @@ void TrainingOptions::declare_training(Options& o) {
     o.add("lr-start", &schedule.start, "triangular: first rate; -1: that of --lr-floor").at_least(-1);
     o.add("warmup", &schedule.warmup, "epochs in which a factor of the rate rises linearly from 0 to 1").at_least(0);
     o.add("freeze", &freeze,
-          "layers, separated by commas, that keep their values, with their batch norm as in predictions, such as "
-          "conv1,bn1,layer1; a name stands for all layers within it")
+          "layers, such as conv1,bn1,layer1, that keep their values, and all within them; batch norm is as in tests")
         .metavar("NAMES");
     o.add("lr-scale", &rate_factors, "factors of the learning rate of layers, such as fc=10,layer4=0.1")
         .metavar("LIST");
