@@ -163,11 +163,8 @@ std::string describe(Bytes bytes, const std::string& path) {
     if (data::is_png(bytes) || data::is_jpeg(bytes)) return describe_image(bytes, path);
     if (is_tensor_file(bytes)) return describe_tensors(bytes, path);
     if (data::is_gzip(bytes) || data::is_idx(bytes)) return describe_idx(bytes, path);
-    // The contents were not recognised. If the name ends like that of a known format, the reader of this format says in
-    // its error what is wrong. CIFAR records (.bin) have no mark in their contents.
-    if (path.ends_with(".png")) return describe_image(bytes, path);
+    // A model with a damaged header is not recognised, and CIFAR records (.bin) have no mark in their contents.
     if (path.ends_with(".safetensors")) return describe_tensors(bytes, path);
-    if (path.ends_with(".gz") || path.ends_with("-ubyte")) return describe_idx(bytes, path);
     RG_CHECK(path.ends_with(".bin"),
              "inspect: expected a PNG, JPEG, CIFAR (.bin), IDX, safetensors or checkpoint file, got another (", path,
              ")");
