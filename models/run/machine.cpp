@@ -115,8 +115,7 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
     std::string id;
     if (!gpus.empty()) {
         RG_CHECK(settings.precision != "fp32-strict",
-                 "--precision: expected another precision than fp32-strict on a GPU, whose convolutions add three "
-                 "products of bf16; use --precision fp32, or --device cpu");
+                 "--precision: expected another one than fp32-strict on a GPU; use --precision fp32, or --device cpu");
         const gpu::FoundGpus::Gpu& gpu = gpus[size_t(group.local_rank()) % gpus.size()];
         device_ = gpu::gpu_functions().open(gpu.index);
         id = gpu.id;
@@ -132,8 +131,7 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
     std::iota(order.begin(), order.end(), 0);
     if (settings.workers > 0) {
         RG_CHECK(settings.allreduce == par::Algorithm::automatic || settings.allreduce == par::Algorithm::shared,
-                 "--workers: expected --allreduce auto or shared, which add in the order of the workers; other ",
-                 "algorithms add in an order that depends on the number of ranks");
+                 "--workers: expected --allreduce auto or shared, which add in the order of the workers, got another");
         group.sum_in_order();
         order = group.order();
     }

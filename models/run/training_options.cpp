@@ -198,10 +198,8 @@ void TrainingOptions::check(const Options& options) const {
         for (const char* name : {"momentum", "nesterov"})
             RG_CHECK(!options.was_given(name), "--", name,
                      ": expected --optimizer sgd or muon, got another one; omit one of them");
-    RG_CHECK(
-        optimizer.kind != Kind::muon || optimizer.max_norm == 0,
-        "--clip: expected another --optimizer than muon, whose steps do not depend on the length of gradients; omit "
-        "one of them");
+    RG_CHECK(optimizer.kind != Kind::muon || optimizer.max_norm == 0,
+             "--clip: expected another --optimizer than muon, whose steps ignore the length of gradients; omit one");
     const bool drops_rate = schedule.kind == ScheduleKind::piecewise, rises = schedule.kind == ScheduleKind::triangular,
                falls = rises || schedule.kind == ScheduleKind::cosine;
     const auto check_schedule = [&](const char* name, bool fits, const char* kinds) {
@@ -212,8 +210,7 @@ void TrainingOptions::check(const Options& options) const {
     for (const char* name : {"lr-peak", "lr-start"}) check_schedule(name, rises, "triangular");
     check_schedule("lr-floor", falls, "cosine or triangular");
     RG_CHECK(sampler != "balanced" || data_options.shuffle != data::Shuffle::never,
-             "--sampler balanced: expected another --shuffle than never, since it draws images at random; omit one of "
-             "them");
+             "--sampler balanced: expected another --shuffle than never, since it draws at random; omit one of them");
     RG_CHECK(drop_every == 0 || !options.was_given("drops"),
              "--drop-every: expected no --drops beside it, got both; omit one of them");
     (void)full_schedule();
@@ -265,9 +262,8 @@ data::Augment TrainingOptions::augmentation() const {
                      ", got \"", augment, "\"");
             chosen.insert(name);
         }
-    RG_CHECK(
-        !chosen.contains("crop") || !data_options.store_size.empty(),
-        "--augment crop: expected --store-size, larger than --size, got none; give --store-size, or use translate");
+    RG_CHECK(!chosen.contains("crop") || !data_options.store_size.empty(),
+             "--augment crop: expected a --store-size larger than --size, got none; add it, or use translate");
     const std::vector<double> changes = parse_numbers(jitter);
     RG_CHECK(changes.size() == 3, "--jitter: expected three numbers of at least 0 for brightness, contrast and ",
              "saturation, such as 0.4,0.4,0.4, got \"", jitter, "\"");
@@ -317,8 +313,7 @@ void TrainingOptions::set_rates(Parameters& parameters) const {
 data::LoaderOptions TrainingOptions::loader_options(const data::ImageSet& images, const data::Normalise& normalise,
                                                     const Task& task) const {
     RG_CHECK(task.mixes || (mixup == 0 && cutmix == 0),
-             "--mixup, --cutmix: expected a task whose labels can be mixed, ",
-             "such as classification or regression, got another one; omit both");
+             "--mixup, --cutmix: expected a task whose labels can be mixed, got another one; omit both");
     RG_CHECK(task.weighs || class_weights == "none",
              "--class-weights: expected a classification, got a task whose loss has no weights; omit the option");
     const int64_t size = data_options.batch_size;
