@@ -69,17 +69,16 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
     }
     RG_CHECK(count_ >= 0, "loader: expected images or a column with a number of samples, got neither; make one with "
                           "rows()");
-    RG_CHECK(set || (!options.balanced && options.class_weights.empty()),
-             "loader: expected images with class weights or balanced classes, got columns alone");
+    RG_CHECK(set || (!options.balanced && options.class_weights.empty() && !options.views),
+             "loader: expected images with class weights, balanced classes or views, got columns alone");
     RG_CHECK(!options.balanced || options.shuffle != Shuffle::never,
-             "loader: expected a random order with balanced classes, got that of the set; shuffle the images");
+             "loader: expected a random order with balanced classes, got that of the set; omit --shuffle never");
     RG_CHECK(options.class_weights.empty() || options.class_weights.size() == set->classes.size(), "loader: expected ",
              set ? set->classes.size() : 0, " class weights, one for each class, got ", options.class_weights.size());
     for (const float weight : options.class_weights)
         RG_CHECK(weight > 0 && std::isfinite(weight), "loader: expected class weights above 0, got ", weight);
     RG_CHECK(!set || !augmenter_->mixes() || columns_.empty(), "loader: expected no columns with mixup or cutmix, got ",
              columns_.size(), "; only images, labels and targets can be mixed");
-    RG_CHECK(set || !options.views, "loader: expected images with views, got columns alone");
     RG_CHECK(options.batch_size >= 1, "loader: expected a mini-batch of at least 1 sample, got ", options.batch_size);
     RG_CHECK(options.parts >= 1 && options.own_parts >= 1 && options.first_part >= 0 &&
                  options.first_part + options.own_parts <= options.parts + (options.own_parts == 1),

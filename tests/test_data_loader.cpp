@@ -614,7 +614,7 @@ TEST_SUITE("data") {
         CHECK_ERROR("4 samples in every column, got 3 (column 0)", Loader(set, {}, {rows(three)}));
         CHECK_ERROR("got 3 (column 1)", Loader({rows(four), rows(three)}, {}));
         CHECK_ERROR("make one with rows()", Loader({computed({2}, nothing)}, {}));
-        CHECK_ERROR("images with views", Loader({rows(four)}, {.views = true}));
+        CHECK_ERROR("balanced classes or views", Loader({rows(four)}, {.views = true}));
         CHECK_ERROR("columns with a function", Loader({rows(four), {.extents = {1}}}, {}));
         CHECK_ERROR("got a scalar", rows(Tensor::zeros({})));
     }

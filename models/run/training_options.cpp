@@ -209,8 +209,6 @@ void TrainingOptions::check(const Options& options) const {
     for (const char* name : {"drops", "drop-every", "drop-factor"}) check_schedule(name, drops_rate, "piecewise");
     for (const char* name : {"lr-peak", "lr-start"}) check_schedule(name, rises, "triangular");
     check_schedule("lr-floor", falls, "cosine or triangular");
-    RG_CHECK(sampler != "balanced" || data_options.shuffle != data::Shuffle::never,
-             "--sampler balanced: expected another --shuffle than never, since it draws at random; omit one of them");
     RG_CHECK(drop_every == 0 || !options.was_given("drops"),
              "--drop-every: expected no --drops beside it, got both; omit one of them");
     (void)full_schedule();
@@ -232,8 +230,7 @@ Schedule TrainingOptions::full_schedule() const {
     full.epochs = double(epochs);
     const std::vector<double> times = parse_numbers(drops);
     RG_CHECK(drops.empty() || !times.empty(),
-             "--drops: expected fractions of the training, or from 1 on epochs, such as 0.9 or 30,45, got \"", drops,
-             "\"");
+             "--drops: expected fractions of the training or epochs, such as 0.9 or 30,45, got \"", drops, "\"");
     // In floating point, 0.07 * 100 is a little more than the 7 that is meant.
     const auto in_epochs = [&](double time) { return time < 1 ? std::round(time * full.epochs * 1e9) / 1e9 : time; };
     RG_CHECK(drop_every == 0 || in_epochs(drop_every) * kMostDrops >= full.epochs, "--drop-every: expected at most ",
@@ -290,8 +287,6 @@ std::vector<float> TrainingOptions::weights_of_classes(const data::ImageSet& ima
     const std::vector<double> numbers = parse_numbers(class_weights);
     RG_CHECK(!numbers.empty(), "--class-weights: expected none, balanced, or a list of numbers such as 1,2,0.5, got \"",
              class_weights, "\"");
-    RG_CHECK(numbers.size() == images.classes.size(), "--class-weights: expected ", images.classes.size(),
-             " numbers, one for each class, got ", numbers.size());
     return {numbers.begin(), numbers.end()};
 }
 

@@ -71,11 +71,11 @@ class BadInput(job.JobTest):
                 ("--erase 1.5", "--erase|from 0 to 1|1.5"), ("--mixup -0.2", "--mixup|from 0 to 100|-0.2"),
                 ("--cutmix none", "--cutmix|number|none"),
                 ("--jitter 0.4,0.4,99", "changes of colours of 0 to 10, got 99"),
-                ("--class-weights 1,2,0.5", "--class-weights: expected 10 numbers|got 3"),
+                ("--class-weights 1,2,0.5", "expected 10 class weights|got 3"),
                 ("--class-weights even", '--class-weights: expected none, balanced, or a list|"even"'),
                 ("--class-weights 0,1,1,1,1,1,1,1,1,1", "class weights above 0, got 0"),
                 ("--sampler weighted", "--sampler|uniform or balanced|weighted"),
-                ("--sampler balanced --shuffle never", "--sampler balanced: expected another --shuffle"),
+                ("--sampler balanced --shuffle never", "expected a random order with balanced classes|--shuffle never"),
                 ("--run-name a/b", "a/b")):
             self.refuse_training(options.split(), *words.split("|"))
         for schedule, option in (("cosine", "--drops"), ("cosine", "--drop-every"), ("constant", "--drop-factor"),
