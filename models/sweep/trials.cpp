@@ -228,19 +228,6 @@ void update_row(TrialRow& row, const par::TaskRecord& task) {
     if (task.from_journal) row.note += row.note.empty() ? "done before" : "; done before";
 }
 
-/// Submits all trials as the first tasks of the pool, so a task's id is its trial's number.
-void submit_trials(par::TaskPool& pool, const TrialsRun& run) {
-    for (const TrialRow& row : run.rows) {
-        const std::vector<std::string> args = arguments_of(run.trials, row.settings);
-        pool.submit("trial",
-                    Json::object()
-                        .set("program", run.trials.program->name)
-                        .set("arguments", Json::of_texts(args))
-                        .set("name", cat(row.number)),
-                    run.trials.ranks_each);
-    }
-}
-
 /// Controls the pool on rank 0, while all ranks train.
 void control_trials(par::TaskPool& pool, TrialsRun& run) {
     const Trials& trials = run.trials;
@@ -300,7 +287,13 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         check_until(row);
     });
     for (const TrialRow& row : rows) check_until(row);
-    submit_trials(pool, run);
+    for (const TrialRow& row : rows) // the first tasks of the pool, so a task's id is its trial's number
+        pool.submit("trial",
+                    Json::object()
+                        .set("program", trials.program->name)
+                        .set("arguments", Json::of_texts(arguments_of(trials, row.settings)))
+                        .set("name", cat(row.number)),
+                    trials.ranks_each);
     pool.fetch_outputs();
     pool.on_report({});
     pool.on_change({});
