@@ -26,8 +26,7 @@ namespace rg {
 
 void RunOptions::declare(Options& o) {
     o.group(cat("Run (exit status 0: done, or stopped by Ctrl-C; 1: error; ", kExitInterrupted,
-                ": ended by SIGTERM, SIGUSR1, SIGHUP or a closed pipe, for --resume; ", par::kExitRanksDiffer,
-                ": ranks differ)"));
+                ": ended by another signal, for --resume; ", par::kExitRanksDiffer, ": ranks differ)"));
     o.add("runs", &runs, "folder of all runs").metavar("DIR");
     o.add("run-name", &name, "name of this run's folder (default: program name and start time)")
         .metavar("NAME")

@@ -64,8 +64,7 @@ void declare(Options& o, Trials& s) {
           "draw this many different points at random from --grid, instead of all combinations; 0: all combinations")
         .range(0, double(kMaxTrials))
         .basic();
-    o.add("at-once", &s.parallel,
-          "run trials in parallel; off: one after the other, each on all ranks, whatever --ranks-per-trial");
+    o.add("at-once", &s.parallel, "run trials in parallel; off: one after the other, each on all ranks");
     o.add("rank-by", &s.rank_by,
           "metric of an epoch that ranks the trials, such as validation_loss (default: the main validation metric)")
         .metavar("METRIC")
