@@ -71,16 +71,6 @@ Contents read_folder(const std::string& folder, const LoadOptions& options, Pixe
     return contents;
 }
 
-/// Throws Error unless the images of a packed set are as the options ask.
-void check_packed(const TrainTest& sets, const LoadOptions& options, const std::string& path) {
-    const ImageSet& set = sets.train.count > 0 ? sets.train : sets.test;
-    RG_CHECK(set.channels == options.channels && (options.height == 0 || options.height == set.height) &&
-                 (options.width == 0 || options.width == set.width),
-             "data: expected images of ", options.height, "x", options.width, "x", options.channels, ", got ",
-             set.height, "x", set.width, "x", set.channels, " in a packed set (", path,
-             "); give the folder that it was made from");
-}
-
 void check_folder(const std::string& folder, const std::string& shown) {
     RG_CHECK(fs::is_directory(folder), "data: expected a folder, got ", fs::exists(folder) ? "a file" : "nothing", " (",
              shown, "); tools/get_cifar10.sh fetches CIFAR-10");
@@ -131,13 +121,17 @@ TrainTest load_source(const std::string& path, const LoadOptions& options, const
     Contents contents = packed ? read_packed(path) : read_folder(path, options, nullptr);
     const std::string what = contents.kind + shown;
     TrainTest& sets = contents.sets;
-    if (packed) check_packed(sets, options, path);
+    const ImageSet& set = sets.train.count > 0 ? sets.train : sets.test;
+    RG_CHECK(!packed || (set.channels == options.channels && (options.height == 0 || options.height == set.height) &&
+                         (options.width == 0 || options.width == set.width)),
+             "data: expected images of ", options.height, "x", options.width, "x", options.channels, ", got ",
+             set.height, "x", set.width, "x", set.channels, " in a packed set (", path,
+             "); give the folder that it was made from");
     if (sets.test.count > 0 && sets.train.count > 0) return described(std::move(sets), what, contents.note);
-    const bool test_alone = sets.train.count == 0;
-    RG_CHECK(!test_alone || options.test_fraction == 0, "data: expected images for training, got ", sets.test.count,
-             " for testing alone (", shown, ")");
-    TrainTest parts = split_sets(test_alone ? sets.test : sets.train, options.test_fraction,
-                                 options.held_out.or_new("test", options.seed), what, contents.note);
+    RG_CHECK(sets.train.count > 0 || options.test_fraction == 0, "data: expected images for training, got ",
+             sets.test.count, " for testing alone (", shown, ")");
+    TrainTest parts =
+        split_sets(set, options.test_fraction, options.held_out.or_new("test", options.seed), what, contents.note);
     parts.warnings.insert(parts.warnings.begin(), sets.warnings.begin(), sets.warnings.end());
     parts.left_out = std::move(sets.left_out);
     return parts;
