@@ -166,8 +166,7 @@ std::string describe(Bytes bytes, const std::string& path) {
     // A model with a damaged header is not recognised, and CIFAR records (.bin) have no mark in their contents.
     if (path.ends_with(".safetensors")) return describe_tensors(bytes, path);
     RG_CHECK(path.ends_with(".bin"),
-             "inspect: expected a PNG, JPEG, CIFAR (.bin), IDX, safetensors or checkpoint file, got another (", path,
-             ")");
+             "inspect: expected a PNG, JPEG, CIFAR (.bin), IDX or safetensors file, got another (", path, ")");
     return describe_cifar(bytes, path);
 }
 
