@@ -40,6 +40,10 @@ std::vector<double> parse_numbers(const std::string& text) {
     return numbers;
 }
 
+std::string none_or(const std::vector<std::string>& names) {
+    return names.empty() ? "none" : cat("none, or a list of ", joined(names));
+}
+
 } // namespace
 
 double DefaultRate::at(int64_t batch_size) const {
@@ -62,22 +66,25 @@ void TrainingOptions::declare_data(Options& o) {
           "torchvision's pretrained networks, for --init; none: 0 and 1, so inputs are bytes / 255")
         .fixed();
     o.add("augment", &augment,
-          cat("random changes of the training images: none, or a list of ", joined(augment_names()),
+          cat("random changes of the training images: ", none_or(augment_names()),
               augmentations.contains("crop") ? "; crop: with --store-size, a window at a random place" : "",
               augment == "auto" ? "; auto: flip,translate for one class per image, else none" : ""))
         .metavar("LIST")
         .basic()
         .fixed();
-    o.add("translate", &translate,
-          "largest translation in pixels, for --augment translate; with --fill zero, a random crop with that padding")
-        .range(0, 1024)
-        .fixed();
-    o.add("translate-x", &translate_x, "largest translation to the left and right; -1: that of --translate")
-        .range(-1, 1024)
-        .fixed();
-    o.add("translate-y", &translate_y, "largest translation up and down; -1: that of --translate")
-        .range(-1, 1024)
-        .fixed();
+    if (augmentations.contains("translate")) {
+        o.add("translate", &translate,
+              "largest translation in pixels, for --augment translate; with --fill zero, a random crop with that "
+              "padding")
+            .range(0, 1024)
+            .fixed();
+        o.add("translate-x", &translate_x, "largest translation to the left and right; -1: that of --translate")
+            .range(-1, 1024)
+            .fixed();
+        o.add("translate-y", &translate_y, "largest translation up and down; -1: that of --translate")
+            .range(-1, 1024)
+            .fixed();
+    }
     if (augmentations.contains("rotate"))
         o.add("rotate", &rotate, "largest random rotation of the training images, in degrees, in both directions")
             .range(0, 180)
@@ -255,8 +262,8 @@ data::Augment TrainingOptions::augmentation() const {
     std::set<std::string> chosen;
     if (augment != "none" && augment != "auto")
         for (const std::string& name : split(augment, ',')) {
-            RG_CHECK(std::ranges::count(names, name), "--augment: expected none, or a list of ", joined(names),
-                     ", got \"", augment, "\"");
+            RG_CHECK(std::ranges::count(names, name), "--augment: expected ", none_or(names), ", got \"", augment,
+                     "\"");
             chosen.insert(name);
         }
     RG_CHECK(!chosen.contains("crop") || !data_options.store_size.empty(),

@@ -124,6 +124,8 @@ class Tasks(job.JobTest):
         self.refuse(program(1, "unet", "--data", "photos", "--masks", "masks", "--epochs", "1", "--batch-size", "8"), "below 3", "3.png")
         self.refuse(program(1, "unet", "--data", "photos", "--epochs", "1"), "--masks", "got no masks")
         self.refuse(program(1, "unet", "--masks", "masks", "--epochs", "1"), "--masks", "images without a folder")
+        self.refuse(program(1, "unet", "--data", "photos", "--masks", "masks", "--augment", "flip"), "--augment: expected none, got")
+        self.refuse(program(1, "unet", "--translate", "4"), "unknown option --translate")
         self.refuse(program(1, "unet", "--data", "photos", "--masks", "masks", "--class-weights", "balanced"), "--class-weights")
 
     def test_autoencoder(self):
