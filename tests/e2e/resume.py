@@ -266,7 +266,7 @@ class Resume(job.JobTest):
         # The reader of a pipe ends, as in `train_cifar | head`.
         run = self.runs / "pipe"
         process = self.start(job.train(1, *OPTIONS, "--epochs", "100000", "--run-name", run.name))
-        process.stdout.readline()
+        self.assertTrue(self.wait_for(process, lambda: checkpoints(run)))  # a stop before the first step logs none
         process.stdout.close()
         process.stdout = None
         self.assertEqual(self.finish(process, 75).err, "")
