@@ -88,7 +88,7 @@ class InstallTest(job.JobTest):
         files = {str(path.relative_to(self.prefix)) for path in self.prefix.rglob("*")
                  if path.is_file() and headers not in path.parents}
         lib = self.lib.relative_to(self.prefix)
-        sources = ["models/examples/*", "tools/bench/results/*", "models/train_*.cpp"]
+        sources = ["models/examples/*", "tools/bench/results/*", "models/train_*.cpp", "models/sweep/*.csv"]
         doc = [*DOCUMENTS, *(str(path.relative_to(ROOT)) for pattern in sources for path in ROOT.glob(pattern))]
         tools = [f"tools/{name}" for name in ("get_cifar10.sh", "monitor", "run.sh", "tensorboard.py")]
         expected = [*(f"{lib}/{name}" for name in LIBRARY), *(f"bin/{name}" for name in PROGRAMS),
