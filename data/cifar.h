@@ -28,8 +28,8 @@ ImageSet parse_cifar(const std::vector<CifarFile>& files, CifarKind kind);
 /// if there are no bytes.
 CifarKind cifar_kind(Bytes bytes, const std::string& name);
 
-/// Returns true if the folder has one of the files data_batch_1.bin to data_batch_5.bin and test_batch.bin, or train.bin
-/// and test.bin. Both kinds of folders may hold records of CIFAR-10 or of CIFAR-100.
+/// Returns true if the folder has one of the files data_batch_1.bin to data_batch_5.bin and test_batch.bin, or
+/// train.bin and test.bin. Both kinds of folders may hold records of CIFAR-10 or of CIFAR-100.
 bool has_cifar(const std::string& folder);
 /// Returns the paths of all files that read_cifar() reads. Throws Error if a file of images is missing.
 std::vector<std::string> cifar_files(const std::string& folder);

@@ -28,7 +28,7 @@ constexpr size_t kErrorBytes = 4096;    // bytes of standard error that are kept
 constexpr size_t kLineBytes = 300;      // longest excerpt
 constexpr size_t kMaxErrors = 64 << 20; // limit for standard error: progress bars write less
 constexpr int kPollMs = 20;             // longest wait for output before checking for stop requests and the end
-constexpr int kLowestOther = 3; // the first descriptor after the standard ones
+constexpr int kLowestOther = 3;         // the first descriptor after the standard ones
 
 /// A pipe for one output of the child.
 class Output {

@@ -188,7 +188,7 @@ Split split_fraction(const ImageSet& set, double fraction, HoldOut rule) {
         std::sort(sorted.begin(), sorted.end());
         const int64_t n = std::ssize(sorted),
                       selected = n < 2 ? 0 : std::clamp<int64_t>(std::llround(fraction * double(n)), 1, n - 1);
-        // Of the limits that select so many, the one nearest to the fraction suits images that are added later best.
+        // Several limits select this number. The one nearest to the fraction is best for images that are added later.
         const int64_t least = selected > 0 ? sorted[size_t(selected - 1)] + 1 : 0,
                       most = selected < n ? sorted[size_t(selected)] : kMost;
         entry->second = std::clamp(int64_t(std::ldexp(fraction, 63)), least, most);

@@ -385,7 +385,7 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
                 beside.emplace(folder + "/" + image.file, kBeside);
                 continue;
             }
-            for (const std::string& empty : empty_folders)                 // a folder beside a class folder is one, too
+            for (const std::string& empty : empty_folders) // a folder beside a class folder is one, too
                 RG_CHECK(options.unlabelled || !image.given.empty() ||
                              empty.rfind('/', empty.size() - 2) + 1 != image.position ||
                              !empty.starts_with(std::string_view(image.file).substr(0, image.position)),
@@ -418,7 +418,8 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
 
 Tensor read_masks(const ImageSet& images, const std::string& folder, int64_t labels) {
     const auto [height, width] = images.input_size();
-    RG_CHECK(height == images.height && width == images.width, "masks: expected images of the input's size, got windows ",
+    RG_CHECK(height == images.height && width == images.width,
+             "masks: expected images of the input's size, got windows ",
              "of larger ones, which have no masks; omit --store-size");
     const Tensor masks = Tensor::on_host({images.count, height, width}, DType::i32);
     int32_t* out = masks.data<int32_t>();

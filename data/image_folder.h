@@ -45,8 +45,8 @@ Image read_image(const std::string& path);
 
 /// Reads a mask for each image of a folder: that of NAME.jpg is FOLDER/NAME.png, a grey PNG of any depth or one with a
 /// palette, of the input's size. Its stored samples or palette indices are labels below `labels`. Returns i32 [n h w].
-/// Throws Error for another mask, if one is missing or damaged, if the images are of no folder, or if inputs are windows
-/// of them.
+/// Throws Error for another mask, if one is missing or damaged, if the images are of no folder, or if inputs are
+/// windows of them.
 Tensor read_masks(const ImageSet& images, const std::string& folder, int64_t labels);
 
 } // namespace rg::data

@@ -73,7 +73,7 @@ public:
     }
     void put(int64_t i, std::span<const uint8_t> image) override {
         write(PackedHead::kBytes + uint64_t(i * image_bytes_),
-                    {reinterpret_cast<const char*>(image.data()), image.size()});
+              {reinterpret_cast<const char*>(image.data()), image.size()});
         const int64_t channels = int64_t(head_.channels);
         const ImageRecord record = record_of(image, channels);
         int64_t* const out = records_.data<int64_t>() + i * (1 + 2 * channels);

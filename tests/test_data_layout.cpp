@@ -87,7 +87,7 @@ const Case kCases[] = {
     {{"train_set/cat/1", "val_set/cat/2", "test_set/cat/3"}, "cat:1 | cat:3 ! ?"},
     {{"val_set/cat/2", "test_set/cat/3"}, " | cat:3 !"},
     {{"train_set/Cat/1", "TEST_SET/cat/2"}, "Cat:1 | cat:2 ?"}, // an error of the reader
-    // Of two that hold the same, one name is enough.
+    // One name is enough for two folders that hold the same.
     {twins("train_set", "unseen"), kTwins + " ?"},
     {twins("photos", "val"), kTwins + " ?"},
     {twins("holdout", "photos"), kTwinsBack + " ?"},

@@ -319,7 +319,8 @@ TestResult test_of(par::Group& group, const std::string& model, const Options& o
                    const std::vector<const Program*>& programs) {
     std::string folder;
     const Json config = config_of(model, folder);
-    RG_CHECK(config.is_object(), "predict: expected images, or a model in the folder of its run, got ", model,
+    RG_CHECK(config.is_object() && config.find("program"),
+             "predict: expected images, or a model in the folder of its run, got ", model,
              " alone; name files or a folder after it");
     const std::string& name = config.at("program").as_string();
     const auto program = std::ranges::find_if(programs, [&](const Program* one) { return one->name == name; });

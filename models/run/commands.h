@@ -29,7 +29,7 @@ int export_command(par::Group& group, const std::string& name, const std::vector
 
 /// Runs `NAME FILE...`: describes the contents of files: kind, sizes, and for each tensor its type, range, mean and
 /// number of values that are not finite. It recognises a file by its contents, but CIFAR records by the ending .bin.
-/// Of a folder, s3: or pipe: it describes the images that --data would load, with the number of images of each class,
+/// For a folder, s3: or pipe: it describes the images that --data would load, with the number of images of each class,
 /// and holds out no test set. Returns the exit code.
 int inspect_command(par::Group& group, const std::string& name, const std::vector<std::string>& args);
 

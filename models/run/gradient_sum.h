@@ -95,8 +95,8 @@ private:
     const Parameters& parameters_;
     par::Algorithm algorithm_;
     par::Wire wire_;
-    bool overlap_;                // thread_ sums the buckets
-    bool some_on_device_ = false; // true if the gradients of any rank are on a device
+    bool overlap_;                 // thread_ sums the buckets
+    bool some_on_device_ = false;  // true if the gradients of any rank are on a device
     std::shared_ptr<void> direct_; // of Group::adopt(); not null if devices sum the gradients in each other's memory
     const int exceptions_ = std::uncaught_exceptions();
     std::string why_not_direct_;

@@ -190,7 +190,7 @@ int inspect_command(par::Group&, const std::string& name, const std::vector<std:
     load_options.height = height, load_options.width = width;
     for (std::string path : paths) {
         if (std::error_code none; std::filesystem::equivalent(path, user_cache(), none)) data::clean_cache(path);
-        if (std::filesystem::exists(path + "/config.json")) path = model_path(path); // the folder of a run
+        if (std::filesystem::exists(path + "/model.safetensors")) path = model_path(path); // the folder of a run
         const bool is_set = data::is_remote(path) || std::filesystem::is_directory(path);
         const std::vector<std::string> packed = packed_sets_of(path);
         RG_CHECK(!remove || !packed.empty(), "--delete: expected packed sets, got none (", path, ")");

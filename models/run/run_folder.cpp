@@ -54,8 +54,7 @@ void check_name(const std::string& name) {
 std::string newest_run(const std::string& root, const std::string& program) {
     std::pair best{fs::file_time_type::min(), std::string()};
     std::error_code error;
-    for (const fs::directory_entry& run : fs::directory_iterator(root, error))
-        try {
+    for (const fs::directory_entry& run : fs::directory_iterator(root, error)) try {
             const Json config = Json::parse(read_file((run.path() / "config.json").string()), "config");
             if (config.at("program").as_string() != program) continue;
             for (const fs::directory_entry& file : fs::directory_iterator(run.path() / "checkpoint"))

@@ -199,6 +199,8 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
             if (!rule->limits.empty() && known->limits.empty())
                 notes.push_back(cat("warning: ", file->source, " does not say which images it was trained on, so some ",
                                     "of the ", name, " images may be among them"));
+            else if (rule == &data.validation && !rule->limits.empty() && !run.resumed())
+                notes.push_back(cat("validation images are those of ", file->source, ", whatever --validation says"));
     run.test_set_name = data_options.test_set_name();
     Columns columns;
     for (const data::ImageSet* const set : {&data.train, &data.test, &data.reserved})

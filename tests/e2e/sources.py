@@ -90,6 +90,9 @@ class Sources(job.JobTest):
         self.assertEqual(sum("/plain/" in line for line in lines), 8)
         described = self.succeed([job.BUILD / "inspect", self.runs / "folder"])
         self.assertIn(f'data = {{"source": "{self.folder}/plain", ', described)
+        # A set of images may have a config.json of its own.
+        (self.folder / "own" / "config.json").write_text("{}")
+        self.assertIn("images in own", self.succeed([job.BUILD / "inspect", "own"]))
         # A model of a run without its folder does not say where its images are.
         shutil.copy(self.runs / "folder" / "model.safetensors", self.folder / "alone.safetensors")
         self.refuse([job.BUILD / "predict", "alone.safetensors"], "expected images, or a model in the folder of its run")
