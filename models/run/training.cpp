@@ -193,7 +193,7 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
     std::vector<std::string> notes;
     if (const TensorFile* const file = run.initial()) data_options.follow(*file);
     if (data.source.empty()) data = checked_data(group, [&] { run.pulse(); });
-    if (const TensorFile* const file = run.initial())
+    if (const TensorFile* const file = run.initial()) {
         for (const auto& [rule, known, name] : {std::tuple(&data.held_out, &data_options.test_rule, "test"),
                                                 {&data.validation, &data_options.validation_rule, "validation"}})
             if (!rule->limits.empty() && known->limits.empty())
@@ -201,6 +201,7 @@ int ImageTraining::train_with(TrainingRun& run, const Options& options, data::Tr
                                     "of the ", name, " images may be among them"));
             else if (rule == &data.validation && !rule->limits.empty() && !run.resumed())
                 notes.push_back(cat("validation images are those of ", file->source, ", whatever --validation says"));
+    }
     run.test_set_name = data_options.test_set_name();
     Columns columns;
     for (const data::ImageSet* const set : {&data.train, &data.test, &data.reserved})
