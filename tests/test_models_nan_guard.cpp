@@ -61,7 +61,7 @@ struct Toy {
 
 /// A network with the guard of its steps.
 struct GuardedToy {
-    explicit GuardedToy(OnNan policy) : guard(policy, toy.parameters, toy.optimizer) {}
+    explicit GuardedToy(OnNan policy) : guard(policy, toy.parameters) {}
     /// Returns true if the step is applied.
     bool handle(double loss, int64_t step = 12) {
         warning = guard.handle_non_finite(step, loss, toy.update(loss));
@@ -79,7 +79,7 @@ struct Quiet final : TrainingObserver {
 
 /// Trains 12 steps, 4 per epoch, with a checkpoint every 3 steps. before(toy, step) can plant a fault.
 std::string train(const std::string& folder, OnNan policy, const std::function<void(Toy&, int64_t)>& before) {
-    RunOptions settings;
+    TrainingRunOptions settings;
     settings.runs = folder, settings.name = "run";
     settings.checkpoint_every = 3, settings.keep = 100;
     settings.on_nan = policy;
@@ -90,22 +90,22 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
     Toy toy;
     const Task task = classification();
     TrainingRun run(settings, options, group, observer);
-    const int code = run.supervise([&] {
-        run.restore_parameters(toy.parameters, toy.optimizer, task);
-        run.begin({12, 4}, {}, "toy");
+    const int code = run.log.supervise([&] {
+        run.restore(toy.parameters, toy.optimizer, task);
+        run.begin({.steps = 12, .steps_per_epoch = 4}, {});
         while (run.goes_on()) {
             run.begin_epoch(true);
             while (run.epoch_goes_on()) {
-                const int64_t step = run.position().step + 1;
+                const int64_t step = run.log.position.step + 1;
                 toy.compute(step);
                 if (before) before(toy, step);
                 const double loss = 1.0 / double(step);
-                const bool last = run.position().batch == 3;
+                const bool last = run.log.position.batch == 3;
                 const bool skipped = run.skips_non_finite(loss, toy.update(loss));
                 run.end_step({.images = 10, .loss = loss, .lr = 0.1, .sums = {5}, .last = last, .skipped = skipped});
             }
             if (run.epoch_is_complete()) run.end_epoch({.metrics = {0.5}});
-            run.save_model(), run.save_checkpoint();
+            run.save_model(), run.saver.save_checkpoint();
         }
         return run.end();
     });
@@ -156,8 +156,7 @@ TEST_SUITE("models") {
 
     TEST_CASE("on-nan: saves only finite values, running statistics included") {
         Toy toy;
-        const NanGuard guard(OnNan::stop, toy.parameters, toy.optimizer);
-        CHECK_NOTHROW(guard.check_values());
+        CHECK_NOTHROW(check_finite(toy.parameters, toy.optimizer));
         const Tensor running = toy.parameters.states()[0].running;
         float* const average = toy.optimizer[1].value.data<float>();
         const std::tuple<float*, const char*> places[] = {
@@ -170,7 +169,7 @@ TEST_SUITE("models") {
             {running.data<float>() + 5, "bn.running_var"}};
         for (const auto& [place, name] : places) {
             const float before = std::exchange(*place, kInf);
-            CHECK_ERROR(std::string("inf in ") + name, guard.check_values());
+            CHECK_ERROR(std::string("inf in ") + name, check_finite(toy.parameters, toy.optimizer));
             *place = before;
         }
     }

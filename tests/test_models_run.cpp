@@ -58,7 +58,7 @@ struct SilentTrial final : TrainingObserver {
 
 /// Returns the status before the first step of an epoch of which this many steps are left.
 StepStatus first_step(int64_t epoch_left) {
-    return {.epoch = 1, .epochs = 2, .step = 0, .steps = 80, .loss = 1, .metric = "acc 50.0 %", .images = 256,
+    return {.epoch = 1, .epochs = 2, .step = 0, .steps = 80, .metrics = {"loss 1.000", "acc 50.0 %"}, .samples = 256,
             .epoch_left = epoch_left};
 }
 
@@ -69,9 +69,84 @@ TEST_SUITE("models") {
         constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
         for (const auto& [steps, batches, epochs] : {std::array<int64_t, 3>{0, 8, 1}, {1, 8, 1}, {8, 8, 1}, {9, 8, 2},
                                                      {kMost, 8, (kMost - 7) / 8 + 1}, {kMost, 1, kMost}})
-            CHECK(TrainingRun::Length{steps, batches}.epochs() == epochs);
-        const StepStatus status{1, kMost, 1, kMost, 1, "acc 50.0 %", 1, kMost};
+            CHECK(RunLog::Content{.steps = steps, .steps_per_epoch = batches}.epochs() == epochs);
+        const StepStatus status{1, kMost, 1, kMost, {"loss 1.000"}, 1, kMost};
         CHECK(contains(step_text(status, 1, 1e30, 200), "left 277777777777h46m/277777777777h46m"));
+    }
+
+    TEST_CASE("run log: a loop of one's own has epochs, results, stop requests and an end") {
+        const TempDir dir;
+        RunOptions settings;
+        settings.runs = dir.path(), settings.name = "run";
+        Options options("loop", "");
+        const RunLog::Content content{.metrics = {{.name = "rmse", .unit = "cm"}}, .steps = 6, .steps_per_epoch = 3};
+        const auto report = [&] { return read_report(dir / "run/report.html").at("runs").as_array().at(0); };
+        const auto lines = [&] {
+            std::vector<std::string> all = split(read_file(dir / "run/metrics.jsonl"), '\n');
+            all.pop_back();
+            for (std::string& line : all) line = line.substr(0, line.find(", \"samples_per_s\""));
+            return all;
+        };
+        par::run_groups(2, [&](par::Group& group) {
+            SilentTrial trial;
+            RunLog log(settings, options, group, trial);
+            log.begin(content);
+            while (log.goes_on()) {
+                log.step({{"rmse", double(log.position.step)}, {"lr", 0.5}}, log.position.step == 0 ? 3 : 1);
+                if (log.epoch_is_complete()) log.end_epoch({{"test_rmse", 9}});
+            }
+            log.result({{"accuracy", 0.75}});
+            CHECK(log.end() == 0);
+        });
+        CHECK(lines()[0] == R"({"step": 1, "epoch": 1, "rmse": 0.0, "lr": 0.5})");
+        CHECK(lines()[3] == R"({"epoch": 1, "train_rmse": 0.6, "test_rmse": 9.0)"); // (3 * 0 + 1 + 2) / 5
+        CHECK(lines()[7] == R"({"epoch": 2, "train_rmse": 4.0, "test_rmse": 9.0)");
+        CHECK(lines()[8] == R"({"end": "result", "accuracy": 0.75})");
+        CHECK(report().at("state").as_string() == "done");
+        CHECK(report().at("epochs").as_int() == 2);
+        CHECK(report().at("config").at("metrics").as_array().at(0).at("unit").as_string() == "cm");
+
+        const auto once = [&](const std::function<void(RunLog&)>& work) { // in place of a whole loop
+            par::ThreadWorld world(1);
+            par::Group group(world.link(0));
+            SilentTrial trial;
+            fs::remove_all(dir / "run");
+            RunLog log(settings, options, group, trial);
+            return log.supervise([&] {
+                log.begin({.metrics = {{.name = "rmse"}}});
+                work(log);
+                return log.end();
+            });
+        };
+        once([&](RunLog& log) { // without epochs, and without an end of its own
+            log.step({{"rmse", 1}});
+            std::ofstream(dir / "run/stop").put('x');
+            CHECK_FALSE(log.goes_on());
+        });
+        CHECK(lines() == std::vector<std::string>{R"({"step": 1, "rmse": 1.0})"});
+        CHECK(report().at("state").as_string() == "stopped");
+        CHECK_ERROR("disk on fire", once([](RunLog&) { fail("disk on fire"); }));
+        CHECK(report().at("state").as_string() == "failed");
+        CHECK(report().at("note").as_string() == "disk on fire");
+        CHECK_ERROR("expected a value of rmse, got none", once([](RunLog& log) { log.step({{"loss", 1}}); }));
+        CHECK_ERROR("step 1: expected a finite rmse, got nan", once([](RunLog& log) { log.step({{"rmse", std::nan("")}}); }));
+        CHECK_ERROR("expected a checkpoint with 1 sums of metrics, got 2", once([](RunLog& log) {
+                        log.position.sums = {1, 2};
+                        log.step({{"rmse", 1}});
+                    }));
+    }
+
+    TEST_CASE("saver: refuses to save what it has not restored") {
+        const TempDir dir;
+        RunOptions settings;
+        settings.runs = dir.path();
+        Options options("loop", "");
+        par::ThreadWorld world(1);
+        par::Group group(world.link(0));
+        SilentTrial trial;
+        RunLog log(settings, options, group, trial);
+        Saver saver(log);
+        CHECK_ERROR("expected restore() before a file is saved", saver.save());
     }
 
     TEST_CASE("run: neither begins nor saves if the ranks differ") {
@@ -87,7 +162,7 @@ TEST_SUITE("models") {
             {"running statistics", false, [](auto& p, auto&) { p.state().template data<float>()[0] = 1; },
              [](auto& run) { run.keep_if_best({.metrics = {0.5}}); }},
             {"optimizer.velocity", false, [](auto&, auto& o) { o[0].value.template data<float>()[2] = 1; },
-             [](auto& run) { run.save_checkpoint(); }},
+             [](auto& run) { run.saver.save_checkpoint(); }},
         };
         for (const auto& c : cases) {
             CAPTURE(c.part);
@@ -99,7 +174,7 @@ TEST_SUITE("models") {
                 parameters.add_state("bn", 3);
                 parameters.allocate(1, Init::he);
                 const OptimizerState optimizer{{"optimizer.velocity", Tensor::zeros(parameters.values().shape())}};
-                RunOptions settings;
+                TrainingRunOptions settings;
                 settings.runs = dir.path(), settings.name = "run";
                 Options options("toy", "");
                 SilentTrial trial;
@@ -107,8 +182,8 @@ TEST_SUITE("models") {
                 TrainingRun run(settings, options, group, trial);
                 try {
                     if (c.at_start && group.rank() == 1) c.change(parameters, optimizer);
-                    run.restore_parameters(parameters, optimizer, task);
-                    run.begin({12, 4}, {}, "toy");
+                    run.restore(parameters, optimizer, task);
+                    run.begin({.steps = 12, .steps_per_epoch = 4}, {});
                     if (group.rank() == 1) c.change(parameters, optimizer);
                     c.save(run);
                 } catch (const par::RanksDiffer& error) {
@@ -130,20 +205,20 @@ TEST_SUITE("models") {
         Parameters parameters;
         parameters.add("fc.bias", {7}, Parameters::Entry::Start::zeros);
         parameters.allocate(1, Init::he);
-        RunOptions settings;
+        TrainingRunOptions settings;
         settings.runs = dir.path(), settings.name = "run", settings.patience_on = "loss";
         Options options("toy", "");
         SilentTrial trial;
         const Task task = classification();
         TrainingRun run(settings, options, group, trial);
-        run.restore_parameters(parameters, {}, task);
-        run.begin({12, 4}, {}, "toy");
+        run.restore(parameters, {}, task);
+        run.begin({.steps = 12, .steps_per_epoch = 4}, {});
         for (const double loss : {std::numeric_limits<double>::infinity(), std::nan("")}) {
             run.keep_if_best({.loss = loss, .metrics = {0.5}});
-            CHECK(run.position().best_epoch == 0);
+            CHECK(run.log.position.best_epoch == 0);
         }
         run.keep_if_best({.loss = 2, .metrics = {0.5}});
-        CHECK(run.position().best == 2);
+        CHECK(run.log.position.best == 2);
     }
 
     TEST_CASE("file writer: works in order, frees what it has written, and stops at the first error") {
@@ -192,7 +267,7 @@ TEST_SUITE("models") {
 
     TEST_CASE("training state: restores the options of older runs") {
         Options options("program", "");
-        RunOptions run;
+        TrainingRunOptions run;
         run.declare(options);
         restore_options({{}, {{"options", "{\"keep\": \"3\", \"on-nan\": \"rollback\"}"}}, "run/checkpoint/file"}, options);
         CHECK(run.keep == 3);
@@ -353,8 +428,8 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("progress: the line of a step fits the width and drops whole fields") {
-        const StepStatus s{.epoch = 2, .epochs = 50, .step = 300, .steps = 9800, .loss = 1.23456,
-                           .metric = "acc 51.2 %", .images = 256, .epoch_left = 92};
+        const StepStatus s{.epoch = 2, .epochs = 50, .step = 300, .steps = 9800,
+                           .metrics = {"loss 1.235", "acc 51.2 %"}, .samples = 256, .epoch_left = 92};
         CHECK(step_text(s, 2345.6, 0.4, 79) ==
               "epoch 2/50  loss 1.235  acc 51.2 %  step 300/9800  left 0:37/1h03m  2346 img/s");
         CHECK(step_text(s, 0, 0, 200) == "epoch 2/50  loss 1.235  acc 51.2 %  step 300/9800");
@@ -409,12 +484,12 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("progress: redraws and clears the line on a terminal") {
-        const EpochStatus epoch{.epoch = 1, .epochs = 2, .train_loss = 0.5, .test_loss = std::nan(""),
-                                .train_metrics = {"acc 75.00 %"}, .test_metrics = {"acc 62.50 %"},
-                                .images_per_second = 2560, .seconds = 1.5};
+        const EpochStatus epoch{.epoch = 1, .epochs = 2, .train = {"train", {"loss 0.5000", "acc 75.00 %"}},
+                                .test = {"test", {"loss nan", "acc 62.50 %"}}, .samples_per_second = 2560,
+                                .seconds = 1.5};
         const std::string text = "epoch 1/2  train loss 0.5000 acc 75.00 %  test loss nan acc 62.50 %  1.5 s\n";
         EpochStatus with_extra = epoch;
-        with_extra.train_metrics.push_back("rmse 3.500 cm"), with_extra.test_metrics.push_back("rmse 4.500 cm");
+        with_extra.train.metrics.push_back("rmse 3.500 cm"), with_extra.test.metrics.push_back("rmse 4.500 cm");
         CHECK(epoch_text(with_extra, 80) + "\n" == text + "  train rmse 3.500 cm  test rmse 4.500 cm\n");
         CHECK(contains(epoch_text(epoch, 100), "1.5 s  2560 img/s"));
         StepStatus step = first_step(1);

@@ -111,7 +111,7 @@ Trained train_skipping(Device* device, bool inside) {
         if (inside) update(loss);
         return {loss};
     });
-    NanGuard guard(OnNan::skip, parameters, optimizer);
+    NanGuard guard(OnNan::skip, parameters);
     const Tensor x = Tensor::on_host({1, 32, 32, 3}), labels = Tensor::on_host({1}, DType::i32);
     labels.fill(1);
     Trained result;

@@ -78,11 +78,11 @@ data::Batch ImageFeed::batch(std::span<const Tensor> inputs) const {
     return batch;
 }
 
-TrainingRun::Length ImageFeed::length(int64_t steps, int64_t epochs) const {
+int64_t ImageFeed::batches() const {
     RG_CHECK(loader.batches() > 0, "training: expected at least ", batch_size_,
              " training images for a mini-batch, got ", set_.count,
              "; make --batch-size smaller, or use --partial-batch keep");
-    return {steps >= 0 ? steps : epochs * loader.batches(), loader.batches()};
+    return loader.batches();
 }
 
 std::string ImageFeed::text() const {

@@ -6,7 +6,6 @@
 
 #include "ringgrad/data/loader.h"
 #include "ringgrad/models/run/machine.h"
-#include "ringgrad/models/run/training_run.h"
 
 #include <vector>
 
@@ -37,9 +36,8 @@ public:
     /// It is relative to the set's central window.
     data::Batch with_view(data::Batch batch, View view) const;
 
-    /// Returns the length of a training on this set: `steps` steps, or if `steps` is -1, `epochs` epochs. Throws Error
-    /// if the set is too small for one mini-batch.
-    TrainingRun::Length length(int64_t steps, int64_t epochs) const;
+    /// Returns the number of mini-batches of an epoch. Throws Error if the set is too small for one.
+    int64_t batches() const;
 
     /// Returns the size of the mini-batches, and the number of images that an epoch leaves out, for people.
     std::string text() const;

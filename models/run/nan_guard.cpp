@@ -17,12 +17,30 @@ constexpr int kMaxSkipped = 3;
 /// Returns a value as text. The sign of a NaN is omitted, since it means nothing.
 std::string value_text(float value) { return std::isnan(value) ? "nan" : cat(value); }
 
+/// Returns "nan in gradient of fc.weight (value 3 of 640)" for the first bad value of a flat buffer, or "". The buffer
+/// has the values of Parameters::all() from `begin` on.
+std::string describe_buffer(const Parameters& parameters, const Tensor& flat, const std::string& kind,
+                            int64_t begin = 0) {
+    const Tensor non_finite_at = Tensor::empty({}, DType::i32);
+    first_non_finite(flat, {}, non_finite_at);
+    const int64_t found = non_finite_at.to_host().data<int32_t>()[0], index = begin + found;
+    if (found < 0) return "";
+    const float value = flat.slice(found, {1}).clone().to_host().data<float>()[0];
+    for (const Parameters::Entry& e : parameters.entries())
+        if (index >= e.offset && index < e.offset + e.shape.numel())
+            return cat(value_text(value), " in ", kind, e.name, " (value ", index - e.offset, " of ", e.shape.numel(),
+                       ")");
+    for (const Parameters::State& s : parameters.states())
+        if (const int64_t i = index - parameters.values().numel() - s.offset; i >= 0 && i < 2 * s.channels)
+            return cat(value_text(value), " in ", kind, s.name, i < s.channels ? ".running_mean" : ".running_var");
+    return cat(value_text(value), " in ", kind, "no tensor (value ", index, " of ", flat.numel(), ")");
+}
+
 } // namespace
 
-NanGuard::NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer)
+NanGuard::NanGuard(OnNan policy, Parameters& parameters)
     : policy_(policy),
       parameters_(parameters),
-      optimizer_(optimizer),
       statistics_(policy == OnNan::skip ? parameters.state().clone() : Tensor()),
       batches_tracked_(parameters.batches_tracked) {}
 
@@ -42,43 +60,22 @@ std::string NanGuard::handle_non_finite(int64_t step, double loss, const Tensor&
     return cat("warning: ", what, "; skipped the step");
 }
 
-void NanGuard::check_values() const {
-    const std::string bad = describe_saved_values();
-    RG_CHECK(bad.empty(), "save: expected finite values, got ", bad, "; make --lr smaller; saved files are unchanged");
-}
-
 std::string NanGuard::describe_cause(double loss) const {
-    std::string bad = describe_buffer(parameters_.values(), "parameter ");
+    std::string bad = describe_buffer(parameters_, parameters_.values(), "parameter ");
     if (bad.empty() && !std::isfinite(loss)) {
-        bad = describe_buffer(parameters_.state(), "", parameters_.values().numel());
+        bad = describe_buffer(parameters_, parameters_.state(), "", parameters_.values().numel());
         if (!bad.empty()) bad += ", from the activations before it";
     }
-    if (bad.empty()) bad = describe_buffer(parameters_.gradients(), "gradient of ");
+    if (bad.empty()) bad = describe_buffer(parameters_, parameters_.gradients(), "gradient of ");
     return bad.empty() ? cat(loss, " as the loss, with finite gradients") : bad;
 }
 
-std::string NanGuard::describe_saved_values() const {
-    std::string bad = describe_buffer(parameters_.values(), "parameter ");
-    for (const auto& [name, value] : optimizer_)
-        if (bad.empty()) bad = describe_buffer(value, name + " of ");
-    return bad.empty() ? describe_buffer(parameters_.state(), "", parameters_.values().numel()) : bad;
-}
-
-/// Returns "nan in gradient of fc.weight (value 3 of 640)" for the first bad value of a flat buffer, or "". The buffer
-/// has the values of Parameters::all() from `begin` on.
-std::string NanGuard::describe_buffer(const Tensor& flat, const std::string& kind, int64_t begin) const {
-    first_non_finite(flat, {}, non_finite_at_);
-    const int64_t found = non_finite_at_.to_host().data<int32_t>()[0], index = begin + found;
-    if (found < 0) return "";
-    const float value = flat.slice(found, {1}).clone().to_host().data<float>()[0];
-    for (const Parameters::Entry& e : parameters_.entries())
-        if (index >= e.offset && index < e.offset + e.shape.numel())
-            return cat(value_text(value), " in ", kind, e.name, " (value ", index - e.offset, " of ", e.shape.numel(),
-                       ")");
-    for (const Parameters::State& s : parameters_.states())
-        if (const int64_t i = index - parameters_.values().numel() - s.offset; i >= 0 && i < 2 * s.channels)
-            return cat(value_text(value), " in ", kind, s.name, i < s.channels ? ".running_mean" : ".running_var");
-    return cat(value_text(value), " in ", kind, "no tensor (value ", index, " of ", flat.numel(), ")");
+void check_finite(const Parameters& parameters, const OptimizerState& optimizer) {
+    std::string bad = describe_buffer(parameters, parameters.values(), "parameter ");
+    for (const auto& [name, value] : optimizer)
+        if (bad.empty()) bad = describe_buffer(parameters, value, name + " of ");
+    if (bad.empty()) bad = describe_buffer(parameters, parameters.state(), "", parameters.values().numel());
+    RG_CHECK(bad.empty(), "save: expected finite values, got ", bad, "; make --lr smaller; saved files are unchanged");
 }
 
 } // namespace rg

@@ -8,10 +8,10 @@
 // replayed step. Optimizer::update() calls first_non_finite() and passes its result to the update. Then the training
 // calls handle_non_finite() with this result. All ranks decide alike without a message, since loss and gradients are
 // sums over the ranks. The check reads the gradients once per step. Values that are not finite are never saved:
-// check_values() runs before a model or a checkpoint is written.
+// Saver calls check_finite() before it writes a model or a checkpoint.
 #pragma once
 
-#include "ringgrad/models/run/training_state.h"
+#include "ringgrad/models/run/optimizer.h"
 
 namespace rg {
 
@@ -20,7 +20,7 @@ enum class OnNan : uint8_t { stop, skip };
 class NanGuard {
 public:
     /// `parameters` must outlive this.
-    NanGuard(OnNan policy, Parameters& parameters, const OptimizerState& optimizer);
+    NanGuard(OnNan policy, Parameters& parameters);
 
     /// Returns an empty text if the loss and the gradients of a step are finite. Otherwise skips the step, and returns
     /// a warning. `non_finite_at` is the result of first_non_finite() for the gradients and the loss over all ranks;
@@ -28,21 +28,17 @@ public:
     /// this one were skipped, too.
     std::string handle_non_finite(int64_t step, double loss, const Tensor& non_finite_at);
 
-    /// Throws Error if a parameter, a running statistic or a value of the optimizer is not finite.
-    void check_values() const;
-
 private:
     std::string describe_cause(double loss) const;
-    std::string describe_saved_values() const;
-    std::string describe_buffer(const Tensor& flat, const std::string& kind, int64_t begin = 0) const;
 
     const OnNan policy_;
     Parameters& parameters_;
-    const OptimizerState optimizer_;
-    const Tensor non_finite_at_ = Tensor::empty({}, DType::i32); // scratch of describe_buffer(), allocated once
     const Tensor statistics_; // for `skip`: the running statistics after the last applied step
     int64_t batches_tracked_;
     int skipped_ = 0; // number of skipped steps in a row
 };
+
+/// Throws Error if a parameter, a running statistic or a value of the optimizer is not finite.
+void check_finite(const Parameters& parameters, const OptimizerState& optimizer);
 
 } // namespace rg

@@ -19,7 +19,7 @@ namespace {
 constexpr double kRedrawSeconds = 0.1, kDecaySeconds = 10, kFirstLineSeconds = 2, kLineSeconds = 10;
 
 /// Returns the fields before the first one that does not fit, with two spaces between them. Skips empty fields.
-std::string joined(std::initializer_list<std::string> fields, int columns) {
+std::string joined(const std::vector<std::string>& fields, int columns) {
     std::string line;
     for (const std::string& field : fields) {
         if (field.empty()) continue;
@@ -77,44 +77,51 @@ std::string folded(const std::string& text, int columns) {
     return out;
 }
 
-std::string step_text(const StepStatus& status, double images_per_second, double step_seconds, int columns) {
+std::string step_text(const StepStatus& status, double samples_per_second, double step_seconds, int columns,
+                      const std::string& rate_unit) {
+    const auto of = [](int64_t n, int64_t all) { return all > 0 ? cat(n, "/", all) : cat(n); };
     const auto left = [&](int64_t steps) { return duration_text(step_seconds * double(steps)); };
     // The fields are in order of importance, since a narrow window shows only the first few.
-    return joined({cat("epoch ", status.epoch, "/", status.epochs), formatted("loss %.3f", status.loss), status.metric,
-                   cat("step ", status.step, "/", status.steps),
-                   step_seconds > 0 && status.step < status.steps
-                       ? cat("left ", left(status.epoch_left), "/", left(status.steps - status.step))
-                       : "",
-                   images_per_second > 0 ? formatted("%.0f img/s", images_per_second) : ""},
-                  columns);
+    std::vector<std::string> fields;
+    if (status.epochs > 0) fields.push_back("epoch " + of(status.epoch, status.epochs));
+    fields.insert(fields.end(), status.metrics.begin(), status.metrics.end());
+    fields.push_back("step " + of(status.step, status.steps));
+    if (step_seconds > 0 && status.step < status.steps)
+        fields.push_back(
+            cat("left ", status.epochs > 0 ? left(status.epoch_left) + "/" : "", left(status.steps - status.step)));
+    if (samples_per_second > 0) fields.push_back(formatted("%.0f ", samples_per_second) + rate_unit);
+    return joined(fields, columns);
 }
 
-std::string epoch_text(const EpochStatus& status, int columns) {
-    const auto with_main = [](const std::string& set, double loss, const std::vector<std::string>& metrics) {
-        return set + formatted(" loss %.4f", loss) + (metrics.empty() ? "" : " " + metrics.front());
-    };
-    const auto others = [](const std::string& set, const std::vector<std::string>& metrics) {
-        std::string text = set;
-        for (size_t i = 1; i < metrics.size(); ++i) text += (i > 1 ? ", " : " ") + metrics[i];
+std::string epoch_text(const EpochStatus& status, int columns, const std::string& rate_unit) {
+    constexpr size_t kInLine = 2;
+    const auto joined_metrics = [](const EpochStatus::Set& set, size_t begin, size_t end, const char* separator) {
+        std::string text;
+        for (size_t i = begin; i < std::min(end, set.metrics.size()); ++i)
+            text += (i > begin ? separator : set.name.empty() ? "" : set.name + " ") + set.metrics[i];
         return text;
     };
-    const std::string line = joined(
-        {cat("epoch ", status.epoch, "/", status.epochs), with_main("train", status.train_loss, status.train_metrics),
-         with_main(status.test_set_name, status.test_loss, status.test_metrics), formatted("%.1f s", status.seconds),
-         formatted("%.0f img/s", status.images_per_second)},
-        columns);
-    if (status.test_metrics.size() < 2) return line;
-    return line + "\n" +
-           wrapped(others("  train", status.train_metrics) + others("  " + status.test_set_name, status.test_metrics),
-                   size_t(columns));
+    const std::string line =
+        joined({"epoch " + cat(status.epoch, "/", status.epochs), joined_metrics(status.train, 0, kInLine, " "),
+                joined_metrics(status.test, 0, kInLine, " "), formatted("%.1f s", status.seconds),
+                formatted("%.0f ", status.samples_per_second) + rate_unit},
+               columns);
+    const auto others = [&](const EpochStatus::Set& set) {
+        const std::string text = joined_metrics(set, kInLine, set.metrics.size(), ", ");
+        return text.empty() ? "" : "  " + text;
+    };
+    const std::string more = others(status.train) + others(status.test);
+    return more.empty() ? line : line + "\n" + wrapped(more, size_t(columns));
 }
 
-Progress::Progress(ProgressKind kind) : Progress(std::cout, style_of(kind), seconds_now) {}
+Progress::Progress(ProgressKind kind, const char* samples)
+    : Progress(std::cout, style_of(kind), seconds_now, samples) {}
 
-Progress::Progress(std::ostream& out, const ProgressStyle& style, std::function<double()> clock)
+Progress::Progress(std::ostream& out, const ProgressStyle& style, std::function<double()> clock, const char* samples)
     : out_(out),
       style_(style),
       clock_(std::move(clock)),
+      rate_unit_(cat(samples, "/s")),
       start_(clock_()),
       last_step_(start_),
       next_line_(start_ + kFirstLineSeconds) {}
@@ -130,7 +137,7 @@ void Progress::step(const StepStatus& status) {
     const double now = clock_(), elapsed = now - last_step_, decay = std::exp(-elapsed / kDecaySeconds);
     last_step_ = now;
     seconds_ = seconds_ * decay + elapsed;
-    images_ = images_ * decay + double(status.images);
+    samples_ = samples_ * decay + status.samples;
     steps_ = steps_ * decay + 1;
     status_ = status;
     unprinted_ = true;
@@ -146,11 +153,11 @@ void Progress::step(const StepStatus& status) {
 }
 
 std::string Progress::step_line(int columns) const {
-    return step_text(status_, seconds_ > 0 ? images_ / seconds_ : 0, seconds_ / steps_, columns);
+    return step_text(status_, seconds_ > 0 ? samples_ / seconds_ : 0, seconds_ / steps_, columns, rate_unit_);
 }
 
 void Progress::epoch(const EpochStatus& status) {
-    note(epoch_text(status, columns()));
+    note(epoch_text(status, columns(), rate_unit_));
     unprinted_ = false;
     last_step_ = clock_();
     next_line_ = last_step_ + kLineSeconds;

@@ -1,9 +1,9 @@
-// Shows the progress of a training: a line per epoch, and within an epoch a live line on a terminal, or a plain line
+// Shows the progress of a run: a line per epoch, and within an epoch a live line on a terminal, or a plain line
 // about every ten seconds in a pipe. --progress can choose another output. mpiexec makes a pipe of the output.
 //
 // The live line is redrawn at most ten times a second, and erased when the run ends. The first plain line comes after
 // two seconds. A line drops fields that do not fit into its width (80 columns in a pipe) instead of wrapping. In the
-// line of a step, images per second and time left come from averages over about the last ten seconds. The time of the
+// line of a step, samples per second and time left come from averages over about the last ten seconds. The time of the
 // test after an epoch does not count. Under MPI only rank 0 shows progress.
 #pragma once
 
@@ -15,23 +15,24 @@
 
 namespace rg {
 
-/// One finished training step. `epoch` and `step` count from 1 over the whole training, which ends at `epochs` and
-/// `steps`.
+/// One finished step. `epoch` and `step` count from 1 over the whole run, which ends at `epochs` and `steps`. Numbers
+/// that are 0 are unknown, and omitted.
 struct StepStatus {
     int64_t epoch = 0, epochs = 0, step = 0, steps = 0;
-    double loss = 0;         // mean over the epoch so far
-    std::string metric = {}; // the main metric over the epoch so far, such as "acc 51.2 %"
-    int64_t images = 0;      // number of images in this step, over all ranks
-    int64_t epoch_left = 0;  // number of steps left in this epoch
+    std::vector<std::string> metrics = {}; // over the epoch so far, such as "loss 1.234" and "acc 51.2 %"
+    double samples = 0;                    // number of samples in this step, over all ranks
+    int64_t epoch_left = 0;                // number of steps left in this epoch
 };
 
-/// One finished epoch. The metrics are texts such as "acc 51.23 %", the main one first.
+/// One finished epoch. The metrics of a set are texts such as "loss 1.2345" and "acc 51.23 %", the main ones first.
 struct EpochStatus {
+    struct Set {
+        std::string name;
+        std::vector<std::string> metrics = {};
+    };
     int64_t epoch = 0, epochs = 0;
-    double train_loss = 0, test_loss = 0;
-    std::vector<std::string> train_metrics = {}, test_metrics = {};
-    double images_per_second = 0, seconds = 0;
-    std::string test_set_name = "test"; // name of the set of test_loss and test_metrics
+    Set train = {"train"}, test = {"test"};
+    double samples_per_second = 0, seconds = 0;
 };
 
 /// Selects the output between the lines of the epochs: plain lines or a live line (`bar`). `automatic` is `bar` on a
@@ -61,9 +62,10 @@ ScreenSize screen_size();
 class Progress {
 public:
     /// Writes to standard output.
-    explicit Progress(ProgressKind kind);
+    /// `samples` is their short name, for rates.
+    explicit Progress(ProgressKind kind, const char* samples = "img");
     /// For tests: writes to `out`. `clock` returns seconds.
-    Progress(std::ostream& out, const ProgressStyle& style, std::function<double()> clock);
+    Progress(std::ostream& out, const ProgressStyle& style, std::function<double()> clock, const char* samples = "img");
     ~Progress(); // clears the live line
     Progress(const Progress&) = delete;
     Progress& operator=(const Progress&) = delete;
@@ -86,20 +88,22 @@ private:
     std::ostream& out_;
     const ProgressStyle style_;
     const std::function<double()> clock_;
+    const std::string rate_unit_; // such as "img/s"
     const double start_;
     double last_step_, last_draw_ = -1e9;
-    double next_line_;                            // earliest time of the next plain line
-    StepStatus status_;                           // of the last step
-    bool unprinted_ = false;                      // true if the last step was not printed
-    double seconds_ = 0, images_ = 0, steps_ = 0; // sums over the steps so far that decay exponentially with time
-    bool drawn_ = false;                          // true if the live line is on the screen
+    double next_line_;                             // earliest time of the next plain line
+    StepStatus status_;                            // of the last step
+    bool unprinted_ = false;                       // true if the last step was not printed
+    double seconds_ = 0, samples_ = 0, steps_ = 0; // sums over the steps so far that decay exponentially with time
+    bool drawn_ = false;                           // true if the live line is on the screen
 };
 
 /// Returns the line of a step in at most `columns` characters. If there is room, it has the time left of the epoch and
-/// that of the training. A rate or a time that is 0 is unknown, and omitted.
-std::string step_text(const StepStatus& status, double images_per_second, double step_seconds, int columns);
-/// Returns the line of an epoch. If there are several metrics, those after the first follow on a line of their own.
-std::string epoch_text(const EpochStatus& status, int columns);
+/// that of the run. A rate or a time that is 0 is unknown, and omitted.
+std::string step_text(const StepStatus& status, double samples_per_second, double step_seconds, int columns,
+                      const std::string& rate_unit = "img/s");
+/// Returns the line of an epoch. It has the first two metrics of each set; others follow on a line of their own.
+std::string epoch_text(const EpochStatus& status, int columns, const std::string& rate_unit = "img/s");
 /// Returns a duration, such as 0:07 or 1h02m.
 std::string duration_text(double seconds);
 /// Returns a text whose parts, separated by "; ", are on lines of their own. Lines of more than `columns` characters

@@ -117,9 +117,11 @@ void Metrics::merge_pairs() {
 }
 
 Json Metrics::Point::line() const {
-    Json line = Json::object().set("step", step).set("epoch", epoch);
+    Json line = Json::object().set("step", step);
+    if (epoch > 0) line.set("epoch", epoch);
     for (const auto& [name, sum] : sums) line.set(name, rounded(sum / double(count)));
-    return line.set("lr", rounded(lr));
+    if (!std::isnan(lr)) line.set("lr", rounded(lr));
+    return line;
 }
 
 Json::Array Metrics::lines() const {

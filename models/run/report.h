@@ -12,8 +12,9 @@
 //     seconds_before    seconds of all earlier starts of a resumed run, each until its last report
 //     build, command    version and git commit of the program, see kBuild; the command line that started it
 //     tested            name of the set that the network is tested on, "test" or "validation"
-//     epochs            planned number of epochs
+//     steps, epochs     planned numbers of steps and epochs
 //     steps_per_epoch   number of steps; if missing, the page takes it from the metrics
+//     fields            {name: text or number, ...}, what the program tells of itself
 //     metrics           lines as in metrics.jsonl; consecutive steps may be averaged
 //     bars              {"title", "unit", "groups": [{"name", "bars": [[label, value], ...], "note"}, ...]}
 //     network, ranks, confusion   see report_network(), PhaseClock::gather(), report_confusion()
@@ -54,8 +55,8 @@ public:
     Json::Array lines() const;
 
 private:
-    /// Stands for `count` consecutive steps. `step`, `epoch` and `lr` are those of the last one of these steps; `sums`
-    /// of loss and metrics are over all of them.
+    /// Stands for `count` consecutive steps. `step`, `epoch` (0: none) and `lr` (NaN: none) are those of the last one
+    /// of these steps; `sums` of loss and metrics are over all of them.
     struct Point {
         int64_t step, epoch, count;
         double lr;

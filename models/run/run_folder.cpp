@@ -77,7 +77,13 @@ bool is_before(const Json& line, int64_t step, int64_t epochs) {
 } // namespace
 
 bool is_of_test(const Json& line) {
-    return (line.find("test_loss") || line.find("validation_loss")) && !line.find("loss");
+    bool tested = false;
+    for (const auto& [name, value] : line.as_object()) {
+        if (name == "step" || name == "epoch") continue;
+        if (!name.starts_with("test_") && !name.starts_with("validation_")) return false;
+        tested = true;
+    }
+    return tested;
 }
 
 std::string default_runs_folder() {

@@ -25,7 +25,7 @@ namespace rg {
 /// folder. tools/run.sh and tools/monitor follow the same rule.
 std::string default_runs_folder();
 
-/// Returns true for a line of metrics.jsonl that has the results of a test, and no others of a step.
+/// Returns true for a line of metrics.jsonl that has results of a test, and no others.
 bool is_of_test(const Json& line);
 
 class RunFolder {

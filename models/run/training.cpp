@@ -1,4 +1,9 @@
-// See training.h.
+// See training.h. From top to bottom: the options, the phases of train() before the first step, the epochs, the step,
+// and the part of the step that is replayed. Where a reader may look for:
+//   a loss that is not finite   Trainer::update() -> NanGuard::handle_non_finite()
+//   a stop request              RunLog::has_stop_request(), which Trainer::add() asks in each step; goes_on() ends the
+//   loop a failed rank               par/roll_call.h: every wait for a rank has a deadline, and ends the job with an
+//   error another metric              Task::metrics (task.h): files, progress, report and sweeps take it from there
 #include "ringgrad/models/run/training.h"
 
 #include "ringgrad/core/clock.h"
@@ -39,45 +44,6 @@ std::vector<int64_t> images_of_both(const data::ImageSet& set, const data::Image
     return both;
 }
 
-/// The epochs and steps of a training.
-class Trainer {
-public:
-    /// Collective. Restores the parameters of a resumed run. All arguments must outlive this.
-    Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer& optimizer, ImageFeed& feed,
-            const Task& task, const Forward& forward);
-
-    /// Collective. Makes the plans for the largest training batch and, unless --no-accelerate is given, for all sizes
-    /// of evaluation batches. So their memory is allocated before the first step. Returns the plan of a training step.
-    /// On the CPU, throws on all ranks if there is not enough memory.
-    const Plan& plan_ahead(Evaluation& evaluation);
-
-    /// Collective. Trains from the run's position until TrainingRun::goes_on() is false. Calls `test`, which must
-    /// return the same on all ranks, after each complete epoch and as --validate-every asks. Saves the model and a
-    /// checkpoint after each epoch, also after one that a stop or --steps has cut short.
-    /// Without any step, saves the model alone.
-    void run_epochs(const Schedule& schedule, const std::function<Score()>& test);
-
-    /// Runs forward and backward. Returns outputs and loss, and leaves the gradients in the parameters' buffer. If
-    /// there is a single worker in all, it also applies the update.
-    Accelerated replayed_step;
-    GradientSum gradient_sum;
-    double train_seconds = 0, test_seconds = 0; // of run_epochs(); see ImageTraining::Times
-
-private:
-    void train_epoch(const Schedule& schedule, const std::function<Score()>& test);
-    StepResult step(double lr);
-    std::vector<Tensor> forward_backward(std::span<const Tensor> inputs);
-    Score score(const std::function<Score()>& test);
-
-    TrainingRun& run_;
-    Parameters& parameters_;
-    Optimizer& optimizer_;
-    ImageFeed& feed_;
-    const Task& task_;
-    const Forward& forward_;
-    const Tensor loss_of_all_ = Tensor::zeros({});
-};
-
 } // namespace
 
 void ImageTraining::declare(Options& o) {
@@ -113,10 +79,159 @@ std::vector<MetricName> ImageTraining::metrics(const data::ImageSet& images) con
     return {task.metrics.begin(), task.metrics.end()};
 }
 
+/// The parts of a training, and its epochs, tests and steps.
+class ImageTraining::Trainer {
+public:
+    /// Collective. Restores the parameters of a resumed run. All arguments must outlive this.
+    Trainer(ImageTraining& training, TrainingRun& run, const Options& options, const Machine& machine,
+            const data::TrainTest& data, const Columns& columns);
+
+    /// Collective. Makes the plans, and then the folder of a new run.
+    void begin();
+    /// Collective. Trains from the run's position until TrainingRun::goes_on() is false. Tests after each complete
+    /// epoch and as --validate-every asks. Saves the model and a checkpoint after each epoch, also after one that a
+    /// stop or
+    /// --steps has cut short. Without any step, saves the model alone.
+    void run_epochs();
+    /// Collective. The tests after the last epoch: with --test-views, and of the best model on images that no test has
+    /// used before.
+    void test_after_epochs();
+
+    Times times() const;
+    /// Returns the numbers of plans and the hit rates for people.
+    std::string cache_text() const;
+
+private:
+    struct Step;
+    const Plan& plan_ahead();
+    Evaluation evaluation_of(const data::ImageSet& set);
+    Score score(Evaluation& evaluation, const std::vector<data::WeightedView>& views = {{}});
+    Score test();
+    void train_epoch();
+    void repeat_plain(const Position& begin, const std::vector<Tensor>& state, int64_t batches_tracked);
+    std::vector<Tensor> state() const;
+    StepResult step(double lr);
+    data::Batch take(Step& step);
+    std::vector<Tensor> compute(Step& step, const data::Batch& batch, bool is_last_worker);
+    void add(Step& step, data::Batch& batch, std::vector<Tensor>& outputs);
+    void sum(Step& step);
+    void update(Step& step);
+    std::vector<Tensor> forward_backward(std::span<const Tensor> inputs);
+
+    ImageTraining& training_;
+    TrainingRun& run_;
+    par::Group& group_;
+    const Machine& machine_;
+    const data::TrainTest& data_;
+    const Columns& columns_;
+    const std::unique_ptr<Network> network_;
+    Parameters& parameters_;
+    const data::Normalise normalise_;
+    const Task task_;
+    const Forward forward_;
+    const data::LoaderOptions loading_;
+    const Schedule rates_;
+    ImageFeed feed_;
+    Optimizer optimizer_;
+    // Runs forward and backward. Returns outputs and loss, and leaves the gradients in the parameters' buffer. If there
+    // is a single worker in all, it also applies the update.
+    Accelerated replayed_step_;
+    GradientSum gradient_sum_;
+    Evaluation evaluation_;
+    Times times_;
+    const Tensor loss_of_all_ = Tensor::zeros({});
+};
+
 int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& observer) {
     TrainingRun run(run_options, options, group, observer);
-    data::TrainTest data;
-    return run.supervise([&] { return train_with(run, options, data); });
+    return run.log.supervise([&] {
+        Machine machine(machine_options, options, group);
+        check_choices(options, machine);
+        Profile op_times;
+        GroupSync sync(group);
+        Context context = machine.context();
+        if (sync_bn_ && group.size() > 1) context.sync = &sync;
+        if (profile_) context.profile = &op_times;
+        const ContextScope scope(context); // the context's threads also decode the images
+
+        const data::TrainTest data = data_for(run);
+        const Columns columns = columns_of(data);
+        run.check_data(data, data_options.describe(data, columns));
+        complete_options(run, options, data, machine);
+        Trainer trainer(*this, run, options, machine, data, columns);
+        trainer.begin();
+        int code = 0;
+        const double seconds = seconds_of([&] {
+            trainer.run_epochs();
+            trainer.test_after_epochs();
+            trained(run, trainer.times());
+            code = run.end();
+        });
+        if (plan_dump_) run.log.note(trainer.cache_text());
+        // On a GPU, profiling waits for each op, so the training takes longer than without it. So there the table omits
+        // the line with the time outside of ops.
+        if (profile_) run.log.note(op_times.table(machine.device() ? 0 : seconds));
+        return code;
+    });
+}
+
+void ImageTraining::check_choices(const Options& options, const Machine& machine) const {
+    network_.check(options);
+    check(options);
+    RG_CHECK(run_options.progress != ProgressKind::none || !(plan_dump_ || profile_),
+             "--progress none: expected neither --profile nor --plan-dump, which print tables, got one; omit it");
+    RG_CHECK(
+        !sync_bn_ || machine.device() || machine.workers().gpus == 0,
+        "--sync-bn: expected a GPU on every node, got a node without one; start no ranks on it, or omit --sync-bn");
+}
+
+data::TrainTest ImageTraining::data_for(TrainingRun& run) {
+    const TensorFile* const file = run.saver.initial();
+    if (file) data_options.follow(*file);
+    run.test_set_name = data_options.test_set_name();
+    data::TrainTest data = checked_data(run.log.group, [&] { run.log.pulse(); });
+    for (const std::string& warning : data.warnings) run.log.note(printable(warning), Colour::yellow);
+    if (!file) return data;
+    for (const auto& [rule, known, name] : {std::tuple(&data.held_out, &data_options.test_rule, "test"),
+                                            {&data.validation, &data_options.validation_rule, "validation"}})
+        if (!rule->limits.empty() && known->limits.empty())
+            run.log.note(printable(cat("warning: ", file->source, " does not say which images it was trained on, so ",
+                                       "some of the ", name, " images may be among them")),
+                         Colour::yellow);
+        else if (rule == &data.validation && !rule->limits.empty() && !run.saver.resumed())
+            run.log.note(
+                printable(cat("validation images are those of ", file->source, ", whatever --validation says")),
+                Colour::yellow);
+    return data;
+}
+
+Columns ImageTraining::columns_of(const data::TrainTest& data) const {
+    Columns all;
+    for (const data::ImageSet* const set : {&data.train, &data.test, &data.reserved})
+        if (set->count > 0) all[set] = columns(*set);
+    return all;
+}
+
+void ImageTraining::complete_options(const TrainingRun& run, const Options& options, const data::TrainTest& data,
+                                     const Machine& machine) {
+    if (!run.saver.resumed()) {
+        if (batch_size_per_gpu || !options.was_given("batch-size")) fit_batch_size(data.train.count, machine.workers());
+        complete(options);
+    }
+    schedule.base = highest_rate();
+}
+
+data::TrainTest ImageTraining::checked_data(par::Group& group, const std::function<void()>& pulse) const {
+    data::TrainTest data = load(group, pulse);
+    if (data.train.classes.size() == 1 && std::ranges::count(task(data.train).outputs.kinds, "classes") > 0)
+        data.warnings.push_back(cat("warning: all images have one class, ", data.train.classes[0],
+                                    ", so there is nothing to learn; give a folder per class"));
+    for (const data::ImageSet* const set : {&data.test, &data.reserved})
+        if (const std::vector<int64_t> both = images_of_both(*set, data.train); !both.empty())
+            data.warnings.push_back(cat("warning: ", both.size(), " of the ", set->count, " images for tests",
+                                        set->names.empty() ? "" : ", such as " + set->names[size_t(both[0])] + ",",
+                                        " are training images too, so the results are too good; remove the copies"));
+    return data;
 }
 
 std::unique_ptr<Network> ImageTraining::new_network(par::Group& group, const Machine& machine,
@@ -140,313 +255,336 @@ std::unique_ptr<Network> ImageTraining::new_network(par::Group& group, const Mac
     return network;
 }
 
-data::TrainTest ImageTraining::checked_data(par::Group& group, const std::function<void()>& pulse) const {
-    data::TrainTest data = load(group, pulse);
-    if (data.train.classes.size() == 1 && std::ranges::count(task(data.train).outputs.kinds, "classes") > 0)
-        data.warnings.push_back(cat("warning: all images have one class, ", data.train.classes[0],
-                                    ", so there is nothing to learn; give a folder per class"));
-    for (const data::ImageSet* const set : {&data.test, &data.reserved})
-        if (const std::vector<int64_t> both = images_of_both(*set, data.train); !both.empty())
-            data.warnings.push_back(cat("warning: ", both.size(), " of the ", set->count, " images for tests",
-                                        set->names.empty() ? "" : ", such as " + set->names[size_t(both[0])] + ",",
-                                        " are training images too, so the results are too good; remove the copies"));
-    return data;
-}
-
-data::Normalise ImageTraining::chosen_normalise(TrainingRun& run, const Options& options, const data::ImageSet& images,
-                                                std::vector<std::string>& notes) const {
+data::Normalise ImageTraining::chosen_normalise(TrainingRun& run, const Options& options,
+                                                const data::ImageSet& images) const {
     const bool imagenet = normalisation == Normalisation::imagenet;
     RG_CHECK(!imagenet || images.channels == 3, "--normalise imagenet: expected images of 3 channels, got ",
              images.channels, "; omit the option");
     const data::Normalise chosen = imagenet                               ? data::kImageNet
                                    : normalisation == Normalisation::none ? data::Normalise()
                                                                           : normalise(images);
-    const TensorFile* const file = run.initial();
-    if (!file || (!run.resumed() && options.was_given("normalise"))) return chosen;
+    const TensorFile* const file = run.saver.initial();
+    if (!file || (!run.saver.resumed() && options.was_given("normalise"))) return chosen;
     const bool known = file->find_text("normalise");
     if (known && stored_task(*file).channels != images.channels) return chosen;
-    if (!run.resumed())
-        notes.push_back(known ? cat("normalised as the images of ", file->source, "; --normalise auto: by these images")
-                              : cat("warning: ", file->source, " does not say how its images were normalised; for ",
-                                    "torchvision's weights give --normalise imagenet, else --normalise auto"));
+    if (!run.saver.resumed())
+        run.log.note(
+            printable(known ? cat("normalised as the images of ", file->source, "; --normalise auto: by these images")
+                            : cat("warning: ", file->source, " does not say how its images were normalised; for ",
+                                  "torchvision's weights give --normalise imagenet, else --normalise auto")),
+            Colour::yellow);
     return stored_normalise(*file, chosen);
 }
 
-int ImageTraining::train_with(TrainingRun& run, const Options& options, data::TrainTest& data) {
-    par::Group& group = run.group();
-    Machine machine(machine_options, options, group);
-    network_.check(options);
-    check(options);
-    RG_CHECK(run_options.progress != ProgressKind::none || !(plan_dump_ || profile_),
-             "--progress none: expected neither --profile nor --plan-dump, which print tables, got one; omit it");
-    RG_CHECK(
-        !sync_bn_ || machine.device() || machine.workers().gpus == 0,
-        "--sync-bn: expected a GPU on every node, got a node without one; start no ranks on it, or omit --sync-bn");
-
-    Profile op_times;
-    GroupSync sync(group);
-    Context context = machine.context();
-    if (sync_bn_ && group.size() > 1) context.sync = &sync;
-    if (profile_) context.profile = &op_times;
-    const ContextScope scope(context); // the context's threads also decode the images
-
-    std::vector<std::string> notes;
-    if (const TensorFile* const file = run.initial()) data_options.follow(*file);
-    if (data.source.empty()) data = checked_data(group, [&] { run.pulse(); });
-    if (const TensorFile* const file = run.initial()) {
-        for (const auto& [rule, known, name] : {std::tuple(&data.held_out, &data_options.test_rule, "test"),
-                                                {&data.validation, &data_options.validation_rule, "validation"}})
-            if (!rule->limits.empty() && known->limits.empty())
-                notes.push_back(cat("warning: ", file->source, " does not say which images it was trained on, so some ",
-                                    "of the ", name, " images may be among them"));
-            else if (rule == &data.validation && !rule->limits.empty() && !run.resumed())
-                notes.push_back(cat("validation images are those of ", file->source, ", whatever --validation says"));
-    }
-    run.test_set_name = data_options.test_set_name();
-    Columns columns;
-    for (const data::ImageSet* const set : {&data.train, &data.test, &data.reserved})
-        if (set->count > 0) columns[set] = this->columns(*set);
-    run.check_data(data, data_options.describe(data, columns));
-    if (!run.resumed()) {
-        if (batch_size_per_gpu || !options.was_given("batch-size")) fit_batch_size(data.train.count, machine.workers());
-        complete(options);
-    }
-    schedule.base = highest_rate(); // config.json stores the options, which refer to members such as this one
-    const Schedule rates = full_schedule();
-
-    const std::unique_ptr<Network> network = new_network(group, machine, data.train);
-    Parameters& parameters = network->parameters;
-    notes.insert(notes.begin(), data.warnings.begin(), data.warnings.end());
-    const data::Normalise normalise = chosen_normalise(run, options, data.train, notes);
-    initialise(*network, data.train, normalise);
-    Task task = this->task(data.train);
+Task ImageTraining::task_for(TrainingRun& run, const data::ImageSet& images) const {
+    Task task = this->task(images);
     // The outputs that --init-skip leaves out begin anew, with statistics of these images.
-    task.standardise(data.train, run.resumed() || run_options.init_skip.empty() ? run.initial() : nullptr);
+    const bool keeps = run.saver.resumed() || run_options.init_skip.empty();
+    task.standardise(images, keeps ? run.saver.initial() : nullptr);
+    return task;
+}
+
+data::LoaderOptions ImageTraining::loading_for(const data::ImageSet& images, bool has_columns,
+                                               const data::Normalise& normalise, const Task& task) {
     const std::vector<std::string>& kinds = task.outputs.kinds;
     const auto is_of_image = [](const std::string& kind) { return kind == "classes" || kind == "reconstruction"; };
     if (augment == "auto")
-        augment = augment_for(std::ranges::all_of(kinds, is_of_image) && columns[&data.train].empty() &&
-                              !takes_numbers && (!kinds.empty() || data.train.target_names.empty()));
-    const Forward forward = [&](const data::Batch& batch, Mode mode) { return this->forward(*network, batch, mode); };
-    const data::LoaderOptions loading = loader_options(data.train, normalise, task);
-    ImageFeed feed(data.train, loading, machine, columns[&data.train]);
-    Optimizer optimizer(parameters, this->optimizer);
-    Trainer trainer(run, machine, parameters, optimizer, feed, task, forward);
-
-    const auto evaluation_of = [&](const data::ImageSet& set) {
-        return Evaluation(group, machine, set, columns[&set], normalise, loading.batch_size, task, forward);
-    };
-    Evaluation evaluation = evaluation_of(data.test);
-    const auto score = [&](const std::vector<data::WeightedView>& views = {{}}) {
-        const Score result = evaluation.score(views, [&] { run.check_stop(); });
-        const Json members = group.rank() == 0 ? evaluation.report(result) : Json::object();
-        for (const auto& [member, value] : members.as_object()) run.set_in_report(member, value);
-        return result;
-    };
-    const auto score_with_views = [&] {
-        run.end_test_with_views(score(data::mirrored_and_shifted(data.test.input_size().width)));
-    };
-    const auto test_model = [&](const TensorFile& model) { // on the images that no test has used before
-        load_state_dict(parameters, model);
-        Evaluation last = evaluation_of(data.reserved);
-        const Score result = last.score({{}}, [&] { run.check_stop(); });
-        run.end_test(result);
-        run.set_in_report("best_on_test", group.rank() == 0 ? last.report(result) : Json());
-    };
-
-    const bool sums = machine.workers().gpus > 1 || machine.workers().idle == 0;
-    if (const std::string& why = trainer.gradient_sum.why_not_direct(); sums && !why.empty())
-        notes.push_back(cat("gradients are summed in host memory, not by the GPUs: ", why));
-    const Plan& plan = trainer.plan_ahead(evaluation);
-    ModelOutputs outputs = task.outputs;
-    outputs.labels = labels();
-    if (takes_numbers) outputs.input_numbers = data.train.target_names;
-    Metadata model = describe_model(network_.describe(), data.train, normalise, outputs);
-    model.emplace_back("trained_by", options.program());
-    run.begin(feed.length(steps, epochs), model,
-              cat(machine.text(), machine_options.accelerate ? "" : ", op by op", "; ", data.source, "; ", feed.text(),
-                  "; --augment ", augment, "; ", parameters.count(), " parameters, ", plan.bytes() >> 20,
-                  " MiB planned"),
-              notes);
-    if (plan_dump_) run.note(plan.table() + trainer.gradient_sum.table(plan));
-    run.set_in_report("network", report_network(parameters, plan));
-    int code = 0;
-    const double seconds = seconds_of([&] {
-        trainer.run_epochs(rates, [&] { return score(); });
-        try {
-            if (test_views_ && !run.stopped()) optimizer.with_average(score_with_views); // as in the model's file
-            if (data.reserved.count > 0)
-                if (const std::optional<TensorFile> best = run.model_to_test()) test_model(*best);
-        } catch (const Stopped&) {} // a resumed run repeats these tests
-        trained(run, {trainer.train_seconds, trainer.test_seconds, trainer.replayed_step.hit_rate(),
-                      evaluation.predict.hit_rate()});
-        code = run.end();
-    });
-    if (plan_dump_)
-        for (const auto& [name, f] :
-             {std::pair("training", &trainer.replayed_step), {"evaluation", &evaluation.predict}})
-            run.note(cat("accelerate: ", f->occupancy() * double(f->cache_size), " plans of ", name, ", hit rate ",
-                         100 * f->hit_rate(), " %"));
-    // On a GPU, profiling waits for each op, so the training takes longer than without it. So there the table omits the
-    // line with the time outside of ops.
-    if (profile_) run.note(op_times.table(machine.device() ? 0 : seconds));
-    return code;
+        augment = augment_for(std::ranges::all_of(kinds, is_of_image) && !has_columns && !takes_numbers &&
+                              (!kinds.empty() || images.target_names.empty()));
+    return loader_options(images, normalise, task);
 }
 
-Trainer::Trainer(TrainingRun& run, const Machine& machine, Parameters& parameters, Optimizer& optimizer,
-                 ImageFeed& feed, const Task& task, const Forward& forward)
-    : replayed_step([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
-                    machine.options().accelerate),
-      gradient_sum(run.group(), parameters, machine.options().allreduce, can_overlap(run.group()),
-                   machine.options().wire),
+ImageTraining::Trainer::Trainer(ImageTraining& training, TrainingRun& run, const Options& options,
+                                const Machine& machine, const data::TrainTest& data, const Columns& columns)
+    : training_(training),
       run_(run),
-      parameters_(parameters),
-      optimizer_(optimizer),
-      feed_(feed),
-      task_(task),
-      forward_(forward) {
-    RG_CHECK(!context().sync || run.group().most_workers() == 1, "--sync-bn: expected one worker per rank, got ",
-             run.group().most_workers(), "; the workers of a rank compute one after another, so they cannot exchange ",
+      group_(run.log.group),
+      machine_(machine),
+      data_(data),
+      columns_(columns),
+      network_(training.new_network(group_, machine, data.train)),
+      parameters_(network_->parameters),
+      normalise_(training.chosen_normalise(run, options, data.train)),
+      task_(training.task_for(run, data.train)),
+      forward_([this](const data::Batch& batch, Mode mode) { return training_.forward(*network_, batch, mode); }),
+      loading_(training.loading_for(data.train, !columns.at(&data.train).empty(), normalise_, task_)),
+      rates_(training.full_schedule()),
+      feed_(data.train, loading_, machine, columns.at(&data.train)),
+      optimizer_(parameters_, training.optimizer),
+      replayed_step_([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
+                     machine.options().accelerate),
+      gradient_sum_(group_, parameters_, machine.options().allreduce, can_overlap(group_), machine.options().wire),
+      evaluation_(evaluation_of(data.test)) {
+    RG_CHECK(!context().sync || group_.most_workers() == 1, "--sync-bn: expected one worker per rank, got ",
+             group_.most_workers(), "; the workers of a rank compute one after another, so they cannot exchange ",
              "batch statistics");
-    replayed_step.after_step = [this](const Plan& plan, size_t step) { return gradient_sum.after_step(plan, step); };
-    run.restore_parameters(parameters, optimizer.state(), task);
-    if (!run.resumed()) optimizer.start_averages(); // --init may have changed the parameters
-    parameters.begin_step(run.position().step + 1); // for plan_ahead(), as the next line
-    optimizer.set(0, run.position().step + 1);
+    replayed_step_.after_step = [this](const Plan& plan, size_t step) { return gradient_sum_.after_step(plan, step); };
+    training.initialise(*network_, data.train, normalise_);
+    run.restore(parameters_, optimizer_.state(), task_);
+    if (!run.saver.resumed()) optimizer_.start_averages(); // --init may have changed the parameters
+    parameters_.begin_step(run.log.position.step + 1);     // for plan_ahead(), as the next line
+    optimizer_.set(0, run.log.position.step + 1);
 }
 
-const Plan& Trainer::plan_ahead(Evaluation& evaluation) {
+void ImageTraining::Trainer::begin() {
+    const Plan& plan = plan_ahead();
+    const bool sums = machine_.workers().gpus > 1 || machine_.workers().idle == 0;
+    if (const std::string& why = gradient_sum_.why_not_direct(); sums && !why.empty())
+        run_.log.note(cat("gradients are summed in host memory, not by the GPUs: ", why), Colour::yellow);
+    ModelOutputs outputs = task_.outputs;
+    outputs.labels = training_.labels();
+    if (training_.takes_numbers) outputs.input_numbers = data_.train.target_names;
+    Metadata model = describe_model(training_.network_.describe(), data_.train, normalise_, outputs);
+    model.emplace_back("trained_by", run_.log.options.program());
+    const int64_t batches = feed_.batches();
+    run_.begin({.steps = training_.steps >= 0 ? training_.steps : training_.epochs * batches,
+                .steps_per_epoch = batches,
+                .summary = cat(machine_.text(), machine_.options().accelerate ? "" : ", op by op", "; ", data_.source,
+                               "; ", feed_.text(), "; --augment ", training_.augment, "; ", parameters_.count(),
+                               " parameters, ", plan.bytes() >> 20, " MiB planned")},
+               model);
+    if (training_.plan_dump_) run_.log.note(plan.table() + gradient_sum_.table(plan));
+    run_.log.set_in_report("network", report_network(parameters_, plan));
+}
+
+/// Collective. Makes the plans for the largest training batch and, unless --no-accelerate is given, for all sizes of
+/// evaluation batches. So their memory is allocated before the first step. Returns the plan of a training step. On the
+/// CPU, throws on all ranks if there is not enough memory.
+const Plan& ImageTraining::Trainer::plan_ahead() {
     const auto plan = [&]() -> const Plan& {
-        evaluation.plan();
+        evaluation_.plan();
         const std::vector<int64_t> sizes = feed_.sizes();
-        return replayed_step.plan(feed_.inputs(sizes.empty() ? 0 : sizes.front()), true);
+        return replayed_step_.plan(feed_.inputs(sizes.empty() ? 0 : sizes.front()), true);
     };
-    if (!parameters_.gradients().device() && !gradient_sum.some_on_device())
-        check_planned_memory(run_.group(), {&replayed_step, &evaluation.predict},
-                             feed_.bytes() + checkpoint_memory(run_.group(), parameters_.values().bytes(),
-                                                               std::ssize(optimizer_.state())),
-                             plan, kMemoryAdvice);
+    if (!parameters_.gradients().device() && !gradient_sum_.some_on_device())
+        check_planned_memory(
+            group_, {&replayed_step_, &evaluation_.predict},
+            feed_.bytes() + checkpoint_memory(group_, parameters_.values().bytes(), std::ssize(optimizer_.state())),
+            plan, kMemoryAdvice);
     return plan();
 }
 
-void Trainer::run_epochs(const Schedule& schedule, const std::function<Score()>& test) {
+void ImageTraining::Trainer::run_epochs() {
     // With --steps 0, or if a kill came between the last checkpoint and the model, no step is left to save it after.
     if (!run_.goes_on()) optimizer_.with_average([&] { run_.save_model(); });
     while (run_.goes_on()) {
+        const Position begin = run_.log.position;
+        const int64_t batches_tracked = parameters_.batches_tracked;
+        const std::vector<Tensor> before = training_.repeats_plain ? state() : std::vector<Tensor>();
         try {
-            train_seconds += seconds_of([&] { train_epoch(schedule, test); });
+            times_.train += seconds_of([&] { train_epoch(); });
             if (run_.epoch_is_complete()) {
                 Score score;
-                test_seconds += seconds_of([&] { score = this->score(test); });
+                times_.test += seconds_of([&] { score = test(); });
                 run_.end_epoch(score);
+                if (training_.repeats_plain) repeat_plain(begin, before, batches_tracked);
             }
         } catch (const Stopped&) {} // in a test, which a resumed run repeats
         optimizer_.with_average([&] { run_.save_model(); });
-        run_.save_checkpoint();
+        run_.saver.save_checkpoint();
     }
 }
 
-void Trainer::train_epoch(const Schedule& schedule, const std::function<Score()>& test) {
-    feed_.loader.start(run_.position().epoch, run_.position().batch);
-    optimizer_.begin_epoch(run_.position().epoch);
+void ImageTraining::Trainer::train_epoch() {
+    const Position& position = run_.log.position;
+    feed_.loader.start(position.epoch, position.batch);
+    optimizer_.begin_epoch(position.epoch);
     run_.begin_epoch(feed_.loader.has_next());
     while (run_.epoch_goes_on())
         if (run_.test_is_due())
-            run_.end_test_in_epoch(score(test));
+            run_.end_test_in_epoch(test());
         else
-            run_.end_step(step(schedule.rate_at(run_.epochs())));
+            run_.end_step(step(rates_.rate_at(run_.epochs())));
 }
 
-/// Runs `test` with the average of the weights, if there is one, and saves the model if it is the best so far.
-Score Trainer::score(const std::function<Score()>& test) {
-    Score score;
-    optimizer_.with_average([&] {
-        score = test();
-        run_.keep_if_best(score);
+/// Returns copies of all that a step changes, in one order.
+std::vector<Tensor> ImageTraining::Trainer::state() const {
+    std::vector<Tensor> state{parameters_.all().clone()};
+    for (const auto& [name, value] : optimizer_.state()) state.push_back(value.clone());
+    return state;
+}
+
+/// Trains the epoch from `begin` again and tests, op by op, from this state, for the times alone.
+void ImageTraining::Trainer::repeat_plain(const Position& begin, const std::vector<Tensor>& state,
+                                          int64_t batches_tracked) {
+    const auto set = [&](const std::vector<Tensor>& values, int64_t tracked) {
+        parameters_.all().copy_from(values[0]), parameters_.batches_tracked = tracked;
+        for (size_t i = 1; i < values.size(); ++i) optimizer_.state()[i - 1].value.copy_from(values[i]);
+    };
+    const std::vector<Tensor> after = this->state();
+    const int64_t tracked_after = parameters_.batches_tracked;
+    const Position end = std::exchange(run_.log.position, begin);
+    set(state, batches_tracked);
+    replayed_step_.enabled = evaluation_.predict.enabled = false;
+    bool stops = false;
+    times_.plain_train += seconds_of([&] {
+        for (feed_.loader.start(begin.epoch, begin.batch); !stops && run_.log.position.step < end.step;
+             ++run_.log.position.step, ++run_.log.position.batch)
+            stops = step(rates_.rate_at(run_.epochs())).stop;
     });
-    return score;
+    if (!stops) times_.plain_test += seconds_of([&] { optimizer_.with_average([&] { score(evaluation_); }); });
+    replayed_step_.enabled = evaluation_.predict.enabled = true;
+    set(after, tracked_after);
+    run_.log.position = end;
 }
 
-/// Collective. Fetches the part of a mini-batch of each of this rank's workers, runs forward and backward for it, sums
-/// gradients, statistics and metrics over all workers, and updates the parameters. If the loss or a gradient is not
+Evaluation ImageTraining::Trainer::evaluation_of(const data::ImageSet& set) {
+    return Evaluation(group_, machine_, set, columns_.at(&set), normalise_, loading_.batch_size, task_, forward_);
+}
+
+/// Tests the network, and sets the members of the report.
+Score ImageTraining::Trainer::score(Evaluation& evaluation, const std::vector<data::WeightedView>& views) {
+    const Score result = evaluation.score(views, [&] { run_.check_stop(); });
+    const Json members = group_.rank() == 0 ? evaluation.report(result) : Json::object();
+    for (const auto& [member, value] : members.as_object()) run_.log.set_in_report(member, value);
+    return result;
+}
+
+/// Tests the network with the average of the weights, if there is one, and saves it if it is the best so far.
+Score ImageTraining::Trainer::test() {
+    Score result;
+    optimizer_.with_average([&] {
+        result = score(evaluation_);
+        run_.keep_if_best(result);
+    });
+    return result;
+}
+
+void ImageTraining::Trainer::test_after_epochs() {
+    const auto test_views = [&] {
+        run_.end_test("six_views", run_.test_set_name,
+                      score(evaluation_, data::mirrored_and_shifted(data_.test.input_size().width)));
+    };
+    try {
+        if (training_.test_views_ && !run_.stopped()) optimizer_.with_average(test_views); // as in the model's file
+        if (data_.reserved.count == 0) return;
+        if (const std::optional<TensorFile> best = run_.model_to_test()) {
+            load_state_dict(parameters_, *best);
+            Evaluation last = evaluation_of(data_.reserved);
+            const Score result = last.score({{}}, [&] { run_.check_stop(); });
+            run_.end_test("best_model", "test", result);
+            run_.log.set_in_report("best_on_test", group_.rank() == 0 ? last.report(result) : Json());
+        }
+    } catch (const Stopped&) {} // a resumed run repeats these tests
+}
+
+ImageTraining::Times ImageTraining::Trainer::times() const {
+    Times times = times_;
+    times.train_hits = replayed_step_.hit_rate(), times.test_hits = evaluation_.predict.hit_rate();
+    return times;
+}
+
+std::string ImageTraining::Trainer::cache_text() const {
+    std::string text;
+    for (const auto& [name, f] : {std::pair("training", &replayed_step_), {"evaluation", &evaluation_.predict}})
+        text += cat(text.empty() ? "" : "\n", "accelerate: ", f->occupancy() * double(f->cache_size), " plans of ",
+                    name, ", hit rate ", 100 * f->hit_rate(), " %");
+    return text;
+}
+
+/// A training step, and the sums over its workers: first of this rank's, and after sum() of all.
+struct ImageTraining::Trainer::Step {
+    Step(int64_t number, par::Group& group, const Parameters& parameters) : number(number), sums(group, parameters) {}
+    const int64_t number;
+    StepSums sums;
+    double share = 0;   // fraction of the mini-batch that the worker at hand computes
+    int64_t images = 0; // that this rank computes
+    Tensor non_finite_at;
+    StepResult result{};
+};
+
+/// Collective. Computes the next step. A rank takes, computes and adds the part of each of its workers. Then gradients,
+/// statistics and metrics are summed over all workers, and the parameters are updated. If the loss or a gradient is not
 /// finite, the update changes nothing, and --on-nan decides. A stop request of any rank counts for all, since it is one
 /// of the sums. With a single worker in all, the CPU waits for its device only once per step.
-StepResult Trainer::step(double lr) {
-    par::Group& group = run_.group();
-    SyncGroup* const sync = context().sync;
-    const int64_t number = run_.position().step + 1;
-    group.set_step(number);
-    optimizer_.set(lr, number);
-    StepSums step_sums(group, parameters_);
-    // First of one worker, after step_sums.finish() of all workers: loss (times the worker's share), number of stop
-    // requests, number of workers without further data, and the sums of the metrics.
-    enum : size_t { kLoss, kStops, kEnds, kMetrics };
-    std::vector<double> sums(kMetrics + size_t(task_.sums()));
-    int64_t global_size = 0, images = 0; // number of images in the mini-batch, and of those that this rank computes
-    Tensor non_finite_at;
-    for (int workers_left = group.workers(group.rank()); workers_left > 0; --workers_left) {
-        data::Batch batch = feed_.loader.next(); // the worker's part, which may be empty
-        global_size = batch.global_size;
-        const double share = double(batch.size) / double(global_size);
-        if (sync) sync->samples = global_size, sync->fraction = share;
-        images += batch.size;
-        run_.phases.lap(PhaseClock::data);
-
-        parameters_.begin_step(number, batch.first);
-        const bool last = workers_left == 1;
-        if (last) gradient_sum.begin(share);
-        const std::span<const Tensor> results = replayed_step(feed_.inputs(batch), true);
-        run_.phases.lap(PhaseClock::compute);
-        // Finish the sums before to_host(). It blocks until the device has finished the step, and no bucket would be
-        // summed during this time.
-        if (last)
-            gradient_sum.finish();
-        else
-            gradient_sum.keep(share);
-        std::vector<Tensor> outputs(results.begin(), results.end());
-        outputs.push_back(optimizer_.non_finite_at());
-        to_host(outputs);
-        non_finite_at = outputs.back(), outputs.pop_back();
-        const Tensor loss = outputs.back();
-        outputs.pop_back();
-        run_.phases.lap(parameters_.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
-
-        std::fill(sums.begin(), sums.end(), 0.0);
-        sums[kLoss] = share > 0 ? share * double(loss.data<float>()[0]) : 0.0;
-        sums[kStops] = double(run_.has_stop_request()), sums[kEnds] = double(!feed_.loader.has_next());
-        take_images(outputs, batch, task_);
-        if (batch.size > 0) task_.add(outputs, batch, std::span(sums).subspan(kMetrics));
-        step_sums.add(share, sums);
+StepResult ImageTraining::Trainer::step(double lr) {
+    Step step(run_.log.position.step + 1, group_, parameters_);
+    step.result.lr = lr;
+    group_.set_step(step.number);
+    optimizer_.set(lr, step.number);
+    for (int workers_left = group_.workers(group_.rank()); workers_left > 0; --workers_left) {
+        data::Batch batch = take(step);
+        std::vector<Tensor> outputs = compute(step, batch, workers_left == 1);
+        add(step, batch, outputs);
     }
-    run_.phases.count_step(images);
-    step_sums.finish(sums);
+    sum(step);
+    update(step);
+    return step.result;
+}
+
+/// Takes a worker's part of the mini-batch, which may be empty.
+data::Batch ImageTraining::Trainer::take(Step& step) {
+    data::Batch batch = feed_.loader.next();
+    step.result.images = batch.global_size;
+    step.share = double(batch.size) / double(batch.global_size);
+    if (SyncGroup* const sync = context().sync) sync->samples = batch.global_size, sync->fraction = step.share;
+    step.images += batch.size;
+    run_.phases.lap(PhaseClock::data);
+    return batch;
+}
+
+/// Runs forward and backward for a part, and sums the gradients after that of the last worker. Returns the outputs and
+/// the loss in host memory.
+std::vector<Tensor> ImageTraining::Trainer::compute(Step& step, const data::Batch& batch, bool is_last_worker) {
+    parameters_.begin_step(step.number, batch.first);
+    if (is_last_worker) gradient_sum_.begin(step.share);
+    const std::span<const Tensor> results = replayed_step_(feed_.inputs(batch), true);
+    run_.phases.lap(PhaseClock::compute);
+    // Finish the sums before to_host(). It blocks until the device has finished the step, and no bucket would be summed
+    // during this time.
+    if (is_last_worker)
+        gradient_sum_.finish();
+    else
+        gradient_sum_.keep(step.share);
+    std::vector<Tensor> outputs(results.begin(), results.end());
+    outputs.push_back(optimizer_.non_finite_at());
+    to_host(outputs);
+    step.non_finite_at = outputs.back(), outputs.pop_back();
+    run_.phases.lap(parameters_.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
+    return outputs;
+}
+
+/// Adds the numbers of a part: its share of the loss, a stop request, the end of its data, and the sums of the metrics.
+void ImageTraining::Trainer::add(Step& step, data::Batch& batch, std::vector<Tensor>& outputs) {
+    const double loss = step.share > 0 ? step.share * double(outputs.back().data<float>()[0]) : 0.0;
+    outputs.pop_back();
+    std::vector<double> numbers{loss, double(run_.log.has_stop_request()), double(!feed_.loader.has_next())};
+    numbers.resize(3 + size_t(task_.sums()));
+    take_images(outputs, batch, task_);
+    if (batch.size > 0) task_.add(outputs, batch, std::span(numbers).subspan(3));
+    step.sums.add(step.share, numbers);
+}
+
+/// Sums statistics of batch norm and the numbers of add() over all workers.
+void ImageTraining::Trainer::sum(Step& step) {
+    std::vector<double> numbers(3 + size_t(task_.sums()));
+    run_.phases.count_step(step.images);
+    step.sums.finish(numbers);
+    step.result.loss = numbers[0], step.result.stop = numbers[1] > 0, step.result.last = numbers[2] > 0;
+    step.result.sums.assign(numbers.begin() + 3, numbers.end());
     ++parameters_.batches_tracked;
     run_.phases.lap(PhaseClock::sum);
+}
 
-    if (!group.is_single_worker()) {
-        loss_of_all_.fill(sums[kLoss]), optimizer_.update(loss_of_all_);
-        non_finite_at = optimizer_.non_finite_at();
+/// Updates the parameters, unless the replayed step has done so.
+void ImageTraining::Trainer::update(Step& step) {
+    if (!group_.is_single_worker()) {
+        loss_of_all_.fill(step.result.loss), optimizer_.update(loss_of_all_);
+        step.non_finite_at = optimizer_.non_finite_at();
     }
-    const bool skipped = run_.skips_non_finite(sums[kLoss], non_finite_at);
-    if (!skipped) optimizer_.end_step(number, run_.length().steps);
+    step.result.skipped = run_.skips_non_finite(step.result.loss, step.non_finite_at);
+    if (!step.result.skipped) optimizer_.end_step(step.number, run_.steps());
     run_.phases.lap(PhaseClock::update);
-    return {.images = global_size,
-            .loss = sums[kLoss],
-            .lr = lr,
-            .sums = {sums.begin() + kMetrics, sums.end()},
-            .stop = sums[kStops] > 0,
-            .last = sums[kEnds] > 0,
-            .skipped = skipped};
 }
 
 /// The part of a step that is traced once and then replayed. Returns the results of outputs_of(), and then the loss.
-std::vector<Tensor> Trainer::forward_backward(std::span<const Tensor> inputs) {
+std::vector<Tensor> ImageTraining::Trainer::forward_backward(std::span<const Tensor> inputs) {
     Tape tape;
     const data::Batch batch = feed_.batch(inputs);
     std::vector<Tensor> results = outputs_of(forward_, task_, batch, Mode::train);
     const Tensor loss = task_.take_loss(results, batch, Mode::train);
     tape.gradients(loss, parameters_);
-    if (run_.group().is_single_worker()) optimizer_.update(loss); // else step() updates, after the sums
+    if (group_.is_single_worker()) optimizer_.update(loss); // else update() does, after the sums
     results.push_back(loss);
     return results;
 }

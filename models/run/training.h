@@ -15,8 +15,8 @@
 // depend on the number of ranks.
 //
 // training.cpp reads from top to bottom: the run, its epochs, the step, and the part of the step that is replayed. For
-// other data, write the loop yourself, with Loader (data/loader.h), GradientSum (gradient_sum.h) and Optimizer
-// (optimizer.h).
+// other data, write the loop yourself, with RunLog (run_log.h), Saver (saver.h), Loader (data/loader.h), GradientSum
+// (gradient_sum.h) and Optimizer (optimizer.h).
 #pragma once
 
 #include "ringgrad/models/nets/networks.h"
@@ -80,25 +80,44 @@ protected:
     /// Changes the initial values of the network. After this, a resumed run or --init replaces the values by those of a
     /// file. This base version does nothing.
     virtual void initialise(Network&, const data::ImageSet& /*images*/, const data::Normalise&) const {}
-    /// Seconds, summed over all epochs, and the fraction of calls that found their plan in the cache (Accelerated).
+    /// Seconds, summed over all epochs in this process, and the fraction of calls that found their plan in the cache
+    /// (Accelerated).
     struct Times {
         double train = 0; // includes the tests within epochs (--validate-every)
         double test = 0;  // after the epochs
         double train_hits = 0, test_hits = 0;
+        double plain_train = 0, plain_test = 0; // the same epochs and tests op by op; 0 without `repeats_plain`
     };
+    /// True: after each complete epoch, trains it again op by op, from the state before it, tests, and keeps the times
+    /// alone.
+    bool repeats_plain = false;
     /// Called at the end of a training, also of a stopped one, after all tests.
     virtual void trained(TrainingRun&, const Times&) {}
-    /// Collective. Trains once. Keeps the data in `data`, or takes them from there if it holds some.
-    int train_with(TrainingRun& run, const Options& options, data::TrainTest& data);
 
 private:
-    /// Collective. Returns a network for these images, with the learning rates of its layers. On CPUs, throws Error on
-    /// all ranks if there is not enough memory.
+    class Trainer; // training.cpp
+
+    // The phases of train() before the first step, in this order. All are collective.
+    /// Throws Error if the options do not fit together or the machine.
+    void check_choices(const Options& options, const Machine& machine) const;
+    /// Loads the data, in which no image is tested that the run's initial model was trained on.
+    data::TrainTest data_for(TrainingRun& run);
+    /// Returns columns() of each set.
+    Columns columns_of(const data::TrainTest& data) const;
+    /// Sets the options that depend on the data and on others, before config.json stores them.
+    void complete_options(const TrainingRun& run, const Options& options, const data::TrainTest& data,
+                          const Machine& machine);
+    /// Returns a network for these images, with the learning rates of its layers. On CPUs, throws Error on all ranks if
+    /// there is not enough memory.
     std::unique_ptr<Network> new_network(par::Group& group, const Machine& machine, const data::ImageSet& images) const;
     /// Returns the normalisation by --normalise, that of a resumed run, or without the option that of the run in
-    /// --init, and says so in `notes`.
-    data::Normalise chosen_normalise(TrainingRun& run, const Options& options, const data::ImageSet& images,
-                                     std::vector<std::string>& notes) const;
+    /// --init, and says so in a note of the run.
+    data::Normalise chosen_normalise(TrainingRun& run, const Options& options, const data::ImageSet& images) const;
+    /// Returns task(), with the statistics of the targets.
+    Task task_for(TrainingRun& run, const data::ImageSet& images) const;
+    /// Replaces `--augment auto`, and returns the options of the loader of the training set.
+    data::LoaderOptions loading_for(const data::ImageSet& images, bool has_columns, const data::Normalise& normalise,
+                                    const Task& task);
 
     NetworkChoice network_;
     bool test_views_ = false, sync_bn_ = false, profile_ = false, plan_dump_ = false;

@@ -37,7 +37,7 @@ struct TrainingOptions {
     std::set<std::string> augmentations{"flip", "alternating-flip", "flip-vertical", "translate",
                                         "crop", "rotate",           "scale",         "resized-crop"};
     enum class Partial : uint8_t { automatic, keep, discard } partial = Partial::automatic;
-    std::string augment = "auto"; // train_with() replaces it by augment_for()
+    std::string augment = "auto"; // a training replaces it by that of augment_for()
     int64_t translate = 4, translate_x = -1, translate_y = -1;
     double rotate = 0;
     std::string scale = "1:1", resized_crop = "1:1";
@@ -61,7 +61,7 @@ struct TrainingOptions {
     bool takes_numbers = false;
 
     MachineOptions machine_options;
-    RunOptions run_options;
+    TrainingRunOptions run_options;
 
     /// Declare the options of the data and of the training. machine_options and run_options declare their own.
     void declare_data(Options& options);

@@ -33,11 +33,15 @@ class Examples(job.JobTest):
         self.assertGreater(chances[1], 0.9)
 
     def network(self, run):
-        """Returns all values of the network in the newest checkpoint of parallel_loop."""
+        """Returns all values of the network and the momentum in the newest checkpoint of parallel_loop."""
         path = max((run / "checkpoint").iterdir())
         header, size = job.tensor_header(path)
-        begin, end = header["network"]["data_offsets"]
-        return struct.unpack(f"<{(end - begin) // 4}f", path.read_bytes()[-size:][begin:end])
+        values = []
+        for name, tensor in header.items():
+            if name != "__metadata__" and tensor["dtype"] == "F32":
+                begin, end = tensor["data_offsets"]
+                values += struct.unpack(f"<{(end - begin) // 4}f", path.read_bytes()[-size:][begin:end])
+        return values
 
     def test_parallel_loop_has_the_same_weights_on_all_numbers_of_ranks(self):
         def run(ranks, *options):
@@ -46,7 +50,7 @@ class Examples(job.JobTest):
             return next(iter(set(self.runs.glob("*")) - before), None)
 
         whole = run(1, "--epochs", "6")
-        losses = [line["loss"] for line in map(json.loads, (whole / "metrics.jsonl").read_text().splitlines())]
+        losses = job.losses(whole)
         self.assertEqual(len(losses), 6 * 7)  # mini-batches of 50 and one of 2
         self.assertLess(sum(losses[-7:]), sum(losses[:7]) / 4)
         # Three ranks have 17, 17 and 16 images, or 1, 1 and none. Sums in another order round differently, by 6e-8 of
@@ -59,11 +63,29 @@ class Examples(job.JobTest):
         run(1, "--resume", "--epochs", "6")
         self.assertEqual(self.network(parts), self.network(whole))
 
-    def test_parallel_loop_stops(self):
-        process = self.start(program(job.rank_counts(1, 3)[-1], "parallel_loop", "--epochs", "100000"))
-        self.assertTrue(self.wait_for(process, lambda: len(list(self.runs.glob("*/checkpoint/*"))) > 0))
-        (next(self.runs.iterdir()) / "stop").touch()  # as the monitor's Stop button does
-        self.expect_end(process)
+        run(1, "--resume", "--epochs", "6")  # nothing is left to do
+        self.assertEqual(self.network(parts), self.network(whole))
+
+    def test_parallel_loop_stops_and_resumes_with_the_same_bits(self):
+        for ranks in job.rank_counts(1, 3):
+            run = self.runs / f"stopped-{ranks}"
+            loop = ["parallel_loop", "--threads", "1", "--device", "cpu"]
+            process = self.start(program(ranks, *loop, "--epochs", "100000", "--run-name", run.name))
+            self.assertTrue(self.wait_for(process, lambda: (run / "checkpoint").exists()))
+            (run / "stop").touch()  # as the monitor's Stop button does
+            self.assertIn("\nnext: ", self.expect_end(process))
+            report = job.report(run)["runs"][0]
+            self.assertEqual((report["state"], report["steps_per_epoch"]), ("stopped", 7))
+            self.assertEqual([m["name"] for m in report["config"]["metrics"]], ["loss", "rmse"])
+            epochs = str(len(job.step_lines(run)) // 7 + 2)
+            self.succeed(program(ranks, *loop, "--resume", "--run-name", run.name, "--epochs", epochs))
+            self.succeed(program(ranks, *loop, "--run-name", f"whole-{ranks}", "--epochs", epochs))
+            whole = self.runs / f"whole-{ranks}"
+            self.assertEqual(self.network(run), self.network(whole))
+            self.assertEqual(job.losses(run), job.losses(whole))
+            self.assertEqual([line["train_rmse"] for line in job.epoch_lines(run)],
+                             [line["train_rmse"] for line in job.epoch_lines(whole)])
+            self.assertEqual(job.report(run)["runs"][0]["state"], "done")
 
     def test_futures_cancel_what_learns_too_slowly(self):
         lines = self.succeed(program(job.rank_counts(1, 2)[-1], "futures")).splitlines()

@@ -1,0 +1,181 @@
+// The log of a run: turns the events of a training into all that a run shows and leaves behind: its folder and lock,
+// config.json, metrics.jsonl, progress, report, what tools/monitor shows, stop requests, and how it ended. It knows
+// steps and epochs, but no network and no images, so it serves loops of your own as well as the library's trainings
+// (training_run.h). Saver (saver.h) adds models and checkpoints.
+//
+//     RunOptions settings;
+//     settings.declare(options);                    // --run-name, --resume, --progress and so on
+//     ...
+//     RunLog log(settings, options, group);         // with --resume: opens the run
+//     return log.supervise([&] {
+//         log.begin({.metrics = {{.name = "rmse", .unit = "pixels"}}, .steps = 500, .steps_per_epoch = 50});
+//         while (log.goes_on()) {
+//             log.step({{"rmse", compute_step(log.position.step + 1)}});
+//             if (log.epoch_is_complete()) log.end_epoch({{"test_rmse", test()}});
+//         }
+//         return log.end();
+//     });
+//
+// Every rank makes the same calls; only rank 0 writes files and prints.
+#pragma once
+
+#include "ringgrad/core/json.h"
+#include "ringgrad/models/run/file_writer.h"
+#include "ringgrad/models/run/progress.h"
+#include "ringgrad/models/run/report.h"
+#include "ringgrad/models/run/run_folder.h"
+#include "ringgrad/models/run/signals.h"
+#include "ringgrad/models/run/task.h"
+
+#include <atomic>
+#include <optional>
+
+namespace rg {
+
+/// Receives the lines of a run, and may stop it. Every rank has one. This base class serves a run that is a program by
+/// itself; a sweep derives from it (sweep/trials.cpp).
+class TrainingObserver {
+public:
+    virtual ~TrainingObserver() = default;
+    /// True if the run is a program by itself. Then it prints and handles signals.
+    virtual bool standalone() const { return true; }
+    /// Called on the group's first rank with each line that is added to metrics.jsonl. If it returns true, the run
+    /// stops after one more step, or at the end of the epoch.
+    virtual bool on_metrics(const Json& /*line*/) { return false; }
+    /// Called on the group's first rank when the run ends without an error. `stopped`: early, by a stop request.
+    virtual void end(bool /*stopped*/) {}
+    /// Called regularly during long work that logs no metrics. A sweep then handles messages of its task pool.
+    /// If it returns true, as a request of a user, the run stops as after on_metrics().
+    virtual bool pulse() { return false; }
+};
+
+struct RunOptions {
+    std::string runs = default_runs_folder(), name, init, init_skip;
+    ProgressKind progress = ProgressKind::automatic;
+    bool resume = false, write_report = true;
+    int64_t keep = 2;
+    void declare(Options& options);
+};
+
+/// The position of a run. It has no random state, since random numbers depend only on the seed, these counters, and
+/// indices such as that of an image. When all steps of an epoch are done, `batch` is their number until the next epoch
+/// begins.
+struct Position {
+    int64_t epoch = 1, batch = 0;  // of the next step; epochs count from 1, the steps of an epoch from 0
+    int64_t step = 0;              // number of finished steps, also skipped ones, since the start
+    double samples = 0;            // of this epoch's applied steps, on all ranks
+    std::vector<double> sums = {}; // over these samples: of each metric, or of a training: loss, and see Task::sums()
+    double best = 0;               // best value of the metric that chooses the best model
+    int64_t best_epoch = 0;        // epoch of that test; 0 before the first test
+};
+
+/// Numbers with names, such as {{"loss", 0.25}, {"rmse", 3.5}}.
+using NamedValues = std::vector<std::pair<std::string, double>>;
+
+class RunLog {
+public:
+    /// Collective. If the run is a program by itself, turns signals into stop requests. With --resume, opens the run's
+    /// folder and locks it. All arguments must outlive this. Throws Error if the options differ between ranks, or if
+    /// there is no such run.
+    RunLog(const RunOptions& settings, Options& options, par::Group& group, TrainingObserver& observer = program());
+    RunLog(const RunLog&) = delete;
+    RunLog& operator=(const RunLog&) = delete;
+
+    /// Runs `work` and returns its exit code. If a stop request ends the loading of data, returns the exit code for a
+    /// stop; in a trial of a sweep, throws Stopped instead. If `work` throws another exception, throws it on; after
+    /// begin(), report.html then says that the run failed, and why.
+    template <class Work>
+    int supervise(const Work& work) {
+        try {
+            return work();
+        } catch (const Stopped&) {
+            if (!observer.standalone()) throw;
+            return stopped_while_loading(group);
+        } catch (const std::exception& error) {
+            fail(error.what());
+            throw;
+        }
+    }
+
+    /// What a run is about. The first metric is the main one. The lines of steps and epochs may have other values, too.
+    struct Content {
+        std::vector<MetricName> metrics = {};
+        int64_t steps = 0;               // of the whole run; 0: unknown
+        int64_t steps_per_epoch = 0;     // 0: the run has no epochs
+        std::string summary = "";        // for people: the machine, the data, the network
+        const char* samples = "samples"; // their short name, for rates
+        /// Number of epochs, of which the last may be incomplete; 0: the run has none.
+        int64_t epochs() const;
+    };
+    /// Collective. Creates the folder of a new run and starts the output. If any rank fails before this call, no folder
+    /// is created. Throws Error if `position` is from a run with another number of metrics.
+    void begin(const Content& content);
+
+    /// Collective. True until all steps are done, or a rank has a stop request.
+    bool goes_on();
+    /// True if all steps of the epoch are done. Then call end_epoch().
+    bool epoch_is_complete() const { return position.batch > 0 && position.batch == content_.steps_per_epoch; }
+    /// Logs a step, and advances `position`. `samples` is the weight of these values in the means of the epoch, such as
+    /// the number of images in the mini-batch. The values must be means over all ranks.
+    void step(const NamedValues& values, double samples = 1);
+    /// Logs an epoch: the means of all metrics over its samples as "train_" + name, and results such as {"test_rmse",
+    /// 3.2}. Advances `position` to the next epoch.
+    void end_epoch(const NamedValues& results = {});
+    /// Logs results of the whole run. Call it after the last step.
+    void result(const NamedValues& values);
+    /// Collective. Blocks until all files are written. Ends the run and returns the exit code; see signals.h.
+    [[nodiscard]] int end() { return end(stopped_ && !is_done(), {}, ""); }
+    /// The same for a caller that decides whether the run was stopped early. Prints `lines`, and the command that
+    /// people may want next.
+    [[nodiscard]] int end(bool stopped, const std::vector<std::string>& lines, const std::string& next_command);
+
+    /// Returns true if this rank has a stop request: a signal (outside of sweeps), a file "stop" in the folder, or a
+    /// true from TrainingObserver::on_metrics(). The result may differ between ranks.
+    bool has_stop_request();
+    /// See TrainingObserver::pulse().
+    void pulse() {
+        if (observer.pulse()) stop_request_ = true;
+    }
+    /// Prints a line on rank 0, in begin() if that was not called yet. Does nothing with --progress none, or in a trial
+    /// of a sweep.
+    void note(const std::string& line, Colour colour = Colour::none);
+    /// Adds a line to metrics.jsonl and the report, and passes it to the observer. Nothing on other ranks than 0.
+    void log(const Json& line);
+    /// Sets a member of the run in report.html, such as "fields"; see report.h. Call it after begin(). Does nothing
+    /// with --no-report.
+    void set_in_report(const std::string& name, Json value);
+    /// Writes report.html. While the state is "running", omits this if the last one was written a short time ago.
+    void write_report(const std::string& state);
+
+    /// Returns the folder, on rank 0: after begin(), and with --resume from the start. Null on other ranks.
+    RunFolder* folder() { return folder_ ? &*folder_ : nullptr; }
+    /// Returns the output for people, or null if this rank or this run has none.
+    Progress* progress() { return progress_ ? &*progress_ : nullptr; }
+
+    const RunOptions& settings;
+    Options& options;
+    par::Group& group;
+    TrainingObserver& observer;
+    Position position; // of a resumed run: see Saver::restore()
+
+private:
+    static TrainingObserver& program();
+    bool is_done() const { return content_.steps > 0 && position.step >= content_.steps; }
+    void fail(const std::string& why);
+
+    Content content_;
+    std::optional<RunFolder> folder_;
+    std::optional<Report> report_;
+    std::optional<Progress> progress_;
+    std::vector<std::pair<std::string, Colour>> early_notes_; // from before begin()
+    bool begun_ = false, stopped_ = false;
+    bool stop_request_ = false;                     // from the observer or a file
+    double epoch_begin_ = 0, samples_at_begin_ = 0; // of the part of the epoch that this process computes
+    std::atomic<double> next_report_{0};            // earliest time of the next report while the run goes on
+
+public:
+    /// Writes reports, models and checkpoints. It uses other members, so it is destroyed first.
+    FileWriter writer;
+};
+
+} // namespace rg
