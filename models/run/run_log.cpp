@@ -2,6 +2,7 @@
 #include "ringgrad/models/run/run_log.h"
 
 #include "ringgrad/core/clock.h"
+#include "ringgrad/core/device.h"
 #include "ringgrad/core/text.h"
 #include "ringgrad/core/version.h"
 #include "ringgrad/models/run/collective.h"
@@ -182,6 +183,8 @@ void RunLog::note(const std::string& line, Colour colour) {
     else if (!begun_)
         early_notes_.emplace_back(line, colour);
 }
+
+void RunLog::warn(const std::string& text) { note(printable(text), Colour::yellow); }
 
 void RunLog::log(const Json& line) {
     if (!folder_) return;

@@ -139,6 +139,8 @@ public:
     /// Prints a line on rank 0, in begin() if that was not called yet. Does nothing with --progress none, or in a trial
     /// of a sweep.
     void note(const std::string& line, Colour colour = Colour::none);
+    /// The same for a text that may hold bytes of files, in yellow.
+    void warn(const std::string& text);
     /// Adds a line to metrics.jsonl and the report, and passes it to the observer. Nothing on other ranks than 0.
     void log(const Json& line);
     /// Sets a member of the run in report.html, such as "fields"; see report.h. Call it after begin(). Does nothing

@@ -31,7 +31,7 @@ Saver::Saver(RunLog& log) : log_(log) {
     checkpoint_ = load_latest_checkpoint(log.group.allgather(own, "run to resume")[0]);
     restore_options(checkpoint_->state, log.options);
     verify_same_options(log.group, log.options); // each rank has read a checkpoint of its own
-    for (const std::string& warning : checkpoint_->warnings) log.note(printable(warning), Colour::yellow);
+    for (const std::string& warning : checkpoint_->warnings) log.warn(warning);
 }
 
 const TensorFile* Saver::initial() {

@@ -79,102 +79,6 @@ std::vector<MetricName> ImageTraining::metrics(const data::ImageSet& images) con
     return {task.metrics.begin(), task.metrics.end()};
 }
 
-/// The parts of a training, and its epochs, tests and steps.
-class ImageTraining::Trainer {
-public:
-    /// Collective. Restores the parameters of a resumed run. All arguments must outlive this.
-    Trainer(ImageTraining& training, TrainingRun& run, const Options& options, const Machine& machine,
-            const data::TrainTest& data, const Columns& columns);
-
-    /// Collective. Makes the plans, and then the folder of a new run.
-    void begin();
-    /// Collective. Trains from the run's position until TrainingRun::goes_on() is false. Tests after each complete
-    /// epoch and as --validate-every asks. Saves the model and a checkpoint after each epoch, also after one that a
-    /// stop or
-    /// --steps has cut short. Without any step, saves the model alone.
-    void run_epochs();
-    /// Collective. The tests after the last epoch: with --test-views, and of the best model on images that no test has
-    /// used before.
-    void test_after_epochs();
-
-    Times times() const;
-    /// Returns the numbers of plans and the hit rates for people.
-    std::string cache_text() const;
-
-private:
-    struct Step;
-    const Plan& plan_ahead();
-    Evaluation evaluation_of(const data::ImageSet& set);
-    Score score(Evaluation& evaluation, const std::vector<data::WeightedView>& views = {{}});
-    Score test();
-    void train_epoch();
-    void repeat_plain(const Position& begin, const std::vector<Tensor>& state, int64_t batches_tracked);
-    std::vector<Tensor> state() const;
-    StepResult step(double lr);
-    data::Batch take(Step& step);
-    std::vector<Tensor> compute(Step& step, const data::Batch& batch, bool is_last_worker);
-    void add(Step& step, data::Batch& batch, std::vector<Tensor>& outputs);
-    void sum(Step& step);
-    void update(Step& step);
-    std::vector<Tensor> forward_backward(std::span<const Tensor> inputs);
-
-    ImageTraining& training_;
-    TrainingRun& run_;
-    par::Group& group_;
-    const Machine& machine_;
-    const data::TrainTest& data_;
-    const Columns& columns_;
-    const std::unique_ptr<Network> network_;
-    Parameters& parameters_;
-    const data::Normalise normalise_;
-    const Task task_;
-    const Forward forward_;
-    const data::LoaderOptions loading_;
-    const Schedule rates_;
-    ImageFeed feed_;
-    Optimizer optimizer_;
-    // Runs forward and backward. Returns outputs and loss, and leaves the gradients in the parameters' buffer. If there
-    // is a single worker in all, it also applies the update.
-    Accelerated replayed_step_;
-    GradientSum gradient_sum_;
-    Evaluation evaluation_;
-    Times times_;
-    const Tensor loss_of_all_ = Tensor::zeros({});
-};
-
-int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& observer) {
-    TrainingRun run(run_options, options, group, observer);
-    return run.log.supervise([&] {
-        Machine machine(machine_options, options, group);
-        check_choices(options, machine);
-        Profile op_times;
-        GroupSync sync(group);
-        Context context = machine.context();
-        if (sync_bn_ && group.size() > 1) context.sync = &sync;
-        if (profile_) context.profile = &op_times;
-        const ContextScope scope(context); // the context's threads also decode the images
-
-        const data::TrainTest data = data_for(run);
-        const Columns columns = columns_of(data);
-        run.check_data(data, data_options.describe(data, columns));
-        complete_options(run, options, data, machine);
-        Trainer trainer(*this, run, options, machine, data, columns);
-        trainer.begin();
-        int code = 0;
-        const double seconds = seconds_of([&] {
-            trainer.run_epochs();
-            trainer.test_after_epochs();
-            trained(run, trainer.times());
-            code = run.end();
-        });
-        if (plan_dump_) run.log.note(trainer.cache_text());
-        // On a GPU, profiling waits for each op, so the training takes longer than without it. So there the table omits
-        // the line with the time outside of ops.
-        if (profile_) run.log.note(op_times.table(machine.device() ? 0 : seconds));
-        return code;
-    });
-}
-
 void ImageTraining::check_choices(const Options& options, const Machine& machine) const {
     network_.check(options);
     check(options);
@@ -190,18 +94,15 @@ data::TrainTest ImageTraining::data_for(TrainingRun& run) {
     if (file) data_options.follow(*file);
     run.test_set_name = data_options.test_set_name();
     data::TrainTest data = checked_data(run.log.group, [&] { run.log.pulse(); });
-    for (const std::string& warning : data.warnings) run.log.note(printable(warning), Colour::yellow);
+    for (const std::string& warning : data.warnings) run.log.warn(warning);
     if (!file) return data;
     for (const auto& [rule, known, name] : {std::tuple(&data.held_out, &data_options.test_rule, "test"),
                                             {&data.validation, &data_options.validation_rule, "validation"}})
         if (!rule->limits.empty() && known->limits.empty())
-            run.log.note(printable(cat("warning: ", file->source, " does not say which images it was trained on, so ",
-                                       "some of the ", name, " images may be among them")),
-                         Colour::yellow);
+            run.log.warn(cat("warning: ", file->source, " does not say which images it was trained on, so some of the ",
+                             name, " images may be among them"));
         else if (rule == &data.validation && !rule->limits.empty() && !run.saver.resumed())
-            run.log.note(
-                printable(cat("validation images are those of ", file->source, ", whatever --validation says")),
-                Colour::yellow);
+            run.log.warn(cat("validation images are those of ", file->source, ", whatever --validation says"));
     return data;
 }
 
@@ -268,11 +169,9 @@ data::Normalise ImageTraining::chosen_normalise(TrainingRun& run, const Options&
     const bool known = file->find_text("normalise");
     if (known && stored_task(*file).channels != images.channels) return chosen;
     if (!run.saver.resumed())
-        run.log.note(
-            printable(known ? cat("normalised as the images of ", file->source, "; --normalise auto: by these images")
-                            : cat("warning: ", file->source, " does not say how its images were normalised; for ",
-                                  "torchvision's weights give --normalise imagenet, else --normalise auto")),
-            Colour::yellow);
+        run.log.warn(known ? cat("normalised as the images of ", file->source, "; --normalise auto: by these images")
+                           : cat("warning: ", file->source, " does not say how its images were normalised; for ",
+                                 "torchvision's weights give --normalise imagenet, else --normalise auto"));
     return stored_normalise(*file, chosen);
 }
 
@@ -294,410 +193,372 @@ data::LoaderOptions ImageTraining::loading_for(const data::ImageSet& images, boo
     return loader_options(images, normalise, task);
 }
 
-ImageTraining::Trainer::Trainer(ImageTraining& training, TrainingRun& run, const Options& options,
-                                const Machine& machine, const data::TrainTest& data, const Columns& columns)
-    : training_(training),
-      run_(run),
-      group_(run.log.group),
-      machine_(machine),
-      data_(data),
-      columns_(columns),
-      network_(training.new_network(group_, machine, data.train)),
-      parameters_(network_->parameters),
-      normalise_(training.chosen_normalise(run, options, data.train)),
-      task_(training.task_for(run, data.train)),
-      forward_([this](const data::Batch& batch, Mode mode) { return training_.forward(*network_, batch, mode); }),
-      loading_(training.loading_for(data.train, !columns.at(&data.train).empty(), normalise_, task_)),
-      rates_(training.full_schedule()),
-      feed_(data.train, loading_, machine, columns.at(&data.train)),
-      optimizer_(parameters_, training.optimizer),
-      replayed_step_([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
-                     machine.options().accelerate),
-      gradient_sum_(group_, parameters_, machine.options().allreduce, can_overlap(group_), machine.options().wire),
-      evaluation_(evaluation_of(data.test)) {
-    RG_CHECK(!context().sync || group_.most_workers() == 1, "--sync-bn: expected one worker per rank, got ",
-             group_.most_workers(), "; the workers of a rank compute one after another, so they cannot exchange ",
-             "batch statistics");
-    replayed_step_.after_step = [this](const Plan& plan, size_t step) { return gradient_sum_.after_step(plan, step); };
-    training.initialise(*network_, data.train, normalise_);
-    run.restore(parameters_, optimizer_.state(), task_);
-    if (!run.saver.resumed()) optimizer_.start_averages(); // --init may have changed the parameters
-    parameters_.begin_step(run.log.position.step + 1);     // for plan_ahead(), as the next line
-    optimizer_.set(0, run.log.position.step + 1);
-}
-
-void ImageTraining::Trainer::begin() {
-    const Plan& plan = plan_ahead();
-    const bool sums = machine_.workers().gpus > 1 || machine_.workers().idle == 0;
-    if (const std::string& why = gradient_sum_.why_not_direct(); sums && !why.empty())
-        run_.log.note(cat("gradients are summed in host memory, not by the GPUs: ", why), Colour::yellow);
-    ModelOutputs outputs = task_.outputs;
-    outputs.labels = training_.labels();
-    if (training_.takes_numbers) outputs.input_numbers = data_.train.target_names;
-    Metadata model = describe_model(training_.network_.describe(), data_.train, normalise_, outputs);
-    model.emplace_back("trained_by", run_.log.options.program());
-    const int64_t batches = feed_.batches();
-    run_.begin({.steps = training_.steps >= 0 ? training_.steps : training_.epochs * batches,
-                .steps_per_epoch = batches,
-                .summary = cat(machine_.text(), machine_.options().accelerate ? "" : ", op by op", "; ", data_.source,
-                               "; ", feed_.text(), "; --augment ", training_.augment, "; ", parameters_.count(),
-                               " parameters, ", plan.bytes() >> 20, " MiB planned")},
-               model);
-    if (training_.plan_dump_) run_.log.note(plan.table() + gradient_sum_.table(plan));
-    run_.log.set_in_report("network", report_network(parameters_, plan));
-}
-
-/// Collective. Makes the plans for the largest training batch and, unless --no-accelerate is given, for all sizes of
-/// evaluation batches. So their memory is allocated before the first step. Returns the plan of a training step. On the
-/// CPU, throws on all ranks if there is not enough memory.
-const Plan& ImageTraining::Trainer::plan_ahead() {
-    const auto plan = [&]() -> const Plan& {
-        evaluation_.plan();
-        const std::vector<int64_t> sizes = feed_.sizes();
-        return replayed_step_.plan(feed_.inputs(sizes.empty() ? 0 : sizes.front()), true);
-    };
-    if (!parameters_.gradients().device() && !gradient_sum_.some_on_device())
-        check_planned_memory(
-            group_, {&replayed_step_, &evaluation_.predict},
-            feed_.bytes() + checkpoint_memory(group_, parameters_.values().bytes(), std::ssize(optimizer_.state())),
-            plan, kMemoryAdvice);
-    return plan();
-}
-
-void ImageTraining::Trainer::run_epochs() {
-    // With --steps 0, or if a kill came between the last checkpoint and the model, no step is left to save it after.
-    if (!run_.goes_on()) optimizer_.with_average([&] { run_.save_model(); });
-    while (run_.goes_on()) {
-        const Position begin = run_.log.position;
-        const int64_t batches_tracked = parameters_.batches_tracked;
-        const std::vector<Tensor> before = training_.repeats_plain ? state() : std::vector<Tensor>();
-        try {
-            times_.train += seconds_of([&] { train_epoch(); });
-            if (run_.epoch_is_complete()) {
-                Score score;
-                times_.test += seconds_of([&] { score = test(); });
-                run_.end_epoch(score);
-                if (training_.repeats_plain) repeat_plain(begin, before, batches_tracked);
-            }
-        } catch (const Stopped&) {} // in a test, which a resumed run repeats
-        optimizer_.with_average([&] { run_.save_model(); });
-        run_.saver.save_checkpoint();
+/// The parts of a training, and its epochs, tests and steps.
+class ImageTraining::Trainer {
+public:
+    /// Collective. Restores the parameters of a resumed run. All arguments must outlive this.
+    Trainer(ImageTraining& training, TrainingRun& run, const Options& options, const Machine& machine,
+            const data::TrainTest& data, const Columns& columns)
+        : training_(training),
+          run_(run),
+          group_(run.log.group),
+          machine_(machine),
+          data_(data),
+          columns_(columns),
+          network_(training.new_network(group_, machine, data.train)),
+          parameters_(network_->parameters),
+          normalise_(training.chosen_normalise(run, options, data.train)),
+          task_(training.task_for(run, data.train)),
+          forward_([this](const data::Batch& batch, Mode mode) { return training_.forward(*network_, batch, mode); }),
+          loading_(training.loading_for(data.train, !columns.at(&data.train).empty(), normalise_, task_)),
+          rates_(training.full_schedule()),
+          feed_(data.train, loading_, machine, columns.at(&data.train)),
+          optimizer_(parameters_, training.optimizer),
+          replayed_step_([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
+                         machine.options().accelerate),
+          gradient_sum_(group_, parameters_, machine.options().allreduce, can_overlap(group_), machine.options().wire),
+          evaluation_(evaluation_of(data.test)) {
+        RG_CHECK(!context().sync || group_.most_workers() == 1, "--sync-bn: expected one worker per rank, got ",
+                 group_.most_workers(), "; the workers of a rank compute one after another, so they cannot exchange ",
+                 "batch statistics");
+        replayed_step_.after_step = [this](const Plan& plan, size_t step) {
+            return gradient_sum_.after_step(plan, step);
+        };
+        training.initialise(*network_, data.train, normalise_);
+        run.restore(parameters_, optimizer_.state(), task_);
+        if (!run.saver.resumed()) optimizer_.start_averages(); // --init may have changed the parameters
+        parameters_.begin_step(run.log.position.step + 1);     // for plan_ahead(), as the next line
+        optimizer_.set(0, run.log.position.step + 1);
     }
-}
 
-void ImageTraining::Trainer::train_epoch() {
-    const Position& position = run_.log.position;
-    feed_.loader.start(position.epoch, position.batch);
-    optimizer_.begin_epoch(position.epoch);
-    run_.begin_epoch(feed_.loader.has_next());
-    while (run_.epoch_goes_on())
-        if (run_.test_is_due())
-            run_.end_test_in_epoch(test());
-        else
-            run_.end_step(step(rates_.rate_at(run_.epochs())));
-}
+    /// Collective. Makes the plans, and then the folder of a new run.
+    void begin() {
+        const Plan& plan = plan_ahead();
+        const bool sums = machine_.workers().gpus > 1 || machine_.workers().idle == 0;
+        if (const std::string& why = gradient_sum_.why_not_direct(); sums && !why.empty())
+            run_.log.warn("gradients are summed in host memory, not by the GPUs: " + why);
+        ModelOutputs outputs = task_.outputs;
+        outputs.labels = training_.labels();
+        if (training_.takes_numbers) outputs.input_numbers = data_.train.target_names;
+        Metadata model = describe_model(training_.network_.describe(), data_.train, normalise_, outputs);
+        model.emplace_back("trained_by", run_.log.options.program());
+        const int64_t batches = feed_.batches();
+        run_.begin({.steps = training_.steps >= 0 ? training_.steps : training_.epochs * batches,
+                    .steps_per_epoch = batches,
+                    .summary = cat(machine_.text(), machine_.options().accelerate ? "" : ", op by op", "; ",
+                                   data_.source, "; ", feed_.text(), "; --augment ", training_.augment, "; ",
+                                   parameters_.count(), " parameters, ", plan.bytes() >> 20, " MiB planned")},
+                   model);
+        if (training_.plan_dump_) run_.log.note(plan.table() + gradient_sum_.table(plan));
+        run_.log.set_in_report("network", report_network(parameters_, plan));
+    }
 
-/// Returns copies of all that a step changes, in one order.
-std::vector<Tensor> ImageTraining::Trainer::state() const {
-    std::vector<Tensor> state{parameters_.all().clone()};
-    for (const auto& [name, value] : optimizer_.state()) state.push_back(value.clone());
-    return state;
-}
-
-/// Trains the epoch from `begin` again and tests, op by op, from this state, for the times alone.
-void ImageTraining::Trainer::repeat_plain(const Position& begin, const std::vector<Tensor>& state,
-                                          int64_t batches_tracked) {
-    const auto set = [&](const std::vector<Tensor>& values, int64_t tracked) {
-        parameters_.all().copy_from(values[0]), parameters_.batches_tracked = tracked;
-        for (size_t i = 1; i < values.size(); ++i) optimizer_.state()[i - 1].value.copy_from(values[i]);
-    };
-    const std::vector<Tensor> after = this->state();
-    const int64_t tracked_after = parameters_.batches_tracked;
-    const Position end = std::exchange(run_.log.position, begin);
-    set(state, batches_tracked);
-    replayed_step_.enabled = evaluation_.predict.enabled = false;
-    bool stops = false;
-    times_.plain_train += seconds_of([&] {
-        for (feed_.loader.start(begin.epoch, begin.batch); !stops && run_.log.position.step < end.step;
-             ++run_.log.position.step, ++run_.log.position.batch)
-            stops = step(rates_.rate_at(run_.epochs())).stop;
-    });
-    if (!stops) times_.plain_test += seconds_of([&] { optimizer_.with_average([&] { score(evaluation_); }); });
-    replayed_step_.enabled = evaluation_.predict.enabled = true;
-    set(after, tracked_after);
-    run_.log.position = end;
-}
-
-Evaluation ImageTraining::Trainer::evaluation_of(const data::ImageSet& set) {
-    return Evaluation(group_, machine_, set, columns_.at(&set), normalise_, loading_.batch_size, task_, forward_);
-}
-
-/// Tests the network, and sets the members of the report.
-Score ImageTraining::Trainer::score(Evaluation& evaluation, const std::vector<data::WeightedView>& views) {
-    const Score result = evaluation.score(views, [&] { run_.check_stop(); });
-    const Json members = group_.rank() == 0 ? evaluation.report(result) : Json::object();
-    for (const auto& [member, value] : members.as_object()) run_.log.set_in_report(member, value);
-    return result;
-}
-
-/// Tests the network with the average of the weights, if there is one, and saves it if it is the best so far.
-Score ImageTraining::Trainer::test() {
-    Score result;
-    optimizer_.with_average([&] {
-        result = score(evaluation_);
-        run_.keep_if_best(result);
-    });
-    return result;
-}
-
-void ImageTraining::Trainer::test_after_epochs() {
-    const auto test_views = [&] {
-        run_.end_test("six_views", run_.test_set_name,
-                      score(evaluation_, data::mirrored_and_shifted(data_.test.input_size().width)));
-    };
-    try {
-        if (training_.test_views_ && !run_.stopped()) optimizer_.with_average(test_views); // as in the model's file
-        if (data_.reserved.count == 0) return;
-        if (const std::optional<TensorFile> best = run_.model_to_test()) {
-            load_state_dict(parameters_, *best);
-            Evaluation last = evaluation_of(data_.reserved);
-            const Score result = last.score({{}}, [&] { run_.check_stop(); });
-            run_.end_test("best_model", "test", result);
-            run_.log.set_in_report("best_on_test", group_.rank() == 0 ? last.report(result) : Json());
+    /// Collective. Trains from the run's position until TrainingRun::goes_on() is false. Tests after each complete
+    /// epoch and as --validate-every asks. Saves the model and a checkpoint after each epoch, also after one that a
+    /// stop request or the last step has cut short. Without any step, saves the model alone.
+    void run_epochs() {
+        // With --steps 0, or if a kill came between the last checkpoint and the model, no step is left.
+        if (!run_.goes_on()) optimizer_.with_average([&] { run_.save_model(); });
+        while (run_.goes_on()) {
+            const Position begin = run_.log.position;
+            const int64_t batches_tracked = parameters_.batches_tracked;
+            const std::vector<Tensor> before = training_.repeats_plain ? state() : std::vector<Tensor>();
+            try {
+                times_.train += seconds_of([&] { train_epoch(); });
+                if (run_.epoch_is_complete()) {
+                    Score score;
+                    times_.test += seconds_of([&] { score = test(); });
+                    run_.end_epoch(score);
+                    if (training_.repeats_plain) repeat_plain(begin, before, batches_tracked);
+                }
+            } catch (const Stopped&) {} // in a test, which a resumed run repeats
+            optimizer_.with_average([&] { run_.save_model(); });
+            run_.saver.save_checkpoint();
         }
-    } catch (const Stopped&) {} // a resumed run repeats these tests
-}
-
-ImageTraining::Times ImageTraining::Trainer::times() const {
-    Times times = times_;
-    times.train_hits = replayed_step_.hit_rate(), times.test_hits = evaluation_.predict.hit_rate();
-    return times;
-}
-
-std::string ImageTraining::Trainer::cache_text() const {
-    std::string text;
-    for (const auto& [name, f] : {std::pair("training", &replayed_step_), {"evaluation", &evaluation_.predict}})
-        text += cat(text.empty() ? "" : "\n", "accelerate: ", f->occupancy() * double(f->cache_size), " plans of ",
-                    name, ", hit rate ", 100 * f->hit_rate(), " %");
-    return text;
-}
-
-/// A training step, and the sums over its workers: first of this rank's, and after sum() of all.
-struct ImageTraining::Trainer::Step {
-    Step(int64_t number, par::Group& group, const Parameters& parameters) : number(number), sums(group, parameters) {}
-    const int64_t number;
-    StepSums sums;
-    double share = 0;   // fraction of the mini-batch that the worker at hand computes
-    int64_t images = 0; // that this rank computes
-    Tensor non_finite_at;
-    StepResult result{};
-};
-
-/// Collective. Computes the next step. A rank takes, computes and adds the part of each of its workers. Then gradients,
-/// statistics and metrics are summed over all workers, and the parameters are updated. If the loss or a gradient is not
-/// finite, the update changes nothing, and --on-nan decides. A stop request of any rank counts for all, since it is one
-/// of the sums. With a single worker in all, the CPU waits for its device only once per step.
-StepResult ImageTraining::Trainer::step(double lr) {
-    Step step(run_.log.position.step + 1, group_, parameters_);
-    step.result.lr = lr;
-    group_.set_step(step.number);
-    optimizer_.set(lr, step.number);
-    for (int workers_left = group_.workers(group_.rank()); workers_left > 0; --workers_left) {
-        data::Batch batch = take(step);
-        std::vector<Tensor> outputs = compute(step, batch, workers_left == 1);
-        add(step, batch, outputs);
     }
-    sum(step);
-    update(step);
-    return step.result;
-}
 
-/// Takes a worker's part of the mini-batch, which may be empty.
-data::Batch ImageTraining::Trainer::take(Step& step) {
-    data::Batch batch = feed_.loader.next();
-    step.result.images = batch.global_size;
-    step.share = double(batch.size) / double(batch.global_size);
-    if (SyncGroup* const sync = context().sync) sync->samples = batch.global_size, sync->fraction = step.share;
-    step.images += batch.size;
-    run_.phases.lap(PhaseClock::data);
-    return batch;
-}
-
-/// Runs forward and backward for a part, and sums the gradients after that of the last worker. Returns the outputs and
-/// the loss in host memory.
-std::vector<Tensor> ImageTraining::Trainer::compute(Step& step, const data::Batch& batch, bool is_last_worker) {
-    parameters_.begin_step(step.number, batch.first);
-    if (is_last_worker) gradient_sum_.begin(step.share);
-    const std::span<const Tensor> results = replayed_step_(feed_.inputs(batch), true);
-    run_.phases.lap(PhaseClock::compute);
-    // Finish the sums before to_host(). It blocks until the device has finished the step, and no bucket would be summed
-    // during this time.
-    if (is_last_worker)
-        gradient_sum_.finish();
-    else
-        gradient_sum_.keep(step.share);
-    std::vector<Tensor> outputs(results.begin(), results.end());
-    outputs.push_back(optimizer_.non_finite_at());
-    to_host(outputs);
-    step.non_finite_at = outputs.back(), outputs.pop_back();
-    run_.phases.lap(parameters_.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
-    return outputs;
-}
-
-/// Adds the numbers of a part: its share of the loss, a stop request, the end of its data, and the sums of the metrics.
-void ImageTraining::Trainer::add(Step& step, data::Batch& batch, std::vector<Tensor>& outputs) {
-    const double loss = step.share > 0 ? step.share * double(outputs.back().data<float>()[0]) : 0.0;
-    outputs.pop_back();
-    std::vector<double> numbers{loss, double(run_.log.has_stop_request()), double(!feed_.loader.has_next())};
-    numbers.resize(3 + size_t(task_.sums()));
-    take_images(outputs, batch, task_);
-    if (batch.size > 0) task_.add(outputs, batch, std::span(numbers).subspan(3));
-    step.sums.add(step.share, numbers);
-}
-
-/// Sums statistics of batch norm and the numbers of add() over all workers.
-void ImageTraining::Trainer::sum(Step& step) {
-    std::vector<double> numbers(3 + size_t(task_.sums()));
-    run_.phases.count_step(step.images);
-    step.sums.finish(numbers);
-    step.result.loss = numbers[0], step.result.stop = numbers[1] > 0, step.result.last = numbers[2] > 0;
-    step.result.sums.assign(numbers.begin() + 3, numbers.end());
-    ++parameters_.batches_tracked;
-    run_.phases.lap(PhaseClock::sum);
-}
-
-/// Updates the parameters, unless the replayed step has done so.
-void ImageTraining::Trainer::update(Step& step) {
-    if (!group_.is_single_worker()) {
-        loss_of_all_.fill(step.result.loss), optimizer_.update(loss_of_all_);
-        step.non_finite_at = optimizer_.non_finite_at();
+    /// Collective. The tests after the last epoch: with --test-views, and of the best model on images that no test has
+    /// used before.
+    void test_after_epochs() {
+        const auto test_views = [&] {
+            run_.end_test("six_views", run_.test_set_name,
+                          score(data::mirrored_and_shifted(data_.test.input_size().width)));
+        };
+        try {
+            if (training_.test_views_ && !run_.stopped()) optimizer_.with_average(test_views); // as in the model's file
+            if (data_.reserved.count == 0) return;
+            if (const std::optional<TensorFile> best = run_.model_to_test()) {
+                load_state_dict(parameters_, *best);
+                Evaluation last = evaluation_of(data_.reserved);
+                const Score result = last.score({{}}, [&] { run_.check_stop(); });
+                run_.end_test("best_model", "test", result);
+                run_.log.set_in_report("best_on_test", group_.rank() == 0 ? last.report(result) : Json());
+            }
+        } catch (const Stopped&) {} // a resumed run repeats these tests
     }
-    step.result.skipped = run_.skips_non_finite(step.result.loss, step.non_finite_at);
-    if (!step.result.skipped) optimizer_.end_step(step.number, run_.steps());
-    run_.phases.lap(PhaseClock::update);
-}
 
-/// The part of a step that is traced once and then replayed. Returns the results of outputs_of(), and then the loss.
-std::vector<Tensor> ImageTraining::Trainer::forward_backward(std::span<const Tensor> inputs) {
-    Tape tape;
-    const data::Batch batch = feed_.batch(inputs);
-    std::vector<Tensor> results = outputs_of(forward_, task_, batch, Mode::train);
-    const Tensor loss = task_.take_loss(results, batch, Mode::train);
-    tape.gradients(loss, parameters_);
-    if (group_.is_single_worker()) optimizer_.update(loss); // else update() does, after the sums
-    results.push_back(loss);
-    return results;
-}
+    Times times() const {
+        Times times = times_;
+        times.train_hits = replayed_step_.hit_rate(), times.test_hits = evaluation_.predict.hit_rate();
+        return times;
+    }
 
-TestResult ImageTraining::test(Options& options, par::Group& group, const std::string& model) {
-    data_options.validation = 0;
-    Machine machine(machine_options, options, group);
-    const Context context = machine.context();
-    const ContextScope scope(context);
-    const TensorFile file = load_model(model);
-    data_options.follow(file);
-    const std::unique_ptr<Network> network = make_network(file);
-    const data::TrainTest data = load(group, {});
-    Task task = this->task(data.train);
-    task.standardise(data.train, &file);
-    const Columns columns{{&data.test, this->columns(data.test)}};
-    Evaluation evaluation(group, machine, data.test, columns.at(&data.test),
-                          stored_normalise(file, normalise(data.train)), data_options.batch_size, task,
-                          [&](const data::Batch& batch, Mode mode) { return forward(*network, batch, mode); });
-    const Score score = evaluation.score({{}}, check_stop);
-    TestResult result{task.text(score.metrics),
-                      Json::object().set("test_loss", score.loss),
-                      evaluation.report(score),
-                      data.test,
-                      data_options.test_path.empty() ? data_options.path : data_options.test_path,
-                      data.warnings};
-    if (test_views_)
-        result.text += cat(
-            ", with six views ",
-            task.text(evaluation.score(data::mirrored_and_shifted(data.test.input_size().width), check_stop).metrics));
-    const Json was = stored_data(file), is = data_options.describe(data, columns);
-    if (was.is_object())
-        if (const Json& tested = was.at(was.find("reserved") ? "reserved" : "test"); tested != is.at("test"))
-            result.warnings.push_back(cat("warning: ", file.source, " was tested on a set of ", tested.as_string(),
-                                          ", which is now one of ", is.at("test").as_string(),
-                                          ", so the numbers differ from those of the run"));
-    for (size_t i = 0; i < task.metrics.size(); ++i)
-        result.values.set("test_" + task.metrics[i].name, score.metrics[i]);
-    for (size_t d = 0; d < task.details.size(); ++d)
-        if (const Detail& detail = task.details[d]; detail.table)
-            result.tables.emplace_back(detail.member, detail.table(data.test, score.details[d]));
-    return result;
-}
+    /// Returns the numbers of plans and the hit rates for people.
+    std::string cache_text() const {
+        std::string text;
+        for (const auto& [name, f] : {std::pair("training", &replayed_step_), {"evaluation", &evaluation_.predict}})
+            text += cat(text.empty() ? "" : "\n", "accelerate: ", f->occupancy() * double(f->cache_size), " plans of ",
+                        name, ", hit rate ", 100 * f->hit_rate(), " %");
+        return text;
+    }
 
-namespace {
+private:
+    /// Collective. Makes the plans for the largest training batch and, unless --no-accelerate is given, for all sizes
+    /// of evaluation batches. So their memory is allocated before the first step. Returns the plan of a training step.
+    /// On the CPU, throws on all ranks if there is not enough memory.
+    const Plan& plan_ahead() {
+        const auto plan = [&]() -> const Plan& {
+            evaluation_.plan();
+            const std::vector<int64_t> sizes = feed_.sizes();
+            return replayed_step_.plan(feed_.inputs(sizes.empty() ? 0 : sizes.front()), true);
+        };
+        if (!parameters_.gradients().device() && !gradient_sum_.some_on_device())
+            check_planned_memory(
+                group_, {&replayed_step_, &evaluation_.predict},
+                feed_.bytes() + checkpoint_memory(group_, parameters_.values().bytes(), std::ssize(optimizer_.state())),
+                plan, kMemoryAdvice);
+        return plan();
+    }
 
-/// A training, and its options with the values of the arguments.
-struct Parsed {
-    Parsed(const Program& program, const std::vector<std::string>& args,
-           const std::vector<std::pair<std::string, std::string>>& commands = {})
-        : training(program.make()), options(program.name, program.description) {
-        options.examples({program.examples.begin(), program.examples.end()}, "mpiexec -n 4 ");
-        options.commands(commands);
-        training->declare(options);
-        if (*program.matlab)
-            options
-                .add("preset", &preset,
-                     cat("matlab: the settings of MATLAB's example, ", program.matlab,
-                         ", with this batch size for each GPU; other options override them"))
-                .one_of({"none", "matlab"});
-        wants_training = options.parse(args);
-        if (preset == "none") return;
-        training->batch_size_per_gpu = !options.was_given("batch-size");
-        const bool drops = options.was_given("drops") || options.was_given("schedule");
-        std::vector<std::string> settings = split(program.matlab, ' ');
-        std::erase_if(settings, [&](const std::string& setting) {
-            const std::string name = setting.substr(2, setting.find('=') - 2);
-            return options.was_given(name) || (drops && name == "drop-every");
+    void train_epoch() {
+        const Position& position = run_.log.position;
+        feed_.loader.start(position.epoch, position.batch);
+        optimizer_.begin_epoch(position.epoch);
+        run_.begin_epoch(feed_.loader.has_next());
+        while (run_.epoch_goes_on())
+            if (run_.test_is_due())
+                run_.end_test_in_epoch(test());
+            else
+                run_.end_step(step(rates_.rate_at(run_.epochs())));
+    }
+
+    /// Tests the network with the average of the weights, if there is one, and saves it if it is the best so far.
+    Score test() {
+        Score result;
+        optimizer_.with_average([&] {
+            result = score();
+            run_.keep_if_best(result);
         });
-        options.parse(settings);
+        return result;
     }
-    std::unique_ptr<ImageTraining> training;
-    Options options;
-    std::string preset = "none";
-    bool wants_training; // false for --help, --help-all and --version
+
+    /// Tests the network, and sets the members of the report.
+    Score score(const std::vector<data::WeightedView>& views = {{}}) {
+        const Score result = evaluation_.score(views, [&] { run_.check_stop(); });
+        const Json members = group_.rank() == 0 ? evaluation_.report(result) : Json::object();
+        for (const auto& [member, value] : members.as_object()) run_.log.set_in_report(member, value);
+        return result;
+    }
+
+    Evaluation evaluation_of(const data::ImageSet& set) {
+        return Evaluation(group_, machine_, set, columns_.at(&set), normalise_, loading_.batch_size, task_, forward_);
+    }
+
+    /// A training step, and the sums over its workers: first of this rank's, and after sum() of all.
+    struct Step {
+        Step(int64_t number, par::Group& group, const Parameters& parameters)
+            : number(number), sums(group, parameters) {}
+        const int64_t number;
+        StepSums sums;
+        double share = 0;   // fraction of the mini-batch that the worker at hand computes
+        int64_t images = 0; // that this rank computes
+        Tensor non_finite_at;
+        StepResult result{};
+    };
+
+    /// Collective. Computes the next step. A rank takes, computes and adds the part of each of its workers. Then
+    /// gradients, statistics and metrics are summed over all workers, and the parameters are updated. If the loss or a
+    /// gradient is not finite, the update changes nothing, and --on-nan decides. A stop request of any rank counts for
+    /// all, since it is one of the sums. With a single worker in all, the CPU waits for its device only once per step.
+    StepResult step(double lr) {
+        Step step(run_.log.position.step + 1, group_, parameters_);
+        step.result.lr = lr;
+        group_.set_step(step.number);
+        optimizer_.set(lr, step.number);
+        for (int workers_left = group_.workers(group_.rank()); workers_left > 0; --workers_left) {
+            data::Batch batch = take(step);
+            std::vector<Tensor> outputs = compute(step, batch, workers_left == 1);
+            add(step, batch, outputs);
+        }
+        sum(step);
+        update(step);
+        return step.result;
+    }
+
+    /// Takes a worker's part of the mini-batch, which may be empty.
+    data::Batch take(Step& step) {
+        data::Batch batch = feed_.loader.next();
+        step.result.images = batch.global_size;
+        step.share = double(batch.size) / double(batch.global_size);
+        if (SyncGroup* const sync = context().sync) sync->samples = batch.global_size, sync->fraction = step.share;
+        step.images += batch.size;
+        run_.phases.lap(PhaseClock::data);
+        return batch;
+    }
+
+    /// Runs forward and backward for a part, and sums the gradients after that of the last worker. Returns the outputs
+    /// and the loss in host memory.
+    std::vector<Tensor> compute(Step& step, const data::Batch& batch, bool is_last_worker) {
+        parameters_.begin_step(step.number, batch.first);
+        if (is_last_worker) gradient_sum_.begin(step.share);
+        const std::span<const Tensor> results = replayed_step_(feed_.inputs(batch), true);
+        run_.phases.lap(PhaseClock::compute);
+        // Finish the sums before to_host(). It blocks until the device has finished the step, and no bucket would be
+        // summed during this time.
+        if (is_last_worker)
+            gradient_sum_.finish();
+        else
+            gradient_sum_.keep(step.share);
+        std::vector<Tensor> outputs(results.begin(), results.end());
+        outputs.push_back(optimizer_.non_finite_at());
+        to_host(outputs);
+        step.non_finite_at = outputs.back(), outputs.pop_back();
+        run_.phases.lap(parameters_.gradients().device() ? PhaseClock::compute : PhaseClock::sum);
+        return outputs;
+    }
+
+    /// Adds the numbers of a part: its share of the loss, a stop request, the end of its data, and the sums of the
+    /// metrics.
+    void add(Step& step, data::Batch& batch, std::vector<Tensor>& outputs) {
+        const double loss = step.share > 0 ? step.share * double(outputs.back().data<float>()[0]) : 0.0;
+        outputs.pop_back();
+        std::vector<double> numbers{loss, double(run_.log.has_stop_request()), double(!feed_.loader.has_next())};
+        numbers.resize(3 + size_t(task_.sums()));
+        take_images(outputs, batch, task_);
+        if (batch.size > 0) task_.add(outputs, batch, std::span(numbers).subspan(3));
+        step.sums.add(step.share, numbers);
+    }
+
+    /// Sums statistics of batch norm and the numbers of add() over all workers.
+    void sum(Step& step) {
+        std::vector<double> numbers(3 + size_t(task_.sums()));
+        run_.phases.count_step(step.images);
+        step.sums.finish(numbers);
+        step.result.loss = numbers[0], step.result.stop = numbers[1] > 0, step.result.last = numbers[2] > 0;
+        step.result.sums.assign(numbers.begin() + 3, numbers.end());
+        ++parameters_.batches_tracked;
+        run_.phases.lap(PhaseClock::sum);
+    }
+
+    /// Updates the parameters, unless the replayed step has done so.
+    void update(Step& step) {
+        if (!group_.is_single_worker()) {
+            loss_of_all_.fill(step.result.loss), optimizer_.update(loss_of_all_);
+            step.non_finite_at = optimizer_.non_finite_at();
+        }
+        step.result.skipped = run_.skips_non_finite(step.result.loss, step.non_finite_at);
+        if (!step.result.skipped) optimizer_.end_step(step.number, run_.steps());
+        run_.phases.lap(PhaseClock::update);
+    }
+
+    /// The part of a step that is traced once and then replayed. Returns the results of outputs_of(), and then the
+    /// loss.
+    std::vector<Tensor> forward_backward(std::span<const Tensor> inputs) {
+        Tape tape;
+        const data::Batch batch = feed_.batch(inputs);
+        std::vector<Tensor> results = outputs_of(forward_, task_, batch, Mode::train);
+        const Tensor loss = task_.take_loss(results, batch, Mode::train);
+        tape.gradients(loss, parameters_);
+        if (group_.is_single_worker()) optimizer_.update(loss); // else update() does, after the sums
+        results.push_back(loss);
+        return results;
+    }
+
+    /// Returns copies of all that a step changes, in one order.
+    std::vector<Tensor> state() const {
+        std::vector<Tensor> state{parameters_.all().clone()};
+        for (const auto& [name, value] : optimizer_.state()) state.push_back(value.clone());
+        return state;
+    }
+
+    /// Trains the epoch from `begin` again and tests, op by op, from this state, for the times alone.
+    void repeat_plain(const Position& begin, const std::vector<Tensor>& state, int64_t batches_tracked) {
+        const auto set = [&](const std::vector<Tensor>& values, int64_t tracked) {
+            parameters_.all().copy_from(values[0]), parameters_.batches_tracked = tracked;
+            for (size_t i = 1; i < values.size(); ++i) optimizer_.state()[i - 1].value.copy_from(values[i]);
+        };
+        const std::vector<Tensor> after = this->state();
+        const int64_t tracked_after = parameters_.batches_tracked;
+        const Position end = std::exchange(run_.log.position, begin);
+        set(state, batches_tracked);
+        replayed_step_.enabled = evaluation_.predict.enabled = false;
+        bool stops = false;
+        times_.plain_train += seconds_of([&] {
+            for (feed_.loader.start(begin.epoch, begin.batch); !stops && run_.log.position.step < end.step;
+                 ++run_.log.position.step, ++run_.log.position.batch)
+                stops = step(rates_.rate_at(run_.epochs())).stop;
+        });
+        if (!stops) times_.plain_test += seconds_of([&] { optimizer_.with_average([&] { evaluation_.score(); }); });
+        replayed_step_.enabled = evaluation_.predict.enabled = true;
+        set(after, tracked_after);
+        run_.log.position = end;
+    }
+
+    ImageTraining& training_;
+    TrainingRun& run_;
+    par::Group& group_;
+    const Machine& machine_;
+    const data::TrainTest& data_;
+    const Columns& columns_;
+    const std::unique_ptr<Network> network_;
+    Parameters& parameters_;
+    const data::Normalise normalise_;
+    const Task task_;
+    const Forward forward_;
+    const data::LoaderOptions loading_;
+    const Schedule rates_;
+    ImageFeed feed_;
+    Optimizer optimizer_;
+    // Runs forward and backward. Returns outputs and loss, and leaves the gradients in the parameters' buffer. If there
+    // is a single worker in all, it also applies the update.
+    Accelerated replayed_step_;
+    GradientSum gradient_sum_;
+    Evaluation evaluation_;
+    Times times_;
+    const Tensor loss_of_all_ = Tensor::zeros({});
 };
 
-} // namespace
+int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& observer) {
+    TrainingRun run(run_options, options, group, observer);
+    return run.log.supervise([&] {
+        Machine machine(machine_options, options, group);
+        check_choices(options, machine);
+        Profile op_times;
+        GroupSync sync(group);
+        Context context = machine.context();
+        if (sync_bn_ && group.size() > 1) context.sync = &sync;
+        if (profile_) context.profile = &op_times;
+        const ContextScope scope(context); // the context's threads also decode the images
 
-Json Program::check(const std::vector<std::string>& args) const { return Parsed(*this, args).options.to_json(); }
-
-Program::DataCheck Program::check_data(par::Group& group, const std::vector<std::string>& args) const {
-    const Parsed parsed(*this, args);
-    const data::TrainTest data = parsed.training->checked_data(group, {});
-    Json sets = Json::object().set("training set", data::fingerprint(data.train));
-    sets.set(parsed.training->data_options.test_set_name() + " set", data::fingerprint(data.test));
-    if (data.reserved.count > 0) sets.set("test set", data::fingerprint(data.reserved));
-    return {data.warnings, parsed.training->metrics(data.train), sets};
-}
-
-TestResult Program::test_run(par::Group& group, const std::string& model, const Options& given) const {
-    Parsed parsed(*this, {});
-    std::string folder;
-    const Json config = config_of(model, folder);
-    Json typed = Json::object();
-    for (const auto& [name, value] : given.values())
-        if (given.was_given(name)) typed.set(name, value);
-    for (const auto& [name, value] : parsed.options.values()) {
-        const Json* chosen = typed.find(name);
-        if (!chosen && name != "threads") chosen = config.at("options").find(name);
-        if (!chosen) continue;
-        const std::string text = chosen->is_string() ? chosen->as_string() : chosen->dump();
-        check_stored_command(folder, text, "give the images after the model");
-        parsed.options.set(name, text);
-    }
-    return parsed.training->test(parsed.options, group, model);
-}
-
-int Program::run(par::Group& group, const std::vector<std::string>& args, TrainingObserver& observer,
-                 const std::vector<std::pair<std::string, std::string>>& commands) const {
-    Parsed parsed(*this, args, commands);
-    if (parsed.wants_training) return parsed.training->train(parsed.options, group, observer);
-    return parsed.options.print_answer(group.rank() == 0);
+        const data::TrainTest data = data_for(run);
+        const Columns columns = columns_of(data);
+        run.check_data(data, data_options.describe(data, columns));
+        complete_options(run, options, data, machine);
+        Trainer trainer(*this, run, options, machine, data, columns);
+        trainer.begin();
+        int code = 0;
+        const double seconds = seconds_of([&] {
+            trainer.run_epochs();
+            trainer.test_after_epochs();
+            trained(run, trainer.times());
+            code = run.end();
+        });
+        if (plan_dump_) run.log.note(trainer.cache_text());
+        // On a GPU, profiling waits for each op, so the training takes longer than without it. So there the table omits
+        // the line with the time outside of ops.
+        if (profile_) run.log.note(op_times.table(machine.device() ? 0 : seconds));
+        return code;
+    });
 }
 
 } // namespace rg

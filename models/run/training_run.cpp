@@ -140,7 +140,7 @@ void TrainingRun::begin_epoch(bool has_data) {
 
 bool TrainingRun::skips_non_finite(double loss, const Tensor& non_finite_at) {
     const std::string warning = guard_->handle_non_finite(log.position.step + 1, loss, non_finite_at);
-    if (!warning.empty()) log.note(printable(warning), Colour::yellow);
+    if (!warning.empty()) log.warn(warning);
     return !warning.empty();
 }
 

@@ -1,0 +1,121 @@
+// The tests of saved models, and the programs: see training.h.
+#include "ringgrad/core/stop.h"
+#include "ringgrad/core/text.h"
+#include "ringgrad/models/run/evaluation.h"
+#include "ringgrad/models/run/model_file.h"
+#include "ringgrad/models/run/training.h"
+
+namespace rg {
+
+TestResult ImageTraining::test(Options& options, par::Group& group, const std::string& model) {
+    data_options.validation = 0;
+    Machine machine(machine_options, options, group);
+    const Context context = machine.context();
+    const ContextScope scope(context);
+    const TensorFile file = load_model(model);
+    data_options.follow(file);
+    const std::unique_ptr<Network> network = make_network(file);
+    const data::TrainTest data = load(group, {});
+    Task task = this->task(data.train);
+    task.standardise(data.train, &file);
+    const Columns columns{{&data.test, this->columns(data.test)}};
+    Evaluation evaluation(group, machine, data.test, columns.at(&data.test),
+                          stored_normalise(file, normalise(data.train)), data_options.batch_size, task,
+                          [&](const data::Batch& batch, Mode mode) { return forward(*network, batch, mode); });
+    const Score score = evaluation.score({{}}, check_stop);
+    TestResult result{task.text(score.metrics),
+                      Json::object().set("test_loss", score.loss),
+                      evaluation.report(score),
+                      data.test,
+                      data_options.test_path.empty() ? data_options.path : data_options.test_path,
+                      data.warnings};
+    if (test_views_)
+        result.text += cat(
+            ", with six views ",
+            task.text(evaluation.score(data::mirrored_and_shifted(data.test.input_size().width), check_stop).metrics));
+    const Json was = stored_data(file), is = data_options.describe(data, columns);
+    if (was.is_object())
+        if (const Json& tested = was.at(was.find("reserved") ? "reserved" : "test"); tested != is.at("test"))
+            result.warnings.push_back(cat("warning: ", file.source, " was tested on a set of ", tested.as_string(),
+                                          ", which is now one of ", is.at("test").as_string(),
+                                          ", so the numbers differ from those of the run"));
+    for (size_t i = 0; i < task.metrics.size(); ++i)
+        result.values.set("test_" + task.metrics[i].name, score.metrics[i]);
+    for (size_t d = 0; d < task.details.size(); ++d)
+        if (const Detail& detail = task.details[d]; detail.table)
+            result.tables.emplace_back(detail.member, detail.table(data.test, score.details[d]));
+    return result;
+}
+
+namespace {
+
+/// A training, and its options with the values of the arguments.
+struct Parsed {
+    Parsed(const Program& program, const std::vector<std::string>& args,
+           const std::vector<std::pair<std::string, std::string>>& commands = {})
+        : training(program.make()), options(program.name, program.description) {
+        options.examples({program.examples.begin(), program.examples.end()}, "mpiexec -n 4 ");
+        options.commands(commands);
+        training->declare(options);
+        if (*program.matlab)
+            options
+                .add("preset", &preset,
+                     cat("matlab: the settings of MATLAB's example, ", program.matlab,
+                         ", with this batch size for each GPU; other options override them"))
+                .one_of({"none", "matlab"});
+        wants_training = options.parse(args);
+        if (preset == "none") return;
+        training->batch_size_per_gpu = !options.was_given("batch-size");
+        const bool drops = options.was_given("drops") || options.was_given("schedule");
+        std::vector<std::string> settings = split(program.matlab, ' ');
+        std::erase_if(settings, [&](const std::string& setting) {
+            const std::string name = setting.substr(2, setting.find('=') - 2);
+            return options.was_given(name) || (drops && name == "drop-every");
+        });
+        options.parse(settings);
+    }
+    std::unique_ptr<ImageTraining> training;
+    Options options;
+    std::string preset = "none";
+    bool wants_training; // false for --help, --help-all and --version
+};
+
+} // namespace
+
+Json Program::check(const std::vector<std::string>& args) const { return Parsed(*this, args).options.to_json(); }
+
+Program::DataCheck Program::check_data(par::Group& group, const std::vector<std::string>& args) const {
+    const Parsed parsed(*this, args);
+    const data::TrainTest data = parsed.training->checked_data(group, {});
+    Json sets = Json::object().set("training set", data::fingerprint(data.train));
+    sets.set(parsed.training->data_options.test_set_name() + " set", data::fingerprint(data.test));
+    if (data.reserved.count > 0) sets.set("test set", data::fingerprint(data.reserved));
+    return {data.warnings, parsed.training->metrics(data.train), sets};
+}
+
+TestResult Program::test_run(par::Group& group, const std::string& model, const Options& given) const {
+    Parsed parsed(*this, {});
+    std::string folder;
+    const Json config = config_of(model, folder);
+    Json typed = Json::object();
+    for (const auto& [name, value] : given.values())
+        if (given.was_given(name)) typed.set(name, value);
+    for (const auto& [name, value] : parsed.options.values()) {
+        const Json* chosen = typed.find(name);
+        if (!chosen && name != "threads") chosen = config.at("options").find(name);
+        if (!chosen) continue;
+        const std::string text = chosen->is_string() ? chosen->as_string() : chosen->dump();
+        check_stored_command(folder, text, "give the images after the model");
+        parsed.options.set(name, text);
+    }
+    return parsed.training->test(parsed.options, group, model);
+}
+
+int Program::run(par::Group& group, const std::vector<std::string>& args, TrainingObserver& observer,
+                 const std::vector<std::pair<std::string, std::string>>& commands) const {
+    Parsed parsed(*this, args, commands);
+    if (parsed.wants_training) return parsed.training->train(parsed.options, group, observer);
+    return parsed.options.print_answer(group.rank() == 0);
+}
+
+} // namespace rg
