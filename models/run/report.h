@@ -12,9 +12,9 @@
 //     seconds_before    seconds of all earlier starts of a resumed run, each until its last report
 //     build, command    version and git commit of the program, see kBuild; the command line that started it
 //     tested            name of the set that the network is tested on, "test" or "validation"
-//     steps, epochs     planned numbers of steps and epochs
+//     epochs, steps     planned number of epochs, and of steps of a loop that plans those
 //     steps_per_epoch   number of steps; if missing, the page takes it from the metrics
-//     fields            {name: text or number, ...}, what the program tells of itself
+//     fields            {name: text or number}, shown as tiles
 //     metrics           lines as in metrics.jsonl; consecutive steps may be averaged
 //     bars              {"title", "unit", "groups": [{"name", "bars": [[label, value], ...], "note"}, ...]}
 //     network, ranks, confusion   see report_network(), PhaseClock::gather(), report_confusion()

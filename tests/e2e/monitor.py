@@ -267,6 +267,34 @@ class MonitorTest(job.JobTest):
         run = next(run for run in json.loads(self.ask("/data?since=")[1])["runs"] if run["name"] == "run-1")
         self.assertEqual(run["row"]["best"], 3)
 
+    def test_own_loops(self):
+        # A loop may have no loss, no epochs and no test. The best value is one of epochs or tests, never of a step.
+        metrics = [{"name": "rmse", "higher_is_better": False}]
+        for name, lines, expected in (
+                ("steps", ['{"step": 1, "rmse": 3}', '{"step": 2, "rmse": 5}'], ({"step": 2, "rmse": 5}, None)),
+                ("tests", ['{"step": 1, "rmse": 3}', '{"step": 1, "test_rmse": 4}', '{"step": 2, "rmse": 2, "test_rmse": 6}'],
+                 ({"step": 2, "rmse": 2, "test_rmse": 6}, 4)),
+                ("epochs", ['{"step": 1, "epoch": 1, "rmse": 3}', '{"epoch": 1, "train_rmse": 3, "more": 7}', '{"epoch": 2, "train_rmse": 4}'],
+                 ({"epoch": 2, "train_rmse": 4, "more": 7}, 3))):
+            run = self.add_run(name)
+            (run / "config.json").write_text(json.dumps({"metrics": metrics}))
+            lines.append('{"end": "result", "accuracy": 0.5}')
+            (run / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+            row = next(row for row in self.rows() if row["name"] == name)
+            self.assertEqual((row["last"], row["row"]["best"]), expected, name)
+            self.assertEqual(self.news(name)["metrics"][-1], {"end": "result", "accuracy": 0.5})
+        # The text has the columns that the runs have, and the curve of the main metric.
+        text = self.succeed([*job.MONITOR, "--text"], COLUMNS="100").splitlines()
+        self.assertEqual(text[0].split(), ["run", "state", "epoch", "step", "metric", "loss", "or", "metric", "by", "step"])
+        rows = {line.split()[0]: line.split()[1:] for line in text[1:]}
+        self.assertEqual(rows["steps"], ["-", "2", "5.0000", "\u2581\u2588"])
+        self.assertEqual(rows["epochs"][:3], ["1/?", "1", "4.0000"])
+        self.write_page(self.runs / "steps", json.dumps({"runs": [{"steps": 8, "state": "stopped", "begun": 100, "written": 110,
+                                                                   "config": {"metrics": metrics}}]}))
+        text = self.succeed([*job.MONITOR, "--text"], COLUMNS="100")
+        self.assertRegex(text, "steps +stopped +- +2/8 +5.0000 +0.2 ")
+        self.assertNotIn("left", text)
+
     def test_notes(self):
         hostile = "</script><b>\n=1+1\x00\u202e\U0001f600"
         run = self.add_run("run")

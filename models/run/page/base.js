@@ -56,8 +56,14 @@ const chooseRun = run => (run.shown = true, chosen = run.name, update(), poll?.(
 /** Returns the metrics that a run's config.json names, with unit and direction, the main one first. */
 const metricsOf = run => Array.isArray(run?.config?.metrics) ?
   run.config.metrics.filter(metric => typeof metric?.name === 'string') : [];
-/** Returns the metrics of several runs, which may differ. */
-const metricsOfAll = list => [...new Map(list.flatMap(metricsOf).map(metric => [metric.name, metric])).values()];
+/** Returns the same metrics, and before them the loss unless it is one of them, or the run's lines have none. */
+function quantitiesOf(run) {
+  const known = latest(run) ?? last(run.steps), hasLoss = !known || Object.keys(known).some(key => key.endsWith('loss'));
+  return !hasLoss || metricsOf(run).some(({name}) => name === 'loss') ? metricsOf(run) :
+    [{name: 'loss'}, ...metricsOf(run)];
+}
+/** Returns the quantities of several runs, which may differ. */
+const quantitiesOfAll = list => [...new Map(list.flatMap(quantitiesOf).map(one => [one.name, one])).values()];
 const mainMetric = run => metricsOf(run)[0] ?? {name: 'loss'};
 const metricText = metric => metric.unit === '%' ? percent :
   x => ifNumber(x, v => digits(v) + (metric.unit ? '\u00a0' + metric.unit : ''));
@@ -74,28 +80,31 @@ const testSetName = (...list) => {
   const sets = [...new Set(list.map(run => run.tested).filter(Boolean))];
   return sets.length === 1 ? sets[0] : 'test';
 };
-/** The lines of metrics: of steps, of epochs, and of all tests, some of which follow a step. */
-const noLines = () => ({steps: [], epochs: [], tests: []});
+/**
+ * The lines of metrics: of steps, of epochs, of all tests, some of which follow a step, and by name those of the end.
+ * `latest` has the last value of each member in the lines of epochs, or of steps if the run has no epochs.
+ */
+const noLines = () => ({steps: [], epochs: [], tests: [], ends: {}, latest: null});
 const MAX_STEPS = 8000; // lines of steps per run that the page keeps; if there are more, it drops every second one
 function addLines(run, lines) {
   for (const line of lines) {
-    const test = asTest(line);
+    const test = asTest(line), isTest = Object.keys(test).some(key => key.startsWith('test_'));
     if (!('step' in line) && !('epoch' in line)) {
-      run[line.end] = test; // of a test in the end: `best_model` or `six_views`
+      if (typeof line.end === 'string') run.ends[line.end] = test;
       continue;
     }
-    if ('loss' in line) run.steps.push(line);
-    else if (!('step' in line) && 'epoch' in line)
-      run.epochs.push(Object.assign(test, {last_step: last(run.steps)?.step}));
-    if ('test_loss' in test) run.tests.push(test);
+    if (!('step' in line && 'epoch' in line)) run.latest = Object.assign(run.latest ?? {}, test);
+    if (!('step' in line)) run.epochs.push(Object.assign(test, {last_step: last(run.steps)?.step}));
+    else if (!isTest || quantitiesOf(run).some(({name}) => name in line)) run.steps.push(line);
+    if (isTest) run.tests.push(test);
   }
   if (run.steps.length > MAX_STEPS) run.steps = run.steps.filter((_, i, all) => i % 2 || i === all.length - 1);
   run.computed = null;
 }
 /** Copies the members of a report (a RUN of models/run/report.h) into the run. */
 function mergeReport(run, report) {
-  const {metrics, epochs, ...rest} = report;
-  Object.assign(run, rest, {epochs_planned: epochs});
+  const {metrics, epochs, steps, ...rest} = report;
+  Object.assign(run, rest, {epochs_planned: epochs, steps_planned: steps});
   if (metrics) addLines(Object.assign(run, noLines()), metrics);
   run.computed = null;
 }
@@ -105,21 +114,28 @@ function computed(run, key, make) {
   if (!run.computed.has(key)) run.computed.set(key, make());
   return run.computed.get(key);
 }
-const lastEpoch = run => last(run.epochs) ?? (run.last && asTest(run.last));
+const latest = run => run.latest ?? (run.last && asTest(run.last));
 /**
- * Returns the metric that ranks a run: that of --rank-by for a sweep and its trials, else the main one on the test set.
- * `key` is its name in a line of an epoch, `title` its name for people.
+ * Returns the metric that ranks a run: that of --rank-by for a sweep and its trials, else the main one on the test set,
+ * or in training if the run has no values of a test. `key` is its name in a line of
+ * an epoch, `title` its name for people.
  */
 function rankingOf(run) {
-  const by = run?.rank_by ?? sweep?.rank_by, main = mainMetric(run);
-  return typeof by?.name === 'string' ? {...by, key: by.name.replace(/^validation_/, 'test_'), title: spaced(by.name)} :
-    {...main, key: 'test_' + main.name, title: `${testSetName(run ?? {})} ${spaced(main.name)}`};
+  const by = run?.rank_by ?? sweep?.rank_by, main = mainMetric(run), known = (run && latest(run)) ?? {};
+  if (typeof by?.name === 'string')
+    return {...by, key: by.name.replace(/^validation_/, 'test_'), title: spaced(by.name)};
+  const sets = [['test_', testSetName(run ?? {}) + ' '], ['train_', 'training '], ['', '']];
+  const [prefix, set] = sets.find(one => one[0] + main.name in known) ?? sets[0];
+  return {...main, key: prefix + main.name, title: set + spaced(main.name)};
 }
-/** Returns the best value of the metric that ranks a run, over all epochs; for a sweep, that of its best trial. */
+/**
+ * Returns the best value of the metric that ranks a run, over all epochs, or all tests of a run without epochs; for a
+ * sweep, that of its best trial.
+ */
 function best(run) {
   const {key, higher_is_better: higher} = rankingOf(run), choose = higher ? Math.max : Math.min;
-  return run.epochs.length || !isNumber(run.best) ? choose(...run.epochs.map(line => line[key]).filter(isNumber)) :
-    run.best;
+  const lines = run.epochs.length ? run.epochs : run.tests;
+  return lines.length || !isNumber(run.best) ? choose(...lines.map(line => line[key]).filter(isNumber)) : run.best;
 }
 
 // ---- time ----
@@ -150,6 +166,7 @@ function positions(run, axis) {
   const epochOf = line => 'step' in line ? steps === Infinity ? line.step : line.step / steps : line.epoch;
   if (axis === 'epoch') return epochOf;
   if (axis === 'step') return line => line.step ?? line.last_step ?? line.epoch * steps;
+  if (steps === Infinity) return line => line.step * elapsed(run) / last(run.steps)?.step;
   const ends = [0]; // times of the ends of the epochs
   for (const {seconds} of run.epochs) ends.push(last(ends) + (isNumber(seconds) ? seconds : 0));
   const skipped = (run.epochs[0]?.epoch ?? 1) - 1; // number of epochs before the first line
@@ -162,7 +179,7 @@ function positions(run, axis) {
 }
 const points = (run, list, key, axis) => {
   const position = positions(run, axis);
-  return list.map(line => [position(line), line[key]]).filter(p => isNumber(p[0]));
+  return list.filter(line => key in line).map(line => [position(line), line[key]]).filter(p => isNumber(p[0]));
 };
 /**
  * Returns at most `limit` points. If there are more in `all`, each stands for some consecutive ones: it has the mean of

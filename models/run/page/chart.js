@@ -37,15 +37,14 @@ function upperEnd(curves, low, high) {
 }
 
 /** The settings of all charts. `zoom` is [from, to] on the horizontal axis, or null. */
-const view = {axis: 'epoch', zoom: null, smoothing: 0, steps: 'auto', group: ''};
+const view = {axis: 'epoch', zoom: null, smoothing: 0, steps: 'auto'};
 const MARGIN = {left: 66, right: 8, top: 8, bottom: 36};
 
 class Chart {
   /**
    * `options.zero`: the vertical axis includes 0, unless it is logarithmic. `options.log`: offers a logarithmic axis.
    * `options.clip`: cuts off outliers (see upperEnd()), until the user turns this off. `series(shown)` returns the
-   * lines of the shown runs. A line has `name`, `color` and `points`. It may have a `band` (points with a low and a
-   * high value), and flags for its style.
+   * lines of the shown runs. A line has `name`, `color` and `points`. It may have flags for its style.
    */
   constructor(title, unit, format, options, series) {
     Object.assign(this, {title, unit, format, options, series, cursorX: null, cursorY: null, dragX: null, lines: []});
@@ -60,18 +59,20 @@ class Chart {
     this.legend = make('div', {class: 'legend'});
     this.note = make('span', {class: 'key dim'});
     this.values = make('output', {'aria-live': 'polite'});
-    $('charts').append(make('section', {}, make('div', {class: 'head'}, make('h2', {}, title),
+    this.section = $('charts').appendChild(make('section', {}, make('div', {class: 'head'}, make('h2', {}, title),
       options.log ? toggle('log', 'log') : null, options.clip ? toggle('clip', 'clip outliers') : null),
     this.legend, this.svg, this.values));
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
-  update(shown) {
+  /** Shows the curves of these runs. Hides the chart if they have no points, unless it is the one to show then. */
+  update(shown, isFirst) {
     const several = shown.length > 1;
-    this.lines = this.series(shown);
-    const named = several && !view.group ? [] : this.lines.filter(l => l.name && !l.thin && !l.fine);
+    this.lines = this.series(shown).filter(line => line.points.length);
+    this.section.hidden = !isFirst && !this.lines.length;
+    const named = several ? [] : this.lines.filter(l => l.name && !l.thin && !l.fine);
     const legend = named.map(l => [swatch(l.color), l.name]);
     if (several && this.lines.some(l => l.dash)) legend.push([`solid: ${testSetName(...shown)}, dashed: training`]);
-    if (this.lines.some(l => l.failed && l.points.length)) legend.push(['\u00d7 failed']);
+    if (this.lines.some(l => l.failed)) legend.push(['\u00d7 failed']);
     this.legend.replaceChildren(...legend.map(entry => make('span', {class: several ? 'key dim' : 'key'}, entry)),
       this.note);
     this.values.className = several ? 'several' : '';
@@ -130,8 +131,7 @@ class Chart {
     const curves = this.drawn.map(line => line.points.filter(p => p[1] !== null));
     const all = curves.flat(), ys = all.map(p => p[1]);
     const [x0, x1] = view.zoom ?? [0, Math.max(1e-9, most(all.map(p => p[0])))];
-    const edges = this.drawn.flatMap(line => this.visible(line.band ?? []).flatMap(p => p.slice(1)));
-    const lowest = least(this.log ? ys : [...ys, ...edges]), highest = most([...ys, ...edges]);
+    const lowest = least(ys), highest = most(ys);
     let y0 = this.options.zero && !this.log ? Math.min(0, lowest) : lowest;
     let y1 = this.clip ? upperEnd(curves.map(points => points.map(p => p[1])), y0, highest) : highest;
     if (y1 < highest) this.note.textContent = `clipped; the highest value is ${this.format(highest)}`;
@@ -146,10 +146,6 @@ class Chart {
   }
   drawLine(line, X, Y) {
     const at = (x, y) => `${X(x).toFixed(1)} ${Math.max(-1e4, Y(y)).toFixed(1)}`;
-    if (line.band) {
-      const edge = [...line.band.map(p => at(p[0], p[2])), ...line.band.map(p => at(p[0], p[1])).reverse()];
-      this.plot.append(make('path', {class: 'band', d: `M${edge.join('L')}Z`, style: `--color: ${color(line.color)}`}));
-    }
     let d = '', pen = 'M';
     for (const [x, y] of line.points) {
       if (y !== null) d += pen + at(x, y), pen = 'L';
@@ -233,12 +229,15 @@ class Chart {
   }
 }
 
+/** Returns the horizontal axis: a run without epochs has no place on that of epochs. */
+const axis = () => view.axis === 'epoch' && shownRuns().some(run => run.steps.length && perEpoch(run) === Infinity) ?
+  'step' : view.axis;
 /**
  * Returns the title of the horizontal axis, and the factor from its printed numbers to positions: 60 if it shows
  * minutes, since positions are seconds.
  */
 function axisTitle(end) {
-  if (view.axis !== 'time') return [shownRuns().every(run => perEpoch(run) === Infinity) ? 'step' : view.axis, 1];
+  if (view.axis !== 'time') return [axis(), 1];
   return end < 120 ? ['training time (s)', 1] : end < 7200 ? ['training time (min)', 60] : ['training time (h)', 3600];
 }
 function setZoom(range) {
@@ -257,12 +256,12 @@ function setView(name, value) {
   view[name] = value;
   if (name === 'axis') view.zoom = null, $('unzoom').disabled = true;
   for (const run of runs.values()) run.computed = null;
-  charts.forEach(chart => chart.update(shownRuns()));
+  updateCharts(shownRuns());
 }
 
 // ---- lines ----
 const curve = (run, list, key) =>
-  computed(run, `${list} ${key}`, () => points(run, run[list], key, view.axis));
+  computed(run, `${axis()} ${list} ${key}`, () => points(run, run[list], key, axis()));
 /**
  * Returns the thin line of a quantity by step. With smoothing, also returns the line of its averages; if several runs
  * are shown, only that line.
@@ -272,51 +271,13 @@ function stepLines(run, quantity, name, color, several) {
   const raw = {name, color, thin: true, points: all};
   if (!view.smoothing) return [raw];
   const line = {name: name + ' smoothed', color, fine: true,
-    points: computed(run, 'smoothed ' + quantity, () => smoothed(all, view.smoothing))};
+    points: computed(run, `${axis()} smoothed ${quantity}`, () => smoothed(all, view.smoothing))};
   return several ? [line] : [{...raw, name: null}, line];
 }
-/** Groups the shown runs by the setting `view.group`, in the order of its values. */
-function groups(shown) {
-  const found = new Map();
-  for (const run of shown) {
-    const value = option(run, view.group) ?? '\u2013', text = typeof value === 'string' ? value : JSON.stringify(value);
-    if (!found.has(text)) found.set(text, []);
-    found.get(text).push(run);
-  }
-  return [...found].sort(([a], [b]) => a.localeCompare(b, 'en', {numeric: true}));
-}
-/** Returns a line with the mean of a quantity over the runs, and a band of one standard deviation above and below. */
-function meanLine(list, lines, key) {
-  const all = new Map(); // step or epoch -> its points
-  for (const run of list) {
-    const position = positions(run, view.axis);
-    for (const line of run[lines]) {
-      const at = 'step' in line ? 'step ' + line.step : line.epoch;
-      if (!all.has(at)) all.set(at, []);
-      all.get(at).push([position(line), line[key]]);
-    }
-  }
-  const mean = values => sum(values) / values.length;
-  const band = [...all.values()].map(found => {
-    const ys = found.map(p => p[1]).filter(isNumber), middle = mean(ys);
-    return [mean(found.map(p => p[0])), middle, Math.sqrt(mean(ys.map(y => (y - middle) ** 2)))];
-  }).filter(p => isNumber(p[0]) && isNumber(p[1])).sort((a, b) => a[0] - b[0]);
-  return {points: band.map(([x, y]) => [x, y]), band: band.map(([x, y, s]) => [x, y - s, y + s])};
-}
-const groupLines = (shown, lines, key, style = {}) => groups(shown).map(([value, list], i) =>
-  ({name: `${view.group} ${value} (${list.length})`, color: i, ...meanLine(list, lines, key), ...style}));
-
-/**
- * Returns a `series` for a quantity: lines for training and test. If runs are not grouped, it also has lines for the
- * steps, where view.steps asks for them.
- */
+/** Returns a `series` for a quantity: lines for training and test, and for the steps where view.steps asks for them. */
 const trainingAndTest = quantity => all => {
-  const shown = all.filter(run => quantity === 'loss' || metricsOf(run).some(metric => metric.name === quantity));
-  const several = shown.length > 1, [train, test] = ['train_' + quantity, 'test_' + quantity];
-  if (several && view.group) {
-    return [...groupLines(shown, 'epochs', train, {dash: true, band: null, name: null}),
-      ...groupLines(shown, 'tests', test)];
-  }
+  const shown = all.filter(run => quantitiesOf(run).some(({name}) => name === quantity));
+  const several = all.length > 1, [train, test] = ['train_' + quantity, 'test_' + quantity];
   return shown.flatMap(run => {
     const withSteps = view.steps === 'auto' ? shown.length <= 8 || !run.epochs.length : view.steps === 'on';
     const bold = several && run.name === chosen, failed = run.state === 'failed', color = several ? colorOf(run) : 0;
@@ -329,34 +290,36 @@ const trainingAndTest = quantity => all => {
     return [...steps, ...epochs];
   });
 };
-/**
- * Returns a `series` of one line per run, or per group. Among several runs without groups, it omits those that failed
- * in epoch 1: their values may be far off.
- */
+/** Returns a `series` of one line per run. Among several, it omits those that failed in epoch 1: they may be far. */
 const oneLine = (list, key) => shown => {
   const several = shown.length > 1;
-  if (several && view.group) return groupLines(shown, list, key);
   return shown.filter(run => !several || run.state !== 'failed' || run.epochs.length).map(run =>
     ({name: several ? label(run) : '', color: several ? colorOf(run) : 0, bold: several && run.name === chosen,
       points: curve(run, list, key)}));
 };
 const inPercent = x => ifNumber(x, v => +(100 * v).toPrecision(4) + '\u00a0%');
 const charts = [
-  new Chart('Loss', 'loss', digits, {log: true, clip: true}, trainingAndTest('loss')),
   new Chart('Learning rate', 'learning rate', digits, {zero: true, log: true}, oneLine('steps', 'lr')),
-  new Chart('Images per second, training', 'images/s', count, {zero: true}, oneLine('epochs', 'images_per_s')),
+  ...['images', 'samples'].map(things => new Chart(`${things[0].toUpperCase()}${things.slice(1)} per second, training`,
+    things + '/s', count, {zero: true}, oneLine('epochs', things + '_per_s'))),
   new Chart('Seconds per epoch, training', 'seconds', digits, {zero: true}, oneLine('epochs', 'seconds')),
 ];
-/** Adds a chart for each metric of these runs that has none, after that of the loss. */
+/** Adds a chart for each quantity of these runs that has none. */
 function addMetricCharts(list) {
   const known = charts.map(chart => chart.metric);
-  for (const metric of metricsOfAll(list)) {
+  for (const metric of quantitiesOfAll(list)) {
     if (known.includes(metric.name)) continue;
     const title = spaced(metric.name[0].toUpperCase() + metric.name.slice(1)), fraction = metric.unit === '%';
     const chart = new Chart(title, fraction ? spaced(metric.name) : metric.unit || spaced(metric.name),
       fraction ? inPercent : digits, {zero: fraction, log: !fraction, clip: !fraction}, trainingAndTest(metric.name));
-    const at = charts.findLastIndex(one => one.metric || one === charts[0]);
-    charts[at].svg.parentElement.after(chart.svg.parentElement);
-    charts.splice(at + 1, 0, Object.assign(chart, {metric: metric.name}));
+    const at = charts.findLastIndex(one => one.metric) + 1;
+    charts[at].section.before(chart.section);
+    charts.splice(at, 0, Object.assign(chart, {metric: metric.name}));
   }
+}
+/** Draws the charts of these runs. While they have no lines, there is only the chart of their main metric. */
+function updateCharts(shown) {
+  const isEmpty = !shown.some(run => run.steps.length || run.epochs.length);
+  for (const chart of charts)
+    chart.update(shown, isEmpty && chart.metric === mainMetric(shown[0]).name);
 }

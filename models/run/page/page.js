@@ -16,9 +16,10 @@ function update() {
     drawColumnChoice(columns);
     drawSettings(rows);
   }
-  updateView(shown);
   addMetricCharts(all);
-  for (const chart of charts) chart.update(shown);
+  updateCharts(shown);
+  $('axis').options[0].disabled = axis() !== view.axis;
+  $('axis').value = axis();
   const subject = sweep ?? run, title = subject?.name ?? (live ? 'runs' : 'no data');
   document.title = title + ' \u2013 ringgrad';
   $('title').replaceChildren(title, ' ', subject?.state ? stateOf(subject) : '', ' ',
@@ -50,13 +51,6 @@ function update() {
 function updateTiles() {
   $('tiles').replaceChildren(...(runs.has(chosen) ? tiles(runs.get(chosen)) : []));
 }
-/** Offers the options that differ between these runs for grouping, or hides this control if there are none. */
-function updateView(shown) {
-  const varied = shown.length > 1 ? variedOptions(shown) : [];
-  if (!varied.includes(view.group)) view.group = '';
-  $('grouping').hidden = !varied.length;
-  setChoices($('group'), ['', ...varied], view.group);
-}
 /** Returns the time of the begin, the version and the command line of a run, as far as its report has them. */
 function originOf({begun, build, command}) {
   const parts = [isNumber(begun) ? 'begun ' + new Date(1000 * begun).toLocaleString('en-GB') : null,
@@ -79,7 +73,6 @@ $('csv').addEventListener('click', () => {
 for (const name of ['axis', 'steps']) $(name).addEventListener('change', e => setView(name, e.target.value));
 for (const name of ['setting', 'metric'])
   $(name).addEventListener('change', e => (axes[name] = e.target.value, update()));
-$('group').addEventListener('change', e => (view.group = e.target.value, update()));
 $('smoothing').addEventListener('input', e => setView('smoothing', Number(e.target.value)));
 $('unzoom').addEventListener('click', () => setZoom(null));
 

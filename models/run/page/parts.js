@@ -29,27 +29,41 @@ const recent = (run, key) => {
   const values = run.steps.slice(-20).map(line => line[key]);
   return values.length && values.every(isNumber) ? sum(values) / values.length : undefined;
 };
+/** Returns the tiles of a run: a value and its title for all that the run has. */
 function tiles(run) {
-  const epoch = last(run.epochs) ?? {}, step = last(run.steps), set = testSetName(run), live = run.alive;
-  const metric = mainMetric(run), name = spaced(metric.name), text = metricText(metric), ranking = rankingOf(run);
-  const steps = run.epochs_planned * perEpoch(run), perSecond = rate(run), done = run.epochs.length > 0;
-  const left = perSecond > 0 && isFinite(steps) && step ? (steps - step.step) / perSecond :
-    (run.epochs_planned - (step ? step.step / perEpoch(run) : 0)) * epoch.seconds;
+  const epoch = last(run.epochs) ?? {}, step = last(run.steps), set = testSetName(run), known = latest(run) ?? {};
+  const metric = mainMetric(run), text = metricText(metric), ranking = rankingOf(run);
+  const {six_views, best_model, ...ends} = run.ends;
+  const steps = run.steps_planned ?? run.epochs_planned * perEpoch(run), isLive = run.alive || run.state === 'running';
+  const perSecond = run.alive && rate(run) > 0 ? rate(run) : step?.step / elapsed(run);
+  const quantityTiles = ({name, ...of}) => {
+    const [train, test] = [known['train_' + name], known['test_' + name]], title = spaced(name), text = metricText(of);
+    const isFinite = !step || !(name in step) || isNumber(step[name]);
+    const [trained, value] =
+      train === undefined ? [title + ', last 20 steps', recent(run, name)] : ['training ' + title, train];
+    const hasTestAlone = run.epochs.length && isNumber(test) && name !== 'loss';
+    return [hasTestAlone ? null : [trained, isFinite ? text(value) : 'not finite'], [`${set} ${title}`, text(test)]];
+  };
+  const endTiles = ([end, {end: _, ...values}]) => Object.entries(values).map(([name, x]) =>
+    [`${spaced(end)}: ${spaced(name)}`, metricText(metricsOf(run).find(m => name.endsWith(m.name)) ?? {})(x)]);
   return [
-    [run.epochs_planned ? `epochs of ${count(run.epochs_planned)} done` : 'epochs done', count(done ? epoch.epoch : 0)],
-    ['step' + (isFinite(steps) ? ' of ' + count(steps) : ''), step ? count(step.step) : '\u2013'],
-    done ? ['training loss', step && !isNumber(step.loss) ? 'not finite' : digits(epoch.train_loss)] :
-      ['loss, last 20 steps', step && !isNumber(step.loss) ? 'not finite' : digits(recent(run, 'loss'))],
-    done ? [set + ' loss', digits(epoch.test_loss)] : [name + ', last 20 steps', text(recent(run, metric.name))],
-    ...metricsOf(run).map(m => [`${set} ${spaced(m.name)}`, metricText(m)(epoch['test_' + m.name])]),
+    [run.epochs_planned ? `epochs of ${count(run.epochs_planned)} done` : 'epochs done',
+      run.epochs_planned || epoch.epoch ? count(epoch.epoch ?? 0) : count(NaN)],
+    ['step' + (isFinite(steps) ? ' of ' + count(steps) : ''), count(step?.step)],
+    ...quantitiesOf(run).flatMap(quantityTiles),
     ['best ' + ranking.title, metricText(ranking)(best(run))],
-    ...(run.six_views ? [[`${set} ${name}, six views`, text(run.six_views['test_' + metric.name])]] : []),
-    ...(run.best_model ? [[`test ${name} of the best`, text(run.best_model['test_' + metric.name])]] : []),
-    live && !done ? ['steps/s', digits(perSecond)] : ['images/s', count(epoch.images_per_s)],
-    ...(isNumber(elapsed(run)) ? [['elapsed', seconds(elapsed(run))]] : []),
-    live || run.state === 'running' ? ['time left, about', seconds(left > 0 ? left : NaN)] :
-      ['training time', seconds(sum(run.epochs.map(e => e.seconds)))],
-  ].map(([name, value]) => make('div', {class: 'tile'}, make('b', {}, value), make('span', {}, name)));
+    [`${set} ${spaced(metric.name)}, six views`, text(six_views?.['test_' + metric.name])],
+    [`test ${spaced(metric.name)} of the best`, text(best_model?.['test_' + metric.name])],
+    ...Object.entries(ends).flatMap(endTiles),
+    isNumber(epoch.images_per_s) ? ['images/s', count(epoch.images_per_s)] : ['steps/s', digits(perSecond)],
+    ['samples/s', count(epoch.samples_per_s)],
+    ['elapsed', seconds(elapsed(run))],
+    isLive ? ['time left, about', seconds(Math.max(0, steps - step?.step) / perSecond)] :
+      ['training time', seconds(sum(run.epochs.map(e => e.seconds)) || NaN)],
+    ...Object.entries(run.fields ?? {}).map(([name, x]) =>
+      [name, Number.isInteger(x) ? count(x) : isNumber(x) ? digits(x) : String(x), 8]),
+  ].filter(one => one && one[1] !== count(NaN)).map(([name, value, room = 10]) =>
+    make('div', {class: value.length > room ? 'tile long' : 'tile'}, make('b', {}, value), make('span', {}, name)));
 }
 
 function confusionPart(title, {classes, counts,
@@ -148,10 +162,12 @@ function networkPart(network) {
 }
 
 function epochsPart(run, set, name) {
-  const epochs = run.epochs, of = part =>
-    [[part + '_loss', digits], ...metricsOf(run).map(metric => [`${part}_${metric.name}`, metricText(metric)])];
-  const columns = [['epoch', count], ...of('train'), ...of('test'), ['images_per_s', count], ['seconds', digits]];
+  const epochs = run.epochs, of = part => quantitiesOf(run).map(one => [`${part}_${one.name}`, metricText(one)]);
   const all = [...new Set(epochs.flatMap(Object.keys))].filter(key => key !== 'last_step');
+  const known = new Map([['epoch', count], ...of('train'), ...of('test'), ['images_per_s', count],
+    ['samples_per_s', count], ['seconds', digits]]);
+  const columns = [...[...known].filter(([key]) => all.includes(key)),
+    ...all.filter(key => !known.has(key)).map(key => [key, digits])];
   const save = () => saveCsv(name + ' epochs', [all, ...epochs.map(line => all.map(key => line[key]))]);
   const head = make('div', {class: 'head'}, make('h2', {}, 'Epochs'),
     make('button', {click: save, 'aria-label': 'CSV of all epochs'}, 'CSV'));

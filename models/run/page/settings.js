@@ -27,12 +27,13 @@ const resultColor = t => `color-mix(in oklab, var(--c0) ${Math.round(100 * t)}%,
  */
 function drawSettings(all) {
   const list = all.filter(run => !run.trials), settings = variedOptions(list); // a sweep has no settings of its own
-  const metrics = metricColumns(list).filter(([name]) => name !== 'epoch');
+  const metrics = metricColumns(list).filter(([name]) => !/^(epoch|step|time)$/.test(name));
   const section = $('settings');
-  section.hidden = !settings.length || list.length < 3 || !list.some(lastEpoch);
+  section.hidden = !settings.length || list.length < 3 || !metrics.length;
   if (section.hidden) return;
   const setting = settings.includes(axes.setting) ? axes.setting : settings[0];
-  const metric = metrics.find(([name]) => name === axes.metric) ?? metrics.find(([name]) => name === 'best');
+  const find = test => metrics.find(([name]) => test(name));
+  const metric = find(name => name === axes.metric) ?? find(name => /^best/.test(name)) ?? metrics[0];
   const done = list.filter(run => isNumber(metric[1](run)));
   const toBetter = y => metric[3].lower ? 1 - y : y, height = scaleOf(done.map(metric[1]));
   const results = done.map(run => ({run, y: height(metric[1](run)), quality: toBetter(height(metric[1](run)))}))

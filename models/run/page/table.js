@@ -10,33 +10,33 @@ function variedOptions(list) {
     new Set(list.map(run => JSON.stringify(option(run, name))).filter(Boolean)).size > 1);
 }
 /**
- * Returns the columns of metrics: heading, function for the value, function for its text, and properties. With `lower`,
- * a lower value is better. With `more`, the table has the column only if the user asks for it.
+ * Returns the columns of metrics that a run has: heading, function for the value, function for its text, and
+ * properties. With `lower`, a lower value is better. With `more`, only users who ask for the column see it.
  */
 function metricColumns(list) {
-  const known = metricsOfAll(list);
   const rankings = list.map(rankingOf).filter((one, i, all) => all.findIndex(other => other.key === one.key) === i);
   const column = (heading, key, text, lower) => {
     const more = key !== 'test_loss' && !rankings.some(ranking => ranking.key === key);
-    return [heading, run => lastEpoch(run)?.[key], text, {lower, more}];
+    return [heading, run => latest(run)?.[key], text, {lower, more}];
   };
   const textOf = ({name}) => (x, run) => metricText(metricsOf(run).find(m => m.name === name) ?? {})(x);
-  const ofSet = (set, key) => [column(set + ' loss', key + '_loss', digits, true), ...known.map(m =>
-    column(`${set} ${spaced(m.name)}`, `${key}_${m.name}`, textOf(m), !m.higher_is_better))];
+  const ofSet = (set, prefix) => quantitiesOfAll(list).map(m =>
+    column(set + spaced(m.name), prefix + m.name, textOf(m), !m.higher_is_better));
   // Values of different metrics cannot be compared, so each metric has a column of its own.
   const bestColumn = ranking => ['best' + (rankings.length > 1 ? ' ' + spaced(ranking.key.replace(/^test_/, '')) : ''),
     run => rankingOf(run).key === ranking.key ? best(run) : null, (x, run) => metricText(rankingOf(run))(x),
     {lower: !ranking.higher_is_better}];
-  const metrics = [...ofSet(testSetName(...list), 'test'), ...ofSet('train', 'train'),
-    column('images/s', 'images_per_s', count, false)];
+  const metrics = [...ofSet(testSetName(...list) + ' ', 'test_'), ...ofSet('train ', 'train_'), ...ofSet('', ''),
+    column('images/s', 'images_per_s', count, false), column('samples/s', 'samples_per_s', count, false)];
   const trialsOf = run => run.count ? `${count(run.ended)} of ${count(run.count)} trials` : '';
   return [
-    ['epoch', run => run.trials ? run.ended : lastEpoch(run)?.epoch,
+    ['epoch', run => run.trials ? run.ended : latest(run)?.epoch,
       (x, run) => run.trials ? trialsOf(run) : count(x), {}],
+    ['step', run => latest(run)?.step, count, {}],
     ...metrics.filter(one => !one[3].more),
     ...rankings.map(bestColumn),
     ['time', elapsed, seconds, {lower: true}],
-    ...metrics.filter(one => one[3].more)];
+    ...metrics.filter(one => one[3].more)].filter(([, value]) => list.some(run => !isMissing(value(run))));
 }
 /** Returns all columns: results, then the settings that differ, then notes, then all other settings. */
 function columnsOf(list, live) {
@@ -74,52 +74,20 @@ function sorted(list, column) {
   });
 }
 
-// ---- filter: words that a row must have, and comparisons such as lr>0.01 ----
-/** Returns a function that is true for the runs that match a word of the filter. Throws Error for an unknown column. */
-function condition(word, columns, list) {
-  const plain = text => text.toLowerCase().replace(/[^a-z0-9]/g, '');
-  const [, name, operator, text] = /^([^<>=!]+)(<=|>=|!=|=|<|>)(.*)$/.exec(word) ?? [];
-  if (!operator)
-    return run => columns.some(([, value]) => String(value(run) ?? '').toLowerCase().includes(word.toLowerCase()));
-  const key = optionNames(list).find(known => plain(known) === plain(name));
-  const value = columns.find(([title]) => plain(title) === plain(name))?.[1] ?? (key && (run => option(run, key)));
-  if (!value) throw new Error(`expected a column, got ${name}`);
-  const number = text.endsWith('%') ? Number(text.slice(0, -1)) / 100 : text === '' ? NaN : Number(text);
-  return run => {
-    const x = value(run);
-    if (operator === '=' || operator === '!=')
-      return (isNumber(x) && isNumber(number) ? x === number : settingText(x) === text) === (operator === '=');
-    return isNumber(x) && ({'<': x < number, '<=': x <= number, '>': x > number, '>=': x >= number})[operator];
-  };
-}
-/**
- * Returns the runs that match the filter, in the order of the table, and shows their number. If the filter is wrong,
- * returns all runs, and shows the error.
- */
+/** Returns the runs with all words of the filter in their row, in the order of the table, and shows their number. */
 function tableRuns(list, columns) {
-  let found = list;
-  try {
-    const words = $('filter').value.split(/\s+/).filter(Boolean).map(word => condition(word, columns, list));
-    found = list.filter(run => words.every(holds => holds(run)));
-    $('filtered').textContent = words.length ? `${found.length} of ${list.length}` : '';
-  } catch (error) {
-    $('filtered').textContent = error.message;
-  }
+  const words = $('filter').value.toLowerCase().split(/\s+/).filter(Boolean);
+  const found = list.filter(run => words.every(word =>
+    columns.some(([, value]) => settingText(value(run)).toLowerCase().includes(word))));
+  $('filtered').textContent = words.length ? `${found.length} of ${list.length}` : '';
   return sorted(found, columns.find(c => c[0] === order.column));
 }
 
 // ---- the table ----
-/** Returns a function that gives the number of a run's colour, for color(). If runs are grouped, it is the group's. */
-function curveColors() {
-  const shown = shownRuns();
-  if (!view.group || shown.length < 2) return colorOf;
-  const colors = new Map(groups(shown).flatMap(([, list], i) => list.map(run => [run, i])));
-  return run => colors.get(run);
-}
-function runCell(run, colorOfCurve) {
+function runCell(run) {
   return [make('input', {type: 'checkbox', 'aria-label': 'show ' + label(run), 'data-key': 'show ' + run.name,
     checked: run.shown, change: e => e.target.checked ? chooseRun(run) : (run.shown = false, update())}), ' ',
-  run.shown ? swatch(colorOfCurve(run)) : null,
+  run.shown ? swatch(colorOf(run)) : null,
   make('button', {class: 'plain', title: run.name, 'data-key': 'choose ' + run.name,
     click: () => chooseRun(run)}, run.name),
   run.name === sweep?.best ? ' (best)' : null];
@@ -152,11 +120,10 @@ function runTable(rows, all, live) {
         update();
       }}, name, isSorted ? order.down ? ' \u25be' : ' \u25b4' : ''));
   });
-  const colorOfCurve = curveColors();
   const withActions = live || (sweep && !token);
   const body = rows.map(run => {
     const [name, ...cells] = columns.map(([heading, value, text], i) =>
-      make('td', {class: i ? widthOf(heading) : null}, i ? text(value(run), run) : runCell(run, colorOfCurve)));
+      make('td', {class: i ? widthOf(heading) : null}, i ? text(value(run), run) : runCell(run)));
     return make('tr', {class: run.name === chosen && 'chosen'}, name,
       withActions ? make('td', {class: 'wide'}, actions(run, live)) : null, cells);
   });
