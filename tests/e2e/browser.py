@@ -657,6 +657,13 @@ class Frozen(BrowserTest):
         widths = "[...document.querySelectorAll('.bar i')].map(i => i.getBoundingClientRect().width)"
         long, short, _ = page.value(widths)
         self.assertAlmostEqual(long / short, 2, delta=0.05)
+        # A long label has several lines, so that it hides neither its value nor its bar.
+        groups[0]["bars"][0][0] = "op by op, in a network with a long name"
+        for width in (1280, 400):
+            page = self.open_runs([{"name": "run", "bars": bars}], width, ready="document.querySelectorAll('.bar i').length === 3")
+            self.assertTrue(page.value("[...document.querySelectorAll('#parts .scroll')].every(s => s.scrollWidth <= s.clientWidth)"))
+            self.assertGreater(min(page.value(widths)[:2]), 20)
+            self.assert_fits(page)
 
 
 class Live(BrowserTest):

@@ -128,7 +128,7 @@ function barsPart({title, unit, groups}) {
   return part(title, groups.flatMap(({name, bars, note}) => [
     make('p', {}, make('b', {}, name), make('span', {class: 'dim'}, note ? ', ' + note : '')),
     scroll(name, table(['', unit, ''], bars.map(([label, value], i) =>
-      [label, digits(value), bar([value], Math.max(...bars.map(b => b[1])), i)]), 'bars'))]));
+      [make('span', {}, label), digits(value), bar([value], Math.max(...bars.map(b => b[1])), i)]), 'bars'))]));
 }
 
 function ranksPart(ranks) {
