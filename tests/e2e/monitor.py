@@ -482,7 +482,7 @@ class MonitorTest(job.JobTest):
 
         # A killed run writes no state, but its lock is released.
         training = self.start(job.train(1, *job.TINY, "--epochs", "100000", "--run-name", "killed"))
-        self.assertTrue(self.wait_for(training, (self.runs / "killed" / "metrics.jsonl").exists))
+        self.assertTrue(self.wait_for(training, (self.runs / "killed" / "report.html").exists))
         job.kill_job(training)
         training.communicate()
         self.assertEqual(self.news("killed")["state"], "ended early")
