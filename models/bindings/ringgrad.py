@@ -10,6 +10,7 @@ RG_LIBRARY names another one. Every error is a ringgrad.Error, or of reading a f
 """
 import contextlib
 import ctypes
+import functools
 import numbers
 import os
 import pathlib
@@ -24,7 +25,8 @@ class Error(Exception):
     """A wrong model, image or argument."""
 
 
-def _load():
+@functools.lru_cache(maxsize=None)
+def _library():
     beside = pathlib.Path(__file__).resolve().parent / _NAME
     path = os.environ.get("RG_LIBRARY") or (str(beside) if beside.exists() else f"{_NAME}.0")
     try:
@@ -46,13 +48,10 @@ def _load():
     return library
 
 
-_library = _load()
-
-
 def _checked(result):
     """Returns the result of a function, or raises Error if it has failed."""
     if result is None or result == -1:
-        raise Error(_library.rg_last_error().decode(errors="replace"))
+        raise Error(_library().rg_last_error().decode(errors="replace"))
     return result
 
 
@@ -85,10 +84,10 @@ class _Handle:
     """A model in C. The last reference closes it, so Model.close() need not wait for predictions."""
 
     def __init__(self, pointer):
-        self._as_parameter_ = pointer
+        self._as_parameter_, self._close = pointer, _library().rg_close
 
-    def __del__(self, close=_library.rg_close):
-        close(self)
+    def __del__(self):
+        self._close(self)
 
 
 class Model:
@@ -108,14 +107,14 @@ class Model:
         threads = int(threads)
         if isinstance(source, (bytes, bytearray, memoryview)):
             content = bytes(source)
-            model = _library.rg_open_memory(content, len(content), threads)
+            model = _library().rg_open_memory(content, len(content), threads)
         else:
             content = os.fsdecode(_encoded(source, "model"))
             content = content and os.path.join(os.getcwd(), content)  # abspath() would remove LINK/..
-            model = _library.rg_open(os.fsencode(content), threads)
+            model = _library().rg_open(os.fsencode(content), threads)
         self._model, self._arguments = _Handle(_checked(model)), (content, threads)
         self.height, self.width, self.channels, classes, targets = (
-            _checked(getattr(_library, name)(self._model)) for name in _COUNTS)
+            _checked(getattr(_library(), name)(self._model)) for name in _COUNTS)
         self.classes = self._texts("rg_class_name", classes)
         self.targets = list(zip(self._texts("rg_target_name", targets), self._texts("rg_target_unit", targets)))
 
@@ -171,13 +170,13 @@ class Model:
         return self._predict("rg_predict", shape[0], view.tobytes(), *shape)
 
     def _texts(self, name, count):
-        return [_checked(getattr(_library, name)(self._model, i)).decode(errors="surrogateescape")
+        return [_checked(getattr(_library(), name)(self._model, i)).decode(errors="surrogateescape")
                 for i in range(count)]
 
     def _predict(self, name, n, *arguments):
         row = len(self.classes) + len(self.targets)
         outputs = (ctypes.c_float * (n * row))()
-        _checked(getattr(_library, name)(self._handle(), *arguments, outputs, n * row))
+        _checked(getattr(_library(), name)(self._handle(), *arguments, outputs, n * row))
         return [self._result(outputs[i * row:(i + 1) * row]) for i in range(n)]
 
     def _result(self, outputs):

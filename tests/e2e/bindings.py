@@ -285,7 +285,7 @@ for mode in "I", "F", "I;16":
         alone = self.folder / "alone"
         alone.mkdir()
         shutil.copy(ROOT / "models" / "bindings" / "ringgrad.py", alone)
-        command = [sys.executable, "-c", "import ringgrad"]
+        command = [sys.executable, "-c", f"import ringgrad; ringgrad.Model({str(self.run_folder)!r})"]
         # LD_LIBRARY_PATH: Meson gives its tests one with the build folder.
         result = self.run_command(command, PYTHONPATH=str(alone), LD_LIBRARY_PATH="")
         self.assertIn("ringgrad.Error: ringgrad: expected libringgrad_predict.so beside", result.err)
