@@ -1,20 +1,35 @@
-"""Predicts with a model that ringgrad has trained. Needs only Python and libringgrad_predict.so.
+"""Trains with the programs of ringgrad, and predicts with trained models. Needs only Python and files of ringgrad.
 
     import ringgrad
-    model = ringgrad.Model("runs/flowers")                 # or the bytes of its model.safetensors
+    run = ringgrad.train("~/photos", ranks=4, size=64, net="resnet18", epochs=20)
+    for event in run:                      # the lines of metrics.jsonl as dicts, as they come
+        print(event)
+    model = run.model()                    # or ringgrad.Model("runs/flowers"), or of the bytes of its model.safetensors
     for result in model.predict(["rose.jpg", "lily.png"]):
         print(result["class"], result["score"])
 
-The library is searched for beside this file, and then where the system finds libraries. The environment variable
-RG_LIBRARY names another one. Every error is a ringgrad.Error, or of reading a file an OSError.
+A training is a process of its own. It goes on if Ctrl-C interrupts a wait or a loop, and if Python ends or is killed.
+run.stop() ends it with a checkpoint. In another session, ringgrad.runs()[0].stop() and tools/monitor do so. A script
+whose training must not outlive it calls run.stop() in a `finally` clause.
+
+Programs are searched for beside this file, in ../bin, and on PATH. The library for predictions is searched for beside
+this file, and then where the system finds libraries; the environment variable RG_LIBRARY names another one. Every error
+is a ringgrad.Error, or of reading a file an OSError.
 """
 import contextlib
 import ctypes
+import fcntl
 import functools
+import json
 import numbers
 import os
 import pathlib
+import shutil
+import subprocess
 import sys
+import tempfile
+import time
+import uuid
 
 _NAME = "libringgrad_predict.so"
 _TEXTS = ("rg_class_name", "rg_target_name", "rg_target_unit")
@@ -22,7 +37,7 @@ _COUNTS = ("rg_height", "rg_width", "rg_channels", "rg_class_count", "rg_target_
 
 
 class Error(Exception):
-    """A wrong model, image or argument."""
+    """A wrong model, image or argument, or a training that failed."""
 
 
 @functools.lru_cache(maxsize=None)
@@ -64,6 +79,10 @@ def _encoded(path, what):
         got = repr(path) if isinstance(path, str) else type(path).__name__
         raise Error(f"{what}: expected bytes, or a path without zero bytes, got {got}")
     return encoded
+
+
+def _expanded(path, what):
+    return os.path.expanduser(os.fsdecode(_encoded(path, what)))
 
 
 def _pixels(image):
@@ -187,3 +206,226 @@ class Model:
             best = scores.index(max(scores))
             result.update({"class": self.classes[best], "score": scores[best]})
         return result
+
+
+def default_runs():
+    """Returns the default of --runs, by the same rule as default_runs_folder() (models/run/run_folder.h)."""
+    here = pathlib.Path.cwd()
+    for levels, folder in enumerate((here, *here.parents)):
+        if (folder / "meson-private").is_dir():
+            return levels * "../" + "../runs"
+    return "runs"
+
+
+def last_change(folder):
+    """Returns when the files of a run were written last, in nanoseconds, or 0 if the folder is not a run."""
+    with contextlib.suppress(OSError):  # the folder of another user
+        files = [pathlib.Path(folder, name) for name in ("config.json", "metrics.jsonl", "report.html")]
+        return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
+    return 0
+
+
+def is_locked(folder, parent=None):
+    """Returns True if a process trains the run in a folder, a path or a name in the open folder `parent`. Returns False
+    if the folder is a link, or if the file system has no locks."""
+    with contextlib.suppress(OSError):
+        run = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=parent)
+        try:
+            fcntl.flock(run, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        finally:
+            os.close(run)
+    return False
+
+
+def report_members(page, parse=json.loads):
+    """Returns the members of the run or sweep that the text of a report.html shows."""
+    data = parse(page.partition('<script id="data" type="application/json">')[2].partition("</script>")[0])
+    return data["sweep"] if "sweep" in data else data["runs"][0]
+
+
+def _argument(name, value):
+    name = name.replace("_", "-")
+    if isinstance(value, bool):
+        return f"--{name}" if value else f"--no-{name}"
+    values = value if isinstance(value, (list, tuple)) else [value]
+    return f"--{name}=" + ",".join(os.path.expanduser(str(value)) for value in values)
+
+
+def train(data=None, program="train_cifar", ranks=1, **options):
+    """Starts a training and returns its Run at once. If an option is wrong, waiting for the run raises Error.
+
+    data: a folder of images, or a text for --data such as "s3://bucket/photos/"; None: the program's default
+    program: the name of a training program, or the path of your own
+    ranks: number of processes; mpiexec starts them if it is above 1
+    options: those that PROGRAM --help-all lists, with _ for -. resume=True is --resume, report=False is --no-report.
+        The elements of a list are joined by commas. None counts as not given.
+    """
+    if not isinstance(ranks, numbers.Integral) or ranks < 1:
+        raise Error(f"ranks: expected a number of at least 1, got {ranks!r}")
+    here = pathlib.Path(__file__).resolve().parent
+    folders = [str(here), str(here.parent / "bin"), os.environ.get("PATH", os.defpath)]
+    path = shutil.which(_expanded(program, "program"), path=os.pathsep.join(folders))
+    if not path:
+        raise Error(f"program: expected one in {folders[0]}, {folders[1]} or PATH, got {str(program)!r}; give its path")
+    options["data"] = data
+    command = [path, *(_argument(name, value) for name, value in options.items() if value is not None)]
+    if ranks > 1:
+        command = [shutil.which("mpiexec"), "-n", str(ranks), *command]
+        if not command[0]:
+            raise Error(f"ranks: expected mpiexec in PATH for {ranks} ranks, got none; install MPI, or give ranks=1")
+    return Run(options.get("runs") or default_runs(), command)
+
+
+def runs(folder=None):
+    """Returns the runs in a folder, the newest first. The default is the folder into which train() puts them."""
+    root = pathlib.Path(_expanded(folder or default_runs(), "runs"))
+    if folder and not root.is_dir():
+        raise Error(f"runs: expected a folder of runs, got {str(folder)!r}")
+    return [Run(path) for path in sorted(root.glob("*"), key=last_change, reverse=True) if last_change(path)]
+
+
+class Run:
+    """A training that runs or has ended. train() starts one. Run("runs/NAME") opens one, also of an earlier session.
+
+    `for event in run` gives each line of metrics.jsonl as a dict, from the first line on, as they come. The loop ends
+    with the training, and raises Error if that failed.
+    """
+
+    def __init__(self, folder, _command=None):
+        folder = pathlib.Path(_expanded(folder, "run")).resolve()
+        self._folder, self._process, self._stopped, self._output = folder, None, False, []
+        if not _command:
+            if not last_change(folder):
+                raise Error(f"run: expected the folder of a run, got {str(folder)!r}; ringgrad.runs() lists runs")
+            return
+        # owner.json of the run will have this name of its job. So no program need be told or print the run's folder.
+        self._folder, self._root, self._job = None, folder, f"ringgrad.py-{uuid.uuid4().hex}"
+        # The output goes into files, since a pipe would block the training if nobody reads it.
+        with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
+            try:
+                self._process = subprocess.Popen(_command, stdin=subprocess.DEVNULL, stdout=out, stderr=err,
+                                                 env={**os.environ, "RG_JOB": self._job}, start_new_session=True)
+            except (OSError, ValueError) as error:
+                raise Error(f"train: expected arguments that start {_command[0]}, got: {error}") from None
+            self._output = [open(file.name, encoding="utf-8", errors="replace", newline="") for file in (out, err)]
+
+    def __repr__(self):
+        return f"<ringgrad.Run {self.name}: {self.state}>"
+
+    def __iter__(self):
+        begin, running = 0, True
+        while running:
+            running = self.state == "running"  # first: a run that ends later has then written everything
+            events, begin = self._read_metrics(begin)
+            yield from events
+            time.sleep(0.1 if running else 0)
+        self.wait(progress=False)
+
+    @property
+    def folder(self):
+        """The run's folder, or None before the training begins: while it loads images, or if it failed then."""
+        for owner in [] if self._folder else self._root.glob("*/owner.json"):
+            with contextlib.suppress(OSError):
+                # A resumed run removes its metrics after the checkpoint, and then writes config.json.
+                begun = last_change(owner.parent) >= owner.stat().st_mtime_ns
+                if begun and self._job.encode() in owner.read_bytes():
+                    self._folder = owner.parent
+        return self._folder
+
+    @property
+    def name(self):
+        """The name of the run's folder, or None before the training begins."""
+        return self.folder and self.folder.name
+
+    @property
+    def config(self):
+        """The contents of config.json, such as "program", "ranks" and "options"."""
+        return json.loads((self._begun() / "config.json").read_bytes())
+
+    @property
+    def metrics(self):
+        """A list of all events so far, for pandas.DataFrame(run.metrics). Those of epochs have no "step"."""
+        return self._read_metrics(0)[0]
+
+    @property
+    def state(self):
+        """"running", "done", "stopped" (by a request) or "failed" (also: killed). A run of an earlier session without
+        report.html, which says how it ended, is "ended"."""
+        code = self._process.poll() if self._process else 0
+        if code is None or not self._process and is_locked(self._folder):
+            return "running"
+        if code not in (0, 75) and (self.folder or not self._stopped):  # 75: stopped by a signal (models/run/signals.h)
+            return "failed"
+        state = self._in_report("state")
+        otherwise = "ended" if not self._process else "stopped" if code or self._stopped else "done"
+        return "failed" if state == "running" else state or otherwise
+
+    def wait(self, progress=True):
+        """Blocks until the training has ended, and returns the run. Raises Error if it failed. With `progress`, prints
+        what the program prints; its option progress="bar" makes that a line that changes. The output of an earlier
+        session is lost."""
+        running = True
+        while running:
+            running = self.state == "running"
+            for line in [line for file in self._output for line in file.readlines()]:
+                if progress and not line.startswith("error: "):  # Error has that line
+                    print(line, end="", flush=True)
+            time.sleep(0.1 if running else 0)
+        if self.state == "failed":
+            raise Error(self._error())
+        return self
+
+    def stop(self):
+        """Asks the training to save a checkpoint and end, and returns at once. While it loads images, it ends without a
+        checkpoint. To go on later: train(resume=True, run_name=run.name)."""
+        if self.state != "running":
+            return
+        if self.folder:
+            (self.folder / "stop").touch()
+        elif not self._stopped:  # a second signal would kill it
+            self._process.terminate()
+        self._stopped = True
+
+    def model(self, best=False):
+        """Returns the network of the last epoch as a Model, or with `best` that of the best epoch."""
+        return Model(self._begun() / ("model-best.safetensors" if best else "model.safetensors"))
+
+    def _begun(self):
+        if not self.folder:
+            raise Error(self._error() if self.state == "failed" else
+                        f"run: expected a training that has begun, got one that is {self.state} and has no folder yet")
+        return self.folder
+
+    def _in_report(self, member):
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError):
+            return report_members((self.folder / "report.html").read_text(encoding="utf-8")).get(member)
+        return None
+
+    def _read_metrics(self, begin):
+        """Returns the events of metrics.jsonl from an offset on, and the offset of the next one."""
+        try:
+            with open(self.folder / "metrics.jsonl", "rb") as file:
+                file.seek(begin)
+                content = file.read()
+        except (FileNotFoundError, TypeError):  # TypeError: there is no folder yet
+            return [], begin
+        content, events = content[:content.rfind(b"\n") + 1], []  # a kill may cut the last line off
+        for line in content.splitlines():
+            with contextlib.suppress(ValueError):
+                events.append(json.loads(line))
+        return events, begin + len(content)
+
+    def _error(self):
+        """Returns why the training failed: the program's first error line, or how it ended."""
+        lines, how = [], "one that was killed"
+        if self._process:
+            self._output[1].seek(0)
+            lines = self._output[1].read().splitlines()
+            how = "; ".join([f"exit status {self._process.poll()}", *lines[-1:]])
+        for line in lines:
+            if line.startswith("error: "):
+                return line[len("error: "):]
+        return self._in_report("note") or (f"{self.folder or self._process.args[0]}: expected a training that ends by "
+                                           f"itself, got {how}; resume=True goes on from its last checkpoint")

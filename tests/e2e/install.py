@@ -156,6 +156,8 @@ class InstallTest(job.JobTest):
         script = "import ringgrad, sys; print(ringgrad.Model(sys.argv[1]).predict(sys.argv[2])[0]['class'])"
         self.assertEqual(self.succeed([sys.executable, "-c", script, str(run), str(image)], PYTHONPATH=str(self.lib)),
                          label + "\n")
+        script = "import ringgrad; print(ringgrad.train(steps=1, width=4, depth=1).wait(False).state)"
+        self.assertEqual(self.succeed([sys.executable, "-c", script], PYTHONPATH=str(self.lib)), "done\n")
 
     def test_own_headers(self):
         own = self.folder / "core"
