@@ -22,7 +22,7 @@ namespace rg {
 
 /// Returns the default of --runs: runs/ in the current folder. In a build folder (one that holds meson-private) and
 /// below it, the default is runs/ beside the build folder, because `meson setup --wipe` deletes everything in a build
-/// folder. tools/run.sh and tools/monitor follow the same rule.
+/// folder. tools/run.sh and models/bindings/ringgrad.py follow the same rule.
 std::string default_runs_folder();
 
 /// Returns true for a line of metrics.jsonl that has results of a test, and no others.

@@ -93,7 +93,7 @@ class InstallTest(job.JobTest):
         tools = [f"tools/{name}" for name in ("get_cifar10.sh", "monitor", "run.sh", "tensorboard.py")]
         expected = [*(f"{lib}/{name}" for name in LIBRARY), *(f"bin/{name}" for name in PROGRAMS),
                     *(f"share/doc/ringgrad/{name}" for name in doc), *(f"share/ringgrad/{name}" for name in tools),
-                    *(f"share/ringgrad/models/run/page/{name}" for name in PAGE)]
+                    *(f"share/ringgrad/models/run/page/{name}" for name in PAGE), "share/ringgrad/models/bindings/ringgrad.py"]
         self.assertEqual(sorted(files), sorted(expected))
         with open(self.lib / "libringgrad.a", "rb") as archive:
             self.assertEqual(archive.read(8), b"!<arch>\n")  # a thin archive refers to the build folder
