@@ -20,14 +20,12 @@ bool Accelerated::matches(const Signature& s, std::span<const Tensor> in, bool t
     return true;
 }
 
-Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool& hit) {
+Accelerated::Entry& Accelerated::find_or_trace(std::span<const Tensor> in, bool training) {
     for (auto entry = cache_.begin(); entry != cache_.end(); ++entry)
         if (matches(entry->signature, in, training)) {
-            hit = true;
             cache_.splice(cache_.begin(), cache_, entry);
-            return entry->plan;
+            return *entry;
         }
-    hit = false;
     RG_CHECK(cache_size >= 1, "accelerate: expected a cache_size of at least 1, got 0");
     Signature signature{
         {}, training, context().strict_fp32, context().sync != nullptr, context().backend, context().device};
@@ -49,7 +47,7 @@ Plan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training, bool
         if (entry.signature.device == signature.device) entry.plan.move_to(plan.arena());
     if (keep_prepared) plan.keep_prepared();
     cache_.push_front({std::move(signature), std::move(plan)});
-    return cache_.front().plan;
+    return cache_.front();
 }
 
 namespace {
@@ -68,10 +66,9 @@ std::span<const Tensor> Accelerated::operator()(std::span<const Tensor> in, bool
     const auto call = caller_.call("Accelerated");
     // A plan that is made in a dry run would have no memory.
     if (!enabled || Tape::active() || DryRun::active()) return plain_results_ = function_(on_device(in), training);
-    bool hit;
-    Plan& plan = find_or_trace(in, training, hit);
+    auto& [signature, plan, used] = find_or_trace(in, training);
     ++calls_;
-    hits_ += hit;
+    hits_ += std::exchange(used, true);
     const auto results = check ? replay_and_check(plan, in, training) : plan.replay(in, after_step);
     evict(); // only now, since an input may be a result of the plan that goes
     return results;
@@ -79,8 +76,7 @@ std::span<const Tensor> Accelerated::operator()(std::span<const Tensor> in, bool
 
 const Plan& Accelerated::plan(std::span<const Tensor> in, bool training) {
     const auto call = caller_.call("Accelerated");
-    bool hit;
-    const Plan& plan = find_or_trace(in, training, hit);
+    const Plan& plan = find_or_trace(in, training).plan;
     evict();
     return plan;
 }

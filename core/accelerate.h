@@ -42,7 +42,8 @@ public:
     }
 
     /// Returns the plan that a call with these arguments replays. Traces the function if the cache has no such plan.
-    /// The plan is valid as long as the cache keeps it. Does not count as a call in hit_rate().
+    /// The plan is valid as long as the cache keeps it. Does not count as a call in hit_rate(), but the first call that
+    /// replays the plan counts as if it had traced.
     const Plan& plan(std::span<const Tensor> in, bool training = false);
     const Plan& plan(std::initializer_list<Tensor> in, bool training = false) {
         return plan(std::span(in.begin(), in.size()), training);
@@ -77,8 +78,9 @@ public:
 
     /// Returns the number of plans in the cache as a fraction of cache_size.
     double occupancy() const { return double(cache_.size()) / double(cache_size); }
-    /// Returns the fraction of the calls that found their plan in the cache, or 0 if there were none. Calls that run
-    /// only the plain function do not count.
+    /// Returns the fraction of the calls that did not need a trace of their own, or 0 if there were no calls. The first
+    /// call of each plan needs one, also if plan() has made it ahead. So N calls with one signature give 1 - 1 / N.
+    /// Calls that run only the plain function do not count.
     double hit_rate() const { return calls_ ? double(hits_) / double(calls_) : 0; }
     /// Removes all plans from the cache, and forgets the calls that hit_rate() counts.
     void clear_cache();
@@ -93,9 +95,10 @@ private:
     struct Entry {
         Signature signature;
         Plan plan;
+        bool used = false; // by a call
     };
     bool matches(const Signature& signature, std::span<const Tensor> in, bool training) const;
-    Plan& find_or_trace(std::span<const Tensor> in, bool training, bool& hit);
+    Entry& find_or_trace(std::span<const Tensor> in, bool training);
     void evict(); // the plans beyond cache_size
     std::span<const Tensor> replay_and_check(Plan& plan, std::span<const Tensor> in, bool training);
 

@@ -179,6 +179,28 @@ TEST_SUITE("core") {
         CHECK(step.hit_rate() > 0);
     }
 
+    TEST_CASE("accelerate: each plan is one miss, also one that was made ahead, so N calls give 1 - 1 / N") {
+        for (const bool ahead : {false, true}) {
+            Accelerated twice(
+                [](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {add(in[0], in[0])}; });
+            const Tensor x = Tensor::zeros({4}), y = Tensor::zeros({5});
+            for (int i = 0; i < 3 && ahead; ++i) twice.plan({x}), twice.plan({y});
+            CHECK(twice.hit_rate() == 0);
+            for (int n = 1; n <= 4; ++n) {
+                twice({x});
+                CHECK(twice.hit_rate() == (n - 1.0) / n);
+            }
+            for (int n = 0; n < 4; ++n) twice({y}), twice.plan({x});
+            CHECK(twice.hit_rate() == 6.0 / 8);
+            twice.cache_size = 1;
+            twice.plan({x}); // the plan for y goes
+            twice({x});
+            CHECK(twice.hit_rate() == 7.0 / 9);
+            twice({y});
+            CHECK(twice.hit_rate() == 7.0 / 10);
+        }
+    }
+
     TEST_CASE("accelerate: a call during another is refused") {
         const Tensor x = Tensor::zeros({4});
         Accelerated twice(

@@ -164,8 +164,9 @@ class Digits(job.JobTest):
             name = f"compare-{ranks}"
             out = self.succeed(
                 program(ranks, "train_digits_angles", "--data", self.set, "--run-name", name, *TINY))
-            for what in ("training", "prediction"):
-                self.assertRegex(out, rf"\n{what}: [\d.]+ times as fast as op by op, hit rate [\d.]+ %\n")
+            # All of 22 steps but the first repeat its shapes, and the test of the second epoch repeats those of the first.
+            for what, hits in (("training", "95.45"), ("prediction", "50.00")):
+                self.assertRegex(out, rf"\n{what}: [\d.]+ times as fast as op by op, hit rate {hits} %\n")
             run = self.runs / name
             epochs = job.epoch_lines(run)
             self.assertLess(epochs[1]["test_angle_rmse"], 30)  # a constant prediction has 26, a wrong unit far more
