@@ -194,6 +194,11 @@ void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, co
     if (waited_s > 0) fail_late(cat("rank ", peer, " ", doing), peer, op, round, waited_s);
 }
 
+void Link::wait_until(const std::function<bool()>& done, int peer, const char* doing, const Operation& op) {
+    const double waited_s = poll(op, done);
+    if (waited_s > 0) fail_late(cat(name_of(peer), " ", doing), peer, op, 0, waited_s);
+}
+
 /// Polls until done() returns true, and returns 0. If the deadline passes first, or wait_observer_ learns that another
 /// rank's wait has failed, returns the seconds waited instead.
 template <class Done>

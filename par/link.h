@@ -14,6 +14,7 @@
 #include <array>
 #include <atomic>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -155,6 +156,10 @@ public:
     /// stored before the word is visible. Throws RankMissing after the deadline, with "expected rank `peer` `doing`".
     void wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
                   int round);
+
+    /// Blocks, as wait() does, until done() returns true. Throws RankMissing after the deadline, with "expected rank
+    /// `peer` `doing`".
+    void wait_until(const std::function<bool()>& done, int peer, const char* doing, const Operation& op);
 
     /// Returns the seconds that one wait may take: kDeadline unless another deadline was set.
     double deadline() const { return deadline_; }

@@ -2,7 +2,7 @@
 //
 // post() queues a letter and sends as much as possible. Later calls of poll() send the rest, and return letters that
 // have arrived. So a rank in the middle of a training step does not delay its peer. A letter is one line of text, as in
-// a journal (journal.h): JSON has no line breaks inside texts.
+// a journal (journal.h): JSON has no line breaks inside texts. Strings may hold any bytes; see Json::dump().
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -11,6 +11,13 @@
 #include <string>
 
 namespace rg::par {
+
+/// Returns a letter: an object with a kind and a number, to which the sender may add members.
+inline Json letter(const char* kind, int64_t number) { return Json::object().set("kind", kind).set("number", number); }
+/// Returns true if a letter is of this kind.
+inline bool is(const Json& letter, std::string_view kind) { return letter.at("kind").as_string() == kind; }
+/// Returns the number in a letter.
+inline int64_t number_of(const Json& letter) { return letter.at("number").as_int(); }
 
 class Mail {
 public:

@@ -19,10 +19,6 @@ constexpr double kListenEvery = 0.005;
 // deadline rest on recent answers.
 constexpr double kCallAfter = 5, kCallAgain = 0.75;
 
-Json letter(const char* kind, int64_t number, const std::string& text) {
-    return Json::object().set("kind", kind).set("number", number).set("text", text);
-}
-
 } // namespace
 
 RollCall::RollCall(Link& link, const Handshake& handshake) : link_(link), handshake_(handshake) {
@@ -65,7 +61,7 @@ std::string RollCall::report_missing() {
 
 void RollCall::send_all(const char* kind, const std::string& text) {
     for (Peer& peer : peers_)
-        if (peer.mail) peer.mail->post(letter(kind, all_calls_, text));
+        if (peer.mail) peer.mail->post(letter(kind, all_calls_).set("text", text));
 }
 
 void RollCall::listen() {
@@ -77,11 +73,11 @@ void RollCall::listen() {
     for (Peer& peer : peers_) {
         if (!peer.mail) continue;
         for (const Json& received : peer.mail->poll()) {
-            const std::string &kind = received.at("kind").as_string(), &text = received.at("text").as_string();
-            const int64_t number = received.at("number").as_int();
-            if (kind == "call") peer.mail->post(letter("answer", number, previous_last_seen));
-            if (kind == "answer" && number == all_calls_) peer.present = true, peer.last_seen = text;
-            if (kind == "missing") some_rank_gave_up_ = true, missing_ranks_ = text;
+            const std::string& text = received.at("text").as_string();
+            const int64_t number = number_of(received);
+            if (is(received, "call")) peer.mail->post(letter("answer", number).set("text", previous_last_seen));
+            if (is(received, "answer") && number == all_calls_) peer.present = true, peer.last_seen = text;
+            if (is(received, "missing")) some_rank_gave_up_ = true, missing_ranks_ = text;
         }
     }
 }

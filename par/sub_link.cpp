@@ -1,4 +1,5 @@
-// Translates ranks and tags, and exchanges the notices that tell the ranks of a group how each of them ended.
+// Translates ranks and tags, and exchanges the letters that tell the ranks of a group how each of them ended: kind
+// finished, failed (an error of its own) or echoed (a PeerFailed), with the text of the error.
 #include "ringgrad/par/sub_link.h"
 
 #include <algorithm>
@@ -10,11 +11,9 @@ namespace {
 
 // Tags of sub-links lie above all others. Each sub-link has kTagsEach tags; sub-link n + kLinks has the tags of
 // sub-link n again, since MPI guarantees tags only up to 32767.
-constexpr int kFirstTag = 64, kTagsEach = 16, kNoticeTag = kTagsEach - 1, kLinks = 2000;
-// Number of polls for a message per check for notices: for each other rank, a check costs as much as such a poll.
+constexpr int kFirstTag = 64, kTagsEach = 16, kEndTag = kTagsEach - 1, kLinks = 2000;
+// Number of polls for a message per check for mail: for each other rank, a check costs as much as such a poll.
 constexpr uint64_t kPollsPerCheck = 64;
-// First byte of a notice: the sender had no error, an error of its own, or a PeerFailed.
-constexpr char kNoError = '.', kFailed = '!', kEchoed = '~';
 
 /// Keeps the memory of a window until the process ends.
 void keep(std::shared_ptr<void> memory) {
@@ -37,46 +36,33 @@ SubLink::SubLink(Link& whole, std::vector<int> members, int64_t number)
       whole_(whole),
       members_(std::move(members)),
       first_tag_(kFirstTag + int(number % kLinks) * kTagsEach),
-      notices_(members_.size()) {
+      peers_(members_.size()) {
     set_deadline(whole.deadline());
     set_core_sharers(whole.core_sharers());
     if (size() == whole.size()) set_node(whole.node());
-    for (const int q : others()) {
-        Notice& notice = notices_[size_t(q)];
-        notice.in =
-            whole_.open_receive(notice.received.data(), kNoticeBytes, members_[size_t(q)], first_tag_ + kNoticeTag);
-        whole_.start(notice.in);
-    }
+    for (const int q : others()) peers_[size_t(q)].mail.emplace(whole_, members_[size_t(q)], first_tag_ + kEndTag);
 }
 
 std::string SubLink::finish(const std::string& error, bool echo) {
-    const Operation op{"task", "end on all ranks of its group", kNoticeBytes};
-    const char kind = error.empty() ? kNoError : echo ? kEchoed : kFailed;
-    for (const int q : others()) {
-        Notice& notice = notices_[size_t(q)];
-        notice.sent[0] = kind;
-        error.copy(notice.sent.data() + 1, kNoticeBytes - 2);
-        notice.out = whole_.open_send(notice.sent.data(), kNoticeBytes, members_[size_t(q)], first_tag_ + kNoticeTag);
-        whole_.start(notice.out);
-    }
-    const auto with_rank = [&](std::string_view text, int q) {
-        return size() == 1 ? std::string(text) : cat(text, " (rank ", members_[size_t(q)], ")");
-    };
+    const Operation op{"task", "end on all ranks of its group"};
+    Peer& own = peers_[size_t(rank())];
+    own.ended = letter(error.empty() ? "finished" : echo ? "echoed" : "failed", 0).set("error", error);
+    for (const int q : others()) peers_[size_t(q)].mail->post(*own.ended);
     std::string first, echoed; // each from the lowest rank that has one, so that all ranks return the same text
     for (int q = 0; q < size(); ++q) {
-        Notice& notice = notices_[size_t(q)];
-        if (q != rank()) whole_.wait(notice.in, op);
-        const char rank_kind = q == rank() ? kind : notice.received[0];
-        const std::string_view text = q == rank() ? std::string_view(error) : notice.received.data() + 1;
-        if (rank_kind == kFailed && first.empty()) first = with_rank(text, q);
-        if (rank_kind == kEchoed && echoed.empty()) echoed = text;
+        const Peer& peer = peers_[size_t(q)];
+        const auto done = [&] { return serve(), peer.ended && (!peer.mail || peer.mail->sent()); };
+        whole_.wait_until(done, members_[size_t(q)], "to tell how it ended, and to be told", op);
+        const std::string& text = peer.ended->at("error").as_string();
+        if (is(*peer.ended, "failed") && first.empty())
+            first = size() == 1 ? text : cat(text, " (rank ", members_[size_t(q)], ")");
+        if (is(*peer.ended, "echoed") && echoed.empty()) echoed = text;
     }
-    for (const int q : others()) whole_.wait(notices_[size_t(q)].out, op);
     if (first.empty()) first = echoed;
     failed_ = !first.empty();
-    // All other messages were sent before the notices. So they should have arrived by now, and can be discarded.
+    // All other messages were sent before the letters. So they should have arrived by now, and can be discarded.
     for (const int q : others())
-        for (int tag = 0; tag < kNoticeTag && failed_; ++tag) whole_.discard(members_[size_t(q)], first_tag_ + tag);
+        for (int tag = 0; tag < kEndTag && failed_; ++tag) whole_.discard(members_[size_t(q)], first_tag_ + tag);
     return first;
 }
 
@@ -94,7 +80,7 @@ std::unique_ptr<SharedWindow> SubLink::do_open_shared(size_t bytes_per_rank) {
 
 void SubLink::do_open(int i, void* data) {
     const Slot& s = slot(i);
-    RG_CHECK(s.tag >= 0 && s.tag < kNoticeTag, "sub-link: expected a tag in 0..", kNoticeTag - 1, ", got ", s.tag);
+    RG_CHECK(s.tag >= 0 && s.tag < kEndTag, "sub-link: expected a tag in 0..", kEndTag - 1, ", got ", s.tag);
     if (channels_.size() <= size_t(i)) channels_.resize(size_t(i) + 1);
     const int peer = members_[size_t(s.peer)], tag = first_tag_ + s.tag;
     channels_[size_t(i)] =
@@ -113,13 +99,16 @@ void SubLink::do_close(int i) { Channel closed = std::move(channels_[size_t(i)])
 
 void SubLink::check_peers() {
     whole_.check_peers();
-    for (const int q : others()) {
-        Notice& notice = notices_[size_t(q)];
-        size_t bytes = 0;
-        if (!notice.arrived && whole_.test(notice.in, &bytes)) notice.arrived = true;
-        // A rank that ended without an error is no reason to stop: its last message may still be in flight.
-        if (notice.arrived && notice.received[0] != kNoError) throw PeerFailed(notice.received.data() + 1);
-    }
+    serve();
+    // A rank that ended without an error is no reason to stop: its last message may still be in flight.
+    for (const Peer& peer : peers_)
+        if (peer.ended && !is(*peer.ended, "finished")) throw PeerFailed(peer.ended->at("error").as_string());
+}
+
+/// Reads and sends mail.
+void SubLink::serve() {
+    for (const int q : others())
+        for (Json& letter : peers_[size_t(q)].mail->poll()) peers_[size_t(q)].ended = std::move(letter);
 }
 
 } // namespace rg::par

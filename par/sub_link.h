@@ -3,12 +3,12 @@
 // The other link (`whole`) carries the messages, with the rank numbers of `whole` and with tags of this sub-link. So
 // messages of two sub-links are not mistaken for each other, unless their `number`s differ by a multiple of 2000.
 // A failure of one rank must neither end the program nor leave the others waiting for it. So every rank tells all
-// others how it ended (finish()), and a rank that learns of a failure while it waits throws PeerFailed.
+// others by mail how it ended (finish()), and a rank that learns of a failure while it waits throws PeerFailed.
 // local_rank(), local_size() and core_sharers() are those of `whole`, because cores and GPUs are shared with other
 // groups. Memory is shared only if the group contains all ranks of `whole`; otherwise sums use messages.
 #pragma once
 
-#include "ringgrad/par/link.h"
+#include "ringgrad/par/mail.h"
 
 #include <string>
 
@@ -22,21 +22,18 @@ public:
 
     /// Tells the other ranks how this one ended: without an error (empty text), with an error of its own, or with a
     /// PeerFailed (`echo` is true). Blocks until all other ranks have called finish(). All ranks return the same text,
-    /// except that other ranks get only the first 1022 bytes of an error. The text is that of the lowest rank with an
-    /// error of its own, or else of the lowest rank with a PeerFailed, or else "". If the group has several ranks, an
-    /// own error ends with " (rank N)", where N counts in `whole`. Call it once on every rank, before the objects that
-    /// use this link are destroyed. Throws RankMissing after the deadline.
+    /// that of the lowest rank with an error of its own, or else of the lowest rank with a PeerFailed, or else "". If
+    /// the group has several ranks, an own error ends with " (rank N)", where N counts in `whole`. Call it once on
+    /// every rank, before the objects that use this link are destroyed. Throws RankMissing after the deadline.
     std::string finish(const std::string& error, bool echo);
 
     void abort(int code) override { whole_.abort(code); }
     std::string name_of(int rank) const override { return whole_.name_of(members_[size_t(rank)]); }
 
 private:
-    static constexpr size_t kNoticeBytes = 1024;
-    struct Notice { // exchanged with one other rank: one byte for the kind, then a text that ends with a zero byte
-        std::array<char, kNoticeBytes> sent{}, received{};
-        Channel out, in;
-        bool arrived = false;
+    struct Peer {
+        std::optional<Mail> mail;  // none for this rank
+        std::optional<Json> ended; // the letter that says how the rank ended
     };
     std::unique_ptr<SharedWindow> do_open_shared(size_t bytes_per_rank) override;
     void do_open(int slot, void* data) override;
@@ -44,12 +41,13 @@ private:
     bool do_test(int slot, size_t* bytes) override;
     void do_close(int slot) override;
     void check_peers() override;
+    void serve();
 
     Link& whole_;
     std::vector<int> members_;
     int first_tag_;
     std::vector<Channel> channels_; // by slot
-    std::vector<Notice> notices_;   // by rank
+    std::vector<Peer> peers_;       // by rank
     bool failed_ = false;           // known after finish(): some rank of the group failed
     uint64_t polls_ = 0;
 };

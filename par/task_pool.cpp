@@ -1,10 +1,11 @@
 // The controller exchanges mail with every other rank and knows which task each rank runs. Its function serve() reads
 // the mail, gives tasks to free ranks, and finds ranks that have been silent for too long.
 //
-// Letters are JSON objects with a "kind" and a "task". To a rank: run (with function, args and the ranks of its group),
-// cancel, alive (the controller is alive), end. From the first rank of a group: report (with data), alive (the task is
-// alive), done (with state, output and error, as in the journal). The other ranks of the group send nothing; they are
-// free when the first rank's task has ended. Rank 0 runs tasks by the same letters, without mail.
+// Letters (mail.h) have the number of a task, or 0. To a rank: run (with function, args and the ranks of its group),
+// message (with data), cancel, alive (the controller is alive), end. From the first rank of a group: report (with
+// data), alive (the task is alive), done (with state, output and error, as in the journal). The other ranks of the
+// group send nothing; they are free when the first rank's task has ended. Each rank keeps the letters to it in an
+// inbox. Rank 0 runs tasks by the same letters, without mail.
 #include "ringgrad/par/task_pool.h"
 
 #include "ringgrad/core/clock.h"
@@ -23,10 +24,6 @@ namespace {
 
 constexpr int kMailTag = 32;
 constexpr const char* kStates[] = {"queued", "running", "finished", "failed", "cancelled"};
-
-Json letter(const char* kind, int64_t task) { return Json::object().set("kind", kind).set("task", task); }
-
-bool is(const Json& letter, std::string_view kind) { return letter.at("kind").as_string() == kind; }
 
 /// Pauses between two checks of the mail on a rank without work, so that ranks that compute get the cores.
 class Backoff {
@@ -54,7 +51,8 @@ public:
 
     /// Runs the task of a letter `run`, and posts `done`. All ranks of its group call it.
     void run(const Json& task) {
-        task_ = task.at("task").as_int();
+        task_ = number_of(task);
+        std::erase_if(inbox_, [&](const Json& letter) { return number_of(letter) < task_; }); // of ended tasks
         knows_cancelled_ = false;
         last_posted_ = 0;
         std::vector<int> members;
@@ -96,25 +94,38 @@ public:
 protected:
     /// Sends a letter to the controller.
     virtual void post(const Json& letter) = 0;
-    /// Handles letters that have arrived. Called within a task.
+    /// Adds letters that have arrived to the inbox, and on rank 0 serves the other ranks. Called within a task.
     virtual void serve() = 0;
-    void take_cancel(const Json& letter) {
-        if (is(letter, "cancel")) cancelled_task_ = letter.at("task").as_int();
+    /// Takes the first letter of this kind for this task out of the inbox.
+    std::optional<Json> take(std::string_view kind, int64_t task) {
+        const auto is_wanted = [&](const Json& letter) { return is(letter, kind) && number_of(letter) == task; };
+        const auto first = std::ranges::find_if(inbox_, is_wanted);
+        if (first == inbox_.end()) return {};
+        std::optional<Json> letter(std::move(*first));
+        inbox_.erase(first);
+        return letter;
     }
 
     Link& link_;
     const TaskTable& functions_;
+    std::deque<Json> inbox_; // letters that have arrived and are not yet handled, in order
 
 private:
     friend class TaskContext;
 
     void tell(const Json& letter) {
-        if (!letter.is_null()) post(letter), last_posted_ = seconds_now();
+        post(letter), last_posted_ = seconds_now();
         serve();
     }
 
-    int64_t task_ = 0, cancelled_task_ = 0; // the task that runs, and the one that the last cancel was for
-    bool knows_cancelled_ = false;          // the task's function knows that it is cancelled
+    /// Returns the next letter of this kind to the task that runs.
+    std::optional<Json> take_next(std::string_view kind) {
+        seconds_now() - last_posted_ > link_.deadline() / 4 ? tell(letter("alive", task_)) : serve();
+        return take(kind, task_);
+    }
+
+    int64_t task_ = 0;             // the task that runs
+    bool knows_cancelled_ = false; // the task's function knows that it is cancelled
     double last_posted_ = 0;
 };
 
@@ -122,11 +133,15 @@ void TaskContext::report(const Json& data) {
     if (group_.rank() == 0) runner_.tell(letter("report", runner_.task_).set("data", data));
 }
 
+std::optional<Json> TaskContext::receive() {
+    if (group_.rank() != 0) return {};
+    const std::optional<Json> message = runner_.take_next("message");
+    return message ? std::optional(message->at("data")) : std::nullopt;
+}
+
 bool TaskContext::cancelled() {
-    if (group_.rank() != 0) return false;
-    const bool silent = seconds_now() - runner_.last_posted_ > runner_.link_.deadline() / 4;
-    runner_.tell(silent ? letter("alive", runner_.task_) : Json());
-    return runner_.knows_cancelled_ = runner_.cancelled_task_ == runner_.task_;
+    if (group_.rank() == 0 && runner_.take_next("cancel")) runner_.knows_cancelled_ = true;
+    return runner_.knows_cancelled_;
 }
 
 namespace {
@@ -141,7 +156,7 @@ public:
             const Json letter = next();
             if (is(letter, "end")) return;
             if (is(letter, "run")) run(letter);
-            // Ignores the rest: a sign that the controller is alive, or a cancel, which serve() has seen.
+            // Ignores the rest: a sign that the controller is alive, or a letter to a task that has ended.
         }
     }
 
@@ -149,10 +164,7 @@ private:
     void post(const Json& letter) override { mail_.post(letter); }
 
     void serve() override {
-        for (Json& letter : mail_.poll()) {
-            take_cancel(letter); // here, since one may arrive together with its task
-            inbox_.push_back(std::move(letter));
-        }
+        for (Json& letter : mail_.poll()) inbox_.push_back(std::move(letter));
     }
 
     Json next() {
@@ -175,7 +187,6 @@ private:
     }
 
     Mail mail_;
-    std::deque<Json> inbox_; // not yet handled
 };
 
 } // namespace
@@ -197,15 +208,18 @@ struct TaskPool::State final : Runner {
         double last_heard = 0, last_told = 0; // since when a letter from it is awaited; time of the last to it
     };
     Peer& peer(int rank) { return peers[size_t(rank)]; }
-    TaskRecord& record(int64_t id) { return tasks.at(size_t(id) - 1); }
+    TaskRecord& record(int64_t id) {
+        RG_CHECK(id >= 1 && size_t(id) <= tasks.size(), "task pool: expected a task in 1..", tasks.size(), ", got ",
+                 id);
+        return tasks[size_t(id) - 1];
+    }
     bool all_ended() const { return queue.empty() && running == 0; }
 
     void tell(int rank, const Json& letter) {
         Peer& p = peer(rank);
         p.last_told = seconds_now();
         if (p.mail) return p.mail->post(letter);
-        take_cancel(letter);
-        if (is(letter, "run")) local_task = letter, p.last_heard = seconds_now();
+        inbox_.push_back(letter);
     }
 
     /// Runs f, work of the pool, and saves an error of f in `fatal`. If `control` or the controller's own task then
@@ -223,7 +237,7 @@ struct TaskPool::State final : Runner {
 
     /// Takes a letter of the controller's own task.
     void post(const Json& letter) override {
-        guarded([&] { take(0, letter); });
+        guarded([&] { handle(0, letter); });
     }
 
     void serve() override {
@@ -233,15 +247,15 @@ struct TaskPool::State final : Runner {
                 for (Peer& p : peers) p.last_heard = now;
             last_served = now;
             for (int r = 1; r < link_.size(); ++r)
-                for (const Json& letter : peer(r).mail->poll()) take(r, letter);
+                for (const Json& letter : peer(r).mail->poll()) handle(r, letter);
             assign();
             for (int r = 1; r < link_.size(); ++r) watch(r, now);
         });
     }
 
-    void take(int rank, const Json& letter) {
+    void handle(int rank, const Json& letter) {
         peer(rank).last_heard = seconds_now();
-        TaskRecord& task = record(letter.at("task").as_int());
+        TaskRecord& task = record(number_of(letter));
         if (is(letter, "report") && on_report) on_report(task, letter.at("data"));
         if (is(letter, "done")) finish(task, letter);
     }
@@ -279,6 +293,7 @@ struct TaskPool::State final : Runner {
                 peer(r).task_begun = peer(r).last_heard = seconds_now();
                 tell(r, describe(task, letter("run", task.id)));
             }
+            for (const Json& message : messages[task.id]) tell(free.front(), message);
             if (on_change) on_change(task);
         }
     }
@@ -297,6 +312,7 @@ struct TaskPool::State final : Runner {
             task.seconds = seconds_now() - peer(task.ranks.front()).task_begun;
             for (const int r : task.ranks) peer(r).task = 0;
         }
+        messages.erase(task.id);
         const auto name = std::find(std::begin(kStates), std::end(kStates), end.at("state").as_string());
         task.state = TaskState(name - std::begin(kStates));
         task.output = end.at("output");
@@ -312,6 +328,13 @@ struct TaskPool::State final : Runner {
         if (on_change) on_change(task);
     }
 
+    void send(int64_t id, const Json& data) {
+        const TaskRecord& task = record(id);
+        const Json message = letter("message", id).set("data", data);
+        if (task.state == TaskState::queued) messages[id].push_back(message);
+        if (task.state == TaskState::running) tell(task.ranks.front(), message);
+    }
+
     void cancel_one(int64_t id, const std::string& reason) {
         TaskRecord& task = record(id);
         if (task.state == TaskState::queued || task.state == TaskState::running) task.cancel_reason = reason;
@@ -325,11 +348,13 @@ struct TaskPool::State final : Runner {
         for (size_t i = 0; i < tasks.size(); ++i) cancel_one(tasks[i].id, ""); // a callback may submit more tasks
     }
 
-    /// Returns true if the letters that start the controller's task have been sent to its other ranks. The task must
-    /// not start earlier: it may wait for these ranks before it next serves the mail.
-    bool local_task_sent() {
+    /// Returns the letter of a task that rank 0 has yet to run, if it has been sent to the task's other ranks. The task
+    /// must not start earlier: it may wait for these ranks before it next serves the mail.
+    std::optional<Json> local_task() {
+        if (peer(0).task == 0) return {};
         const std::vector<int>& ranks = record(peer(0).task).ranks;
-        return std::all_of(ranks.begin() + 1, ranks.end(), [&](int r) { return peer(r).mail->sent(); });
+        const bool sent = std::all_of(ranks.begin() + 1, ranks.end(), [&](int r) { return peer(r).mail->sent(); });
+        return sent ? take("run", peer(0).task) : std::nullopt;
     }
 
     /// Serves the other ranks, and runs the controller's own tasks, until the condition holds.
@@ -338,8 +363,8 @@ struct TaskPool::State final : Runner {
         for (Backoff backoff;;) {
             serve();
             if (condition()) return;
-            if (!local_task.is_null() && local_task_sent()) {
-                run(std::exchange(local_task, {}));
+            if (const std::optional<Json> task = local_task()) {
+                run(*task);
                 backoff.reset();
             } else {
                 backoff.pause();
@@ -365,12 +390,12 @@ struct TaskPool::State final : Runner {
 
     using Runner::link_, Runner::functions_;
     Journal journal;
-    std::deque<Peer> peers;       // by rank
-    std::vector<int> workers;     // ranks that run tasks, in ascending order
-    std::deque<TaskRecord> tasks; // by id, from 1; a deque, so that records keep their addresses
-    std::deque<int64_t> queue;    // ids of queued tasks
+    std::deque<Peer> peers;                        // by rank
+    std::vector<int> workers;                      // ranks that run tasks, in ascending order
+    std::deque<TaskRecord> tasks;                  // by id, from 1; a deque, so that records keep their addresses
+    std::deque<int64_t> queue;                     // ids of queued tasks
+    std::map<int64_t, std::vector<Json>> messages; // letters sent to queued tasks
     int running = 0;
-    Json local_task; // the letter of a task that rank 0 has yet to run; null if none
     bool interrupted = false;
     double last_served = seconds_now();
     std::exception_ptr fatal;
@@ -413,6 +438,8 @@ std::vector<const TaskRecord*> TaskPool::fetch_outputs() {
     return all;
 }
 
+void TaskPool::send(int64_t id, const Json& data) { state_->send(id, data); }
+
 void TaskPool::cancel(int64_t id, const std::string& reason) { state_->cancel_one(id, reason); }
 
 void TaskPool::interrupt() {
@@ -432,6 +459,8 @@ const TaskRecord& Future::wait() {
     pool_->state_->work_until([&] { return ended(); });
     return *record_;
 }
+
+void Future::send(const Json& data) { pool_->send(record_->id, data); }
 
 void Future::cancel(const std::string& reason) { pool_->cancel(record_->id, reason); }
 

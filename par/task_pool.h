@@ -9,10 +9,10 @@
 // Every rank has the same table of functions, so a task is sent as a function's name and its arguments. Tasks start in
 // the order of submission, each as soon as enough ranks are free. Rank 0 starts them: in submit(), and whenever it
 // serves the other ranks. Rank 0 runs tasks too. During such a task, it serves the other ranks whenever the task calls
-// report() or cancelled(). So a free rank waits at most for the time between two calls, such as a training step.
-// A task that throws is a failed task with the text of its error, except that RankMissing (link.h) ends the job. The
-// first rank of a task must call report() or cancelled() at least once per deadline of the link, or per two deadlines
-// if the task has several ranks or is on rank 0. Otherwise the job ends.
+// report(), receive() or cancelled(). So a free rank waits at most for the time between two calls, such as a training
+// step. A task that throws is a failed task with the text of its error, except that RankMissing (link.h) ends the job.
+// The first rank of a task must call one of these at least once per deadline of the link, or per two deadlines if the
+// task has several ranks or is on rank 0. Otherwise the job ends.
 #pragma once
 
 #include "ringgrad/core/json.h"
@@ -20,6 +20,7 @@
 
 #include <functional>
 #include <map>
+#include <optional>
 
 namespace rg::par {
 
@@ -51,6 +52,9 @@ public:
     /// Sends data to the callback that the controller has set with TaskPool::on_report(). Never waits for another rank.
     /// Does nothing except on the group's first rank. On rank 0, runs callbacks and serves the pool.
     void report(const Json& data);
+    /// Returns the next message that the controller has sent with TaskPool::send(), or nothing if none has arrived.
+    /// Never waits for another rank. Returns nothing except on the group's first rank. Each message is returned once.
+    std::optional<Json> receive();
     /// Returns true if the controller has asked the task to end. The task should then return soon, with what it has.
     /// Always false except on the group's first rank. For the same answer on all ranks, each calls
     /// !group.all(!cancelled(), ...).
@@ -76,6 +80,7 @@ public:
     /// Blocks until the task has ended, and returns its record. Meanwhile, serves the pool: callbacks run, and rank 0
     /// may run a task.
     const TaskRecord& wait();
+    void send(const Json& data);
     void cancel(const std::string& reason = "");
 
 private:
@@ -105,6 +110,11 @@ public:
     /// Blocks until all tasks have ended, and returns them in the order of submission.
     std::vector<const TaskRecord*> fetch_outputs();
 
+    /// Sends data of any length to TaskContext::receive() of a task. Never blocks. Messages to a task and its cancel
+    /// arrive in order; those to a queued task arrive when it starts. Does nothing if the task has ended. A task may
+    /// also end before it has received all. The journal knows no messages: for the same function and arguments, it has
+    /// the result that a task had with its messages. send() and cancel() throw Error if there is no task `id`.
+    void send(int64_t id, const Json& data);
     /// Ends a queued task at once, and asks a running one to end. Does nothing if the task has ended. The journal keeps
     /// the reason.
     void cancel(int64_t id, const std::string& reason = "");

@@ -110,4 +110,39 @@ TEST_SUITE("par") {
             Group(link).barrier("after the pool");
         });
     }
+
+    TEST_CASE("task pool: a group's first rank receives messages while its ranks sum") {
+        const par::TaskTable table = {{"add", [](par::TaskContext& task, const Json&) -> Json {
+            int64_t sum = 0;
+            for (std::vector<float> value = {1}; value[0] > 0;) {
+                value[0] = 1;
+                if (const std::optional<Json> message = task.receive()) {
+                    sum += std::ssize(message->as_string());
+                    if (task.group().rank() > 0) fail("expected no message");
+                    task.report(sum);
+                }
+                if (task.cancelled()) value[0] = float(-task.group().size());
+                task.group().allreduce_sum(value, "go on");
+            }
+            return sum;
+        }}};
+        par::on_ranks([&](Link& link) {
+            if (link.size() > 4) return; // takes long
+            par::run_task_pool(link, table, [&](par::TaskPool& pool) {
+                pool.on_report([&](const TaskRecord& task, const Json& sum) {
+                    const int64_t length = task.args.as_int();
+                    if (sum.as_int() == 3 * length) return pool.cancel(task.id);
+                    pool.send(task.id, std::string(size_t(length), 'x'));
+                });
+                for (const int length : {1, 3000, 300'000})
+                    for (int size = 1; size <= link.size(); ++size)
+                        pool.submit("add", length, size).send(std::string(size_t(length), 'x'));
+                for (const TaskRecord* task : pool.fetch_outputs()) {
+                    CHECK(task->state == TaskState::cancelled);
+                    CHECK(task->output == Json(3 * task->args.as_int()));
+                }
+            });
+            Group(link).barrier("after the pool");
+        });
+    }
 }

@@ -225,6 +225,75 @@ TEST_SUITE("par") {
         }
     }
 
+    TEST_CASE("task pool: tasks receive messages in order, also long ones, and those sent while they were queued") {
+        const auto message = [](int64_t task, int64_t i) {
+            return Json::object().set("task", task).set("i", i).set("text", std::string(i == 2 ? 90'000 : 3, '\xff'));
+        };
+        const par::TaskTable table = {{"listen", [&](TaskContext& context, const Json& id) {
+                                           if (context.group().rank() > 0) return Json(!context.receive());
+                                           for (int64_t i = 0; i < 9;) {
+                                               const std::optional<Json> received = context.receive();
+                                               if (!received) continue;
+                                               if (!(*received == message(id.as_int(), i))) fail("not message ", i);
+                                               context.report(++i);
+                                           }
+                                           return Json(!context.receive());
+                                       }}};
+        for (int n = 1; n <= 4; ++n) {
+            CAPTURE(n);
+            std::string wrong;
+            pool_on(n, table, [&](TaskPool& pool) {
+                pool.on_report([&](const TaskRecord& task, const Json& i) { // answers each of messages 2 to 7
+                    if (i.as_int() >= 3 && i.as_int() < 9) pool.send(task.id, message(task.id, i.as_int()));
+                });
+                for (int id = 1; id <= 9; ++id) {
+                    par::Future task = pool.submit("listen", id, 1 + id % n);
+                    for (int i = 0; i < 3; ++i) task.send(message(id, i));
+                }
+                for (const TaskRecord* task : pool.fetch_outputs())
+                    if (!(task->output == Json(true))) wrong += cat(task->id, ": ", task->error, "\n");
+            });
+            CHECK(wrong == "");
+        }
+    }
+
+    TEST_CASE("task pool: a cancel comes after the messages before it; messages to tasks that have ended are dropped") {
+        const par::TaskTable table = {{"count until cancelled", [](TaskContext& context, const Json&) {
+                                           int messages = 0;
+                                           while (!context.cancelled()) {}
+                                           while (context.receive()) ++messages;
+                                           return Json(messages);
+                                       }},
+                                      {"deaf", until_cancelled}};
+        for (int n = 1; n <= 4; ++n) {
+            CAPTURE(n);
+            std::vector<int64_t> counts, expected;
+            pool_on(n, table, [&](TaskPool& pool) {
+                pool.on_change([&](const TaskRecord& task) {
+                    if (task.state != TaskState::running) return pool.send(task.id, "too late");
+                    for (int i = 0; i < 2; ++i) pool.send(task.id, std::string(5'000, 'x'));
+                    pool.cancel(task.id);
+                });
+                for (int i = 0; i < 60; ++i) {
+                    par::Future task = pool.submit(i % 2 ? "count until cancelled" : "deaf", i);
+                    const bool queued = task.record().state == TaskState::queued;
+                    if (queued) task.send("first");
+                    if (i % 2) expected.push_back(2 + queued);
+                }
+                for (const TaskRecord* task : pool.fetch_outputs())
+                    if (task->function != "deaf") counts.push_back(task->output.as_int());
+                pool.send(60, "too late");
+                CHECK_ERROR("task pool: expected a task in 1..60, got 61", pool.send(61, {}));
+                CHECK_ERROR("expected a task in 1..60, got 0", pool.cancel(0));
+                par::Future queued = pool.submit("deaf", {});
+                for (int i = 0; i < n; ++i) queued = pool.submit("deaf", {});
+                queued.send(1), queued.cancel(), queued.send(2);
+            });
+            CHECK(counts == expected);
+            CHECK(counts.size() == 30);
+        }
+    }
+
     TEST_CASE("task pool: later small tasks do not overtake a task for many ranks") {
         std::vector<int64_t> begun;
         pool_on(3, {{"square", square}}, [&](TaskPool& pool) {
@@ -436,8 +505,9 @@ TEST_SUITE("par") {
         par::run_threads(5, [&](Link& link) {
             par::SubLink sub(link, {0, 1, 2, 3, 4}, 10);
             const bool echo = link.rank() == 0, failed = link.rank() >= 2;
-            errors[size_t(link.rank())] = sub.finish(echo ? "echo" : failed ? cat("error ", link.rank()) : "", echo);
+            const std::string text = cat("error ", link.rank(), std::string(20'000, '\n')); // longer than a message
+            errors[size_t(link.rank())] = sub.finish(echo ? "echo" : failed ? text : "", echo);
         });
-        CHECK(errors == std::vector<std::string>(5, "error 2 (rank 2)"));
+        CHECK(errors == std::vector<std::string>(5, cat("error 2", std::string(20'000, '\n'), " (rank 2)")));
     }
 }
