@@ -94,6 +94,17 @@ class Examples(job.JobTest):
         self.assertTrue(all("cancelled" in line for line in ends if '"lr": 0.0001' in line), ends)
         self.assertTrue(any("finished" in line for line in ends), ends)
 
+    def test_trainings_return_networks(self):
+        for ranks in job.rank_counts(1, 2):
+            lines = self.succeed(program(ranks, "trainings"), TMPDIR=str(self.folder)).splitlines()
+            for rate in ("0.01", "1e-04"):
+                epochs = [json.loads(line.partition(": ")[2]) for line in lines if line.startswith(f"lr {rate}: ")]
+                self.assertEqual([line["epoch"] for line in epochs], [1])
+            good, bad = (float(line.partition("a 3: ")[2]) for line in lines if line.startswith("probability"))
+            self.assertGreater(good, 0.9)
+            self.assertLess(bad, good)
+            self.assertEqual(list(self.folder.glob("training-*")), [])
+
     def test_accelerated_learns_by_two_plans(self):
         out = self.succeed(program(1, "accelerated"))
         losses = [[float(loss) for loss in re.findall(f"{kind}: loss ([0-9.]+)", out)] for kind in ("op by op", "accelerated")]
