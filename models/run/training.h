@@ -80,8 +80,7 @@ protected:
     /// Changes the initial values of the network. After this, a resumed run or --init replaces the values by those of a
     /// file. This base version does nothing.
     virtual void initialise(Network&, const data::ImageSet& /*images*/, const data::Normalise&) const {}
-    /// Seconds, summed over all epochs in this process, and the fraction of calls that found their plan in the cache
-    /// (Accelerated).
+    /// Seconds, summed over all epochs in this process, and Accelerated::hit_rate() of training and tests.
     struct Times {
         double train = 0; // includes the tests within epochs (--validate-every)
         double test = 0;  // after the epochs
