@@ -496,7 +496,7 @@ class MonitorTest(job.JobTest):
         self.assertNotIn("\x1b", "".join(lines))
         words = [line for line in lines if line.startswith("first")][0].split()
         epoch = job.epoch_lines(run)[-1]
-        self.assertEqual(words[1:4] + words[5:6], ["done", "2/2", "40", f"{epoch['test_accuracy']:.4f}"])
+        self.assertEqual(words[1:4] + words[5:6], ["done", "2/2", "40/40", f"{epoch['test_accuracy']:.4f}"])
         self.refuse([*job.MONITOR, "--stop", "first"], "first is not running")
         # For a sweep, it prints the number of trials per state, and the best.
         shutil.rmtree(self.runs)
