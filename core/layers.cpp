@@ -16,7 +16,28 @@ void expect_allocated(const Tensor* weights) {
 
 Tensor value_or_none(const Tensor* parameter) { return parameter ? *parameter : Tensor(); }
 
+thread_local LayerOutputs* layer_outputs = nullptr;
+
 } // namespace
+
+Tensor stage(const std::string& name, const Tensor& x) {
+    if (layer_outputs) layer_outputs->outputs_.emplace_back(name, x);
+    return x;
+}
+
+LayerOutputs::LayerOutputs() : current_(layer_outputs, this) {}
+
+const Tensor& LayerOutputs::of(const std::string& name) const {
+    const Tensor* last = nullptr;
+    std::string names;
+    for (const auto& [part, output] : outputs_) {
+        if ((part + ".").starts_with(name + ".")) last = &output;
+        const std::string outermost = part.substr(0, part.find('.')) + " ";
+        if (!(" " + names).ends_with(" " + outermost)) names += outermost;
+    }
+    RG_CHECK(last, "features: expected a layer of ", names, "or one within these, got ", name);
+    return *last;
+}
 
 Norm::Norm(Parameters& parameters, const std::string& name, const Spec& s)
     : name_(name),
@@ -31,7 +52,7 @@ Norm::Norm(Parameters& parameters, const std::string& name, const Spec& s)
 Tensor Norm::operator()(const Tensor& x, Mode mode) const {
     const LayerScope layer(name_);
     expect_allocated(gamma_);
-    return is_fixed(mode) ? evaluate(x) : train(x, channel_stats(x));
+    return stage(name_, is_fixed(mode) ? evaluate(x) : train(x, channel_stats(x)));
 }
 
 Tensor Norm::train(const Tensor& x, const Tensor& local_stats) const {
@@ -62,7 +83,7 @@ Convolution::Convolution(Parameters& parameters, const std::string& name, const 
 Tensor Convolution::operator()(const Tensor& x) const {
     const LayerScope layer(name_);
     expect_allocated(w_);
-    return conv2d(x, *w_, value_or_none(b_), conv_);
+    return stage(name_, conv2d(x, *w_, value_or_none(b_), conv_));
 }
 
 ConvNorm::ConvNorm(Parameters& parameters, const std::string& layer, const Names& names, const Spec& s)
@@ -76,11 +97,11 @@ Tensor ConvNorm::operator()(const Tensor& x, Mode mode) const {
     const LayerScope layer(name_);
     expect_allocated(conv_.w_);
     const Tensor &w = *conv_.w_, bias = value_or_none(conv_.b_);
-    if (norm_.is_fixed(mode)) return norm_.evaluate(conv2d(x, w, bias, conv_.conv_));
+    if (norm_.is_fixed(mode)) return stage(name_, norm_.evaluate(conv2d(x, w, bias, conv_.conv_)));
     // The op also computes the batch statistics. This is faster than channel_stats(y), since most kernels add up the
     // values of y while these are in cache or in registers.
     const auto [y, local_stats] = conv2d_stats(x, w, bias, conv_.conv_);
-    return norm_.train(y, local_stats);
+    return stage(name_, norm_.train(y, local_stats));
 }
 
 LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, int64_t channels, float epsilon)
@@ -92,7 +113,7 @@ LayerNorm::LayerNorm(Parameters& parameters, const std::string& name, int64_t ch
 Tensor LayerNorm::operator()(const Tensor& x) const {
     const LayerScope layer(name_);
     expect_allocated(gamma_);
-    return layer_norm(x, *gamma_, *beta_, epsilon_);
+    return stage(name_, layer_norm(x, *gamma_, *beta_, epsilon_));
 }
 
 Tensor Dropout::operator()(const Tensor& x, Mode mode) const {
@@ -110,7 +131,8 @@ Tensor Dense::operator()(const Tensor& x) const {
     expect_allocated(w_);
     RG_CHECK(x.shape().rank() >= 1 && x.numel() == x.extent(0) * w_->extent(1), "dense: expected ", w_->extent(1),
              " values per sample, got ", x.shape().str());
-    return linear(cast(x, w_->dtype()).reshape({x.extent(0), w_->extent(1)}), *w_, value_or_none(b_));
+    stage(name_ + ".input", x);
+    return stage(name_, linear(cast(x, w_->dtype()).reshape({x.extent(0), w_->extent(1)}), *w_, value_or_none(b_)));
 }
 
 Tensor Network::forward(const Tensor&, Mode) const {

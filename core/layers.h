@@ -8,6 +8,25 @@ namespace rg {
 
 enum class Mode : uint8_t { train, evaluate };
 
+/// Gives a value within a network a name, by which LayerOutputs finds it. Returns x. Layers do so for their outputs, and
+/// Dense for its input, as NAME.input. Others need a call, such as the sum at the end of a residual block.
+Tensor stage(const std::string& name, const Tensor& x);
+
+/// Keeps the outputs of all layers and stages that its thread computes while it exists.
+class LayerOutputs {
+public:
+    LayerOutputs();
+    /// Returns the last output with this name or of a part of it: "layer1" finds "layer1.1" after "layer1.0". Throws
+    /// Error, which lists the names, if there is none.
+    const Tensor& of(const std::string& name) const;
+
+private:
+    friend Tensor stage(const std::string& name, const Tensor& x);
+
+    std::vector<std::pair<std::string, Tensor>> outputs_;
+    Setting<LayerOutputs*> current_;
+};
+
 /// Options of a batch norm that few networks change.
 struct NormOptions {
     bool scale = true; // false: the weights get Entry::rate 0 (parameters.h), so Optimizer trains only the bias
