@@ -215,12 +215,105 @@ TEST_SUITE("models") {
         CHECK(std::string(rg_last_error()).find("got GIF") != std::string::npos);
     }
 
+    TEST_CASE("predictor: features are the means over all pixels of what a layer gives") {
+        const CpuScope scope(2);
+        const std::string bytes = model_bytes("resnet20", 8, 3, 5);
+        const TensorFile file = decode_tensors(bytes, "model");
+        const std::unique_ptr<Network> network = make_network(file);
+        Parameters& p = network->parameters;
+        const auto layer = [&](const std::string& conv, const std::string& norm, const Tensor& x, bool relu) {
+            const auto state = std::ranges::find(p.states(), norm, &Parameters::State::name);
+            return batch_norm(conv2d(x, p.entry(conv + ".weight").value, {}, {.pad = same(3)}), state->running,
+                              p.entry(norm + ".weight").value, p.entry(norm + ".bias").value,
+                              {.relu = relu, .frozen = true});
+        };
+        const auto means = [](const Tensor& y) { // [n h w c]
+            const size_t n = size_t(y.extent(0)), c = size_t(y.extent(3)), pixels = size_t(y.numel()) / n / c;
+            std::vector<double> sums(n * c);
+            for (size_t i = 0; i < size_t(y.numel()); ++i)
+                sums[i / (pixels * c) * c + i % c] += double(y.data<float>()[i]);
+            std::vector<float> means;
+            for (const double sum : sums) means.push_back(float(sum / double(pixels)));
+            return means;
+        };
+        const auto values = [](const Tensor& t) {
+            const std::span<float> all = t.span<float>();
+            return std::vector<float>(all.begin(), all.end());
+        };
+        Predictor model(file);
+        const Model in_c(bytes);
+        for (const int64_t n : {1, 3, 9, 40}) {
+            const std::vector<uint8_t> pixels = random_pixels(size_t(n * 8 * 8 * 3));
+            const Tensor x = Tensor::on_host({n, 8, 8, 3});
+            for (size_t i = 0; i < pixels.size(); ++i) x.data<float>()[i] = float(pixels[i]) / 255;
+            const Tensor stem = layer("conv1", "bn1", x, true),
+                         inner = layer("layer1.0.conv1", "layer1.0.bn1", stem, true),
+                         block = relu(add(layer("layer1.0.conv2", "layer1.0.bn2", inner, false), stem));
+            const auto features = [&](const char* name) {
+                const Tensor t = model.predict(pixels, {}, name).features;
+                CHECK(t.shape() == Shape{n, model.feature_count(name)});
+                return values(t);
+            };
+            check_close(features("conv1"), means(stem));
+            check_close(features("layer1.0.conv1"), means(inner));
+            check_close(features("layer1.0"), means(block));
+            CHECK(features("layer1") == features("layer1.2"));
+            // The means of the last stage are the inputs of the dense layer.
+            const Predictor::Outputs outputs = model.predict(pixels, {}, "layer3");
+            check_close(values(outputs.features), features("fc.input"));
+            const Tensor scores = linear(outputs.features, p.entry("fc.weight").value, p.entry("fc.bias").value);
+            check_close(values(scores), features("fc"));
+            check_close(values(softmax(scores)), values(outputs.scores));
+            check_close(values(model.predict(pixels).scores), values(outputs.scores));
+            CHECK_FALSE(model.predict(pixels).features.defined());
+
+            std::vector<float> rows(size_t(n * (5 + 64)));
+            CHECK(rg_predict_features(in_c.handle, "layer3", pixels.data(), size_t(n), 8, 8, 3, rows.data(),
+                                      rows.size()) == 0);
+            std::vector<float> expected;
+            for (int64_t i = 0; i < n; ++i)
+                for (const auto& [t, k] : {std::pair(outputs.scores, 5), {outputs.features, 64}})
+                    expected.insert(expected.end(), t.data<float>() + i * k, t.data<float>() + (i + 1) * k);
+            check_close(rows, expected);
+        }
+        CHECK(model.feature_count("") == 0);
+        for (const auto& [name, count] : {std::pair("conv1", 16), {"layer2.0", 32}, {"layer3", 64}, {"fc", 5}}) {
+            CHECK(model.feature_count(name) == count);
+            CHECK(rg_feature_count(in_c.handle, name) == count);
+        }
+    }
+
+    TEST_CASE("predictor: an unknown layer is an error that lists those of the network") {
+        for (const auto& [net, layers] : {std::pair("cifar", "block1 block2 block3 fc "),
+                                          {"resnet20", "conv1 layer1 layer2 layer3 fc "},
+                                          {"wrn16-4", "conv1 layer1 layer2 layer3 bn1 fc "},
+                                          {"digits", "layer1 layer2 layer3 fc "}}) {
+            const bool digits = std::string(net) == "digits";
+            const std::string bytes = model_bytes(net, digits ? 28 : 8, digits ? 1 : 3, 2);
+            const std::string error = cat("features: expected a layer of ", layers, "or one within these, got bloc");
+            Predictor model(decode_model(bytes, "model"));
+            CHECK_ERROR(error, model.feature_count("bloc"));
+            CHECK_ERROR(error, model.predict(random_pixels(digits ? 28 * 28 : 8 * 8 * 3), {}, "bloc"));
+            const Model in_c(bytes);
+            CHECK(error_after(rg_feature_count(in_c.handle, "bloc")) == error);
+            CHECK(error_after(rg_feature_count(in_c.handle, nullptr)) == "layer: expected a pointer to it, got NULL");
+        }
+        Predictor angles(decode_model(model_bytes("digits-angles", 28, 1, 3), "model"));
+        CHECK(angles.feature_count("classify.input") == 32);
+        // A layer that ran before this existed, or on another network, is none of it.
+        const LayerOutputs none;
+        CHECK_ERROR("expected a layer of or one within these, got x", none.of("x"));
+        CHECK(stage("x", Tensor::zeros({2, 3})).extent(1) == 3);
+        CHECK(none.of("x").extent(0) == 2);
+    }
+
     TEST_CASE("bindings: threads share a C++ Predictor") {
         constexpr int kThreads = 8;
         const std::string bytes = model_bytes("cifar", 8, 3, 2);
         Predictor shared(decode_model(bytes, "model"));
         std::array<std::vector<uint8_t>, kThreads> pixels;
         std::array<std::vector<float>, kThreads> outputs, expected;
+        const char* const layers[] = {"", "block2"};
         for (size_t t = 0; t < kThreads; ++t) {
             pixels[t] = random_pixels((1 + t) * 8 * 8 * 3); // plans of several sizes
             expected[t] = expected_outputs(bytes, pixels[t]);
@@ -232,7 +325,7 @@ TEST_SUITE("models") {
             for (int i = 0; i < 100; ++i) {
                 const size_t n = i % 2 ? 1 : 1 + t;
                 const Tensor scores =
-                    i % 3 ? shared.predict(std::span(pixels[t]).first(n * 8 * 8 * 3)).scores
+                    i % 3 ? shared.predict(std::span(pixels[t]).first(n * 8 * 8 * 3), {}, layers[i % 5 == 0]).scores
                           : shared.predict(int64_t(n), [&](int64_t image) {
                                 const auto first = pixels[t].begin() + image * 8 * 8 * 3;
                                 return data::Image{8, 8, 3, 8, {first, first + 8 * 8 * 3}};

@@ -91,16 +91,17 @@ const char* element(const rg_model* model, List Predictor::*list, int index, con
     });
 }
 
-/// Writes the outputs for n images. part(begin, count) predicts for some of them.
+/// Writes the outputs for n images. part(begin, count) predicts for some of them, with features of `layer` unless "".
 template <class F>
-int predict(rg_model* model, size_t n, float* outputs, size_t output_count, F part) {
+int predict(rg_model* model, const char* layer, size_t n, float* outputs, size_t output_count, F part) {
     check(outputs, "outputs");
     RG_CHECK(model->process == getpid(),
              "model: expected one that this process has opened, got one from before fork(); ",
              "open it in each process");
     const ContextScope scope(model->context);
     const Predictor& predictor = model->predictor;
-    const size_t classes = predictor.classes.size(), row = classes + predictor.targets.size();
+    const size_t classes = predictor.classes.size(), features = size_t(predictor.feature_count(layer)),
+                 row = classes + predictor.targets.size() + features;
     RG_CHECK(n > 0, "predict: expected at least one image, got none");
     RG_CHECK(output_count % row == 0 && output_count / row == n, "predict: expected room for ", row,
              " outputs for each of ", n, " images, got ", output_count);
@@ -110,6 +111,7 @@ int predict(rg_model* model, size_t n, float* outputs, size_t output_count, F pa
         for (size_t i = 0; i < count; ++i) {
             if (classes > 0) outputs = std::copy_n(results.scores.data<float>() + i * classes, classes, outputs);
             for (const Tensor& target : results.targets) *outputs++ = target.span<float>()[i];
+            if (features > 0) outputs = std::copy_n(results.features.data<float>() + i * features, features, outputs);
         }
     }
     return 0;
@@ -151,10 +153,24 @@ const char* rg_target_unit(const rg_model* model, int index) {
     return element(model, &Predictor::targets, index, "target", &Target::unit);
 }
 
-int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int width, int channels, float* outputs,
-               size_t output_count) {
+int rg_feature_count(rg_model* model, const char* layer) {
     return guarded(-1, [&] {
         check(model, "model");
+        check(layer, "layer");
+        return int(model->predictor.feature_count(layer));
+    });
+}
+
+int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int width, int channels, float* outputs,
+               size_t output_count) {
+    return rg_predict_features(model, "", pixels, n, height, width, channels, outputs, output_count);
+}
+
+int rg_predict_features(rg_model* model, const char* layer, const uint8_t* pixels, size_t n, int height, int width,
+                        int channels, float* outputs, size_t output_count) {
+    return guarded(-1, [&] {
+        check(model, "model");
+        check(layer, "layer");
         check(pixels, "pixels");
         Predictor& predictor = model->predictor;
         const data::ImageSize size = predictor.resize;
@@ -164,26 +180,33 @@ int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int
                  "predict: expected images of 1 to ", kMostPixels, " x 1 to ", kMostPixels,
                  " pixels of 1 to 4 channels, got ", height, " x ", width, " of ", channels, "; channels come last");
         const size_t bytes = size_t(height) * size_t(width) * size_t(channels);
-        return predict(model, n, outputs, output_count, [&](size_t begin, size_t count) {
+        return predict(model, layer, n, outputs, output_count, [&](size_t begin, size_t count) {
             const std::span part(pixels + begin * bytes, count * bytes);
-            if (as_they_are) return predictor.predict(part);
-            return predictor.predict(int64_t(count), [&](int64_t i) {
+            if (as_they_are) return predictor.predict(part, {}, layer);
+            const auto read = [&](int64_t i) {
                 const auto image = part.subspan(size_t(i) * bytes, bytes);
                 return data::Image{width, height, channels, 8, {image.begin(), image.end()}};
-            });
+            };
+            return predictor.predict(int64_t(count), read, {}, layer);
         });
     });
 }
 
 int rg_predict_file(rg_model* model, const void* file, size_t size, float* outputs, size_t output_count) {
+    return rg_predict_file_features(model, "", file, size, outputs, output_count);
+}
+
+int rg_predict_file_features(rg_model* model, const char* layer, const void* file, size_t size, float* outputs,
+                             size_t output_count) {
     return guarded(-1, [&] {
         check(model, "model");
+        check(layer, "layer");
         check(file, "file");
-        return predict(model, 1, outputs, output_count, [&](size_t, size_t) {
-            return model->predictor.predict(1, [&](int64_t) {
-                return data::decode_image({static_cast<const uint8_t*>(file), size}, "image in memory");
-            });
-        });
+        const auto read = [&](int64_t) {
+            return data::decode_image({static_cast<const uint8_t*>(file), size}, "image in memory");
+        };
+        return predict(model, layer, 1, outputs, output_count,
+                       [&](size_t, size_t) { return model->predictor.predict(1, read, {}, layer); });
     });
 }
 

@@ -62,6 +62,17 @@ int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int
 /// Predicts for one image, from the `size` bytes of a PNG or a JPEG file. `output_count` is classes + targets.
 int rg_predict_file(rg_model* model, const void* file, size_t size, float* outputs, size_t output_count);
 
+/// Returns the number k of features that a layer of the network gives for an image, or -1 if there is no such layer;
+/// then the error lists the layers. In the networks of ringgrad, that is block1 to block3, layer1 to layer4 and others.
+/// The features are the means of the layer's channels over all pixels.
+int rg_feature_count(rg_model* model, const char* layer);
+/// Do the same as rg_predict() and rg_predict_file(), and write the features of a layer after the targets of each
+/// image. `output_count` is n * (classes + targets + k).
+int rg_predict_features(rg_model* model, const char* layer, const uint8_t* pixels, size_t n, int height, int width,
+                        int channels, float* outputs, size_t output_count);
+int rg_predict_file_features(rg_model* model, const char* layer, const void* file, size_t size, float* outputs,
+                             size_t output_count);
+
 /// Returns what was wrong in the last call that failed on this thread, or "" if none has. The text is valid until
 /// another call fails on this thread.
 const char* rg_last_error(void);

@@ -53,8 +53,9 @@ def _library():
     text, floats = ctypes.c_char_p, ctypes.POINTER(ctypes.c_float)
     signatures = {"rg_open": (pointer, text, count), "rg_open_memory": (pointer, text, size, count),
                   "rg_close": (None, pointer), "rg_last_error": (text,),
-                  "rg_predict": (count, pointer, text, size, count, count, count, floats, size),
-                  "rg_predict_file": (count, pointer, text, size, floats, size),
+                  "rg_feature_count": (count, pointer, text),
+                  "rg_predict_features": (count, pointer, text, text, size, count, count, count, floats, size),
+                  "rg_predict_file_features": (count, pointer, text, text, size, floats, size),
                   **{name: (count, pointer) for name in _COUNTS},
                   **{name: (text, pointer, count) for name in _TEXTS}}
     for name, (result, *arguments) in signatures.items():
@@ -156,21 +157,22 @@ class Model:
             raise Error("model: expected an open one, got one after close(); open it again")
         return self._model
 
-    def predict(self, images):
+    def predict(self, images, features=None):
         """Predicts for one image or several, of any size, and returns a list with a dict for each image:
         {"class": name, "score": its probability, "scores": [a probability per class], "targets": {name: value}}. Without
-        classes, a model gives no "class" and "score".
+        classes, a model gives no "class" and "score". With features="layer4", or another layer of the network, a dict
+        also has "features": the means of the layer's channels over all pixels.
 
         images: the path of a PNG or a JPEG, its bytes, a Pillow image, an array of bytes [height width], [height width
         channels] or [n height width channels] (of NumPy, or of anything else that memoryview() takes), or a list of
         these. JPEG files and Pillow images are turned upright as EXIF says.
         """
         if isinstance(images, (list, tuple)):
-            return [result for image in images for result in self.predict(image)]
+            return [result for image in images for result in self.predict(image, features)]
         if isinstance(images, (str, os.PathLike)):
             content = pathlib.Path(os.fsdecode(_encoded(images, "predict"))).read_bytes()
             try:
-                return self.predict(content)
+                return self.predict(content, features)
             except Error as error:
                 raise Error(f"{images}: {error}") from None
         pillow = sys.modules.get("PIL.Image")
@@ -180,28 +182,33 @@ class Model:
             raise Error("predict: expected a path, bytes, an array of bytes, a Pillow image or a list of these, got "
                         f"{type(images).__name__}") from None
         if view.ndim == 1 and view.itemsize == 1:
-            return self._predict("rg_predict_file", 1, view.tobytes(), view.nbytes)
+            return self._predict("rg_predict_file_features", features, 1, view.tobytes(), view.nbytes)
         if view.ndim not in (2, 3, 4) or view.format.lstrip("@=<>!") != "B":
             raise Error(f"predict: expected an array of bytes of 2 to 4 extents, got format {view.format} and extents "
                         f"{list(view.shape)}; convert it, for NumPy with (255 * a).round().astype('uint8') if its "
                         "values are 0 to 1, or with a.astype('uint8') if they are 0 to 255")
         shape = view.shape if view.ndim == 4 else (1, *view.shape, 1)[:4]
-        return self._predict("rg_predict", shape[0], view.tobytes(), *shape)
+        return self._predict("rg_predict_features", features, shape[0], view.tobytes(), *shape)
 
     def _texts(self, name, count):
         return [_checked(getattr(_library(), name)(self._model, i)).decode(errors="surrogateescape")
                 for i in range(count)]
 
-    def _predict(self, name, n, *arguments):
+    def _predict(self, name, features, n, *arguments):
+        if not isinstance(features, (str, type(None))):
+            raise Error(f"features: expected the name of a layer, got {type(features).__name__}")
+        layer = (features or "").encode(errors="replace")
         row = len(self.classes) + len(self.targets)
+        row += _checked(_library().rg_feature_count(self._handle(), layer))
         outputs = (ctypes.c_float * (n * row))()
-        _checked(getattr(_library(), name)(self._handle(), *arguments, outputs, n * row))
+        _checked(getattr(_library(), name)(self._handle(), layer, *arguments, outputs, n * row))
         return [self._result(outputs[i * row:(i + 1) * row]) for i in range(n)]
 
     def _result(self, outputs):
-        scores = outputs[:len(self.classes)]
-        result = {"scores": scores,
-                  "targets": {name: value for (name, _), value in zip(self.targets, outputs[len(scores):])}}
+        scores, numbers = outputs[:len(self.classes)], outputs[len(self.classes):]
+        result = {"scores": scores, "targets": {name: value for (name, _), value in zip(self.targets, numbers)}}
+        if len(numbers) > len(self.targets):
+            result["features"] = numbers[len(self.targets):]
         if scores:
             best = scores.index(max(scores))
             result.update({"class": self.classes[best], "score": scores[best]})

@@ -72,10 +72,10 @@ Layer residual_block(Parameters& p, Kind kind, const BlockSpec& block) {
     if (!identity)
         shortcut = ConvNorm(p, ConvNorm::Names{block.name + ".downsample.0", block.name + ".downsample.1"},
                             last_spec(conv_spec(out, 1, in, stride)));
-    return [=](const Tensor& x, Mode mode) {
+    return [=, name = block.name](const Tensor& x, Mode mode) {
         Tensor y = x;
         for (const ConvNorm& layer : branch) y = layer(y, mode);
-        return relu(add(y, identity ? x : shortcut(x, mode)));
+        return stage(name, relu(add(y, identity ? x : shortcut(x, mode))));
     };
 }
 
@@ -89,9 +89,9 @@ Layer wide_block(Parameters& p, const BlockSpec& block) {
     const bool identity = stride == 1 && in == width;
     Convolution shortcut;
     if (!identity) shortcut = Convolution(p, block.name + ".downsample.0", plain_spec(width, 1, in, stride));
-    return [=](const Tensor& x, Mode mode) {
+    return [=, name = block.name](const Tensor& x, Mode mode) {
         const Tensor y = before(x, mode), z = second(first(y, mode));
-        return add(z, identity ? x : shortcut(y));
+        return stage(name, add(z, identity ? x : shortcut(y)));
     };
 }
 

@@ -44,14 +44,7 @@ Predictor::Predictor(const TensorFile& file, DType activations)
       network_(make_network(file)),
       normaliser_(resize.height, resize.width, task.channels, {.fill = data::Fill::reflect}, stored_normalise(file, {}),
                   {task.height, task.width}),
-      forward_([this, activations](std::span<const Tensor> in, bool) {
-          const Tensor x = cast(in[0], activations);
-          std::vector<Tensor> results =
-              in.size() > 1 ? network_->outputs(x, in[1], Mode::evaluate) : network_->outputs(x, Mode::evaluate);
-          RG_CHECK(results.size() == outputs.kinds.size(), source_, ": expected a network with ", outputs.kinds.size(),
-                   " outputs, got ", results.size());
-          return results;
-      }) {
+      activations_(activations) {
     for (const std::string& kind : outputs.kinds)
         RG_CHECK(kind == "classes" || kind == "numbers" || kind == "labels", source_,
                  ": expected a model of classes, numbers or labels, got one of kind ", kind,
@@ -59,7 +52,31 @@ Predictor::Predictor(const TensorFile& file, DType activations)
     RG_CHECK(!classes.empty() || !targets.empty(), source_, ": expected a model of classes or targets, got neither");
 }
 
-Predictor::Outputs Predictor::predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers) {
+/// Returns the outputs of the network, and then the features of the layer, unless that is "". May be traced.
+std::vector<Tensor> Predictor::forward(std::span<const Tensor> in, const std::string& layer) const {
+    const LayerOutputs layers;
+    const Tensor x = cast(in[0], activations_);
+    std::vector<Tensor> results =
+        in.size() > 1 ? network_->outputs(x, in[1], Mode::evaluate) : network_->outputs(x, Mode::evaluate);
+    RG_CHECK(results.size() == outputs.kinds.size(), source_, ": expected a network with ", outputs.kinds.size(),
+             " outputs, got ", results.size());
+    if (layer.empty()) return results;
+    const Tensor y = layers.of(layer);
+    const int64_t n = x.extent(0), k = y.extent(y.shape().rank() - 1);
+    results.push_back(cast(global_avg_pool(y.reshape({n, y.numel() / (n * k), 1, k})), DType::f32).reshape({n, k}));
+    return results;
+}
+
+int64_t Predictor::feature_count(const std::string& layer) const {
+    if (layer.empty()) return 0;
+    const DryRun without_memory;
+    std::vector<Tensor> in{Tensor::empty({1, task.height, task.width, task.channels})};
+    if (!outputs.input_numbers.empty()) in.push_back(Tensor::empty({1, std::ssize(outputs.input_numbers)}));
+    return forward(in, layer).back().extent(1);
+}
+
+Predictor::Outputs Predictor::predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers,
+                                      const std::string& layer) {
     const std::lock_guard lock(in_use_);
     data::LoadOptions options;
     options.channels = int(task.channels), options.height = resize.height, options.width = resize.width;
@@ -68,15 +85,17 @@ Predictor::Outputs Predictor::predict(int64_t n, const data::ReadImage& read, st
                                    .read(
                                        n, [](int64_t i) { return cat("image ", i); }, read)
                                    .set;
-    return predict({set.pixels.data(), size_t(set.pixels.size())}, numbers);
+    return predict({set.pixels.data(), size_t(set.pixels.size())}, numbers, layer);
 }
 
-Predictor::Outputs Predictor::predict(std::span<const data::Image> images, std::span<const float> numbers) {
+Predictor::Outputs Predictor::predict(std::span<const data::Image> images, std::span<const float> numbers,
+                                      const std::string& layer) {
     return predict(
-        std::ssize(images), [&](int64_t i) { return images[size_t(i)]; }, numbers);
+        std::ssize(images), [&](int64_t i) { return images[size_t(i)]; }, numbers, layer);
 }
 
-Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span<const float> numbers) {
+Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span<const float> numbers,
+                                      const std::string& layer) {
     const std::lock_guard lock(in_use_);
     const int64_t bytes = resize.height * resize.width * task.channels, n = std::ssize(pixels) / bytes,
                   values = task.height * task.width * task.channels;
@@ -85,7 +104,9 @@ Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span
     const int64_t k = std::ssize(outputs.input_numbers);
     RG_CHECK(std::ssize(numbers) == n * k, "predict: expected ", k, " numbers for each of ", n, " images, got ",
              numbers.size(), "; give those of outputs.input_numbers");
-    forward_.keep_prepared = n == 1 || (n <= kFewImages && forward_.occupancy() == 0);
+    const auto function = [this, layer](std::span<const Tensor> in, bool) { return this->forward(in, layer); };
+    Accelerated& forward = forward_.try_emplace(layer, function).first->second;
+    forward.keep_prepared = n == 1 || (n <= kFewImages && forward.occupancy() == 0);
     std::vector<Tensor> inputs(1);
     if (k > 0) inputs.push_back(Tensor::on_host({n, k})), std::ranges::copy(numbers, inputs[1].data<float>());
     const View central = normaliser_.view(0, 0, 0); // no random changes
@@ -97,14 +118,15 @@ Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span
         parallel(n, [&](int64_t i) {
             normaliser_.apply(pixels.subspan(size_t(i * bytes), size_t(bytes)), view, x.data<float>() + i * values);
         });
-        add_view(sums, forward_(inputs), weight);
+        add_view(sums, forward(inputs), weight);
     }
     Context host = context();
     host.device = nullptr;
     const ContextScope scope(host);
     Outputs predictions;
     const std::vector<Tensor> results = outputs.in_units(std::move(sums), true);
-    for (size_t o = 0; o < results.size(); ++o) {
+    if (!layer.empty()) predictions.features = checked(results.back(), source_);
+    for (size_t o = 0; o < outputs.kinds.size(); ++o) {
         if (outputs.kinds[o] == "classes") {
             predictions.scores = checked(softmax(results[o]), source_);
             continue;

@@ -16,6 +16,7 @@
 #include "ringgrad/data/decode.h"
 #include "ringgrad/models/run/model_file.h"
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -42,24 +43,36 @@ public:
     struct Outputs {
         Tensor scores;               // f32 [n classes]: probabilities; undefined without classes
         std::vector<Tensor> targets; // f32 [n 1] for each target: its value, or of a label its probability
+        Tensor features;             // f32 [n k] of `layer`; undefined without
     };
     /// Predict for n images of any size and number of channels as one batch. read(i) returns image i, for example by
     /// data::read_image(); several threads call it at the same time, and it must not predict with this object. For many
     /// images, call it with up to some 256 at a time: each n has its own plan; the plans share memory. Convert them to
     /// the size `resize` and the network's channels, as the training did. `numbers` are [n k] for the k names in
-    /// outputs.input_numbers. The results are in host memory. Throw Error like read() and the function below.
-    Outputs predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers = {});
-    Outputs predict(std::span<const data::Image> images, std::span<const float> numbers = {});
+    /// outputs.input_numbers. With `layer`, also return the features that this layer gives (see feature_count()). The
+    /// results are in host memory. Throw Error like read() and the function below.
+    Outputs predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers = {},
+                    const std::string& layer = "");
+    Outputs predict(std::span<const data::Image> images, std::span<const float> numbers = {},
+                    const std::string& layer = "");
     /// Predicts for images [n height width channels] of the size `resize`, of 8 bits; n follows from the number of
     /// bytes. Throws Error if n is 0, if `pixels` is not a whole number of images, if there are not k numbers for each
-    /// image, or if a result is not finite.
-    Outputs predict(std::span<const uint8_t> pixels, std::span<const float> numbers = {});
+    /// image, if there is no such layer, or if a result is not finite.
+    Outputs predict(std::span<const uint8_t> pixels, std::span<const float> numbers = {},
+                    const std::string& layer = "");
+    /// Returns the number k of features that a layer gives for an image, or 0 for "". `layer` is a name of
+    /// LayerOutputs (core/layers.h), such as "layer4" of a residual network. Its features are the means of its channels
+    /// over all pixels. Throws Error, which lists the layers, if there is no such one.
+    int64_t feature_count(const std::string& layer) const;
 
 private:
+    std::vector<Tensor> forward(std::span<const Tensor> in, const std::string& layer) const;
+
     const std::string source_; // the file, for error texts
     const std::unique_ptr<Network> network_;
     const data::Augmenter normaliser_;
-    Accelerated forward_;
+    const DType activations_;
+    std::map<std::string, Accelerated> forward_; // by layer
     std::recursive_mutex in_use_;
 };
 
