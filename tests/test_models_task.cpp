@@ -3,6 +3,7 @@
 #include "ringgrad/models/run/task.h"
 
 #include "ringgrad/core/stop.h"
+#include "ringgrad/models/run/confusion.h"
 #include "ringgrad/models/run/training.h"
 #include "ringgrad/tests/thread_link.h"
 #include "temp_dir.h"
@@ -70,11 +71,15 @@ TEST_SUITE("models") {
         CHECK(task.metrics[0].is_better(0.5, 0.25));
         CHECK_FALSE(task.metrics[0].is_better(std::nan(""), 0.25));
 
-        std::vector<double> kept(3);
+        std::vector<double> kept(6);
         task.details[0].keep(outputs, batch, kept);
         data::ImageSet set{3, 1, 1, 1, std::vector<uint8_t>{1, 2, 3}, {0, 1, 0}, {"a", "b"}};
         CHECK(task.details[0].report(set, kept).at("counts").dump() == "[[2, 0], [1, 0]]");
-        CHECK(contains(task.details[0].table(set, kept).text, "66.7"));
+        const std::vector<Detail::Table> tables = task.details[0].tables(set, kept);
+        CHECK(tables[0].name == "confusion");
+        CHECK(contains(tables[0].text, "66.7"));
+        CHECK(tables[1].name == "classes");
+        CHECK(tables[1].csv == "class,images,precision,recall,f1\na,2,0.666667,1,0.8\nb,1,,0,0\n");
 
         batch.size = 3;
         set.names = {"0.png", "1.png", "2.png"};
@@ -180,6 +185,42 @@ TEST_SUITE("models") {
         Metric later;
         later.name = "mae";
         CHECK(later.json().at("label").as_string() == "mae");
+    }
+
+    TEST_CASE("task: a classifier's table has precision, recall, F1 and top-5 of each class, as NumPy computes them") {
+        const Task task = classification();
+        data::Batch batch;
+        batch.labels = labels({10}, {0, 0, 1, 1, 2, 2, 3, 5, 6, 6});
+        const std::vector<Tensor> outputs{
+            floats({10, 7}, {4, 0, 1, 1, 1, 4, 5, 3, 0, 0, 1, 2, 3, 2, 1, 0, 4, 4, 0, 0, 2, 2, 5, 3,
+                             2, 2, 3, 3, 1, 4, 4, 5, 4, 1, 1, 3, 3, 4, 5, 1, 5, 0, 0, 5, 5, 1, 0, 1,
+                             0, 5, 3, 3, 1, 2, 1, 4, 2, 0, 1, 4, 3, 2, 1, 0, 3, 3, 3, 5, 5, 1})};
+        std::vector<double> kept(20);
+        task.details[0].keep(outputs, batch, kept);
+        data::ImageSet set{10, 1, 1, 1, std::vector<uint8_t>(10), {0, 0, 1, 1, 2, 2, 3, 5, 6, 6}, {}};
+        for (const char* const name : {"c0", "c1", "=c2", "c3", "c4", "c5", "c6"}) set.classes.push_back(name);
+        CHECK(task.details[0].tables(set, kept)[1].csv == "class,images,precision,recall,f1,top5\nc0,2,0.5,0.5,0.5,1\n"
+                                                          "c1,2,0.5,0.5,0.5,1\n'=c2,2,0,0,0,1\nc3,1,0,0,0,1\n"
+                                                          "c4,0,0,,0,\nc5,1,,0,0,0\nc6,2,0,0,0,0\n");
+    }
+
+    TEST_CASE("task: the table of labels has their average precisions, as scikit-learn defines them") {
+        const Task task = multi_label({"a", "b", "c"});
+        const Tensor scores =
+            floats({6, 3}, {.5f, 1, -1, 2, -1, -2, -1, 1, -3, 1, -.5f, -1, -2, 3, -4, .5f, 1, -2});
+        std::vector<double> kept(18);
+        task.details[0].keep({&scores, 1}, {}, kept);
+        data::ImageSet set{6, 1, 1, 1, std::vector<uint8_t>(6)};
+        set.targets = {1, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0};
+        CHECK(task.details[0].tables(set, kept)[0].csv == "class,images,precision,recall,f1,average_precision\n"
+                                                          "a,3,0.5,0.666667,0.571429,0.533333\n"
+                                                          "b,3,0.5,0.666667,0.571429,0.7\nc,0,,,,\n");
+        // The example of scikit-learn's average_precision_score().
+        CHECK(csv_of_labels({{"one"}}, std::vector{0.1, 0.4, 0.35, 0.8}, std::vector{0.f, 0.f, 1.f, 1.f}, 0.5) ==
+              "class,images,precision,recall,f1,average_precision\none,2,1,0.5,0.666667,0.833333\n");
+        // Equal scores count at once: 2/3 of the recall with the precision 2/3, and 1/3 with 3/4.
+        CHECK(csv_of_labels({{"one"}}, std::vector{0.9, 0.9, 0.9, 0.1}, std::vector{1.f, 1.f, 0.f, 1.f}, 0.5) ==
+              "class,images,precision,recall,f1,average_precision\none,3,0.666667,0.666667,0.666667,0.694444\n");
     }
 
     TEST_CASE("task: multi-label has the F1 score over all labels") {

@@ -354,7 +354,7 @@ TEST_SUITE("models") {
         RunFolder run = RunFolder::create(folder / "trials", "train", "1");
         Report own(run, Json::object().set("options", Json::object().set("lr", 1.5)));
         own.set("tested", "validation");
-        own.set("confusion", report_confusion(set, std::vector<double>{1, 1}));
+        own.set("confusion", report_confusion(set, std::vector<double>{1, 1, 1, 0}));
         own.set("samples", Json::array());
         own.write("running");
         const Json step =

@@ -207,31 +207,39 @@ public:
         for (const Tensor& target : outputs.targets) targets.push_back(target.span<float>()[i]);
         if (!quiet_) std::cout << line(image, scores, targets);
         if (image.label != kUnknown && count > 0)
-            confusion_.add(image.label, size_t(std::max_element(scores.begin(), scores.end()) - scores.begin()));
+            confusion_.add(image.label, size_t(std::max_element(scores.begin(), scores.end()) - scores.begin()),
+                           rank_of(scores, size_t(image.label)));
         const auto is_nan = [](float value) { return std::isnan(value); };
         if (image.targets.empty() || std::any_of(image.targets.begin(), image.targets.end(), is_nan)) return;
-        ++known_targets_;
-        for (size_t t = 0; t < targets.size(); ++t) {
-            squares_[t] += std::pow(double(targets[t] - image.targets[t]), 2);
-            right_[t] += (targets[t] > 0.5f) == (image.targets[t] > 0.5f);
-        }
+        predicted_.insert(predicted_.end(), targets.begin(), targets.end());
+        known_.insert(known_.end(), image.targets.begin(), image.targets.end());
     }
 
     /// Prints the summary as text, with `ending` as its last line. Without --quiet, does so only if there are several
     /// images, and the true class or target of at least one is known. If --json or --csv prints predictions, the
-    /// summary goes to the standard error.
+    /// summary goes to the standard error. With --quiet and --csv, prints the table of the classes or labels before it.
     void finish(size_t images, const std::string& ending) {
-        if (!quiet_ && (images == 1 || (confusion_.empty() && known_targets_ == 0))) return;
+        if (!quiet_ && (images == 1 || (confusion_.empty() && known_.empty()))) return;
         std::string text = !quiet_ && format_ == Format::text ? "\n" : "";
         if ((quiet_ && top_ > 0) || !confusion_.empty()) text += confusion_.text(images);
         const bool labels = model_.outputs.labels == data::Labels::several_classes;
-        for (size_t t = 0; known_targets_ > 0 && t < model_.targets.size(); ++t)
-            text += cat(model_.targets[t].name, ": ",
-                        labels ? formatted("%.1f %% right", 100 * double(right_[t]) / double(known_targets_))
-                               : formatted("RMSE %.4g", std::sqrt(squares_[t] / double(known_targets_))),
-                        model_.targets[t].unit.empty() ? "" : " ", model_.targets[t].unit, " (", known_targets_,
-                        " known)\n");
-        (format_ == Format::text || quiet_ ? std::cout : std::cerr) << text << ending;
+        const size_t k = model_.targets.size(), n = known_.empty() ? 0 : known_.size() / k;
+        for (size_t t = 0; n > 0 && t < k; ++t) {
+            double squares = 0, right = 0;
+            for (size_t i = t; i < n * k; i += k) {
+                squares += std::pow(predicted_[i] - double(known_[i]), 2);
+                right += (predicted_[i] > 0.5) == (known_[i] > 0.5f);
+            }
+            const auto& [name, unit, mean, deviation] = model_.targets[t];
+            text += cat(name, ": ",
+                        labels ? formatted("%.1f %% right", 100 * right / double(n))
+                               : formatted("RMSE %.4g", std::sqrt(squares / double(n))),
+                        unit.empty() ? "" : " ", unit, " (", n, " known)\n");
+        }
+        const bool table = quiet_ && format_ == Format::csv && (labels || top_ > 0);
+        if (table && labels) std::cout << csv_of_labels(model_.targets, predicted_, known_, 0.5);
+        if (table && top_ > 0) std::cout << confusion_.csv_of_classes();
+        (format_ == Format::text || (quiet_ && !table) ? std::cout : std::cerr) << text << ending;
     }
 
 private:
@@ -282,9 +290,8 @@ private:
     const size_t top_;
     const bool quiet_;
     Confusion confusion_;
-    std::vector<double> squares_ = std::vector<double>(model_.targets.size()); // of the errors, by target
-    std::vector<int64_t> right_ = std::vector<int64_t>(model_.targets.size()); // right decisions, by label
-    int64_t known_targets_ = 0;
+    std::vector<double> predicted_; // [n targets], of the images whose targets are known
+    std::vector<float> known_;      // [n targets]
 };
 
 struct Settings {
@@ -305,7 +312,7 @@ void declare(Options& o, Settings& s) {
     o.add("top", &s.top, "number of classes to print per image, best first").at_least(1).basic();
     o.add("json", &s.json, "print a JSON object per line").basic();
     o.add("csv", &s.csv, "print comma-separated values, with a heading, and with ' before names like formulas").basic();
-    o.add("quiet", &s.quiet, "print only the summary, no line per image").basic();
+    o.add("quiet", &s.quiet, "print only the summary, and with --csv precision, recall and F1 by class").basic();
     data::declare_reading(o, s.reading);
     o.add("test-views", &s.test_views, "predict with the weighted mean scores of six views of each image");
     o.add("batch-size", &s.batch_size,
@@ -338,7 +345,10 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
     if (s.arguments.size() == 1) of_run = test_of(group, path, options, programs);
     const auto print_test = [&] {
         std::ostream& out = s.json || s.csv ? std::cerr : std::cout;
-        for (const auto& [member, table] : of_run->tables) out << table.text << "\n";
+        for (const auto& [name, text, csv] : of_run->tables) {
+            if (!text.empty()) out << text << "\n";
+            if (s.quiet && s.csv && name == "classes") std::cout << csv;
+        }
         out << "test: " << of_run->images.count << " images; loss "
             << formatted("%.4f ", of_run->values.at("test_loss").as_double()) << of_run->text << "\n";
         return 0;

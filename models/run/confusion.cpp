@@ -12,23 +12,31 @@ namespace {
 
 std::string percent(int64_t part, int64_t whole) { return formatted("%.1f%%", 100 * double(part) / double(whole)); }
 
+std::string fraction(int64_t part, int64_t whole) { return whole ? cat(double(part) / double(whole)) : ""; }
+
+/// Returns the begin of a line, up to F1.
+std::string line_of(const std::string& name, int64_t images, int64_t predicted, int64_t correct) {
+    return cat(csv_field(name), ",", images, ",", fraction(correct, predicted), ",", fraction(correct, images), ",",
+               fraction(2 * correct, images + predicted));
+}
+
 } // namespace
 
-Confusion::Confusion(const data::ImageSet& set, std::span<const double> predicted) : Confusion(set.classes) {
-    RG_CHECK(int64_t(predicted.size()) == set.count, "confusion: expected a prediction for each of ", set.count,
-             " images, got ", predicted.size());
-    for (size_t i = 0; i < predicted.size(); ++i) {
-        RG_CHECK(predicted[i] >= 0 && predicted[i] < double(classes_.size()), "confusion: expected a label below ",
-                 classes_.size(), ", got ", predicted[i], " (image ", i, ")");
-        add(set.labels[i], size_t(predicted[i]));
+Confusion::Confusion(const data::ImageSet& set, std::span<const double> numbers) : Confusion(set.classes) {
+    RG_CHECK(std::ssize(numbers) == 2 * set.count, "confusion: expected two numbers for each of ", set.count,
+             " images, got ", numbers.size());
+    for (size_t i = 0; i < numbers.size() / 2; ++i) {
+        RG_CHECK(numbers[2 * i] >= 0 && numbers[2 * i] < double(classes_.size()), "confusion: expected a label below ",
+                 classes_.size(), ", got ", numbers[2 * i], " (image ", i, ")");
+        add(set.labels[i], size_t(numbers[2 * i]), size_t(numbers[2 * i + 1]));
     }
 }
 
-void Confusion::add(int32_t truth, size_t predicted) {
+void Confusion::add(int32_t truth, size_t predicted, size_t rank) {
     const size_t row = size_t(truth);
     const bool correct = row == predicted;
     ++counts_[{row, predicted}], ++sums_[row].images, ++sums_[predicted].predicted, ++total_;
-    sums_[row].correct += correct, correct_ += correct;
+    sums_[row].correct += correct, sums_[row].top += rank < kTop, correct_ += correct;
 }
 
 int64_t Confusion::count(size_t truth, size_t predicted) const {
@@ -42,11 +50,8 @@ std::vector<size_t> Confusion::shown() const {
     if (shows_all()) return order;
     std::erase_if(order, [&](size_t i) { return sums_[i].images + sums_[i].predicted == 0; });
     if (order.size() <= kMostShown) return order;
-    const auto sort = [&](auto begin, const auto& key) {
-        std::stable_sort(begin, order.end(), [&](size_t a, size_t b) { return key(sums_[a]) > key(sums_[b]); });
-    };
-    sort(order.begin(), [](const Sums& s) { return s.images + s.predicted - 2 * s.correct; });
-    sort(order.begin() + kMostShown / 2, [](const Sums& s) { return s.images; });
+    const auto mistakes = [&](size_t i) { return sums_[i].images + sums_[i].predicted - 2 * sums_[i].correct; };
+    std::ranges::stable_sort(order, std::greater(), mistakes);
     order.resize(kMostShown);
     std::sort(order.begin(), order.end());
     return order;
@@ -69,9 +74,7 @@ std::string Confusion::text(size_t images) const {
     }
     const auto name_width = std::ptrdiff_t(longest_name), cell_width = -std::ptrdiff_t(longest_cell) - 1;
     out += cat("\nconfusion matrix: rows are true classes, columns predicted classes");
-    if (!shows_all())
-        out += cat("; ", rows.size(), " of ", classes_.size(),
-                   " classes: those with the most mistakes and the most images");
+    if (!shows_all()) out += cat("; ", rows.size(), " of ", classes_.size(), " classes: those with the most mistakes");
     out += padded("\n", 6 + name_width);
     for (const size_t j : rows) out += padded(cat(j), cell_width);
     out += "   images correct\n";
@@ -104,6 +107,45 @@ std::string Confusion::csv() const {
         out += csv_field(classes_[i]);
         for (const size_t j : columns) out += cat(",", count(i, j));
         out += cat(",", images_of(i), ",", images_of(i) ? cat(double(count(i, i)) / double(images_of(i))) : "", "\n");
+    }
+    return out;
+}
+
+std::string Confusion::csv_of_classes() const {
+    const bool has_top = classes_.size() > kTop;
+    std::string out = cat("class,images,precision,recall,f1", has_top ? cat(",top", kTop) : "", "\n");
+    for (size_t i = 0; i < classes_.size(); ++i) {
+        const auto& [images, predicted, correct, top] = sums_[i];
+        out += line_of(classes_[i], images, predicted, correct) + (has_top ? "," + fraction(top, images) : "") + "\n";
+    }
+    return out;
+}
+
+size_t rank_of(std::span<const float> scores, size_t label) {
+    const auto is_higher = [&](float score) { return score > scores[label]; };
+    return size_t(std::ranges::count_if(scores, is_higher) + std::ranges::count(scores.first(label), scores[label]));
+}
+
+std::string csv_of_labels(const std::vector<Target>& labels, std::span<const double> scores,
+                          std::span<const float> truths, double threshold) {
+    std::string out = "class,images,precision,recall,f1,average_precision\n";
+    for (size_t k = 0; k < labels.size(); ++k) {
+        std::vector<std::pair<double, bool>> images; // the negative score, and the truth
+        int64_t predicted = 0, correct = 0, seen = 0, right = 0;
+        for (size_t i = k; i < scores.size(); i += labels.size()) {
+            images.emplace_back(-scores[i], truths[i] > 0.5f);
+            predicted += scores[i] > threshold, correct += scores[i] > threshold && images.back().second;
+        }
+        std::ranges::sort(images);
+        double precision = 0;
+        for (auto one = images.begin(); one != images.end();) {
+            const int64_t before = right;
+            for (const double score = one->first; one != images.end() && one->first == score; ++one, ++seen)
+                right += one->second;
+            precision += double(right - before) * double(right) / double(seen);
+        }
+        out += cat(line_of(labels[k].name, right, predicted, correct), ",", right ? cat(precision / double(right)) : "",
+                   "\n");
     }
     return out;
 }

@@ -89,8 +89,17 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
 Json Evaluation::report(const Score& score) const {
     Json members = Json::object();
     for (size_t d = 0; d < task_.details.size(); ++d)
-        members.set(task_.details[d].member, task_.details[d].report(set_, score.details[d]));
+        if (const Detail& detail = task_.details[d]; detail.report)
+            members.set(detail.member, detail.report(set_, score.details[d]));
     return members.set("samples", score.samples);
+}
+
+std::vector<Detail::Table> Evaluation::tables(const Score& score) const {
+    std::vector<Detail::Table> all;
+    for (size_t d = 0; d < task_.details.size(); ++d)
+        if (const Detail& detail = task_.details[d]; detail.tables)
+            std::ranges::move(detail.tables(set_, score.details[d]), std::back_inserter(all));
+    return all;
 }
 
 void Evaluation::plan() {

@@ -34,6 +34,8 @@ public:
     Score score(const std::vector<data::WeightedView>& views = {{}}, const std::function<void()>& pulse = {});
     /// Returns the members of the report for the details of a score; see report.h.
     Json report(const Score& score) const;
+    /// Returns the tables of its details.
+    std::vector<Detail::Table> tables(const Score& score) const;
 
     /// Makes the plans for all sizes of batches.
     void plan();

@@ -41,9 +41,7 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
                                           ", so the numbers differ from those of the run"));
     for (size_t i = 0; i < task.metrics.size(); ++i)
         result.values.set("test_" + task.metrics[i].name, score.metrics[i]);
-    for (size_t d = 0; d < task.details.size(); ++d)
-        if (const Detail& detail = task.details[d]; detail.table)
-            result.tables.emplace_back(detail.member, detail.table(data.test, score.details[d]));
+    result.tables = evaluation.tables(score);
     return result;
 }
 

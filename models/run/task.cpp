@@ -64,6 +64,13 @@ std::span<const float> output_of(const TestBatch& test, size_t head, int64_t i) 
 }
 std::span<const float> targets_of(const TestBatch& test, int64_t i) { return sample_of(targets_of(test.batch), i); }
 
+/// Returns a function that keeps all values of an output.
+auto values_of(size_t head) {
+    return [head](Outputs outputs, const data::Batch&, std::span<double> numbers) {
+        std::ranges::copy(head_of(outputs, head).span<float>(), numbers.begin());
+    };
+}
+
 /// Adds the numbers of pixels of each class to `sums`: those that are right, predicted ones and true ones.
 void count_pixels(std::span<const float> scores, std::span<const int32_t> labels, std::span<double> sums) {
     const int64_t classes = std::ssize(sums) / 3;
@@ -220,16 +227,19 @@ Task classification(double smoothing, size_t head) {
                     return rg::add(loss, cross_entropy(scores, batch.second_labels, spread, {}, batch.second_weights));
                 },
             .metrics = {accuracy},
-            .details = {{"confusion", 1,
-                         [head](Outputs outputs, const data::Batch&, std::span<double> numbers) {
-                             const Tensor& scores = head_of(outputs, head);
-                             for (size_t i = 0; i < numbers.size(); ++i)
-                                 numbers[i] = double(prediction(sample_of(scores, int64_t(i))).label);
+            .details = {{"confusion", 2,
+                         [head](Outputs outputs, const data::Batch& batch, std::span<double> numbers) {
+                             for (size_t i = 0; i < numbers.size() / 2; ++i) {
+                                 const std::span scores = sample_of(head_of(outputs, head), int64_t(i));
+                                 numbers[2 * i] = double(prediction(scores).label);
+                                 numbers[2 * i + 1] = double(rank_of(scores, size_t(batch.labels.data<int32_t>()[i])));
+                             }
                          },
                          report_confusion,
-                         [](const data::ImageSet& set, std::span<const double> numbers) {
+                         [](const data::ImageSet& set, std::span<const double> numbers) -> std::vector<Detail::Table> {
                              const Confusion confusion(set, numbers);
-                             return Detail::Table{confusion.text(size_t(set.count)), confusion.csv()};
+                             return {{"confusion", confusion.text(size_t(set.count)), confusion.csv()},
+                                     {"classes", "", confusion.csv_of_classes()}};
                          }}},
             .galleries = {{"mistakes with the highest scores", offer}},
             .outputs = {.kinds = {"classes"}},
@@ -271,13 +281,10 @@ Task regression(const std::vector<Target>& targets, size_t head, bool standardis
         rmse.finish = [](std::span<const double> sums, double samples) { return std::sqrt(sums[0] / samples); };
         task.metrics.push_back(rmse);
     }
-    const auto keep = [head](Outputs outputs, const data::Batch&, std::span<double> numbers) {
-        std::ranges::copy(head_of(outputs, head).span<float>(), numbers.begin());
-    };
     const auto report = [targets](const data::ImageSet& set, std::span<const double> predicted) {
         return report_predicted(targets, set, predicted);
     };
-    task.details.push_back({"predicted", std::ssize(targets), keep, report});
+    task.details.push_back({"predicted", std::ssize(targets), values_of(head), report});
     const auto offer = [head, targets](const TestBatch& test, int64_t i, WorstSamples& worst) {
         const std::span<const float> values = output_of(test, head, i), truth = targets_of(test, i);
         worst.offer(test, i, squared_errors(values, truth), [&] {
@@ -327,6 +334,10 @@ Task multi_label(const std::vector<std::string>& labels, size_t head) {
             });
     };
     task.galleries.push_back({"most wrong labels", offer});
+    const auto tables = [names = task.outputs.targets](const data::ImageSet& set, std::span<const double> scores) {
+        return std::vector<Detail::Table>{{"classes", "", csv_of_labels(names, scores, set.targets, 0)}};
+    };
+    task.details.push_back({"labels", std::ssize(labels), values_of(head), {}, tables});
     return task;
 }
 

@@ -59,13 +59,13 @@ struct Detail {
     int64_t numbers;    // kept for each sample
     /// Sets the numbers [n numbers] of a batch.
     std::function<void(Outputs outputs, const data::Batch& batch, std::span<double> numbers)> keep;
-    /// Returns the member, from the numbers of the whole set [samples numbers].
-    std::function<Json(const data::ImageSet& set, std::span<const double> numbers)> report;
-    /// Returns the same as text and as CSV; may be null.
+    /// Returns the member, from the numbers of the whole set [samples numbers]; null: there is none.
+    std::function<Json(const data::ImageSet& set, std::span<const double> numbers)> report = {};
+    /// Returns tables for the files NAME.csv, and perhaps as text for people; may be null.
     struct Table {
-        std::string text, csv;
+        std::string name, text, csv;
     };
-    std::function<Table(const data::ImageSet& set, std::span<const double> numbers)> table = {};
+    std::function<std::vector<Table>(const data::ImageSet& set, std::span<const double> numbers)> tables = {};
 };
 
 struct Task {

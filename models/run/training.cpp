@@ -292,6 +292,7 @@ public:
                 Evaluation last = evaluation_of(data_.reserved);
                 const Score result = last.score({{}}, [&] { run_.check_stop(); });
                 run_.end_test("best_model", "test", result);
+                run_.write_tables(last.tables(result));
                 run_.log.set_in_report("best_on_test", group_.rank() == 0 ? last.report(result) : Json());
             }
         } catch (const Stopped&) {} // a resumed run repeats these tests
@@ -357,6 +358,7 @@ private:
         const Score result = evaluation_.score(views, [&] { run_.check_stop(); });
         const Json members = group_.rank() == 0 ? evaluation_.report(result) : Json::object();
         for (const auto& [member, value] : members.as_object()) run_.log.set_in_report(member, value);
+        run_.write_tables(evaluation_.tables(result));
         return result;
     }
 

@@ -27,15 +27,15 @@
 
 namespace rg {
 
-/// The result of a test of a model: its metrics as text and by name, and the members of the report, and tables of some
-/// of these, by member. `folder` is the path of the images as in --data.
+/// The result of a test of a model: its metrics as text and by name, and the members of the report, and its tables.
+/// `folder` is the path of the images as in --data.
 struct TestResult {
     std::string text;
     Json values, report;
     data::ImageSet images;
     std::string folder;
     std::vector<std::string> warnings;
-    std::vector<std::pair<std::string, Detail::Table>> tables = {};
+    std::vector<Detail::Table> tables = {};
 };
 
 class ImageTraining : public TrainingOptions {

@@ -245,6 +245,13 @@ std::optional<TensorFile> TrainingRun::model_to_test() {
     return saver.best_model();
 }
 
+void TrainingRun::write_tables(const std::vector<Detail::Table>& tables) {
+    if (!log.folder()) return;
+    log.folder()->check_in_place();
+    for (const auto& [name, text, csv] : tables)
+        log.writer.add([path = cat(log.folder()->path(), "/", name, ".csv"), csv] { write_file_atomic(path, csv); });
+}
+
 void TrainingRun::end_test(const std::string& name, const std::string& set, const Score& score) {
     Json line = Json::object().set("end", name);
     if (name == "best_model") line.set("best_epoch", log.position.best_epoch);

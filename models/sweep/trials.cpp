@@ -199,9 +199,9 @@ void test_best(TrialsRun& run, bool stopped, std::ostream& out) {
         for (const auto& [member, value] : result.report.as_object()) run.report.set(member, value);
         out << "\nbest" << (stopped ? " so far" : "") << ": trial " << row.number << " ("
             << printable(settings_text(row.settings)) << "), on the test set: " << result.text << "\n";
-        for (const auto& [member, table] : result.tables) {
-            write_file_atomic(cat(folder, "/", member, ".csv"), table.csv);
-            out << table.text << "\n";
+        for (const auto& [name, text, csv] : result.tables) {
+            write_file_atomic(cat(folder, "/", name, ".csv"), csv);
+            if (!text.empty()) out << text << "\n";
         }
         write_file_atomic(folder + "/best.json", summary.set("folder", model).dump(2) + "\n");
     }

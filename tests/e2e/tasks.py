@@ -162,6 +162,25 @@ class Tasks(job.JobTest):
         self.write_table(tags)
         run = self.check("from_csv", ["--data", "photos", "--tags"], ["f1"], True)
         self.assertRegex(self.succeed(program(1, "from_csv", "predict", run, "photos", "--quiet")), r"dark: [\d.]+ % right")
+        # The table of the labels is that of the last test, here by the scores that predict prints.
+        lines = self.run_command(program(1, "from_csv", "predict", run, "--csv", "--batch-size", "5")).out.splitlines()
+        images = list(csv.DictReader(lines))
+        table = (run / "classes.csv").read_text()
+        for row in csv.DictReader(table.splitlines()):
+            name = row.pop("class")
+            scored = sorted(((float(i[name]), float(i[f"known {name}"])) for i in images), reverse=True)
+            seen, both = sum(s > 0.5 for s, _ in scored), sum(t for s, t in scored if s > 0.5)
+            truths = [t for _, t in scored]
+            gains = [sum(truths[:n + 1]) / (n + 1) for n, t in enumerate(truths) if t]  # without equal scores
+            for key, value in (("images", sum(truths)), ("precision", seen and both / seen),
+                               ("recall", both / sum(truths)), ("f1", 2 * both / (seen + sum(truths))),
+                               ("average_precision", sum(gains) / len(gains))):
+                self.assertAlmostEqual(float(row.pop(key) or 0), value, delta=1e-5, msg=key)
+            self.assertFalse(row)
+        self.assertEqual(self.run_command(program(1, "from_csv", "predict", run, "--csv", "--quiet")).out, table)
+        whole = self.run_command(program(1, "from_csv", "predict", run, "photos", "--csv", "--quiet")).out
+        self.assertEqual([line.split(",")[0] for line in whole.splitlines()],
+                         [line.split(",")[0] for line in table.splitlines()])
         self.succeed(program(1, "from_csv", "export", run, "net.onnx"))
         self.assertIn(b"Sigmoid", (self.folder / "net.onnx").read_bytes())  # predict prints probabilities
 

@@ -94,7 +94,7 @@ function confusionPart(title, {classes, counts,
     .sort((a, b) => b[0] - a[0]).slice(0, 8).map(([n, i, j]) => `${classes[i]} as ${classes[j]} ${n}`);
   return part(`${title}: ${count(right)} of ${count(total)} correct`, scroll('confusion matrix',
     make('table', {class: 'confusion'}, make('thead', {}, head), make('tbody', {}, rows), make('tfoot', {}, foot))),
-    left_out ? make('p', {class: 'dim'}, `The ${classes.length} classes with the most mistakes and the most images; ` +
+    left_out ? make('p', {class: 'dim'}, `The ${classes.length} classes with the most mistakes; ` +
       `the table omits the ${count(left_out)} others.`) : null,
     pairs.length ? make('p', {class: 'dim'}, 'Most confused: ' + pairs.join(', ')) : null);
 }
