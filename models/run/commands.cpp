@@ -25,6 +25,7 @@
 #include <iostream>
 #include <numeric>
 #include <optional>
+#include <sstream>
 
 namespace rg {
 namespace {
@@ -179,22 +180,23 @@ enum class Format : uint8_t { text, json, csv };
 /// Prints the prediction for each image, and a summary over the images whose true class or target is known.
 class Printer {
 public:
-    Printer(const Predictor& model, Format format, int64_t top, bool quiet)
+    Printer(const Predictor& model, Format format, int64_t top, bool quiet, std::ostream& out = std::cout)
         : model_(model),
           format_(format),
           top_(std::min(size_t(top), model.classes.size())),
           quiet_(quiet),
+          out_(out),
           confusion_(model.classes) {
         if (format_ != Format::csv || quiet_) return;
-        std::cout << "file";
+        out_ << "file";
         for (size_t k = 1; k <= top_; ++k) {
             const std::string number = top_ > 1 ? cat(k) : "";
-            std::cout << ",class" << number << ",score" << number;
+            out_ << ",class" << number << ",score" << number;
         }
-        for (const Target& target : model_.targets) std::cout << "," << csv_field(target.name);
-        std::cout << (top_ > 0 ? ",known class" : "");
-        for (const Target& target : model_.targets) std::cout << "," << csv_field("known " + target.name);
-        std::cout << "\n";
+        for (const Target& target : model_.targets) out_ << "," << csv_field(target.name);
+        out_ << (top_ > 0 ? ",known class" : "");
+        for (const Target& target : model_.targets) out_ << "," << csv_field("known " + target.name);
+        out_ << "\n";
     }
 
     /// Takes the prediction for an image, element `i` of `outputs`. Prints it, unless --quiet is given. Adds it to the
@@ -205,7 +207,7 @@ public:
             count > 0 ? outputs.scores.span<float>().subspan(i * count, count) : std::span<const float>();
         std::vector<float> targets;
         for (const Tensor& target : outputs.targets) targets.push_back(target.span<float>()[i]);
-        if (!quiet_) std::cout << line(image, scores, targets);
+        if (!quiet_) out_ << line(image, scores, targets);
         if (image.label != kUnknown && count > 0)
             confusion_.add(image.label, size_t(std::max_element(scores.begin(), scores.end()) - scores.begin()),
                            rank_of(scores, size_t(image.label)));
@@ -237,8 +239,8 @@ public:
                         unit.empty() ? "" : " ", unit, " (", n, " known)\n");
         }
         const bool table = quiet_ && format_ == Format::csv && (labels || top_ > 0);
-        if (table && labels) std::cout << csv_of_labels(model_.targets, predicted_, known_, 0.5);
-        if (table && top_ > 0) std::cout << confusion_.csv_of_classes();
+        if (table && labels) out_ << csv_of_labels(model_.targets, predicted_, known_, 0.5);
+        if (table && top_ > 0) out_ << confusion_.csv_of_classes();
         (format_ == Format::text || (quiet_ && !table) ? std::cout : std::cerr) << text << ending;
     }
 
@@ -289,14 +291,26 @@ private:
     const Format format_;
     const size_t top_;
     const bool quiet_;
+    std::ostream& out_;
     Confusion confusion_;
     std::vector<double> predicted_; // [n targets], of the images whose targets are known
     std::vector<float> known_;      // [n targets]
 };
 
+/// Returns an array [n k] as a file of NumPy: numpy.lib.format, version 1.0.
+std::string npy_of(std::span<const float> values, int64_t k) {
+    std::string header =
+        cat("{'descr': '<f4', 'fortran_order': False, 'shape': (", std::ssize(values) / k, ", ", k, "), }");
+    header.resize((10 + header.size()) / 64 * 64 + 53, ' ');
+    const size_t size = header.size() + 1;
+    return cat(std::string("\x93NUMPY\1\0", 8), char(size % 256), char(size / 256), header, "\n",
+               std::string_view(reinterpret_cast<const char*>(values.data()), values.size_bytes()));
+}
+
 struct Settings {
     MachineOptions machine{.precision = "fp32"};
     int64_t batch_size = 0, top = 1;
+    std::string features, out;
     bool quiet = false, json = false, csv = false, test_views = false;
     data::LoadOptions reading{.test_fraction = 0, .unlabelled = true};
     std::vector<std::string> arguments; // MODEL FILE...
@@ -313,6 +327,8 @@ void declare(Options& o, Settings& s) {
     o.add("json", &s.json, "print a JSON object per line").basic();
     o.add("csv", &s.csv, "print comma-separated values, with a heading, and with ' before names like formulas").basic();
     o.add("quiet", &s.quiet, "print only the summary, and with --csv precision, recall and F1 by class").basic();
+    o.add("features", &s.features, "layer whose features, the means over all pixels, --out gets").metavar("LAYER");
+    o.add("out", &s.out, "NumPy file of the features; a .csv beside it has what --csv prints").metavar("FILE.npy");
     data::declare_reading(o, s.reading);
     o.add("test-views", &s.test_views, "predict with the weighted mean scores of six views of each image");
     o.add("batch-size", &s.batch_size,
@@ -339,6 +355,8 @@ TestResult test_of(par::Group& group, const std::string& model, const Options& o
 int predict(const Options& options, Settings& s, par::Group& group, const std::vector<const Program*>& programs) {
     RG_CHECK(group.size() == 1, "predict: expected one process, got ", group.size(), "; start it without mpiexec");
     RG_CHECK(!s.json || !s.csv, "predict: expected --json or --csv, got both; omit one of them");
+    RG_CHECK(s.features.empty() ? s.out.empty() : s.out.ends_with(".npy"), "predict: expected --features LAYER with ",
+             "--out FILE.npy, got --features '", s.features, "' and --out '", s.out, "'; give both or none");
     const std::string& path = s.arguments[0];
     const TensorFile file = load_model(path);
     std::optional<TestResult> of_run;
@@ -357,7 +375,7 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
     const auto is_of_pixels = [](const std::string& kind) { return kind == "pixels" || kind == "reconstruction"; };
     if (of_run) {
         for (const std::string& warning : of_run->warnings) std::cerr << printable(warning) << "\n";
-        if (s.quiet || std::ranges::any_of(kinds, is_of_pixels)) return print_test();
+        if (s.features.empty() && (s.quiet || std::ranges::any_of(kinds, is_of_pixels))) return print_test();
     }
     Machine machine(s.machine, options, group);
     const Context context = machine.context();
@@ -374,17 +392,29 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
     size_t count = 0;
     for (const LabelledImages& part : parts) count += part.items.size();
     for (const std::string& warning : reader.warnings()) std::cerr << printable(warning) << "\n";
-    Printer printer(model, s.json ? Format::json : s.csv ? Format::csv : Format::text, s.top, s.quiet);
+    const int64_t k = model.feature_count(s.features);
+    std::vector<float> features; // [n k]
+    std::ostringstream rows;
+    const Format format = s.json ? Format::json : s.csv ? Format::csv : Format::text;
+    Printer printer(model, format, s.top, s.quiet), row_printer(model, Format::csv, s.top, false, rows);
     double seconds = 0;
     for (const LabelledImages& part : parts)
         for (int64_t begin = 0; begin < part.set.count; begin += s.batch_size) {
             const int64_t n = std::min(s.batch_size, part.set.count - begin);
             Predictor::Outputs outputs;
-            const auto k = std::ssize(model.outputs.input_numbers);
-            const auto inputs = std::span(part.numbers).subspan(size_t(begin * k), size_t(n * k));
-            seconds += seconds_of([&] { outputs = model.predict(data::copy_pixels(part.set, begin, n), inputs); });
+            const auto numbers = std::ssize(model.outputs.input_numbers);
+            const auto inputs = std::span(part.numbers).subspan(size_t(begin * numbers), size_t(n * numbers));
+            seconds +=
+                seconds_of([&] { outputs = model.predict(data::copy_pixels(part.set, begin, n), inputs, s.features); });
             for (int64_t i = 0; i < n; ++i) printer.add(part.items[size_t(begin + i)], outputs, size_t(i));
+            if (k == 0) continue;
+            for (int64_t i = 0; i < n; ++i) row_printer.add(part.items[size_t(begin + i)], outputs, size_t(i));
+            std::ranges::copy(outputs.features.span<float>(), std::back_inserter(features));
         }
+    if (k > 0) {
+        write_output(s.out, npy_of(features, k));
+        write_output(s.out.substr(0, s.out.size() - 4) + ".csv", rows.str());
+    }
     if (of_run) {
         if (!s.json && !s.csv) std::cout << "\n";
         return print_test();

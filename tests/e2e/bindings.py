@@ -6,6 +6,7 @@ import pathlib
 import random
 import re
 import shutil
+import struct
 import sys
 
 import job
@@ -141,6 +142,22 @@ class BindingsTest(job.JobTest):
         self.check_same(out["pixels"], expected[:1])
         self.check_same(out["batch"], expected[:1] * 3)
 
+    def test_features(self):
+        paths = self.write_images()
+        script = """import json, ringgrad, sys
+model = ringgrad.Model(sys.argv[1])
+print(json.dumps([model.predict(sys.argv[2:], features=layer) for layer in (None, "block3", "fc.input", "block1.0")]))"""
+        plain, *others = json.loads(self.python(script, self.run_folder, *paths))
+        self.assertFalse([result for result in plain if "features" in result])
+        for results, size in zip(others, (16, 16, 4)):
+            self.assertEqual([len(result.pop("features")) for result in results], [size] * 3)
+            self.assertEqual(results, plain)
+        self.succeed([job.BUILD / "predict", self.run_folder, paths[0], "--features", "block3", "--out", "f.npy"])
+        expected = struct.unpack("<16f", (self.folder / "f.npy").read_bytes()[-64:])
+        script = "import ringgrad, sys; print(ringgrad.Model(sys.argv[1]).predict(sys.argv[2], 'block3')[0]['features'])"
+        for x, y in zip(expected, json.loads(self.python(script, self.run_folder, paths[0])), strict=True):
+            self.assertAlmostEqual(x, y, delta=CLOSE)
+
     def test_numpy(self):
         try:
             import numpy  # noqa: F401
@@ -255,6 +272,9 @@ for mode in "I", "F", "I;16":
                 ("Model(run, threads='2')", "threads: expected a number from 0 to 4096, got '2'"),
                 ("Model(run, threads=1.0)", "threads: expected a number from 0 to 4096, got 1.0"),
                 ("Model(run, threads=2**32 + 1)", "threads: expected a number from 0 to 4096, got 4294967297"),
+                ("model.predict(content, 3)", "features: expected the name of a layer, got int"),
+                ("model.predict(memoryview(bytes(12)).cast('B', (2, 2, 3)), 'layer')",
+                 "features: expected a layer of block1 block2 block3 fc or one within these, got layer"),
                 ("Model(None)", "model: expected bytes, or a path without zero bytes, got NoneType"),
                 ("Model(run + '\\0x')", "model: expected bytes, or a path without zero bytes"),
                 ("Model('\\ud800')", "model: expected bytes, or a path without zero bytes"),

@@ -1,11 +1,13 @@
 # Tests the files of a training with inspect, predict and an independent reader, and images and tensors of other
 # programs.
+import ast
 import csv
 import functools
 import gzip
 import io
 import itertools
 import json
+import math
 import os
 import pathlib
 import re
@@ -175,6 +177,64 @@ class Predict(job.JobTest):
             scores = [float(score) for score in top[2::2]]
             self.assertEqual(scores, sorted(scores, reverse=True))
             self.assertAlmostEqual(sum(scores), 1, delta=1e-5)
+
+    def test_features(self):
+        def features(*arguments):
+            self.succeed(program("predict", *arguments, "--out", "features.npy"))
+            data = (self.folder / "features.npy").read_bytes()
+            self.assertEqual(data[:8], b"\x93NUMPY\x01\x00")
+            size = 10 + int.from_bytes(data[8:10], "little")
+            self.assertEqual((size % 64, data[size - 1:size]), (0, b"\n"))
+            header = ast.literal_eval(data[10:size].decode())
+            self.assertEqual((header["descr"], header["fortran_order"]), ("<f4", False))
+            n, k = header["shape"]
+            return list(struct.iter_unpack(f"<{k}f", data[size:])), (self.folder / "features.csv").read_text()
+
+        command = [self.run_folder, self.test_set, "--top", "10"]
+        rows, names = features(*command, "--features", "fc.input")
+        self.assertEqual((len(rows), len(rows[0])), (200, 16))
+        self.assertEqual(names, self.run_command(program("predict", *command, "--csv")).out)
+        # The dense layer makes the printed scores of them.
+        header, size = job.tensor_header(self.run_folder / "model.safetensors")
+        data = (self.run_folder / "model.safetensors").read_bytes()[-size:]
+        weight, bias = (list(struct.iter_unpack("<f", data[slice(*header[name]["data_offsets"])]))
+                        for name in ("fc.weight", "fc.bias"))
+        for row, line in zip(rows, csv.DictReader(names.splitlines())):
+            powers = [math.exp(bias[c][0] + sum(w[0] * x for w, x in zip(weight[16 * c:], row))) for c in range(10)]
+            for i in range(1, 11):
+                probability = powers[job.CLASSES.index(line[f"class{i}"])] / sum(powers)
+                self.assertAlmostEqual(probability, float(line[f"score{i}"]), delta=1e-5)
+        # Neither the size of the batches nor the format of the output matters.
+        again, _ = features(*command, "--features", "block3", "--batch-size", "7", "--quiet", "--json")
+        for row, other in zip(rows, again, strict=True):
+            for x, y in zip(row, other, strict=True):
+                self.assertAlmostEqual(x, y, delta=1e-5 * (1 + abs(x)))
+        self.assertEqual(len(features(self.run_folder, "--features", "block1.0", "--quiet")[0][0]), 4)
+        for arguments, words in ((["--features", "layer4"], ["expected --features LAYER with --out FILE.npy"]),
+                                 (["--out", "x.npy"], ["--features '' and --out 'x.npy'"]),
+                                 (["--features", "fc", "--out", "x.csv"], ["--out FILE.npy", "'x.csv'"]),
+                                 (["--features", "layer4", "--out", "x.npy"],
+                                  ["expected a layer of block1 block2 block3 fc or one within", "got layer4"])):
+            self.refuse(program("predict", self.run_folder, self.test_set, *arguments), *words)
+        self.assertFalse((self.folder / "x.npy").exists())
+
+    def test_table_of_classes(self):
+        lines, _ = self.lines("--top", "5", self.run_folder, self.test_set)
+        table = (self.run_folder / "classes.csv").read_text()
+        for row, name in zip(csv.DictReader(table.splitlines()), job.CLASSES, strict=True):
+            truth = [job.CLASSES[label] == name for label, _ in self.records]
+            seen = [line[1] == name for line in lines]
+            both = sum(a and b for a, b in zip(truth, seen))
+            top = sum(a and name in line[1::2] for a, line in zip(truth, lines))
+            expected = {"precision": (both, sum(seen)), "recall": (both, sum(truth)),
+                        "f1": (2 * both, sum(truth) + sum(seen)), "top5": (top, sum(truth))}
+            self.assertEqual((row.pop("class"), row.pop("images")), (name, "20"))
+            self.assertEqual(row, {key: f"{a / b:.6g}" if b else "" for key, (a, b) in expected.items()})
+        self.assertEqual((self.run_folder / "confusion.csv").read_text().count("\n"), 11)
+        for files in [], [self.test_set]:
+            result = self.run_command(program("predict", self.run_folder, *files, "--quiet", "--csv"))
+            self.assertEqual(result.out, table)
+            self.assertIn("accuracy", result.err)
 
     def test_pngs(self):
         by_record, _ = self.lines(self.run_folder, self.test_set)
