@@ -122,6 +122,18 @@ class Examples(job.JobTest):
         self.assertGreater(job.epoch_lines(self.runs / "whole")[-1]["test_accuracy"], 0.7)  # 0.33 is chance
         self.assert_resumes(ranks, "own_network", options, self.runs / "whole")
 
+    def test_cam_shows_what_speaks_for_a_class(self):
+        run, image = self.runs / "run", self.write_images() / "rows" / "0.png"
+        self.succeed(job.train(1, *job.TINY, "--data", "images", "--epochs", "1", "--run-name", run.name))
+        seen = self.succeed(program(1, "predict", run, image)).split("\t")[1]
+        self.assertEqual(self.succeed(program(1, "cam", run, image, "block3", "map.png")), seen + "\n")
+        self.assertIn("32 x 32", self.succeed(program(1, "inspect", "map.png")))
+        self.assertNotEqual((self.folder / "map.png").read_bytes(), image.read_bytes())
+        for layer, words in (("fc", "expected a layer that gives [1 h w 16], got [1 3]"),
+                             ("layer", "expected a layer of block1 block2 block3 fc or one within these, got layer")):
+            self.refuse(program(1, "cam", run, image, layer, "other.png"), words)
+        self.refuse(program(1, "cam", run), "expected RUN IMAGE LAYER OUT.png, got 1 arguments")
+
     @unittest.skipIf(job.SANITIZED, "a sanitizer makes the training take minutes")
     def test_quick94_learns_and_tests_with_six_views(self):
         run = self.runs / "quick"
