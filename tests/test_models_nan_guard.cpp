@@ -101,7 +101,7 @@ std::string train(const std::string& folder, OnNan policy, const std::function<v
                 if (before) before(toy, step);
                 const double loss = 1.0 / double(step);
                 const bool last = run.log.position.batch == 3;
-                const bool skipped = run.skips_non_finite(loss, toy.update(loss));
+                const bool skipped = run.handle_non_finite(loss, toy.update(loss));
                 run.end_step({.images = 10, .loss = loss, .lr = 0.1, .sums = {5}, .last = last, .skipped = skipped});
             }
             if (run.epoch_is_complete()) run.end_epoch({.metrics = {0.5}});

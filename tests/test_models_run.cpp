@@ -130,6 +130,9 @@ TEST_SUITE("models") {
         CHECK(report().at("note").as_string() == "disk on fire");
         CHECK_ERROR("expected a value of rmse, got none", once([](RunLog& log) { log.step({{"loss", 1}}); }));
         CHECK_ERROR("step 1: expected a finite rmse, got nan", once([](RunLog& log) { log.step({{"rmse", std::nan("")}}); }));
+        CHECK_ERROR("step 1: expected finite gradients", once([](RunLog& log) {
+                        log.step({{"rmse", 1}}, 1, Tensor::constant({}, 3, DType::i32)); // value 3 was not finite
+                    }));
         CHECK_ERROR("expected a checkpoint with 1 sums of metrics, got 2", once([](RunLog& log) {
                         log.position.sums = {1, 2};
                         log.step({{"rmse", 1}});
@@ -263,6 +266,19 @@ TEST_SUITE("models") {
         for (const NamedTensor& tensor : state.tensors)
             if (tensor.value.dtype() == DType::f32)
                 for (const float value : tensor.value.span<float>()) CHECK(value != 7);
+    }
+
+    TEST_CASE("training state: restores sums of metrics that were not finite") {
+        Parameters parameters;
+        parameters.add("w", {2, 3}, Parameters::Entry::Start::random);
+        parameters.allocate(1, Init::he);
+        const Options options("program", "");
+        const Position before{.epoch = 2, .batch = 3, .step = 7, .samples = 5, .sums = {1.5, std::nan("")}};
+        const TensorFile state = training_state("program", parameters, {}, before, options);
+        const Position position = restore_training("program", state, parameters, {});
+        CHECK(position.sums[0] == 1.5);
+        CHECK(std::isnan(position.sums[1]));
+        CHECK(position.samples == 5);
     }
 
     TEST_CASE("training state: restores the options of older runs") {

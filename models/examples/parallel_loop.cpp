@@ -4,7 +4,8 @@
 //     mpiexec -n 3 build/parallel_loop --resume
 //
 // Each rank computes its part of a mini-batch, and the parts may differ in size. A part counts by its share of the
-// images: in the gradients (GradientSum), and in the loss and batch norm's running statistics (StepSums).
+// images: in the gradients (GradientSum), in batch norm's statistics (GroupSync), and in the loss (StepSums). Without
+// the lines with `sync`, each rank normalises its own part, and StepSums combines the running statistics.
 #include "ringgrad/core/accelerate.h"
 #include "ringgrad/core/layers.h"
 #include "ringgrad/core/tape.h"
@@ -17,7 +18,7 @@
 
 using namespace rg;
 
-/// Draws 302 images of a ring, as a column of mini-batches, or gives the rings' radii, which the network learns.
+/// Returns a column of 302 images, each of one ring, or the column of their radii, which the network learns.
 data::Column rings(bool radii) {
     data::Column column = data::computed(radii ? Shape{1} : Shape{16, 16, 1}, [radii](auto& sample, auto out) {
         Rng random = data::Sample{.index = sample.index}.random(); // the same in each epoch
@@ -69,18 +70,18 @@ int train(par::Group& group, int argc, const char* const* argv) {
         while (log.goes_on()) {
             for (loader.start(log.position.epoch, log.position.batch); loader.has_next() && log.goes_on();) {
                 const data::Batch batch = loader.next(); // this rank's part, which may be empty
-                const double share = double(batch.size) / double(batch.global_size);
+                const double n = double(batch.global_size), share = double(batch.size) / n;
                 sync.samples = batch.global_size, sync.fraction = share;
                 StepSums step_sums(group, parameters);
                 gradient_sum.begin(share);
-                const Tensor loss = forward_backward(batch.columns, true)[0].to_host();
+                const Tensor loss = forward_backward(batch.columns, true)[0]; // in[0] and in[1] are the columns
                 gradient_sum.finish(); // the gradients are now those of the whole mini-batch
-                double sums[] = {share > 0 ? share * double(loss.data<float>()[0]) : 0.0};
+                double sums[] = {share > 0 ? share * double(loss.to_host().data<float>()[0]) : 0.0};
                 step_sums.add(share, sums);
                 step_sums.finish(sums);
                 optimizer.set(0.0003, log.position.step + 1);
                 optimizer.update(Tensor::constant({}, sums[0]));
-                log.step({{"loss", sums[0]}, {"rmse", std::sqrt(sums[0])}}, double(batch.global_size));
+                log.step({{"loss", sums[0]}, {"rmse", std::sqrt(sums[0])}}, n, optimizer.non_finite_at());
             }
             if (log.epoch_is_complete()) log.end_epoch();
             saver.save();

@@ -108,7 +108,10 @@ bool RunLog::goes_on() {
     return !stopped_ && !is_done();
 }
 
-void RunLog::step(const NamedValues& values, double samples) {
+void RunLog::step(const NamedValues& values, double samples, const Tensor& non_finite_at) {
+    RG_CHECK(!non_finite_at.defined() || non_finite_at.to_host().data<int32_t>()[0] < 0, "step ", position.step + 1,
+             ": expected finite gradients and a finite loss, got another one; make the learning rate smaller; saved ",
+             "files are unchanged");
     const auto value_of = [&](const MetricName& metric) {
         const auto found = std::ranges::find(values, metric.name, &NamedValues::value_type::first);
         RG_CHECK(found != values.end(), "RunLog::step: expected a value of ", metric.name, ", got none");

@@ -1,7 +1,7 @@
-// The log of a run: turns the events of a training into all that a run shows and leaves behind: its folder and lock,
-// config.json, metrics.jsonl, progress, report, what tools/monitor shows, stop requests, and how it ended. It knows
-// steps and epochs, but no network and no images, so it serves loops of your own as well as the library's trainings
-// (training_run.h). Saver (saver.h) adds models and checkpoints.
+// Writes the folder, metrics, report and progress of a run, and reads its stop requests. tools/monitor shows what is in
+// the folder. RunLog knows steps and epochs, but no network and no images, so it serves loops of your own as well as
+// the library's trainings. These have rules of their own for epochs, so TrainingRun (training_run.h) logs lines by
+// log(), and uses neither step() nor end_epoch(). Saver (saver.h) adds models and checkpoints.
 //
 //     RunOptions settings;
 //     settings.declare(options);                    // --run-name, --resume, --progress and so on
@@ -32,17 +32,18 @@
 
 namespace rg {
 
-/// Receives the lines of a run, and may stop it. Every rank has one. This base class serves a run that is a program by
-/// itself; a sweep derives from it (sweep/trials.cpp).
+/// Receives the lines of a run, and may stop it. Every rank has one. This base class serves a stand-alone program; a
+/// sweep derives from it (sweep/trials.cpp).
 class TrainingObserver {
 public:
     virtual ~TrainingObserver() = default;
-    /// True if the run is a program by itself. Then it prints and handles signals.
+    /// True for a stand-alone program, which prints and handles signals.
     virtual bool standalone() const { return true; }
     /// Called on the group's first rank with each line that is added to metrics.jsonl. If it returns true, the run
     /// stops after one more step, or at the end of the epoch.
     virtual bool on_metrics(const Json& /*line*/) { return false; }
-    /// Called on the group's first rank when the run ends without an error. `stopped`: early, by a stop request.
+    /// Called on the group's first rank when the run ends without an error. `stopped` is true if a stop request ended
+    /// it early.
     virtual void end(bool /*stopped*/) {}
     /// Called regularly during long work that logs no metrics. A sweep then handles messages of its task pool.
     /// If it returns true, as a request of a user, the run stops as after on_metrics().
@@ -64,7 +65,7 @@ struct Position {
     int64_t epoch = 1, batch = 0;  // of the next step; epochs count from 1, the steps of an epoch from 0
     int64_t step = 0;              // number of finished steps, also skipped ones, since the start
     double samples = 0;            // of this epoch's applied steps, on all ranks
-    std::vector<double> sums = {}; // over these samples: of each metric, or of a training: loss, and see Task::sums()
+    std::vector<double> sums = {}; // weighted, over these samples: of each metric; in TrainingRun of loss, Task::sums()
     double best = 0;               // best value of the metric that chooses the best model
     int64_t best_epoch = 0;        // epoch of that test; 0 before the first test
 };
@@ -74,7 +75,7 @@ using NamedValues = std::vector<std::pair<std::string, double>>;
 
 class RunLog {
 public:
-    /// Collective. If the run is a program by itself, turns signals into stop requests. With --resume, opens the run's
+    /// Collective. In a stand-alone program, turns signals into stop requests. With --resume, opens the run's
     /// folder and locks it. All arguments must outlive this. Throws Error if the options differ between ranks, or if
     /// there is no such run.
     RunLog(const RunOptions& settings, Options& options, par::Group& group, TrainingObserver& observer = program());
@@ -108,7 +109,7 @@ public:
         int64_t epochs() const;
     };
     /// Collective. Creates the folder of a new run and starts the output. If any rank fails before this call, no folder
-    /// is created. Throws Error if `position` is from a run with another number of metrics.
+    /// is created.
     void begin(const Content& content);
 
     /// Collective. True until all steps are done, or a rank has a stop request.
@@ -116,8 +117,10 @@ public:
     /// True if all steps of the epoch are done. Then call end_epoch().
     bool epoch_is_complete() const { return position.batch > 0 && position.batch == content_.steps_per_epoch; }
     /// Logs a step, and advances `position`. `samples` is the weight of these values in the means of the epoch, such as
-    /// the number of images in the mini-batch. The values must be means over all ranks.
-    void step(const NamedValues& values, double samples = 1);
+    /// the number of images in the mini-batch. The values must be means over all ranks. Pass Optimizer::non_finite_at()
+    /// if there is an optimizer: its update changes nothing if a gradient is not finite. Throws Error if there was such
+    /// a gradient, if a metric is missing or not finite, or if the run was resumed with another number of metrics.
+    void step(const NamedValues& values, double samples = 1, const Tensor& non_finite_at = {});
     /// Logs an epoch: the means of all metrics over its samples as "train_" + name, and results such as {"test_rmse",
     /// 3.2}. Advances `position` to the next epoch.
     void end_epoch(const NamedValues& results = {});
@@ -129,8 +132,8 @@ public:
     /// people may want next.
     [[nodiscard]] int end(bool stopped, const std::vector<std::string>& lines, const std::string& next_command);
 
-    /// Returns true if this rank has a stop request: a signal (outside of sweeps), a file "stop" in the folder, or a
-    /// true from TrainingObserver::on_metrics(). The result may differ between ranks.
+    /// Returns true if this rank has a stop request: a signal (outside of sweeps), a file "stop" in the folder, which
+    /// rank 0 looks for, or a true from the observer. The result may differ between ranks.
     bool has_stop_request();
     /// See TrainingObserver::pulse().
     void pulse() {
@@ -141,7 +144,7 @@ public:
     void note(const std::string& line, Colour colour = Colour::none);
     /// The same for a text that may hold bytes of files, in yellow.
     void warn(const std::string& text);
-    /// Adds a line to metrics.jsonl and the report, and passes it to the observer. Nothing on other ranks than 0.
+    /// Adds a line to metrics.jsonl and the report, and passes it to the observer. Does nothing on ranks other than 0.
     void log(const Json& line);
     /// Sets a member of the run in report.html, such as "fields"; see report.h. Call it after begin(). Does nothing
     /// with --no-report.
@@ -149,6 +152,10 @@ public:
     /// Writes report.html. While the state is "running", omits this if the last one was written a short time ago.
     void write_report(const std::string& state);
 
+    /// Returns the plan of begin(), with fewer steps after end_early().
+    const Content& content() const { return content_; }
+    /// Makes the steps that are done all steps of the run.
+    void end_early() { content_.steps = std::min(content_.steps, position.step); }
     /// Returns the folder, on rank 0: after begin(), and with --resume from the start. Null on other ranks.
     RunFolder* folder() { return folder_ ? &*folder_ : nullptr; }
     /// Returns the output for people, or null if this rank or this run has none.

@@ -120,8 +120,8 @@ void Saver::copy_to_cpu_ranks() const {
     }
 }
 
-/// No file must hold values that are not finite, or those of ranks that differ: a run that was resumed from it would
-/// end without an error.
+/// No file may hold non-finite values, or those of ranks that differ: a run that was resumed from it would end without
+/// an error.
 void Saver::check() const {
     RG_CHECK(parameters_, "Saver: expected restore() before a file is saved, got none; call it once");
     if (first_gpu_rank_ >= 0) copy_to_cpu_ranks();
@@ -183,8 +183,8 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
     RG_CHECK(best.is_array() && best.as_array().size() == 2, file.source, ": best: expected 2 numbers, got others");
     Position position{file.number("epoch"), file.number("batch"), file.number("steps_done"),
                       sums.as_array().back().as_double()};
-    for (const Json& sum : std::span(sums.as_array()).first(sums.as_array().size() - 1))
-        position.sums.push_back(sum.as_double());
+    for (const Json& sum : std::span(sums.as_array()).first(sums.as_array().size() - 1)) // null: not finite
+        position.sums.push_back(sum.is_null() ? std::nan("") : sum.as_double());
     position.best = best.as_array()[0].as_double(), position.best_epoch = best.as_array()[1].as_int();
     RG_CHECK(position.epoch >= 1 && position.batch >= 0 && position.step >= 0, file.source,
              ": expected epoch >= 1, batch >= 0 and steps_done >= 0, got ", position.epoch, ", ", position.batch,

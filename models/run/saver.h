@@ -8,8 +8,8 @@
 //     ... log.begin(), and the training
 //     saver.save();                                      // model.safetensors and a checkpoint
 //
-// All functions but resumed() and initial() are collective: before a file is written, all ranks compare what they would
-// save. Rank 0 writes on another thread, while the training goes on; if that fails, the next step throws.
+// All functions but resumed() and initial() are collective: before a file is written, all ranks compare the values to
+// be saved. Rank 0 writes on another thread, while the training goes on; if that fails, the next step throws.
 #pragma once
 
 #include "ringgrad/core/checkpoint.h"
@@ -25,8 +25,9 @@ public:
     explicit Saver(RunLog& log);
 
     bool resumed() const { return checkpoint_.has_value(); }
-    /// Returns the checkpoint that the run resumes from, else the file of --init, else null. The latter is in memory
-    /// until restore() returns.
+    /// Returns the checkpoint that the run resumes from, else the file of --init, else null. restore() frees the file
+    /// of
+    /// --init; the pointer is then invalid.
     const TensorFile* initial();
     /// With --resume, sets the network, the optimizer's buffers and RunLog::position to those of the checkpoint.
     /// Otherwise, with --init, sets the network alone, except the layers of --init-skip. Each rank reads files of its
@@ -35,8 +36,8 @@ public:
 
     /// Saves model.safetensors, and a checkpoint from which --resume goes on.
     void save() { save_model(), save_checkpoint(); }
-    /// Each function saves one file. Before they write any, they throw par::RanksDiffer if the ranks differ, and Error
-    /// if a value is not finite.
+    /// Each of these saves one file. Before writing, it throws par::RanksDiffer if the ranks differ, and Error if a value
+    /// is not finite.
     void save_model() { check(), write_model(&RunFolder::model_path); }
     void save_checkpoint();
     /// Saves the network as model-best.safetensors if `value` is better than in every call before, and stores it in

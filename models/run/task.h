@@ -45,7 +45,7 @@ struct Metric : MetricName {
     std::function<double(std::span<const double> sums, double samples)> finish = {};
 };
 
-/// The result of a test: of all samples of a set.
+/// The result of a test over a whole set.
 struct Score {
     double loss = 0;
     std::vector<double> metrics = {};              // of Task::metrics

@@ -1,9 +1,19 @@
 // See training.h. From top to bottom: the options, the phases of train() before the first step, the epochs, the step,
-// and the part of the step that is replayed. Where a reader may look for:
-//   a loss that is not finite   Trainer::update() -> NanGuard::handle_non_finite()
-//   a stop request              RunLog::has_stop_request(), which Trainer::add() asks in each step; goes_on() ends the
-//   loop a failed rank               par/roll_call.h: every wait for a rank has a deadline, and ends the job with an
-//   error another metric              Task::metrics (task.h): files, progress, report and sweeps take it from there
+// and the part of the step that is replayed.
+//
+// A loss or gradient that is not finite: the optimizer changes nothing. Trainer::update() asks NanGuard (nan_guard.h),
+// alike on all ranks. It ends the training with an error that names the tensor, or with --on-nan skip leaves the step
+// out. Saved files stay, and the report says "failed".
+//
+// A stop request (RunLog::has_stop_request(): a signal on any rank, or the file of the monitor's Stop on rank 0):
+// Trainer::add() puts it into the sums of the step, so all ranks end after the same step, with a model and a
+// checkpoint. The exit status is 0 for people, and 75 for other signals (signals.h).
+//
+// A failed rank: an error on one rank ends the job with that error (par/session.h). If a rank is killed or hangs, the
+// others throw when a wait for it exceeds its deadline (par/roll_call.h). No file is half written.
+//
+// Another metric: an override of ImageTraining::task() adds a Metric to Task::metrics (task.h). Files, progress,
+// report, monitor and sweeps take it from there.
 #include "ringgrad/models/run/training.h"
 
 #include "ringgrad/core/clock.h"
@@ -34,8 +44,8 @@ constexpr const char* kMemoryAdvice = "make the network or --batch-size smaller,
 /// --sync-bn, backward itself exchanges batch statistics, so another thread must not use the group.
 bool can_overlap(const par::Group& group) { return group.local_size() < group.size() && !context().sync; }
 
-/// Returns the indices of the images of `set` whose pixels are those of an image of `other`, by their checksums.
-std::vector<int64_t> images_of_both(const data::ImageSet& set, const data::ImageSet& other) {
+/// Returns the indices of the images in `set` that also occur in `other`, compared by checksum.
+std::vector<int64_t> duplicates_in(const data::ImageSet& set, const data::ImageSet& other) {
     std::unordered_set<uint64_t> known;
     for (int64_t i = 0; i < other.count; ++i) known.insert(other.record(i).checksum);
     std::vector<int64_t> both;
@@ -128,7 +138,7 @@ data::TrainTest ImageTraining::checked_data(par::Group& group, const std::functi
         data.warnings.push_back(cat("warning: all images have one class, ", data.train.classes[0],
                                     ", so there is nothing to learn; give a folder per class"));
     for (const data::ImageSet* const set : {&data.test, &data.reserved})
-        if (const std::vector<int64_t> both = images_of_both(*set, data.train); !both.empty())
+        if (const std::vector<int64_t> both = duplicates_in(*set, data.train); !both.empty())
             data.warnings.push_back(cat("warning: ", both.size(), " of the ", set->count, " images for tests",
                                         set->names.empty() ? "" : ", such as " + set->names[size_t(both[0])] + ",",
                                         " are training images too, so the results are too good; remove the copies"));
@@ -183,8 +193,8 @@ Task ImageTraining::task_for(TrainingRun& run, const data::ImageSet& images) con
     return task;
 }
 
-data::LoaderOptions ImageTraining::loading_for(const data::ImageSet& images, bool has_columns,
-                                               const data::Normalise& normalise, const Task& task) {
+data::LoaderOptions ImageTraining::loader_options_for(const data::ImageSet& images, bool has_columns,
+                                                      const data::Normalise& normalise, const Task& task) {
     const std::vector<std::string>& kinds = task.outputs.kinds;
     const auto is_of_image = [](const std::string& kind) { return kind == "classes" || kind == "reconstruction"; };
     if (augment == "auto")
@@ -210,9 +220,9 @@ public:
           normalise_(training.chosen_normalise(run, options, data.train)),
           task_(training.task_for(run, data.train)),
           forward_([this](const data::Batch& batch, Mode mode) { return training_.forward(*network_, batch, mode); }),
-          loading_(training.loading_for(data.train, !columns.at(&data.train).empty(), normalise_, task_)),
-          rates_(training.full_schedule()),
-          feed_(data.train, loading_, machine, columns.at(&data.train)),
+          loader_options_(training.loader_options_for(data.train, !columns.at(&data.train).empty(), normalise_, task_)),
+          schedule_(training.full_schedule()),
+          feed_(data.train, loader_options_, machine, columns.at(&data.train)),
           optimizer_(parameters_, training.optimizer),
           replayed_step_([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
                          machine.options().accelerate),
@@ -271,14 +281,14 @@ public:
                     run_.end_epoch(score);
                     if (training_.repeats_plain) repeat_plain(begin, before, batches_tracked);
                 }
-            } catch (const Stopped&) {} // in a test, which a resumed run repeats
+            } catch (const Stopped&) {} // a stop request ended a test; a resumed run repeats it
             optimizer_.with_average([&] { run_.save_model(); });
             run_.saver.save_checkpoint();
         }
     }
 
-    /// Collective. The tests after the last epoch: with --test-views, and of the best model on images that no test has
-    /// used before.
+    /// Collective. Runs the tests after the last epoch: with --test-views, and of the best model on images that no test
+    /// has used before.
     void test_after_epochs() {
         const auto test_views = [&] {
             run_.end_test("six_views", run_.test_set_name,
@@ -340,7 +350,7 @@ private:
             if (run_.test_is_due())
                 run_.end_test_in_epoch(test());
             else
-                run_.end_step(step(rates_.rate_at(run_.epochs())));
+                run_.end_step(step(schedule_.rate_at(run_.epochs())));
     }
 
     /// Tests the network with the average of the weights, if there is one, and saves it if it is the best so far.
@@ -363,16 +373,17 @@ private:
     }
 
     Evaluation evaluation_of(const data::ImageSet& set) {
-        return Evaluation(group_, machine_, set, columns_.at(&set), normalise_, loading_.batch_size, task_, forward_);
+        return Evaluation(group_, machine_, set, columns_.at(&set), normalise_, loader_options_.batch_size, task_,
+                          forward_);
     }
 
-    /// A training step, and the sums over its workers: first of this rank's, and after sum() of all.
+    /// One step. The sums cover this rank's workers, until sum() adds those of all ranks.
     struct Step {
         Step(int64_t number, par::Group& group, const Parameters& parameters)
             : number(number), sums(group, parameters) {}
         const int64_t number;
         StepSums sums;
-        double share = 0;   // fraction of the mini-batch that the worker at hand computes
+        double share = 0;   // fraction of the mini-batch that the current worker computes
         int64_t images = 0; // that this rank computes
         Tensor non_finite_at;
         StepResult result{};
@@ -381,7 +392,7 @@ private:
     /// Collective. Computes the next step. A rank takes, computes and adds the part of each of its workers. Then
     /// gradients, statistics and metrics are summed over all workers, and the parameters are updated. If the loss or a
     /// gradient is not finite, the update changes nothing, and --on-nan decides. A stop request of any rank counts for
-    /// all, since it is one of the sums. With a single worker in all, the CPU waits for its device only once per step.
+    /// all, since it is one of the sums. With only one worker in the job, the CPU waits for its device once per step.
     StepResult step(double lr) {
         Step step(run_.log.position.step + 1, group_, parameters_);
         step.result.lr = lr;
@@ -408,8 +419,8 @@ private:
         return batch;
     }
 
-    /// Runs forward and backward for a part, and sums the gradients after that of the last worker. Returns the outputs
-    /// and the loss in host memory.
+    /// Runs forward and backward for a part. After the last worker's part, sums the gradients over all ranks. Returns
+    /// the outputs and the loss in host memory.
     std::vector<Tensor> compute(Step& step, const data::Batch& batch, bool is_last_worker) {
         parameters_.begin_step(step.number, batch.first);
         if (is_last_worker) gradient_sum_.begin(step.share);
@@ -458,8 +469,8 @@ private:
             loss_of_all_.fill(step.result.loss), optimizer_.update(loss_of_all_);
             step.non_finite_at = optimizer_.non_finite_at();
         }
-        step.result.skipped = run_.skips_non_finite(step.result.loss, step.non_finite_at);
-        if (!step.result.skipped) optimizer_.end_step(step.number, run_.steps());
+        step.result.skipped = run_.handle_non_finite(step.result.loss, step.non_finite_at);
+        if (!step.result.skipped) optimizer_.end_step(step.number, run_.log.content().steps);
         run_.phases.lap(PhaseClock::update);
     }
 
@@ -483,7 +494,7 @@ private:
         return state;
     }
 
-    /// Trains the epoch from `begin` again and tests, op by op, from this state, for the times alone.
+    /// Repeats the epoch and its test op by op, to measure times only. Then restores the state after the epoch.
     void repeat_plain(const Position& begin, const std::vector<Tensor>& state, int64_t batches_tracked) {
         const auto set = [&](const std::vector<Tensor>& values, int64_t tracked) {
             parameters_.all().copy_from(values[0]), parameters_.batches_tracked = tracked;
@@ -498,7 +509,7 @@ private:
         times_.plain_train += seconds_of([&] {
             for (feed_.loader.start(begin.epoch, begin.batch); !stops && run_.log.position.step < end.step;
                  ++run_.log.position.step, ++run_.log.position.batch)
-                stops = step(rates_.rate_at(run_.epochs())).stop;
+                stops = step(schedule_.rate_at(run_.epochs())).stop;
         });
         if (!stops) times_.plain_test += seconds_of([&] { optimizer_.with_average([&] { evaluation_.score(); }); });
         replayed_step_.enabled = evaluation_.predict.enabled = true;
@@ -517,8 +528,8 @@ private:
     const data::Normalise normalise_;
     const Task task_;
     const Forward forward_;
-    const data::LoaderOptions loading_;
-    const Schedule rates_;
+    const data::LoaderOptions loader_options_;
+    const Schedule schedule_;
     ImageFeed feed_;
     Optimizer optimizer_;
     // Runs forward and backward. Returns outputs and loss, and leaves the gradients in the parameters' buffer. If there

@@ -115,8 +115,8 @@ private:
     /// Returns task(), with the statistics of the targets.
     Task task_for(TrainingRun& run, const data::ImageSet& images) const;
     /// Replaces `--augment auto`, and returns the options of the loader of the training set.
-    data::LoaderOptions loading_for(const data::ImageSet& images, bool has_columns, const data::Normalise& normalise,
-                                    const Task& task);
+    data::LoaderOptions loader_options_for(const data::ImageSet& images, bool has_columns,
+                                           const data::Normalise& normalise, const Task& task);
 
     NetworkChoice network_;
     bool test_views_ = false, sync_bn_ = false, profile_ = false, plan_dump_ = false;

@@ -115,11 +115,10 @@ void TrainingRun::restore(Parameters& parameters, const OptimizerState& optimize
 }
 
 void TrainingRun::begin(RunLog::Content content, const Metadata& model) {
-    content_ = std::move(content);
-    content_.metrics = {task_->metrics.begin(), task_->metrics.end()};
-    content_.samples = "img";
+    content.metrics = {task_->metrics.begin(), task_->metrics.end()};
+    content.samples = "img";
     saver.metadata.insert(saver.metadata.begin(), model.begin(), model.end());
-    log.begin(content_);
+    log.begin(content);
     log.set_in_report("tested", test_set_name);
     if (const RunFolder* const folder = log.folder()) {
         if (!held_out_.empty()) write_file_atomic(folder->path() + "/held-out.txt", held_out_);
@@ -138,7 +137,7 @@ void TrainingRun::begin_epoch(bool has_data) {
     phases.start();
 }
 
-bool TrainingRun::skips_non_finite(double loss, const Tensor& non_finite_at) {
+bool TrainingRun::handle_non_finite(double loss, const Tensor& non_finite_at) {
     const std::string warning = guard_->handle_non_finite(log.position.step + 1, loss, non_finite_at);
     if (!warning.empty()) log.warn(warning);
     return !warning.empty();
@@ -170,15 +169,15 @@ void TrainingRun::end_step(const StepResult& result) {
         const std::vector<double> values = task_->values(std::span(p.sums).subspan(1), p.samples);
         if (!values.empty()) metrics.push_back(task_->metrics[0].text(values[0], 1));
         progress->step({.epoch = p.epoch,
-                        .epochs = content_.epochs(),
+                        .epochs = log.content().epochs(),
                         .step = p.step,
-                        .steps = content_.steps,
+                        .steps = log.content().steps,
                         .metrics = std::move(metrics),
                         .samples = images,
-                        .epoch_left = std::min(content_.steps_per_epoch - p.batch, content_.steps - p.step)});
+                        .epoch_left = std::min(log.content().steps_per_epoch - p.batch, log.content().steps - p.step)});
     }
     const int64_t every = settings_.checkpoint_every;
-    if (every && p.step % every == 0 && p.batch < content_.steps_per_epoch) saver.save_checkpoint();
+    if (every && p.step % every == 0 && p.batch < log.content().steps_per_epoch) saver.save_checkpoint();
     phases.lap(PhaseClock::other);
 }
 
@@ -195,7 +194,7 @@ void TrainingRun::end_epoch(const Score& test) {
         return texts;
     };
     const EpochStatus status{.epoch = p.epoch,
-                             .epochs = content_.epochs(),
+                             .epochs = log.content().epochs(),
                              .train = texts_of("train", train_loss, train),
                              .test = texts_of(test_set_name, test.loss, test.metrics),
                              .samples_per_second = rate,
@@ -217,7 +216,7 @@ void TrainingRun::end_epoch(const Score& test) {
 
 bool TrainingRun::test_is_due() const {
     const int64_t every = settings_.validate_every, batch = log.position.batch;
-    return every && log.position.step % every == 0 && batch > 0 && batch < content_.steps_per_epoch && !tested_;
+    return every && log.position.step % every == 0 && batch > 0 && batch < log.content().steps_per_epoch && !tested_;
 }
 
 void TrainingRun::check_stop() {
@@ -241,7 +240,8 @@ void TrainingRun::keep_if_best(const Score& test) {
 }
 
 std::optional<TensorFile> TrainingRun::model_to_test() {
-    if (!log.observer.standalone() || log.position.best_epoch == 0 || log.position.step < content_.steps) return {};
+    if (!log.observer.standalone() || log.position.best_epoch == 0 || log.position.step < log.content().steps)
+        return {};
     return saver.best_model();
 }
 
@@ -276,7 +276,7 @@ void TrainingRun::apply_patience() {
     const Position& p = log.position;
     const int64_t tested = p.epoch - 1;
     if (settings_.patience == 0 || tested - p.best_epoch < settings_.patience) return;
-    content_.steps = std::min(content_.steps, p.step);
+    log.end_early();
     log.note(cat("the last ", tested - p.best_epoch, " epochs have not improved the ", best_by().name, " of epoch ",
                  p.best_epoch));
 }

@@ -4,23 +4,22 @@
 //     return run.log.supervise([&] {
 //         run.check_data(...);                                 // --resume needs the same images
 //         run.restore(parameters, optimizer, task);            // also restores the position
-//         run.begin(length, model, summary);                   // creates the folder
+//         run.begin(content, model);                           // creates the folder
 //         while (run.goes_on()) {
 //             run.begin_epoch(has_data);
-//             while (run.epoch_goes_on()) {
-//                 StepResult result = compute_step();
-//                 result.skipped = run.skips_non_finite(...); // before end_step() logs the step
-//                 run.end_step(result);
-//                 if (run.test_is_due()) run.keep_if_best(score), run.end_test_in_epoch(score);
-//             }
+//             while (run.epoch_goes_on())
+//                 if (run.test_is_due())
+//                     run.keep_if_best(score), run.end_test_in_epoch(score);
+//                 else
+//                     run.end_step(compute_step());            // which calls run.handle_non_finite()
 //             if (run.epoch_is_complete()) run.keep_if_best(score), run.end_epoch(score);
 //             run.save_model(), run.saver.save_checkpoint();
 //         }
 //         return run.end();
 //     });
 //
-// Every rank makes the same calls. training.cpp computes the steps. TrainingRun changes parameters only in restore(),
-// in skips_non_finite(), and before each save on idle ranks without a GPU, which get those of a rank with one.
+// Every rank makes the same calls. training.cpp computes the steps. TrainingRun changes parameters in restore() and
+// handle_non_finite(), and before each save on the idle ranks without a GPU, which then get those of a rank with one.
 #pragma once
 
 #include "ringgrad/models/run/nan_guard.h"
@@ -62,8 +61,8 @@ public:
     /// Collective. Throws par::RanksDiffer unless all ranks have the same images, labels and targets. With --resume,
     /// throws Error unless they are those of the checkpoint. With --new-data, they may differ if the classes are the
     /// same and the checkpoint is from the end of an epoch. With --init without --init-skip, throws Error if that file
-    /// has as many classes, but other ones. begin() prints the number of images per class. Models and checkpoints store
-    /// `description`, that of DataOptions::describe().
+    /// has the same number of classes with other names. begin() prints the number of images per class. Models and
+    /// checkpoints store `description`, that of DataOptions::describe().
     void check_data(const data::TrainTest& data, const Json& description);
     /// Collective. See Saver::restore(). `parameters` and `task` must outlive this. Throws Error if the task has no
     /// metric of the name in --patience-on.
@@ -73,11 +72,9 @@ public:
     /// describe_model().
     void begin(RunLog::Content content, const Metadata& model);
 
-    /// Returns the total number of steps.
-    int64_t steps() const { return content_.steps; }
     /// Returns the number of finished epochs, plus the finished fraction of the current epoch.
     double epochs() const {
-        return double(log.position.epoch - 1) + double(log.position.batch) / double(content_.steps_per_epoch);
+        return double(log.position.epoch - 1) + double(log.position.batch) / double(log.content().steps_per_epoch);
     }
 
     /// True until all steps and their tests are done, a rank has a stop request, or --patience ends the training. The
@@ -87,7 +84,7 @@ public:
     /// True while goes_on() is true and every rank has a further batch in this epoch.
     bool epoch_goes_on() const { return goes_on() && epoch_goes_on_; }
     /// True if all batches of the epoch are done. Then test the network.
-    bool epoch_is_complete() const { return log.position.batch == content_.steps_per_epoch; }
+    bool epoch_is_complete() const { return log.position.batch == log.content().steps_per_epoch; }
     /// True if a stop request has ended the training before its last step or test.
     bool stopped() const { return stopped_ && work_is_left(); }
     /// True if --validate-every asks for a test before the next step. A run that resumes here repeats the test.
@@ -97,16 +94,16 @@ public:
 
     /// Collective. Begins or continues the epoch of the position. `has_data` is true if this rank has a batch.
     void begin_epoch(bool has_data);
-    /// Applies --on-nan to the next step. Returns true if the step is skipped. `non_finite_at` is the result of
+    /// Applies --on-nan to the step after the position. Returns true if it is skipped. `non_finite_at` is the result of
     /// first_non_finite() for the gradients and the loss of this step, summed over all ranks.
-    bool skips_non_finite(double loss, const Tensor& non_finite_at);
+    bool handle_non_finite(double loss, const Tensor& non_finite_at);
     /// Collective. Logs a step and advances the position. Saves a checkpoint if one is due.
     void end_step(const StepResult& result);
     /// Collective. Saves the model as model-best.safetensors if it is better than in every test before, by the metric
     /// of --patience-on. May throw like Saver::save_model().
     void keep_if_best(const Score& test);
-    /// Collective. Returns model-best.safetensors on all ranks, if this training shall test it in the end: if it is a
-    /// program by itself, has tested a model and was not stopped.
+    /// Collective. Returns model-best.safetensors on all ranks, or none if there is nothing to test: in a trial, after
+    /// a stop, and before the first test.
     std::optional<TensorFile> model_to_test();
     /// Logs the score of the test that was due within an epoch. The time since the last lap of `phases` is that of the
     /// test, and does not count as training time of the epoch.
@@ -128,7 +125,7 @@ public:
 private:
     void apply_patience();
     bool work_is_left() const {
-        return log.position.step < content_.steps || epoch_is_complete() || test_is_due() || test_stopped_;
+        return log.position.step < log.content().steps || epoch_is_complete() || test_is_due() || test_stopped_;
     }
     /// Returns the metric of --patience-on.
     MetricName best_by() const;
@@ -136,7 +133,6 @@ private:
     const TrainingRunOptions& settings_;
     std::optional<NanGuard> guard_;
     const Task* task_ = nullptr;
-    RunLog::Content content_;
     bool stopped_ = false, epoch_goes_on_ = false;
     bool tested_ = false;                    // true if the test that was due at the position is done
     bool test_stopped_ = false;              // true if a stop request has ended a test
