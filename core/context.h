@@ -1,4 +1,5 @@
-// Defines Context: the backend, device, worker threads, ranks and profile that ops use.
+// Defines Context: the backend, the device, the worker threads, the sums over ranks (--sync-bn) and the profile that
+// ops use.
 //
 // A program usually makes one Context and one ContextScope for its whole run. Some tests run ranks as threads of one
 // process; then each thread has its own Context.

@@ -86,7 +86,8 @@ public:
     /// Freezes these layers: sets the rates of their parameters to 0, and makes their batch norm that of evaluation.
     /// Call it before the optimizer is made and the network is traced. Throws Error as entries_of().
     void freeze(const std::string& layer);
-    /// Returns the number of elements in all entries, without the gaps.
+    /// Returns the number of values of all parameters. The flat buffers are larger: each entry begins at a multiple of
+    /// 16 values.
     int64_t count() const;
 
     /// Gives the layers that draw random numbers, such as Dropout, the seed for a step, counted from 1, and for the

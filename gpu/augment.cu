@@ -28,7 +28,8 @@ struct ViewedImages {
     }
 };
 
-/// Stores the mean grey of each view that changes colours. Block i works on view i.
+/// Stores the mean grey, after the change of brightness, of each view that changes its contrast; 0 for the others.
+/// Block i works on view i.
 __global__ void __launch_bounds__(kThreads)
     augment_mean_grey_kernel(ViewedImages images, const int* indices, const int* views, int* means) {
     const int64_t n = blockIdx.x;

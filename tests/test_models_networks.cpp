@@ -161,6 +161,9 @@ TEST_SUITE("models") {
               "--init-skip: expected layers of the network or of saved, got head");
         CHECK_ERROR("expected tensor fc.weight", load({"f"}));
         CHECK(same_bits(net.parameters.values(), start)); // an error changes nothing
+        const Tensor means = net.parameters.states()[0].running.clone();
+        load({"fc", "block1.0.bn.running_mean", "block1.0.bn.running_var"}); // single tensors
+        CHECK(same_bits(net.parameters.states()[0].running, means));
         load({"fc", "fc.weight", "block2"}); // a tensor may begin with several of the names
         for (const Parameters::Entry& e : net.parameters.entries()) {
             CAPTURE(e.name);

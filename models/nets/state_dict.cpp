@@ -105,12 +105,13 @@ void check_state_dict(const Parameters& parameters, const TensorFile& file, cons
         need(e.name, DType::f32, file_shape(e.shape));
     }
     for (const auto& s : parameters.states()) {
-        if (is_skipped(s.name)) continue;
-        need(s.name + ".running_mean", DType::f32, {s.channels});
-        for (const float variance : need(s.name + ".running_var", DType::f32, {s.channels}).span<float>())
-            RG_CHECK(variance >= 0, file.source, ": expected variances of at least 0, got ", variance, " in ", s.name,
-                     ".running_var; the file is damaged or from another program");
-        need(s.name + ".num_batches_tracked", DType::i64, {});
+        const std::string mean = s.name + ".running_mean", var = s.name + ".running_var";
+        if (!is_skipped(mean)) need(mean, DType::f32, {s.channels});
+        if (!is_skipped(var))
+            for (const float variance : need(var, DType::f32, {s.channels}).span<float>())
+                RG_CHECK(variance >= 0, file.source, ": expected variances of at least 0, got ", variance, " in ", var,
+                         "; the file is damaged or from another program");
+        if (const std::string name = s.name + ".num_batches_tracked"; !is_skipped(name)) need(name, DType::i64, {});
     }
     for (const NamedTensor& t : file.tensors)
         RG_CHECK(is_skipped(t.name) || known.contains(t.name), file.source,
@@ -130,11 +131,12 @@ void load_state_dict(Parameters& parameters, const TensorFile& file, const std::
         e.value.copy_from(value);
     }
     parameters.batches_tracked = 0;
+    const auto kept = [&](const std::string& name) { return is_within(name, skip) ? nullptr : file.find(name); };
     for (const auto& s : parameters.states()) {
-        if (is_within(s.name, skip)) continue;
-        row_of(s.running, 0).copy_from(*file.find(s.name + ".running_mean"));
-        row_of(s.running, 1).copy_from(*file.find(s.name + ".running_var"));
-        parameters.batches_tracked = *file.find(s.name + ".num_batches_tracked")->data<int64_t>();
+        if (const Tensor* mean = kept(s.name + ".running_mean")) row_of(s.running, 0).copy_from(*mean);
+        if (const Tensor* variance = kept(s.name + ".running_var")) row_of(s.running, 1).copy_from(*variance);
+        if (const Tensor* tracked = kept(s.name + ".num_batches_tracked"))
+            parameters.batches_tracked = *tracked->data<int64_t>();
     }
 }
 

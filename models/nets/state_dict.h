@@ -21,8 +21,8 @@ std::vector<NamedTensor> state_dict(const Parameters& parameters);
 
 /// Throws Error if a tensor of the network is missing in the file, or has another type or shape there. Also throws
 /// Error if the file has further tensors, values that are not finite, or negative variances. Does not check tensors
-/// of the layers `skip` (--init-skip), and throws Error if there is no such layer. "bn1" skips the running statistics
-/// of bn1; "bn1.running_mean" does not. Reads no value of the network, so the network may be made in a DryRun, without
+/// of the layers `skip` (--init-skip), and throws Error if there is no such layer. "bn1" skips all tensors of bn1,
+/// "bn1.running_mean" this one. Reads no value of the network, so the network may be made in a DryRun, without
 /// memory.
 void check_state_dict(const Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip = {});
 

@@ -394,9 +394,10 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
     for (const std::string& warning : reader.warnings()) std::cerr << printable(warning) << "\n";
     const int64_t k = model.feature_count(s.features);
     std::vector<float> features; // [n k]
-    std::ostringstream rows;
+    std::stringbuf rows;
+    std::ostream to_rows(&rows);
     const Format format = s.json ? Format::json : s.csv ? Format::csv : Format::text;
-    Printer printer(model, format, s.top, s.quiet), row_printer(model, Format::csv, s.top, false, rows);
+    Printer printer(model, format, s.top, s.quiet), row_printer(model, Format::csv, s.top, false, to_rows);
     double seconds = 0;
     for (const LabelledImages& part : parts)
         for (int64_t begin = 0; begin < part.set.count; begin += s.batch_size) {

@@ -1,5 +1,6 @@
 // Loads the data set of a --data option on every rank. One rank per node copies remote data (s3: and pipe:) into a
-// folder of the node, and makes a packed set of the folder (data/packed.h), which all ranks of the node map.
+// folder of the node. It makes a packed set (data/packed.h) of that folder, or of a local one, which all ranks of the
+// node map.
 #pragma once
 
 #include "ringgrad/core/options.h"
