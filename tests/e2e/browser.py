@@ -349,8 +349,7 @@ class Frozen(BrowserTest):
 
     def test_settings_and_results(self):
         page = self.open_runs(many(9, 2, 2), ready="document.querySelector('#settings circle')")
-        self.assertEqual(page.value("[...document.querySelectorAll('#settings svg')].map(s => s.querySelectorAll('circle, path').length)"),
-                         [9, 9])
+        self.assertEqual(page.value("document.querySelectorAll('#settings svg circle').length"), 9)
         page.value("document.querySelector('#settings svg').focus()")
         page.press("Home")
         self.assertEqual(page.value("option(runs.get(chosen), 'lr')"), 0.001)

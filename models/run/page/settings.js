@@ -1,5 +1,5 @@
 'use strict';
-// Two pictures of many runs: a metric over a setting, and parallel coordinates of up to 8 settings that differ.
+// A picture of many runs: a metric over a setting.
 
 const axes = {setting: null, metric: null};
 /**
@@ -22,7 +22,7 @@ function scaleOf(values) {
 const resultColor = t => `color-mix(in oklab, var(--c0) ${Math.round(100 * t)}%, var(--c1))`;
 
 /**
- * Draws the pictures of the runs into #settings. Hides it if no setting differs, if there are fewer than 3 runs, or
+ * Draws the picture of the runs into #settings. Hides it if no setting differs, if there are fewer than 3 runs, or
  * before the first of them has results.
  */
 function drawSettings(all) {
@@ -41,10 +41,9 @@ function drawSettings(all) {
   setChoices($('setting'), settings, setting);
   setChoices($('metric'), metrics.map(([name]) => name), metric[0]);
   const width = Math.min(560, section.clientWidth - 34), said = section.querySelector('output');
-  section.querySelector('.pair').replaceChildren(scatter(results, setting, metric, height, width, said),
-    parallel(results, settings.slice(0, 8), metric, height, width));
+  section.querySelector('.picture').replaceChildren(scatter(results, setting, metric, height, width, said));
 }
-const cut = (text, n = 14) => text.length > n ? text.slice(0, n - 1) + '\u2026' : text;
+const cut = (text, n) => text.length > n ? text.slice(0, n - 1) + '\u2026' : text;
 
 function scatter(results, setting, [name, value, text], height, W, said) {
   const [H, left, bottom] = [250, 66, 210], width = scaleOf(results.map(one => option(one.run, setting)));
@@ -69,29 +68,4 @@ function scatter(results, setting, [name, value, text], height, W, said) {
   width.ticks.map(x => svgText(left + 15 + width(x) * (W - left - 45), bottom + 14, cut(settingText(x), 10))),
   [...new Set([height.ticks[0], last(height.ticks)])].map(y => svgText(left - 5, Y(height(y)) + 4, text(y), 'end')),
   marks);
-}
-
-function parallel(results, settings, [name, , text], height, W) {
-  const [H, top, bottom] = [250, 40, 225];
-  const all = [...settings.map(setting => {
-    const scale = scaleOf(results.map(one => option(one.run, setting)));
-    const position = ({run}) => isMissing(option(run, setting)) ? null : scale(option(run, setting));
-    return {title: setting, scale, position, tick: settingText};
-  }), {title: name, scale: height, position: one => one.y, tick: text}];
-  const X = i => 45 + i * (W - 90) / (all.length - 1), Y = y => bottom - y * (bottom - top);
-  const lines = results.map(one => {
-    const places = all.map((a, i) => [X(i), a.position(one)]).filter(([, y]) => y !== null);
-    return make('path', {d: 'M' + places.map(([x, y]) => `${x} ${Y(y).toFixed(1)}`).join('L'), opacity: .75,
-      stroke: resultColor(one.quality), class: one.run.name === chosen && 'bold', click: () => chooseRun(one.run)});
-  });
-  return make('svg', {class: 'chart', viewBox: `0 0 ${W} ${H}`, role: 'img',
-    'aria-label': 'A line per run through its settings and its result'}, lines,
-  all.map((a, i) => {
-    const ticks = a.scale.ticks.length > 6 || a.title === name ?
-      [...new Set([a.scale.ticks[0], last(a.scale.ticks)])] : a.scale.ticks;
-    return [make('line', {class: 'axis', x1: X(i), x2: X(i), y1: top, y2: bottom}),
-      svgText(X(i), i % 2 ? 25 : 12, cut(a.title), 'middle', 'title'),
-      ticks.map(v =>
-        svgText(X(i) + 4, Y(a.scale(v)) + (a.scale(v) > .9 ? 10 : 0), cut(a.tick(v), 9), 'start', 'halo'))];
-  }));
 }
