@@ -1,7 +1,6 @@
 # Tests the page of a run in a real browser, from its file and from the monitor. SHOTS=DIR keeps pictures of all widths
 # and colours.
 import base64
-import csv
 import fcntl
 import json
 import os
@@ -319,34 +318,6 @@ class Frozen(BrowserTest):
         page.click("#show-all")
         self.assertEqual(page.value(colours), first)
 
-    def test_csv(self):
-        run = self.train(1, "run", *job.TINY, "--epochs", "3")
-        self.browser.call("Browser.setDownloadBehavior", behavior="allow", downloadPath=str(self.folder))
-
-        def saved(name):
-            file = self.folder / name
-            self.assertTrue(job.within_limit(file.exists))
-            with file.open(newline="") as text:
-                return list(csv.reader(text))
-
-        page = self.browser.open((run / "report.html").as_uri())
-        page.wait("document.querySelector('[aria-label=\"CSV of all epochs\"]')")
-        page.click('[aria-label="CSV of all epochs"]')
-        head, *rows = saved("run epochs.csv")
-        lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        self.assertEqual([dict(zip(head, map(float, row))) for row in rows], [line for line in lines if "step" not in line])
-        # The table has the shown rows in their order. No text is a formula of a spreadsheet.
-        trials = many(4, 2, 3)
-        trials[1]["name"] = '=HYPERLINK("x"),\n'
-        page = self.open_runs(trials)
-        page.click('[data-key="sort seed"]')
-        page.fill("filter", "adam", "input")
-        page.click("#csv")
-        head, *rows = saved("runs.csv")
-        self.assertEqual([dict(zip(head, row))["run"] for row in rows], ["4", "'" + trials[1]["name"]])
-        self.assertEqual([float(dict(zip(head, row))["test loss"]) for row in rows],
-                         [trials[i]["metrics"][-1]["test_loss"] for i in (3, 1)])
-
     def test_settings_and_results(self):
         page = self.open_runs(many(9, 2, 2), ready="document.querySelector('#settings circle')")
         self.assertEqual(page.value("document.querySelectorAll('#settings svg circle').length"), 9)
@@ -390,8 +361,8 @@ class Frozen(BrowserTest):
         for _ in range(60):
             page.press("Tab")
             seen.append(page.value(focus))
-        for name in ("filter", "show-all", "show-none", "csv", "sort lr", "show 2", "choose 3", "report 1", "scatter", "axis", "steps",
-                     "smoothing", "log", "clip", "Loss", "Accuracy", "Learning rate", "CSV of all epochs"):
+        for name in ("filter", "show-all", "show-none", "sort lr", "show 2", "choose 3", "report 1", "scatter", "axis", "steps",
+                     "smoothing", "log", "clip", "Loss", "Accuracy", "Learning rate"):
             self.assertIn(name, seen)
 
         def focus_on(name):

@@ -66,10 +66,6 @@ const setShown = value => () => {
 };
 $('show-all').addEventListener('click', setShown(true));
 $('show-none').addEventListener('click', setShown(false));
-$('csv').addEventListener('click', () => {
-  const all = [...runs.values()], columns = columnsOf(all, poll !== null);
-  saveCsv(sweep?.name ?? 'runs', tableCsv(tableRuns(all, columns), columns));
-});
 for (const name of ['axis', 'steps']) $(name).addEventListener('change', e => setView(name, e.target.value));
 for (const name of ['setting', 'metric'])
   $(name).addEventListener('change', e => (axes[name] = e.target.value, update()));

@@ -1,5 +1,5 @@
 'use strict';
-// The table of runs: its columns, filter, order, and export.
+// The table of runs: its columns, filter and order.
 
 let order = {column: null, down: false};
 const stateOf = run => make('span', {class: 'state ' + (/^(running|failed)$/.exec(run.state)?.[0] ?? '')}, run.state);
@@ -130,20 +130,3 @@ function runTable(rows, all, live) {
   const pages = withActions ? make('th', {class: 'wide', scope: 'col', 'aria-label': 'pages'}) : null;
   return make('table', {}, make('thead', {}, make('tr', {}, head[0], pages, head.slice(1))), make('tbody', {}, body));
 }
-
-// ---- CSV ----
-/** Returns a field of a CSV file. A text that a spreadsheet would take for a formula gets a quote in front. */
-function csvField(x) {
-  if (isMissing(x)) return '';
-  if (typeof x === 'number') return String(x);
-  const text = (typeof x === 'string' ? x : JSON.stringify(x)).replace(/^[=+\-@\t\r]/, "'$&");
-  return /[",\r\n]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
-}
-const csv = rows => rows.map(row => row.map(csvField).join(',') + '\n').join('');
-function saveCsv(name, rows) {
-  const url = URL.createObjectURL(new Blob([csv(rows)], {type: 'text/csv'}));
-  make('a', {href: url, download: name + '.csv'}).click();
-  URL.revokeObjectURL(url);
-}
-const tableCsv = (rows, columns) =>
-  [columns.map(([name]) => name), ...rows.map(run => columns.map(([, value]) => value(run)))];
