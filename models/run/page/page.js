@@ -13,7 +13,6 @@ function update() {
   if (!$('runs').hidden) {
     const columns = columnsOf(all, live), rows = tableRuns(all, columns);
     $('runs').querySelector('.scroll').replaceChildren(runTable(rows, columns, live));
-    drawColumnChoice(columns);
     drawSettings(rows);
   }
   addMetricCharts(all);

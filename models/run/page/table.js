@@ -11,7 +11,7 @@ function variedOptions(list) {
 }
 /**
  * Returns the columns of metrics that a run has: heading, function for the value, function for its text, and
- * properties. With `lower`, a lower value is better. With `more`, only users who ask for the column see it.
+ * properties. With `lower`, a lower value is better. With `more`, only the picture of settings has the metric.
  */
 function metricColumns(list) {
   const rankings = list.map(rankingOf).filter((one, i, all) => all.findIndex(other => other.key === one.key) === i);
@@ -38,30 +38,16 @@ function metricColumns(list) {
     ['time', elapsed, seconds, {lower: true}],
     ...metrics.filter(one => one[3].more)].filter(([, value]) => list.some(run => !isMissing(value(run))));
 }
-/** Returns all columns: results, then the settings that differ, then notes, then all other settings. */
+/** Returns the columns of the table: results, then the settings that differ, then notes. */
 function columnsOf(list, live) {
-  const varied = variedOptions(list);
-  const setting = (name, more) => [name, run => option(run, name), settingText, {more}];
   const text = (title, key) => list.some(run => run[key]) ?
     [[title, run => run[key], x => make('div', {class: 'note'}, x ?? ''), {}]] : [];
   return [ // as those of metricColumns(); the text may be an element
     [sweep ? 'trial' : 'run', run => run.name, String, {}],
     ...(live || sweep ? [['state', run => run.state, (_, run) => run.state ? stateOf(run) : '', {}]] : []),
-    ...metricColumns(list), ...varied.map(name => setting(name, false)),
-    ...text('reason', 'note'), ...text('notes', 'notes'),
-    ...optionNames(list).filter(name => !varied.includes(name)).map(name => setting(name, true))];
-}
-const columnChoice = new Map(); // by heading: true if the user wants the column, false if not
-const isVisible = ([heading, , , {more}]) => columnChoice.get(heading) ?? !more;
-/** Offers all columns but the first in #columns. Leaves it as it is if they are the same as before. */
-function drawColumnChoice(columns) {
-  const panel = $('columns').querySelector('div'), names = columns.map(one => one[0]).join('\n');
-  if (panel.dataset.names === names) return;
-  panel.dataset.names = names;
-  panel.replaceChildren(...columns.slice(1).map(column => {
-    const change = e => (columnChoice.set(column[0], e.target.checked), update());
-    return make('label', {}, make('input', {type: 'checkbox', checked: isVisible(column), change}), ' ', column[0]);
-  }));
+    ...metricColumns(list).filter(one => !one[3].more),
+    ...variedOptions(list).map(name => [name, run => option(run, name), settingText, {}]),
+    ...text('reason', 'note'), ...text('notes', 'notes')];
 }
 const isMissing = v => v == null || v !== v || v === -Infinity;
 function sorted(list, column) {
@@ -102,13 +88,9 @@ function actions(run, live) {
     run.trials ? link('trials', trialsAddress(run)) : null];
   return run.begun ? link('report', `trials/${encodeURIComponent(run.name)}/report.html`) : null;
 }
-/**
- * Returns the class of a column's cells: a narrow screen has room for the name, the state, the best result, and the
- * columns that the user asks for.
- */
-const widthOf = name => columnChoice.get(name) || /^(run|trial|state|best.*)$/.test(name) ? null : 'wide';
-function runTable(rows, all, live) {
-  const columns = all.filter((column, i) => i === 0 || isVisible(column));
+/** Returns the class of a column's cells: a narrow screen has room for the name, the state and the best result. */
+const widthOf = name => /^(run|trial|state|best.*)$/.test(name) ? null : 'wide';
+function runTable(rows, columns, live) {
   const head = columns.map(([name, value, , {lower}], i) => {
     const isSorted = name === order.column;
     const sort = isSorted && (order.down ? 'descending' : 'ascending');
