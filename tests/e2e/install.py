@@ -26,7 +26,7 @@ FOLDERS = ["core", "data", "data/sample", "gpu", "models", "models/run", "models
 DOCUMENTS = ["LICENSE", "API.md", "CHANGELOG.md", "CONTRIBUTING.md", "README.md",
              *(f"{folder}/README.md" for folder in FOLDERS), "data/channels.md", "par/channels.md",
              "models/run/clusters.md", "tools/pictures/report.png"]
-PAGE = ["base.js", "chart.js", "join.py", "page.html", "page.js", "parts.js", "settings.js", "style.css", "table.js"]
+PAGE = ["base.js", "chart.js", "join.py", "page.html", "page.js", "parts.js", "style.css", "table.js"]
 
 # A program of one's own that chooses a GPU, or the CPU if there is none.
 GPU_PROGRAM = """#include "ringgrad/core/context.h"

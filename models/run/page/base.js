@@ -13,12 +13,6 @@ function make(tag, attributes = {}, ...children) {
   element.append(...children.flat(Infinity).filter(child => child != null));
   return element;
 }
-/** Offers these values in a select element. If it has them already, leaves it as it is, since it may be open. */
-function setChoices(select, values, selected) {
-  if ([...select.options].map(known => known.value).join('\n') === values.join('\n')) return;
-  select.replaceChildren(...values.map(value =>
-    make('option', {value, selected: value === selected}, value || 'none')));
-}
 const last = list => list[list.length - 1];
 const sum = list => list.reduce((a, b) => a + b, 0);
 

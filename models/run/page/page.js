@@ -11,9 +11,8 @@ function update() {
   $('runs').hidden = all.length < 2 && !live && !sweep;
   $('runs').querySelector('h2').textContent = sweep ? 'Trials' : 'Runs';
   if (!$('runs').hidden) {
-    const columns = columnsOf(all, live), rows = tableRuns(all, columns);
-    $('runs').querySelector('.scroll').replaceChildren(runTable(rows, columns, live));
-    drawSettings(rows);
+    const columns = columnsOf(all, live);
+    $('runs').querySelector('.scroll').replaceChildren(runTable(tableRuns(all, columns), columns, live));
   }
   addMetricCharts(all);
   updateCharts(shown);
@@ -66,8 +65,6 @@ const setShown = value => () => {
 $('show-all').addEventListener('click', setShown(true));
 $('show-none').addEventListener('click', setShown(false));
 for (const name of ['axis', 'steps']) $(name).addEventListener('change', e => setView(name, e.target.value));
-for (const name of ['setting', 'metric'])
-  $(name).addEventListener('change', e => (axes[name] = e.target.value, update()));
 $('smoothing').addEventListener('input', e => setView('smoothing', Number(e.target.value)));
 $('unzoom').addEventListener('click', () => setZoom(null));
 

@@ -10,43 +10,33 @@ function variedOptions(list) {
     new Set(list.map(run => JSON.stringify(option(run, name))).filter(Boolean)).size > 1);
 }
 /**
- * Returns the columns of metrics that a run has: heading, function for the value, function for its text, and
- * properties. With `lower`, a lower value is better. With `more`, only the picture of settings has the metric.
+ * Returns the columns of the table: results, then the settings that differ, then notes. A column has a heading, a
+ * function for the value, one for its text or element, and true if a lower value is better.
  */
-function metricColumns(list) {
+function columnsOf(list, live) {
   const rankings = list.map(rankingOf).filter((one, i, all) => all.findIndex(other => other.key === one.key) === i);
-  const column = (heading, key, text, lower) => {
-    const more = key !== 'test_loss' && !rankings.some(ranking => ranking.key === key);
-    return [heading, run => latest(run)?.[key], text, {lower, more}];
-  };
+  const shown = ['test_loss', ...rankings.map(ranking => ranking.key)];
   const textOf = ({name}) => (x, run) => metricText(metricsOf(run).find(m => m.name === name) ?? {})(x);
-  const ofSet = (set, prefix) => quantitiesOfAll(list).map(m =>
-    column(set + spaced(m.name), prefix + m.name, textOf(m), !m.higher_is_better));
+  const ofSet = (set, prefix) => quantitiesOfAll(list).filter(m => shown.includes(prefix + m.name)).map(m =>
+    [set + spaced(m.name), run => latest(run)?.[prefix + m.name], textOf(m), !m.higher_is_better]);
   // Values of different metrics cannot be compared, so each metric has a column of its own.
   const bestColumn = ranking => ['best' + (rankings.length > 1 ? ' ' + spaced(ranking.key.replace(/^test_/, '')) : ''),
     run => rankingOf(run).key === ranking.key ? best(run) : null, (x, run) => metricText(rankingOf(run))(x),
-    {lower: !ranking.higher_is_better}];
-  const metrics = [...ofSet(testSetName(...list) + ' ', 'test_'), ...ofSet('train ', 'train_'), ...ofSet('', ''),
-    column('images/s', 'images_per_s', count, false), column('samples/s', 'samples_per_s', count, false)];
+    !ranking.higher_is_better];
   const trialsOf = run => run.count ? `${count(run.ended)} of ${count(run.count)} trials` : '';
-  return [
-    ['epoch', run => run.trials ? run.ended : latest(run)?.epoch,
-      (x, run) => run.trials ? trialsOf(run) : count(x), {}],
-    ['step', run => latest(run)?.step, count, {}],
-    ...metrics.filter(one => !one[3].more),
+  const results = [
+    ['epoch', run => run.trials ? run.ended : latest(run)?.epoch, (x, run) => run.trials ? trialsOf(run) : count(x)],
+    ['step', run => latest(run)?.step, count],
+    ...ofSet(testSetName(...list) + ' ', 'test_'), ...ofSet('train ', 'train_'), ...ofSet('', ''),
     ...rankings.map(bestColumn),
-    ['time', elapsed, seconds, {lower: true}],
-    ...metrics.filter(one => one[3].more)].filter(([, value]) => list.some(run => !isMissing(value(run))));
-}
-/** Returns the columns of the table: results, then the settings that differ, then notes. */
-function columnsOf(list, live) {
+    ['time', elapsed, seconds, true]];
   const text = (title, key) => list.some(run => run[key]) ?
-    [[title, run => run[key], x => make('div', {class: 'note'}, x ?? ''), {}]] : [];
-  return [ // as those of metricColumns(); the text may be an element
-    [sweep ? 'trial' : 'run', run => run.name, String, {}],
-    ...(live || sweep ? [['state', run => run.state, (_, run) => run.state ? stateOf(run) : '', {}]] : []),
-    ...metricColumns(list).filter(one => !one[3].more),
-    ...variedOptions(list).map(name => [name, run => option(run, name), settingText, {}]),
+    [[title, run => run[key], x => make('div', {class: 'note'}, x ?? '')]] : [];
+  return [
+    [sweep ? 'trial' : 'run', run => run.name, String],
+    ...(live || sweep ? [['state', run => run.state, (_, run) => run.state ? stateOf(run) : '']] : []),
+    ...results.filter(([, value]) => list.some(run => !isMissing(value(run)))),
+    ...variedOptions(list).map(name => [name, run => option(run, name), settingText]),
     ...text('reason', 'note'), ...text('notes', 'notes')];
 }
 const isMissing = v => v == null || v !== v || v === -Infinity;
@@ -91,7 +81,7 @@ function actions(run, live) {
 /** Returns the class of a column's cells: a narrow screen has room for the name, the state and the best result. */
 const widthOf = name => /^(run|trial|state|best.*)$/.test(name) ? null : 'wide';
 function runTable(rows, columns, live) {
-  const head = columns.map(([name, value, , {lower}], i) => {
+  const head = columns.map(([name, value, , lower], i) => {
     const isSorted = name === order.column;
     const sort = isSorted && (order.down ? 'descending' : 'ascending');
     const kind = [/^(reason|notes)$/.test(name) && 'reason', i && widthOf(name)].filter(Boolean).join(' ');
