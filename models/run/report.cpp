@@ -69,73 +69,36 @@ Json read_report(const std::string& path) {
     return Json::parse(std::string_view(page).substr(data, end - data), path);
 }
 
-void Metrics::add(const Json& line) {
-    const Json *step = line.find("step"), *epoch = line.find("epoch");
-    if (!step || is_of_test(line)) {
-        others_.push_back(line);
-        return;
-    }
-    if (points_.empty() || points_.back().count == steps_per_point_) {
-        if (points_.size() == max_points_) merge_pairs();
-        points_.push_back({});
-    }
-    Point& last = points_.back();
-    last.step = step->as_int();
-    last.epoch = epoch ? epoch->as_int() : 0;
-    last.lr = number(line, "lr");
-    ++last.count;
-    for (const auto& [name, value] : line.as_object())
-        if (name != "step" && name != "epoch" && name != "lr" && (value.is_number() || value.is_null()))
-            last.add(name, number(line, name));
-}
-
-void Metrics::Point::add(const std::string& name, double value) {
-    for (auto& [known, sum] : sums)
-        if (known == name) {
-            sum += value;
-            return;
-        }
-    sums.emplace_back(name, value);
-}
-
-void Metrics::add_file(const std::string& path) {
-    std::error_code error;
-    if (!std::filesystem::exists(path, error)) return;
-    Json::parse_lines(
-        read_file(path), path, [&](const Json& line, std::string_view) { add(line); }, [](const std::string&) {});
-}
-
-void Metrics::merge_pairs() {
-    for (size_t i = 0; i < points_.size() / 2; ++i) {
-        const Point &a = points_[2 * i], &b = points_[2 * i + 1];
-        Point both{b.step, b.epoch, a.count + b.count, b.lr, a.sums};
-        for (const auto& [name, sum] : b.sums) both.add(name, sum);
-        points_[i] = std::move(both);
-    }
-    points_.resize(points_.size() / 2);
-    steps_per_point_ *= 2;
-}
-
-Json Metrics::Point::line() const {
-    Json line = Json::object().set("step", step);
-    if (epoch > 0) line.set("epoch", epoch);
-    for (const auto& [name, sum] : sums) line.set(name, rounded(sum / double(count)));
-    if (!std::isnan(lr)) line.set("lr", rounded(lr));
-    return line;
-}
-
-Json::Array Metrics::lines() const {
+Json::Array metrics_of(const std::string& path, size_t points) {
     Json::Array lines;
-    size_t next = 0; // of the other lines
-    const auto is_before = [](const Json& other, const Point& point) {
-        const double step = number(other, "step");
-        return std::isnan(step) ? number(other, "epoch") < double(point.epoch) : step < double(point.step);
+    std::error_code error;
+    if (!std::filesystem::exists(path, error)) return lines;
+    const std::string text = read_file(path);
+    size_t steps = 0;
+    for (size_t at = 0; (at = text.find("{\"step\"", at)) != std::string::npos; ++at) ++steps;
+    const size_t most = (steps + points - 1) / points; // steps of a point
+    Json point;                                        // step and epoch of its last step
+    std::vector<std::pair<std::string, double>> sums;  // of its other numbers, over its steps
+    size_t count = 0;
+    const auto end_point = [&] {
+        for (const auto& [name, sum] : sums) point.set(name, rounded(sum / double(count)));
+        lines.push_back(point);
+        sums.clear(), count = 0;
     };
-    for (const Point& point : points_) { // in the order of metrics.jsonl: an epoch's line follows its last step
-        while (next < others_.size() && is_before(others_[next], point)) lines.push_back(others_[next++]);
-        lines.push_back(point.line());
-    }
-    lines.insert(lines.end(), others_.begin() + std::ptrdiff_t(next), others_.end());
+    const auto add = [&](const Json& line, std::string_view) {
+        if (!line.find("step") || is_of_test(line)) return lines.push_back(line);
+        point = Json::object().set("step", line.at("step").as_int());
+        for (const auto& [name, value] : line.as_object()) {
+            if (name == "epoch") point.set(name, value);
+            if (name == "step" || name == "epoch" || !(value.is_number() || value.is_null())) continue;
+            auto sum = std::ranges::find(sums, name, &std::pair<std::string, double>::first);
+            if (sum == sums.end()) sum = sums.insert(sum, {name, 0});
+            sum->second += number(line, name);
+        }
+        if (++count == most) end_point();
+    };
+    Json::parse_lines(text, path, add, [](const std::string&) {});
+    if (count > 0) end_point();
     return lines;
 }
 
@@ -143,9 +106,9 @@ Json report_origin() {
     return Json::object().set("begun", unix_seconds()).set("build", kBuild).set("command", command_line());
 }
 
-Report::Report(const RunFolder& folder, Json config) : path_(folder.report_path()), run_(report_origin()) {
+Report::Report(const RunFolder& folder, Json config)
+    : path_(folder.report_path()), metrics_path_(folder.metrics_path()), run_(report_origin()) {
     run_.set("name", std::filesystem::path(folder.path()).filename().string()).set("config", std::move(config));
-    metrics_.add_file(folder.metrics_path());
     try {
         const Json before = read_report(path_).at("runs").as_array().at(0);
         const double last = number(before, "written") - number(before, "begun"),
@@ -156,8 +119,9 @@ Report::Report(const RunFolder& folder, Json config) : path_(folder.report_path(
 
 std::function<void()> Report::writing(const std::string& state) {
     run_.set("state", state).set("written", unix_seconds());
-    return [path = path_, run = run()] {
-        write_file_atomic(path, report_page(Json::object().set("runs", Json::array().push(run)).dump()));
+    return [path = path_, metrics = metrics_path_, run = run_] {
+        const Json runs = Json::array().push(Json(run).set("metrics", metrics_of(metrics, kSteps)));
+        write_file_atomic(path, report_page(Json::object().set("runs", runs).dump()));
     };
 }
 

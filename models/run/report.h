@@ -36,65 +36,35 @@
 #include "ringgrad/models/run/confusion.h"
 #include "ringgrad/models/run/run_folder.h"
 
-#include <algorithm>
 #include <functional>
 
 namespace rg {
 
 class Plan;
 
-/// Holds lines of metrics.jsonl: at most `points` (but at least 2) lines of steps, with loss, metrics and lr, and all
-/// other lines. If there are more steps, a line of steps stands for up to 2, 4, 8 ... of them, with their mean loss and
-/// metrics.
-class Metrics {
-public:
-    explicit Metrics(size_t points) : max_points_(std::max<size_t>(2, points - points % 2)) {}
-    void add(const Json& line);
-    /// Adds all complete lines of a file, if it exists, except damaged ones.
-    void add_file(const std::string& path);
-    Json::Array lines() const;
+/// Returns the lines of a file metrics.jsonl, except damaged ones, or none if there is no such file. If it has more
+/// than `points` lines of steps, each in the result stands for several consecutive steps: it has step and epoch of the
+/// last one, and the means of all other numbers.
+Json::Array metrics_of(const std::string& path, size_t points);
 
-private:
-    /// Stands for `count` consecutive steps. `step`, `epoch` (0: none) and `lr` (NaN: none) are those of the last one
-    /// of these steps; `sums` of loss and metrics are over all of them.
-    struct Point {
-        int64_t step, epoch, count;
-        double lr;
-        std::vector<std::pair<std::string, double>> sums;
-        Json line() const;
-        void add(const std::string& name, double value);
-    };
-    void merge_pairs();
-
-    size_t max_points_;
-    std::vector<Point> points_;
-    int64_t steps_per_point_ = 1;
-    Json::Array others_; // lines of epochs, and of tests after a step
-};
-
-/// The report of one run. It collects the logged lines, and writes the page on request.
+/// The report of one run. The page has the lines of the folder's metrics.jsonl when it is written.
 class Report {
 public:
     static constexpr size_t kSteps = 2000; // largest number of lines of steps in the page
 
-    /// Reads what a resumed run has already: the lines in the folder's metrics.jsonl, and in its report the seconds.
+    /// Takes the seconds of a resumed run from the report in its folder.
     Report(const RunFolder& folder, Json config);
 
-    /// Adds a line of metrics.jsonl.
-    void add(const Json& line) { metrics_.add(line); }
     /// Sets any member of the run except "metrics".
     void set(std::string_view member, Json value) { run_.set(member, std::move(value)); }
 
-    /// Returns the run as a member of "runs".
-    Json run() const { return Json(run_).set("metrics", metrics_.lines()); }
-    /// Returns a function that writes the page, atomically, with the present lines and members. It may outlive this.
+    /// Returns a function that writes the page, atomically, with the present members. It may outlive this.
     std::function<void()> writing(const std::string& state);
     void write(const std::string& state) { writing(state)(); }
 
 private:
-    std::string path_;
+    std::string path_, metrics_path_;
     Json run_;
-    Metrics metrics_{kSteps};
 };
 
 /// Returns {"begun", "build", "command"} as members of a RUN that this process begins now.

@@ -192,7 +192,6 @@ void RunLog::warn(const std::string& text) { note(printable(text), Colour::yello
 void RunLog::log(const Json& line) {
     if (!folder_) return;
     folder_->log(line);
-    if (report_) report_->add(line);
     if (observer.on_metrics(line)) stop_request_ = true;
 }
 

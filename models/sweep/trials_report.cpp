@@ -32,19 +32,19 @@ void TrialsReport::read(const TrialRow& row) {
     const size_t i = size_t(row.number) - 1;
     Json trial =
         Json::object().set("name", cat(row.number)).set("config", Json::object().set("options", options_(row)));
-    Metrics metrics(points_);
+    Json::Array metrics;
     try {
         const Json page = read_report(cat(folder_, "/", row.folder, "/report.html"));
         const Json& run = page.at("runs").as_array().at(0);
         for (const char* name : {"config", "summary", "tested", "begun", "seconds_before", "written", "epochs",
                                  "steps_per_epoch", "bars", "network", "ranks", "confusion"})
             if (const Json* value = run.find(name)) trial.set(name, *value);
-        metrics.add_file(cat(folder_, "/", row.folder, "/metrics.jsonl"));
+        metrics = metrics_of(cat(folder_, "/", row.folder, "/metrics.jsonl"), points_);
     } catch (const std::exception&) {
         // The trial has not started, or its files are on a disk that this machine cannot read. This must not end a
         // sweep.
     }
-    trials_[i] = trial.set("metrics", metrics.lines()).dump();
+    trials_[i] = trial.set("metrics", std::move(metrics)).dump();
 }
 
 void TrialsReport::update(const TrialRow& row) {
