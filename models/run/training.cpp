@@ -314,15 +314,6 @@ public:
         return times;
     }
 
-    /// Returns the numbers of plans and the hit rates for people.
-    std::string cache_text() const {
-        std::string text;
-        for (const auto& [name, f] : {std::pair("training", &replayed_step_), {"evaluation", &evaluation_.predict}})
-            text += cat(text.empty() ? "" : "\n", "accelerate: ", f->occupancy() * double(f->cache_size), " plans of ",
-                        name, ", hit rate ", 100 * f->hit_rate(), " %");
-        return text;
-    }
-
 private:
     /// Collective. Makes the plans for the largest training batch and, unless --no-accelerate is given, for all sizes
     /// of evaluation batches. So their memory is allocated before the first step. Returns the plan of a training step.
@@ -566,7 +557,6 @@ int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& 
             trained(run, trainer.times());
             code = run.end();
         });
-        if (plan_dump_) run.log.note(trainer.cache_text());
         // On a GPU, profiling waits for each op, so the training takes longer than without it. So there the table omits
         // the line with the time outside of ops.
         if (profile_) run.log.note(op_times.table(machine.device() ? 0 : seconds));
