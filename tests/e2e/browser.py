@@ -545,9 +545,6 @@ class Frozen(BrowserTest):
                 "epochs of 4 done": "4", "step of 20": "20", "test rmse": "2 \u00b0", "training loss": "1", "best test rmse": "2 \u00b0",
                 "result: accuracy": "0.97", "result: test rmse": "1.5 \u00b0", "steps/s": "1", "samples/s": "1,000", "elapsed": "20.0 s",
                 "training time": "6.00 s", "network": fields["network"], "points": "12,345", "noise": "0.25"})
-            self.assertEqual(page.value("[...[...document.querySelectorAll('#parts details')].find(d => d.textContent.includes('numbers'))"
-                                        ".querySelectorAll('th')].map(h => h.textContent)"),
-                             ["epoch", "train rmse", "train loss", "test rmse", "samples per s", "seconds", "largest gradient"])
             # No text reaches out of its tile.
             self.assertEqual(page.value("[...document.querySelectorAll('.tile b')].filter(b => b.scrollWidth > b.clientWidth).length"), 0)
             self.assert_fits(page)
@@ -562,7 +559,6 @@ class Frozen(BrowserTest):
                 self.assertEqual(page.value("charts[0].lines.map(l => l.points.length)"), [40, 8])
                 self.assertEqual(page.value(TILES), {"step of 100": "40", "reward, last 20 steps": "15.25", "test reward": "2",
                                                      "best test reward": "9", "steps/s": "2", "elapsed": "20.0 s"})
-                self.assertNotIn("Epochs", page.value("document.getElementById('parts').textContent"))
                 self.assertIn(run["note"], page.value("document.getElementById('chosen').textContent"))
                 self.assert_fits(page, state)
         page.fill("axis", "time")

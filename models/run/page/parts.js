@@ -161,18 +161,6 @@ function networkPart(network) {
       [...layers].map(([name, {shapes, n}]) => [name, shapes.join(', '), count(n)])))));
 }
 
-function epochsPart(run, set) {
-  const epochs = run.epochs, of = part => quantitiesOf(run).map(one => [`${part}_${one.name}`, metricText(one)]);
-  const all = [...new Set(epochs.flatMap(Object.keys))].filter(key => key !== 'last_step');
-  const known = new Map([['epoch', count], ...of('train'), ...of('test'), ['images_per_s', count],
-    ['samples_per_s', count], ['seconds', digits]]);
-  const columns = [...[...known].filter(([key]) => all.includes(key)),
-    ...all.filter(key => !known.has(key)).map(key => [key, digits])];
-  return part('Epochs', folded('all numbers', scroll('epochs', table(
-    columns.map(([key]) => spaced(key.replace('test', set))),
-    epochs.map(line => columns.map(([key, text]) => text(line[key])))))));
-}
-
 function settingsPart({options = {}, ...rest}) {
   const all = [...Object.entries(rest).filter(([name]) => !(name in options)), ...Object.entries(options)];
   return part('Settings', folded('all options', table(['', ''], all.map(([name, value]) =>
@@ -201,6 +189,5 @@ function partsOf(run, sweep) {
     ...results(`${sweep && run ? label(run) + ', on the ' : 'On the '}${testSetName(run ?? {})} set`, run),
     () => run?.ranks && ranksPart(run.ranks),
     () => run?.network && networkPart(run.network),
-    () => run?.epochs.length && epochsPart(run, testSetName(run)),
     () => run && Object.keys(run.config).length && settingsPart(run.config)].map(makeSafely).flat().filter(Boolean);
 }
