@@ -14,15 +14,18 @@ using namespace rg;
 
 namespace {
 
-/// Runs a step on this rank's images, and returns the gradients of the whole mini-batch.
-std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std::string* table = nullptr) {
+/// Runs three steps on this rank's images, and returns the gradients of the whole mini-batch. Adds to `starts` how often
+/// sums of buckets started.
+std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, int* starts = nullptr) {
     CifarNet net({.width = 32, .depth = 2}); // has several gradient buckets
     Parameters& parameters = net.parameters;
     GradientSum sum(group, parameters, par::Algorithm::automatic, overlap); // moves the gradients
     Accelerated step = training_step(net);
     step.after_step = [&](const Plan& plan, size_t s) {
         RG_CHECK(!fail || s + 2 < plan.steps().size(), "a rank that fails");
-        return sum.after_step(plan, s);
+        const bool started = sum.after_step(plan, s);
+        if (starts) *starts += started;
+        return started;
     };
     const Tensor x = Tensor::empty({1, 32, 32, 3}), label = Tensor::zeros({1}, DType::i32);
     Rng random(uint64_t(group.rank()), Purpose::test);
@@ -32,7 +35,6 @@ std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std:
         step({x, label}, true);
         sum.finish();
     }
-    if (table) *table = sum.table(step.plan({x, label}, true));
     const std::span<const float> all = parameters.gradients().span<float>();
     return {all.begin(), all.end()};
 }
@@ -42,16 +44,16 @@ std::vector<float> gradients_of(par::Group& group, bool overlap, bool fail, std:
 TEST_SUITE("models") {
     TEST_CASE("gradient sum: gives the same bits on every rank, during backward or after it") {
         std::vector<float> results[2][2];
-        std::string table;
+        int starts = 0;
         for (const bool overlap : {false, true})
             par::run_groups(2, [&](par::Group& group) {
                 results[overlap][group.rank()] =
-                    gradients_of(group, overlap, false, overlap && group.rank() == 0 ? &table : nullptr);
+                    gradients_of(group, overlap, false, overlap && group.rank() == 0 ? &starts : nullptr);
             });
         CHECK(results[0][0] == results[0][1]);
         CHECK(results[1][0] == results[0][0]); // a sum of two values does not depend on their order
         CHECK(results[1][1] == results[0][0]);
-        CHECK(std::count(table.begin(), table.end(), '\n') >= 4); // a title and several buckets
+        CHECK(starts >= 9); // several in each step
     }
 
     TEST_CASE("gradient sum: weighs the gradients of each worker by its share, in every step") {

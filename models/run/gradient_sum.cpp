@@ -1,12 +1,10 @@
 // See gradient_sum.h.
 #include "ringgrad/models/run/gradient_sum.h"
 
-#include "ringgrad/core/formatted.h"
 #include "ringgrad/core/ops.h"
 
 #include <algorithm>
 #include <array>
-#include <cinttypes>
 #include <cmath>
 
 namespace rg {
@@ -173,7 +171,7 @@ void GradientSum::begin(double share) {
 bool GradientSum::after_step(const Plan& plan, size_t step) {
     if (!active_ || buckets_.empty()) return false;
     const std::lock_guard lock(mutex_);
-    if (!last_steps_known_) find_last_steps(plan, buckets_), last_steps_known_ = true;
+    if (!last_steps_known_) find_last_steps(plan), last_steps_known_ = true;
     const size_t before = ready_;
     for (; ready_ < buckets_.size() && buckets_[ready_].last_step <= step; ++ready_)
         if (round_trip_) start(ready_);
@@ -246,31 +244,17 @@ void GradientSum::sum(const Bucket& bucket) const {
     group_.sum_over_workers(values, stride_, bucket.name);
 }
 
-void GradientSum::find_last_steps(const Plan& plan, std::vector<Bucket>& buckets) const {
+void GradientSum::find_last_steps(const Plan& plan) {
     const Tensor::Key flat = parameters_.gradients().key();
-    for (Bucket& b : buckets) b.last_step = 0;
+    for (Bucket& b : buckets_) b.last_step = 0;
     for (size_t s = 0; s < plan.steps().size(); ++s)
         for (const std::span<const Tensor> tensors : {plan.steps()[s].inputs(), plan.steps()[s].outputs()})
             for (const Tensor& t : tensors) {
                 if (!t.defined() || t.key().id != flat.id) continue;
                 const int64_t begin = (t.key().offset - flat.offset) / 4, end = begin + t.numel();
-                for (Bucket& b : buckets)
+                for (Bucket& b : buckets_)
                     if (begin < b.end && end > b.begin) b.last_step = s;
             }
-}
-
-std::string GradientSum::table(const Plan& plan) const {
-    if (group_.is_single_worker()) return "";
-    if (buckets_.empty()) return "gradients are summed over the ranks at once, after the last step\n";
-    std::string text = cat("gradients are summed over the ranks in buckets",
-                           direct_ ? ", in the memory of the devices" : "", ", each after a step of the plan:\n");
-    std::vector<Bucket> buckets = buckets_;
-    find_last_steps(plan, buckets);
-    for (const Bucket& b : buckets) {
-        text += formatted("%4zu values %" PRId64 " to %" PRId64 ", %.1f KiB\n", b.last_step, b.begin, b.end,
-                          double(b.end - b.begin) * 4 / 1024);
-    }
-    return text;
 }
 
 StepSums::StepSums(par::Group& group, const Parameters& parameters)

@@ -73,9 +73,6 @@ public:
     /// If each node has several ranks with gradients on devices, but these cannot sum them in each other's memory,
     /// returns a text that says why. Else returns "".
     const std::string& why_not_direct() const { return why_not_direct_; }
-    /// Returns a text that says after which step the gradients or their buckets are summed. Returns "" if there is a
-    /// single worker in all.
-    std::string table(const Plan& plan) const;
 
 private:
     struct Bucket {
@@ -87,7 +84,7 @@ private:
     std::string try_direct();
     bool check_direct_sums();
     void start(size_t bucket);
-    void find_last_steps(const Plan& plan, std::vector<Bucket>& buckets) const;
+    void find_last_steps(const Plan& plan);
     void sum(const Bucket& bucket) const;
     void sum_on_thread(const std::stop_token& stop);
 

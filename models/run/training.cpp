@@ -259,7 +259,7 @@ public:
                                    data_.source, "; ", feed_.text(), "; --augment ", training_.augment, "; ",
                                    parameters_.count(), " parameters, ", plan.bytes() >> 20, " MiB planned")},
                    model);
-        if (training_.plan_dump_) run_.log.note(plan.table() + gradient_sum_.table(plan));
+        if (training_.plan_dump_) run_.log.note(plan.table());
         run_.log.set_in_report("network", report_network(parameters_, plan));
     }
 
