@@ -4,6 +4,7 @@
 #include "ringgrad/core/cpu/cores.h"
 #include "ringgrad/core/cpu/isa.h"
 #include "ringgrad/core/text.h"
+#include "ringgrad/data/dataset.h"
 #include "ringgrad/gpu/device.h"
 #include "ringgrad/par/verify.h"
 

@@ -9,7 +9,6 @@
 #include "ringgrad/core/device.h"
 #include "ringgrad/core/options.h"
 #include "ringgrad/core/tensor.h"
-#include "ringgrad/data/dataset.h"
 #include "ringgrad/par/group.h"
 
 #include <algorithm>
@@ -41,10 +40,6 @@ struct Workers {
     std::vector<int> ranks = {};   // those that take images, in the order of the workers
     /// Returns `batch` times the number of GPUs, or `batch` if there are no GPUs.
     int64_t scaled(int64_t batch) const { return batch * std::max(1, gpus); }
-    /// Returns this rank's part of n images.
-    data::Range part_range(int64_t n) const {
-        return {data::part_range(n, count, first).begin, data::part_range(n, count, first + here - 1).end};
-    }
 };
 /// Returns the workers of a job, as `rank` sees them. `order` has all ranks; workers are given to them in this order.
 /// `gpu_of_rank` has the ID of each rank's GPU, or "" for a rank that has none; it is empty if all ranks compute on
