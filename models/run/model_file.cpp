@@ -156,8 +156,6 @@ ModelOutputs stored_outputs(const TensorFile& file) {
     if (const std::string* const text = file.find_text("outputs")) {
         outputs.kinds = Json::parse(*text, file.source + ": outputs").as_texts();
         RG_CHECK(!outputs.kinds.empty(), file.source, ": outputs: expected at least one, got none");
-    } else { // an older file
-        outputs.kinds.resize(1 + outputs.targets.size(), "numbers");
     }
     if (const std::string* const text = file.find_text("labels")) {
         const auto kind = std::ranges::find(kLabelKinds, *text);

@@ -89,9 +89,8 @@ void TrainingRun::check_data(const data::TrainTest& data, const Json& descriptio
     const Json stored = stored_data(file);
     for (const auto& [set, name] : sets) {
         const Json* const text = stored.is_object() ? stored.find(set) : nullptr;
-        const std::string* const older = file.find_text(cat("data_", set)); // in checkpoints of older versions
-        if (!text && !older) continue;
-        const std::string was = text ? text->as_string() : *older, is = text_of(set);
+        if (!text) continue;
+        const std::string was = text->as_string(), is = text_of(set);
         if (was == is) continue;
         RG_CHECK(settings_.new_data, "--resume: expected the ", name, " of ", file.source, ", ", was, ", got ", is,
                  "; give the same --data, or add --new-data to go on with the changed images");
