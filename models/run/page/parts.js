@@ -14,16 +14,6 @@ function table(head, rows, kind = '') {
 const bar = (lengths, whole, first = 0) => make('div', {class: 'bar'}, lengths.map((n, i) =>
   make('i', {style: `--color: ${color(first + i)}; width: ${(100 * n / whole).toFixed(2)}%`})));
 
-const svgText = (x, y, text, anchor = 'middle', kind = '') =>
-  make('text', {x, y, 'text-anchor': anchor, class: kind}, text);
-/** Returns the axes of a small plot of the size W x H, and their titles. */
-const frame = (W, H, left, bottom, xTitle, yTitle) => [
-  make('line', {class: 'axis', x1: left, x2: W - 8, y1: bottom, y2: bottom}),
-  make('line', {class: 'axis', x1: left, x2: left, y1: 15, y2: bottom}),
-  svgText((left + W) / 2, H - 5, xTitle, 'middle', 'title'),
-  make('text', {class: 'title', transform: `translate(12 ${bottom / 2}) rotate(-90)`, 'text-anchor': 'middle'},
-    yTitle)];
-
 /** Returns the mean of a quantity over the last 20 lines of steps, since a single mini-batch varies much. */
 const recent = (run, key) => {
   const values = run.steps.slice(-20).map(line => line[key]);
@@ -116,9 +106,15 @@ function predictedPart(title, list) {
     const Y = y => bottom - 10 - (y - low) / size * (bottom - 30);
     return make('svg',
       {class: 'chart', viewBox: `0 0 ${W} ${H}`, role: 'img', 'aria-label': `predicted over true ${name}`},
-      frame(W, H, left, bottom, `true ${spaced(name)}${unit ? ', ' + unit : ''}`, 'predicted'),
+      make('line', {class: 'axis', x1: left, x2: W - 8, y1: bottom, y2: bottom}),
+      make('line', {class: 'axis', x1: left, x2: left, y1: 15, y2: bottom}),
+      make('text', {class: 'title', x: (left + W) / 2, y: H - 5, 'text-anchor': 'middle'},
+        `true ${spaced(name)}${unit ? ', ' + unit : ''}`),
+      make('text', {class: 'title', transform: `translate(12 ${bottom / 2}) rotate(-90)`, 'text-anchor': 'middle'},
+        'predicted'),
       make('line', {class: 'axis', x1: X(low), y1: Y(low), x2: X(high), y2: Y(high)}),
-      [low, high].map(v => [svgText(X(v), bottom + 14, digits(v)), svgText(left - 5, Y(v) + 4, digits(v), 'end')]),
+      [low, high].map(v => [make('text', {x: X(v), y: bottom + 14, 'text-anchor': 'middle'}, digits(v)),
+        make('text', {x: left - 5, y: Y(v) + 4, 'text-anchor': 'end'}, digits(v))]),
       points.map(([x, y]) => make('circle', {cx: X(x), cy: Y(y), r: 2.5, fill: 'var(--c0)', opacity: .6})));
   };
   return part(title, make('div', {class: 'plots'}, list.map(plot)));
