@@ -116,22 +116,6 @@ data::TrainTest ImageTraining::data_for(TrainingRun& run) {
     return data;
 }
 
-Columns ImageTraining::columns_of(const data::TrainTest& data) const {
-    Columns all;
-    for (const data::ImageSet* const set : {&data.train, &data.test, &data.reserved})
-        if (set->count > 0) all[set] = columns(*set);
-    return all;
-}
-
-void ImageTraining::complete_options(const TrainingRun& run, const Options& options, const data::TrainTest& data,
-                                     const Machine& machine) {
-    if (!run.saver.resumed()) {
-        if (batch_size_per_gpu || !options.was_given("batch-size")) fit_batch_size(data.train.count, machine.workers());
-        complete(options);
-    }
-    schedule.base = highest_rate();
-}
-
 data::TrainTest ImageTraining::checked_data(par::Group& group, const std::function<void()>& pulse) const {
     data::TrainTest data = load(group, pulse);
     if (data.train.classes.size() == 1 && std::ranges::count(task(data.train).outputs.kinds, "classes") > 0)
@@ -143,64 +127,6 @@ data::TrainTest ImageTraining::checked_data(par::Group& group, const std::functi
                                         set->names.empty() ? "" : ", such as " + set->names[size_t(both[0])] + ",",
                                         " are training images too, so the results are too good; remove the copies"));
     return data;
-}
-
-std::unique_ptr<Network> ImageTraining::new_network(par::Group& group, const Machine& machine,
-                                                    const data::ImageSet& images) const {
-    const ImageTask task = task_of(images, uint64_t(data_options.seed));
-    const auto make = [&] {
-        std::unique_ptr<Network> network = network_.make(task);
-        RG_CHECK(network->parameters.values().defined(),
-                 "network: expected allocated parameters, got none; call parameters.allocate() in its constructor");
-        return network;
-    };
-    if (machine.workers().gpus == 0) {
-        const auto bytes_of_parameters = [&] {
-            const DryRun without_memory;
-            return make()->parameters.values().bytes();
-        };
-        check_parameter_memory(group, bytes_of_parameters(), optimizer.buffers(), kMemoryAdvice);
-    }
-    std::unique_ptr<Network> network = make();
-    set_rates(network->parameters);
-    return network;
-}
-
-data::Normalise ImageTraining::chosen_normalise(TrainingRun& run, const Options& options,
-                                                const data::ImageSet& images) const {
-    const bool imagenet = normalisation == Normalisation::imagenet;
-    RG_CHECK(!imagenet || images.channels == 3, "--normalise imagenet: expected images of 3 channels, got ",
-             images.channels, "; omit the option");
-    const data::Normalise chosen = imagenet                               ? data::kImageNet
-                                   : normalisation == Normalisation::none ? data::Normalise()
-                                                                          : normalise(images);
-    const TensorFile* const file = run.saver.initial();
-    if (!file || (!run.saver.resumed() && options.was_given("normalise"))) return chosen;
-    const bool known = file->find_text("normalise");
-    if (known && stored_task(*file).channels != images.channels) return chosen;
-    if (!run.saver.resumed())
-        run.log.warn(known ? cat("normalised as the images of ", file->source, "; --normalise auto: by these images")
-                           : cat("warning: ", file->source, " does not say how its images were normalised; for ",
-                                 "torchvision's weights give --normalise imagenet, else --normalise auto"));
-    return stored_normalise(*file, chosen);
-}
-
-Task ImageTraining::task_for(TrainingRun& run, const data::ImageSet& images) const {
-    Task task = this->task(images);
-    // The outputs that --init-skip leaves out begin anew, with statistics of these images.
-    const bool keeps = run.saver.resumed() || run_options.init_skip.empty();
-    task.standardise(images, keeps ? run.saver.initial() : nullptr);
-    return task;
-}
-
-data::LoaderOptions ImageTraining::loader_options_for(const data::ImageSet& images, bool has_columns,
-                                                      const data::Normalise& normalise, const Task& task) {
-    const std::vector<std::string>& kinds = task.outputs.kinds;
-    const auto is_of_image = [](const std::string& kind) { return kind == "classes" || kind == "reconstruction"; };
-    if (augment == "auto")
-        augment = augment_for(std::ranges::all_of(kinds, is_of_image) && !has_columns && !takes_numbers &&
-                              (!kinds.empty() || images.target_names.empty()));
-    return loader_options(images, normalise, task);
 }
 
 /// The parts of a training, and its epochs, tests and steps.
@@ -215,12 +141,12 @@ public:
           machine_(machine),
           data_(data),
           columns_(columns),
-          network_(training.new_network(group_, machine, data.train)),
+          network_(new_network()),
           parameters_(network_->parameters),
-          normalise_(training.chosen_normalise(run, options, data.train)),
-          task_(training.task_for(run, data.train)),
+          normalise_(chosen_normalise(options)),
+          task_(standardised_task()),
           forward_([this](const data::Batch& batch, Mode mode) { return training_.forward(*network_, batch, mode); }),
-          loader_options_(training.loader_options_for(data.train, !columns.at(&data.train).empty(), normalise_, task_)),
+          loader_options_(loader_options()),
           schedule_(training.full_schedule()),
           feed_(data.train, loader_options_, machine, columns.at(&data.train)),
           optimizer_(parameters_, training.optimizer),
@@ -315,6 +241,71 @@ public:
     }
 
 private:
+    /// Returns a network for these images, with the learning rates of its layers. On CPUs, throws Error on all ranks if
+    /// there is not enough memory.
+    std::unique_ptr<Network> new_network() {
+        const ImageTask task = task_of(data_.train, uint64_t(training_.data_options.seed));
+        const auto make = [&] {
+            std::unique_ptr<Network> network = training_.network_.make(task);
+            RG_CHECK(network->parameters.values().defined(),
+                     "network: expected allocated parameters, got none; call parameters.allocate() in its constructor");
+            return network;
+        };
+        if (machine_.workers().gpus == 0) {
+            const auto bytes_of_parameters = [&] {
+                const DryRun without_memory;
+                return make()->parameters.values().bytes();
+            };
+            check_parameter_memory(group_, bytes_of_parameters(), training_.optimizer.buffers(), kMemoryAdvice);
+        }
+        std::unique_ptr<Network> network = make();
+        training_.set_rates(network->parameters);
+        return network;
+    }
+
+    /// Returns the normalisation by --normalise, that of a resumed run, or without the option that of the run in
+    /// --init, and says so in a note of the run.
+    data::Normalise chosen_normalise(const Options& options) {
+        const data::ImageSet& images = data_.train;
+        const Normalisation kind = training_.normalisation;
+        RG_CHECK(kind != Normalisation::imagenet || images.channels == 3,
+                 "--normalise imagenet: expected images of 3 channels, got ", images.channels, "; omit the option");
+        const data::Normalise chosen = kind == Normalisation::imagenet ? data::kImageNet
+                                       : kind == Normalisation::none   ? data::Normalise()
+                                                                       : training_.normalise(images);
+        const TensorFile* const file = run_.saver.initial();
+        const bool resumed = run_.saver.resumed();
+        if (!file || (!resumed && options.was_given("normalise"))) return chosen;
+        const bool known = file->find_text("normalise");
+        if (known && stored_task(*file).channels != images.channels) return chosen;
+        if (!resumed)
+            run_.log.warn(known
+                              ? cat("normalised as the images of ", file->source, "; --normalise auto: by these images")
+                              : cat("warning: ", file->source, " does not say how its images were normalised; for ",
+                                    "torchvision's weights give --normalise imagenet, else --normalise auto"));
+        return stored_normalise(*file, chosen);
+    }
+
+    /// Returns the task, with the statistics of the targets. The outputs that --init-skip leaves out begin anew, with
+    /// statistics of these images.
+    Task standardised_task() {
+        Task task = training_.task(data_.train);
+        const bool keeps = run_.saver.resumed() || training_.run_options.init_skip.empty();
+        task.standardise(data_.train, keeps ? run_.saver.initial() : nullptr);
+        return task;
+    }
+
+    /// Replaces `--augment auto`, and returns the options of the loader of the training set.
+    data::LoaderOptions loader_options() {
+        const std::vector<std::string>& kinds = task_.outputs.kinds;
+        const auto is_of_image = [](const std::string& kind) { return kind == "classes" || kind == "reconstruction"; };
+        if (training_.augment == "auto")
+            training_.augment =
+                training_.augment_for(std::ranges::all_of(kinds, is_of_image) && columns_.at(&data_.train).empty() &&
+                                      !training_.takes_numbers && (!kinds.empty() || data_.train.target_names.empty()));
+        return training_.loader_options(data_.train, normalise_, task_);
+    }
+
     /// Collective. Makes the plans for the largest training batch and, unless --no-accelerate is given, for all sizes
     /// of evaluation batches. So their memory is allocated before the first step. Returns the plan of a training step.
     /// On the CPU, throws on all ranks if there is not enough memory.
@@ -545,9 +536,16 @@ int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& 
         const ContextScope scope(context); // the context's threads also decode the images
 
         const data::TrainTest data = data_for(run);
-        const Columns columns = columns_of(data);
+        Columns columns;
+        for (const data::ImageSet* const set : {&data.train, &data.test, &data.reserved})
+            if (set->count > 0) columns[set] = this->columns(*set);
         run.check_data(data, data_options.describe(data, columns));
-        complete_options(run, options, data, machine);
+        if (!run.saver.resumed()) { // before config.json stores the options
+            if (batch_size_per_gpu || !options.was_given("batch-size"))
+                fit_batch_size(data.train.count, machine.workers());
+            complete(options);
+        }
+        schedule.base = highest_rate();
         Trainer trainer(*this, run, options, machine, data, columns);
         trainer.begin();
         int code = 0;

@@ -101,22 +101,6 @@ private:
     void check_choices(const Options& options, const Machine& machine) const;
     /// Loads the data, in which no image is tested that the run's initial model was trained on.
     data::TrainTest data_for(TrainingRun& run);
-    /// Returns columns() of each set.
-    Columns columns_of(const data::TrainTest& data) const;
-    /// Sets the options that depend on the data and on others, before config.json stores them.
-    void complete_options(const TrainingRun& run, const Options& options, const data::TrainTest& data,
-                          const Machine& machine);
-    /// Returns a network for these images, with the learning rates of its layers. On CPUs, throws Error on all ranks if
-    /// there is not enough memory.
-    std::unique_ptr<Network> new_network(par::Group& group, const Machine& machine, const data::ImageSet& images) const;
-    /// Returns the normalisation by --normalise, that of a resumed run, or without the option that of the run in
-    /// --init, and says so in a note of the run.
-    data::Normalise chosen_normalise(TrainingRun& run, const Options& options, const data::ImageSet& images) const;
-    /// Returns task(), with the statistics of the targets.
-    Task task_for(TrainingRun& run, const data::ImageSet& images) const;
-    /// Replaces `--augment auto`, and returns the options of the loader of the training set.
-    data::LoaderOptions loader_options_for(const data::ImageSet& images, bool has_columns,
-                                           const data::Normalise& normalise, const Task& task);
 
     NetworkChoice network_;
     bool test_views_ = false, sync_bn_ = false, profile_ = false, plan_dump_ = false;
