@@ -328,55 +328,34 @@ bool fits_lanes(const Tensor& w, const Conv& conv) {
     return w.extent(3) <= kMostInLanes && w.extent(0) / conv.groups <= kMostInLanes;
 }
 
-/// Copies of a group's channels of some images of a tensor [n h w c], or room for them.
+/// The channels of one group of a tensor [n h w c], which may be undefined, as a tensor of their own.
 class Slice {
 public:
-    /// Has room for `images` images. The tensor may be undefined.
-    Slice(const Tensor& all, int64_t images, int64_t groups)
-        : all_(all),
-          groups_(groups),
-          memory_(all.defined() ? images * image_values(all) / groups * bytes_per_value() : 0) {}
-    /// Returns the first `count` images in that room.
-    Tensor images(int64_t count) const {
-        if (!all_.defined()) return {};
-        const Shape& s = all_.shape();
-        return Tensor::borrow(memory_, {count, s[1], s[2], s[3] / groups_}, all_.dtype());
+    Slice(const Tensor& all, int64_t groups) : all_(all), memory_(all.defined() ? all.bytes() / groups : 0) {
+        if (!all.defined()) return;
+        const Shape& s = all.shape();
+        group = Tensor::borrow(memory_, {s[0], s[1], s[2], s[3] / groups}, all.dtype());
     }
-    /// Copies the channels of a group from images [first, first + count) of the tensor, or to them.
-    void read(int64_t group, int64_t first, int64_t count) const { copy(group, first, count, true); }
-    void write(int64_t group, int64_t first, int64_t count) const { copy(group, first, count, false); }
+    Tensor group;
+    /// Copies the channels of group number i of the tensor to `group`, or from there.
+    void read(int64_t i) const { copy(i, true); }
+    void write(int64_t i) const { copy(i, false); }
 
 private:
-    int64_t bytes_per_value() const { return size_of(all_.dtype()); }
-    void copy(int64_t group, int64_t first, int64_t count, bool read) const {
+    void copy(int64_t i, bool read) const {
         if (!all_.defined()) return;
-        const int64_t step = all_.extent(3) * bytes_per_value(), size = step / groups_;
+        const int64_t size = group.extent(3) * size_of(all_.dtype()), step = all_.extent(3) * size_of(all_.dtype());
         const int64_t pixels = all_.extent(1) * all_.extent(2);
-        parallel(count, [&](int64_t image) {
-            std::byte* part = memory_ + image * pixels * size;
-            std::byte* whole = all_.bytes_data() + (first + image) * pixels * step + group * size;
-            for (int64_t i = 0; i < pixels; ++i, part += size, whole += step)
-                std::memcpy(read ? part : whole, read ? whole : part, size_t(size));
+        parallel(all_.extent(0), [&](int64_t image) {
+            std::byte* own = group.bytes_data() + image * pixels * size;
+            std::byte* whole = all_.bytes_data() + image * pixels * step + i * size;
+            for (int64_t pixel = 0; pixel < pixels; ++pixel, own += size, whole += step)
+                std::memcpy(read ? own : whole, read ? whole : own, size_t(size));
         });
     }
     Tensor all_;
-    int64_t groups_;
     Scratch<std::byte> memory_;
 };
-
-/// Calls f(first, count, group) for every group of every chunk of images of t.
-template <class F>
-void each_chunk_of_images(const Tensor& t, int64_t chunk, int64_t groups, F f) {
-    for (int64_t first = 0; first < t.extent(0); first += chunk)
-        for (int64_t group = 0; group < groups; ++group) f(first, std::min(chunk, t.extent(0) - first), group);
-}
-/// Returns the number of images in a chunk. It is so small that the copies of a group stay in cache, but at least the
-/// smaller of the numbers of threads and of all images.
-int64_t images_in_cache(const Tensor& t, int64_t groups) {
-    constexpr int64_t kBytes = 1 << 18;
-    const int64_t threads = context().threads ? context().threads->size() : 1, image = image_values(t) / groups * 4;
-    return std::min(t.extent(0), std::max(threads, kBytes / image));
-}
 
 /// Returns part `group` of a tensor whose first extent counts the filters.
 Tensor filters_of_group(const Tensor& t, int64_t group, int64_t groups) {
@@ -384,40 +363,6 @@ Tensor filters_of_group(const Tensor& t, int64_t group, int64_t groups) {
     const int64_t k = t.extent(0) / groups;
     const Shape part = t.shape().rank() == 1 ? Shape{k} : Shape{k, t.extent(1), t.extent(2), t.extent(3)};
     return t.slice(group * part.numel(), part);
-}
-
-/// Computes dx group by group.
-void data_gradient(Conv2dGradOp attrs, const Tensor& dy, const Tensor& w, int64_t groups, const Tensor& dx) {
-    using O = Conv2dGradOp;
-    attrs.filters = false;
-    const int64_t chunk = images_in_cache(dx, groups);
-    const Slice dy_slice(dy, chunk, groups), dx_slice(dx, chunk, groups);
-    each_chunk_of_images(dx, chunk, groups, [&](int64_t first, int64_t count, int64_t group) {
-        Tensor in[kMaxInputs], out[kMaxOutputs];
-        in[O::dy] = dy_slice.images(count), in[O::w] = filters_of_group(w, group, groups);
-        out[O::dx] = dx_slice.images(count);
-        dy_slice.read(group, first, count);
-        op::conv2d_grad->cpu({attrs, in, out});
-        dx_slice.write(group, first, count);
-    });
-}
-
-/// Computes dw and dbias, one group after another, each group for all images at once.
-void filter_gradient(Conv2dGradOp attrs, const Call& call, int64_t groups) {
-    using O = Conv2dGradOp;
-    const Tensor &dy = call.in[O::dy], &x = call.in[O::x];
-    attrs.data = false;
-    const int64_t images = dy.extent(0);
-    const Slice dy_slice(dy, images, groups), x_slice(x, images, groups);
-    for (int64_t group = 0; group < groups; ++group) {
-        Tensor in[kMaxInputs], out[kMaxOutputs];
-        in[O::dy] = dy_slice.images(images), in[O::x] = x_slice.images(images),
-        in[O::w] = filters_of_group(call.in[O::w], group, groups);
-        out[O::dw] = filters_of_group(call.out[O::dw], group, groups),
-        out[O::dbias] = filters_of_group(call.out[O::dbias], group, groups);
-        dy_slice.read(group, 0, images), x_slice.read(group, 0, images);
-        op::conv2d_grad->cpu({attrs, in, out});
-    }
 }
 
 } // namespace
@@ -441,19 +386,16 @@ void conv2d(const Call& call) {
             convolve<T>(engine, x, b, y);
         });
     } else {
-        // Otherwise, the step would keep the filters of every chunk.
-        const Setting<PreparedMemory*> keep_nothing(Scope::current().prepared, nullptr);
-        const int64_t chunk = images_in_cache(x, conv.groups);
-        const Slice x_slice(x, chunk, conv.groups), y_slice(y, chunk, conv.groups);
+        const Slice x_slice(x, conv.groups), y_slice(y, conv.groups);
         attrs.conv.groups = 1, attrs.with_stats = false;
-        each_chunk_of_images(x, chunk, conv.groups, [&](int64_t first, int64_t count, int64_t group) {
-            Tensor in[kMaxInputs], out[2] = {y_slice.images(count), {}};
-            in[O::x] = x_slice.images(count), in[O::w] = filters_of_group(w, group, conv.groups),
-            in[O::bias] = filters_of_group(b, group, conv.groups);
-            x_slice.read(group, first, count);
+        for (int64_t i = 0; i < conv.groups; ++i) {
+            Tensor in[kMaxInputs], out[2] = {y_slice.group, {}};
+            in[O::x] = x_slice.group, in[O::w] = filters_of_group(w, i, conv.groups),
+            in[O::bias] = filters_of_group(b, i, conv.groups);
+            x_slice.read(i);
             op::conv2d->cpu({attrs, in, out});
-            y_slice.write(group, first, count);
-        });
+            y_slice.write(i);
+        }
     }
     if (call.attrs.as<O>().with_stats) op::channel_stats->cpu({{}, {{y}}, {{call.out[O::stats]}}});
 }
@@ -476,8 +418,17 @@ void conv2d_grad(const Call& call) {
         return;
     }
     attrs.conv.groups = 1;
-    if (attrs.data) data_gradient(attrs, dy, w, conv.groups, dx);
-    if (attrs.filters) filter_gradient(attrs, call, conv.groups);
+    const Slice dy_slice(dy, conv.groups), x_slice(attrs.filters ? x : Tensor(), conv.groups),
+        dx_slice(attrs.data ? dx : Tensor(), conv.groups);
+    for (int64_t i = 0; i < conv.groups; ++i) {
+        Tensor in[kMaxInputs], out[kMaxOutputs];
+        in[O::dy] = dy_slice.group, in[O::x] = x_slice.group, in[O::w] = filters_of_group(w, i, conv.groups);
+        out[O::dw] = filters_of_group(call.out[O::dw], i, conv.groups),
+        out[O::dbias] = filters_of_group(call.out[O::dbias], i, conv.groups), out[O::dx] = dx_slice.group;
+        dy_slice.read(i), x_slice.read(i);
+        op::conv2d_grad->cpu({attrs, in, out});
+        dx_slice.write(i);
+    }
 }
 
 } // namespace rg::cpu::groups
