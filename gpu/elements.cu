@@ -69,9 +69,6 @@ struct Add {
     bool relu;
     __device__ float operator()(float a, float b) const { return relu ? relu_of(a + b) : a + b; }
 };
-struct Sub {
-    __device__ float operator()(float a, float b) const { return a - b; }
-};
 struct Mul {
     __device__ float operator()(float a, float b) const { return a * b; }
 };
@@ -207,11 +204,6 @@ void add(const Call& call) {
             });
         });
     });
-}
-
-void sub(const Call& call) {
-    with_stored(call.out[0],
-                [&](auto t) { combine<decltype(t)>(call.in[SubOp::a], call.in[SubOp::b], call.out[0], Sub{}); });
 }
 
 void mul(const Call& call) {

@@ -375,7 +375,7 @@ inline void add_other_elementwise(std::vector<OpCase>& cases) {
                                  ActivationGradOp{kind, 0.3f}, kRounded});
             }
     for (const Shape& x : std::initializer_list<Shape>{{}, {1}, {0, 5}, {17}, {2, 7, 9, 11}, {40001}}) {
-        for (const Op op : {op::sub, op::mul}) cases.push_back({op, {{x, Draw::away}, {x}}, {}, kRounded});
+        cases.push_back({op::mul, {{x, Draw::away}, {x}}, {}, kRounded});
         cases.push_back({op::sum_grad, {{{}, Draw::away}}, SumGradOp{x, DType::f32, true}, kRounded});
         cases.push_back({op::sum_grad, {{{}, Draw::away}}, SumGradOp{x, DType::bf16, false}, kNarrow});
     }

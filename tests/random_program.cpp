@@ -137,7 +137,7 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
             const Tensor other = value();
             if (training || x.key() == in[0].key()) break;
             if (other.shape() == x.shape() && other.key() != x.key())
-                run(op::sub, {other, x}, {}, {x});
+                run(op::add, {other, x}, {}, {x});
             else
                 run(op::activation, {x}, ActivationOp{Activation::silu}, {x});
             break;

@@ -561,7 +561,7 @@ TEST_SUITE("core") {
             {"conv2d: w is f64, expected f32", [&] { conv2d(x, w.to(DType::f64)); }},
             {"linear: w has c=4, x has c=5", [&] { linear(Tensor::zeros({2, 5}), Tensor::zeros({3, 4})); }},
             {"add: b needs shape [2 5 5 3], got [4 3 3 3]", [&] { add(x, w); }},
-            {"sub: b needs shape [2 5 5 3], got [4 3 3 3]", [&] { sub(x, w); }},
+            {"add: b needs shape [2 5 5 3], got [4 3 3 3]", [&] { sub(x, w); }},
             {"mul: b needs shape [2 5 5 3], got [4 3 3 3]", [&] { mul(x, w); }},
             {"concat: expected tensors that differ only in the last extent, got [2 5 5 3] and [4 3 3 3]; make the "
              "other extents the same",

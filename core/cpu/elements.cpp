@@ -97,10 +97,6 @@ void add(const Call& call) {
     });
 }
 
-void sub(const Call& call) {
-    map(call, [](const auto& k) { return k.sub; });
-}
-
 void mul(const Call& call) {
     map(call, [](const auto& k) { return k.mul; });
 }

@@ -230,12 +230,6 @@ void add(const T* a, const T* b, T* y, int64_t count) {
 }
 
 template <class T>
-void sub(const T* a, const T* b, T* y, int64_t count) {
-    map(y, count, kWidth, false,
-        [=](int64_t i, int64_t, int lanes) { return load_first(a + i, lanes) - load_first(b + i, lanes); });
-}
-
-template <class T>
 void mul(const T* a, const T* b, T* y, int64_t count) {
     map(y, count, kWidth, false,
         [=](int64_t i, int64_t, int lanes) { return load_first(a + i, lanes) * load_first(b + i, lanes); });
@@ -476,7 +470,7 @@ extern const ElementKernels kElements;
 #define RG_STORED(T)                                                                                                   \
     {                                                                                                                  \
         channel_sums<T>, affine<T>, affine_sum<T>, norm_sums<T>, norm_grad<T>, activation<T>, activation_grad<T>,      \
-            add<T>, sub<T>, mul<T>, max_pool<T>, max_pool_grad<T>, avg_pool<T>, avg_pool_grad<T>                       \
+            add<T>, mul<T>, max_pool<T>, max_pool_grad<T>, avg_pool<T>, avg_pool_grad<T>                               \
     }
 const ElementKernels kElements{
     RG_STORED(float),         RG_STORED(uint16_t),     sgdm, adam, first_non_finite, sum_of_squares,

@@ -131,7 +131,6 @@ struct StoredKernels {
     void (*activation_grad)(const T* dy, const T* from, T* dx, int64_t count, Activation kind, float slope,
                             bool past_cache);
     void (*add)(const T* a, const T* b, T* y, int64_t count);
-    void (*sub)(const T* a, const T* b, T* y, int64_t count);
     void (*mul)(const T* a, const T* b, T* y, int64_t count);
     /// Computes row `row` of the result y of max pooling the image x. `position` gets the place of each maximum in its
     /// window: row in the window * width of the window + column in the window.

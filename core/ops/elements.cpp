@@ -55,13 +55,8 @@ OutputSpecs infer_add(In in, const Attrs& attrs) {
     return like(in[O::a]);
 }
 
-OutputSpecs infer_sub(In in, const Attrs&) {
-    expect_same_shapes(rows::sub, in);
-    return like(in[SubOp::a]);
-}
-
 OutputSpecs infer_mul(In in, const Attrs&) {
-    expect_same_shapes(rows::mul, in);
+    expect_shape("mul", "b", in[MulOp::b], in[MulOp::a].shape());
     return like(in[MulOp::a]);
 }
 
@@ -160,11 +155,6 @@ void backward_add(Backward& b) {
         if (b.wants(i)) b.give(i, b.dy());
 }
 
-void backward_sub(Backward& b) {
-    if (b.wants(SubOp::a)) b.give(SubOp::a, b.dy());
-    if (b.wants(SubOp::b)) b.give(SubOp::b, run(op::scale, {b.dy()}, ScaleOp{-1}, {b.into(SubOp::b)})[0]);
-}
-
 void backward_mul(Backward& b) {
     for (const auto& [i, other] : {std::pair{MulOp::a, MulOp::b}, {MulOp::b, MulOp::a}})
         if (b.wants(i)) b.give(i, run(op::mul, {b.dy(), b.in(other)}, {}, {b.into(i)})[0]);
@@ -228,7 +218,6 @@ RG_ROW(activation, .inputs = kX, .may_be = {1 << ActivationOp::x}, .backward = b
 RG_ROW(activation_grad, .inputs = kActivationGrad, .outputs = 5,
        .may_be = {1 << ActivationGradOp::dy | 1 << ActivationGradOp::from});
 RG_ROW(add, .inputs = kAdd, .may_be = {1 << AddOp::a | 1 << AddOp::b}, .backward = backward_add);
-RG_ROW(sub, .inputs = kTwo, .may_be = {1 << SubOp::a | 1 << SubOp::b}, .backward = backward_sub);
 RG_ROW(mul, .inputs = kTwo, .may_be = {1 << MulOp::a | 1 << MulOp::b}, .backward = backward_mul,
        .saves = saves_in(MulOp::a) | saves_in(MulOp::b));
 RG_ROW(sum, .inputs = kX, .backward = backward_sum, .flops = flops_sum);
@@ -258,7 +247,7 @@ Tensor tanh(const Tensor& x) { return activation(x, Activation::tanh); }
 
 Tensor add(const Tensor& a, const Tensor& b) { return run(op::add, {a, b})[0]; }
 
-Tensor sub(const Tensor& a, const Tensor& b) { return run(op::sub, {a, b})[0]; }
+Tensor sub(const Tensor& a, const Tensor& b) { return add(a, scale(b, -1)); }
 Tensor mul(const Tensor& a, const Tensor& b) { return run(op::mul, {a, b})[0]; }
 Tensor sum(const Tensor& x) { return run(op::sum, {x})[0]; }
 Tensor mean(const Tensor& x) { return run(op::sum, {x}, SumOp{.mean = true})[0]; }
@@ -378,13 +367,6 @@ void add(const Call& call) {
         if (o.relu && sum[i] <= 0) sum[i] = 0;
     }
     write(call.out[0], sum);
-}
-
-void sub(const Call& call) {
-    Values a = read(call.in[SubOp::a]);
-    const Values b = read(call.in[SubOp::b]);
-    for (size_t i = 0; i < a.size(); ++i) a[i] -= b[i];
-    write(call.out[0], a);
 }
 
 void mul(const Call& call) {

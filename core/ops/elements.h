@@ -28,7 +28,8 @@ Tensor silu(const Tensor& x);
 Tensor sigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 
-// Arithmetic on two tensors of the same shape and type. Throws Error if their shapes or types differ.
+// Arithmetic on two tensors of the same shape and type. Throws Error if their shapes or types differ. sub(a, b) runs
+// two ops: it is add(a, scale(b, -1)).
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
@@ -71,7 +72,7 @@ Tensor seed_tensor(uint64_t seed);
 // ---- ops: their inputs, results and attributes ----
 
 #define RG_ELEMENT_OPS(X)                                                                                              \
-    X(activation) X(activation_grad) X(add) X(sub) X(mul) X(sum) X(sum_grad) X(scale) X(cast) X(slice) X(slice_grad)   \
+    X(activation) X(activation_grad) X(add) X(mul) X(sum) X(sum_grad) X(scale) X(cast) X(slice) X(slice_grad)          \
     X(concat) X(concat_grad) X(dropout)
 RG_ELEMENT_OPS(RG_DECLARE_OP)
 
@@ -97,9 +98,6 @@ struct AddOp {
     bool relu = false;              // true: applies ReLU to the sum
     NormAt<a_stats, a> a_norm = {}; // applied to a as it is read; without ReLU
     NormAt<b_stats, b> b_norm = {};
-};
-struct SubOp {
-    enum In { a, b };
 };
 struct MulOp {
     enum In { a, b };

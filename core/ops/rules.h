@@ -60,11 +60,6 @@ inline int64_t window_extent(const char* op, int64_t extent, int64_t size, int64
 
 inline OutputSpecs like(const Tensor& t) { return {{{t.shape(), t.dtype()}}}; }
 
-/// Throws Error unless all tensors have the shape of the first.
-inline void expect_same_shapes(const OpRow& row, In in) {
-    for (size_t i = 1; i < in.size(); ++i) expect_shape(row.name, row.inputs[i].name, in[i], in[0].shape());
-}
-
 struct GivenNorm;
 /// Defined in norm.cpp. Checks the tensors of a batch norm. Returns false if all three are undefined, as in an op where
 /// the batch norm is optional. Throws Error if only some are undefined, or if a shape is wrong.

@@ -203,7 +203,6 @@ constexpr Mapping kMappings[] = {
     {op::avg_pool2d, write_avg_pool2d},
     {op::activation, write_activation},
     {op::add, [](Graph& g, const Step& s) { write_two(g, s, "Add"); }},
-    {op::sub, [](Graph& g, const Step& s) { write_two(g, s, "Sub"); }},
     {op::mul, [](Graph& g, const Step& s) { write_two(g, s, "Mul"); }},
     {op::scale, write_scale},
     {op::sum, write_sum},
