@@ -64,7 +64,7 @@ private:
         Op op;
         void (Fuser::*apply)(size_t step);
     };
-    static const Rule kRules[12];
+    static const Rule kRules[11];
 
     /// Finds the steps that write and read each block.
     void index() {
@@ -268,24 +268,6 @@ private:
         attrs.y_norm.set(fused.in, given);
         fused.out[Conv2dOp::y] = n.out[0];
         replace(norm, std::move(fused), {*conv});
-    }
-
-    /// conv2d with a normalised result -> max_pool2d with square, non-overlapping windows: conv2d pools its result.
-    void pool_result(size_t pool) {
-        const Step p = steps_[pool];
-        const Pool& windows = p.attrs.as<Pool2dOp>().pool;
-        const int64_t window = windows.window.h;
-        const Tensor& positions = p.out[Pool2dOp::positions]; // conv2d does not write them, so no step may read them
-        const auto conv = maker(pool, p.in[Pool2dOp::x], op::conv2d);
-        if (windows.window != window || windows.stride != window || windows.pad != 0 || !conv ||
-            !has_one_reader(p.in[Pool2dOp::x]) || readers_.contains(id(positions)) || results_.contains(id(positions)))
-            return;
-        Step fused = steps_[*conv];
-        auto& attrs = fused.attrs.as<Conv2dOp>();
-        if (!attrs.y_norm.given(fused.in) || attrs.pool > 1 || !can_move(*conv, pool, {fused.out[Conv2dOp::y]})) return;
-        attrs.pool = window;
-        fused.out[Conv2dOp::y] = p.out[Pool2dOp::y];
-        replace(pool, std::move(fused), {*conv});
     }
 
     /// batch_norm_grad -> conv2d_grad: conv2d_grad computes the gradient of the batch norm on load.
@@ -523,8 +505,6 @@ const Fuser::Rule Fuser::kRules[] = {
     // add_in_gradient: it cannot take an add that normalises an operand. fold_norm: it may take the same batch norms,
     // which cost next to nothing in the filters, but something for each element in a sum.
     {2, op::add, &Fuser::normalise_sum},
-    // fold_norm: conv2d can pool its result only if it also normalises it.
-    {2, op::max_pool2d, &Fuser::pool_result},
     // normalise_gradient: conv2d_grad can normalise x only if it also computes the gradient of a batch norm.
     {3, op::batch_norm, &Fuser::normalise_on_load},
     // add_in_gradient: the sums must include the gradient that is added. normalise_on_load: conv2d_grad needs the

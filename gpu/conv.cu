@@ -283,20 +283,14 @@ void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& giv
 
 } // namespace
 
-// If the op also applies batch norm to the result, that is folded into the filters and the bias. If the op also applies
-// max pooling, that runs as a separate kernel.
+// If the op also applies batch norm to the result, that is folded into the filters and the bias.
 void conv2d(const Call& call) {
     using O = Conv2dOp;
     const auto& a = call.attrs.as<O>();
     if (a.conv.groups > 1) return conv2d_in_groups(call);
     if (linear_forward(call)) return;
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &y = call.out[O::y];
-    const auto windows = [&](int axis, int64_t stride, int64_t pad, int64_t dilation) {
-        return (x.extent(axis) + 2 * pad - (w.extent(axis) - 1) * dilation - 1) / stride + 1;
-    };
-    const Shape plain{x.extent(0), windows(1, a.conv.stride.h, a.conv.pad.h, a.conv.dilation.h),
-                      windows(2, a.conv.stride.w, a.conv.pad.w, a.conv.dilation.w), w.extent(0)};
-    const Geometry g = geometry_of(x.shape(), plain, w, a.conv);
+    const Geometry g = geometry_of(x.shape(), y.shape(), w, a.conv);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         with_reader<T>(a.x_norm.operand(call.in), [&](const auto& reader) {
@@ -309,15 +303,11 @@ void conv2d(const Call& call) {
                                pointer<float>(call.in[O::running]), double(a.momentum)}});
             const AffineNorm norm(y_norm);
             const int count = int(w.numel());
-            const bool pooled = a.pool > 1;
             const Scratch<float> bias(size_t(g.to_c));
-            const Scratch<T> unpooled(pooled ? size_t(plain.numel()) : 0);
             const Scratch<T> filters(static_cast<size_t>(count));
             RG_LAUNCH(conv2d_norm_fold_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count, count / g.to_c,
                       pointer<float>(w), pointer<float>(call.in[O::bias]), norm.scale(), norm.shift(), filters, bias);
-            run_conv2d<false>(g, reader, filters.data(), {.bias = bias, .relu = a.y_norm.relu},
-                              pooled ? unpooled.data() : pointer<T>(y), {});
-            if (pooled) max_pool(unpooled.data(), plain, int(a.pool), pointer<T>(y));
+            run_conv2d<false>(g, reader, filters.data(), {.bias = bias, .relu = a.y_norm.relu}, pointer<T>(y), {});
         });
     });
 }

@@ -144,9 +144,4 @@ private:
     FinishNormSums finish_;
 };
 
-/// Defined in pool.cu. Computes max pooling of x [images, rows, columns, channels] with non-overlapping windows of
-/// `window` x `window` pixels.
-template <class T>
-void max_pool(const T* x, const Shape& x_shape, int window, T* y);
-
 } // namespace rg::RG_GPU

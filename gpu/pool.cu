@@ -100,8 +100,8 @@ __device__ __forceinline__ void store_positions(uint8_t* to, const int (&positio
     }
 }
 
-/// Max pooling. `positions` receives the index of each maximum within its window; null if not needed. The first of
-/// equal values wins. NaN wins over all values, so that a diverged network remains visible.
+/// Max pooling. `positions` receives the index of each maximum within its window. The first of equal values wins. NaN
+/// wins over all values, so that a diverged network remains visible.
 template <class T, int kWidth, class Reader>
 __global__ void __launch_bounds__(kThreads)
     max_pool2d_forward_kernel(Windows g, Work<kWidth> work, Reader reader, T* y, uint8_t* positions) {
@@ -120,7 +120,7 @@ __global__ void __launch_bounds__(kThreads)
                 if (!(v[i] <= best[i]) && best[i] == best[i]) best[i] = v[i], position[i] = place;
         });
         store_rounded<kWidth>(y + to, best);
-        if (positions) store_positions<kWidth>(positions + to, position);
+        store_positions<kWidth>(positions + to, position);
     });
 }
 
@@ -171,8 +171,7 @@ private:
 };
 
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads)
-    pool2d_grad_kernel(Work<kWidth> work, PoolGrad<T, kWidth> gradient, T* dx) {
+__global__ void __launch_bounds__(kThreads) pool2d_grad_kernel(Work<kWidth> work, PoolGrad<T, kWidth> gradient, T* dx) {
     work.run([&](int pixel, int channel, size_t to) {
         float v[kWidth];
         gradient.compute(pixel, channel, v);
@@ -216,17 +215,6 @@ __global__ void __launch_bounds__(kThreads)
     });
 }
 
-template <class T, class Reader>
-void run_max_pool(const Windows& g, int64_t count, const Reader& reader, T* y, uint8_t* positions) {
-    if (count == 0) return;
-    with_width(g.c, [&](auto width) {
-        constexpr int kWidth = decltype(width)::value;
-        const Work<kWidth> work(count, g.c);
-        RG_LAUNCH((max_pool2d_forward_kernel<T, kWidth, Reader>), work.blocks(), kThreads, 0, stream(), g, work, reader,
-                  y, positions);
-    });
-}
-
 /// Computes dx. If x, the input of the pooling, is defined, also computes the sums of dx for batch norm's gradient.
 void run_pool_grad(const Call& call, const Tensor& positions) {
     using O = Pool2dGradOp;
@@ -240,8 +228,7 @@ void run_pool_grad(const Call& call, const Tensor& positions) {
             const PoolGrad<T, kWidth> gradient{g, pointer<T>(dy), pointer<uint8_t>(positions)};
             if (x.defined()) {
                 const AffineNorm norm(a.x_norm.given(call.in));
-                const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta],
-                                    call.out[O::x_sums]);
+                const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta], call.out[O::x_sums]);
                 sum_columns<kWidth>(dx.numel() / g.c, g.c,
                                     PoolGradTerms<T, kWidth>{gradient, sums.terms<T>(), pointer<T>(dx)}, sums.finish());
             } else if (dx.numel() > 0) {
@@ -255,23 +242,21 @@ void run_pool_grad(const Call& call, const Tensor& positions) {
 
 } // namespace
 
-template <class T>
-void max_pool(const T* x, const Shape& s, int window, T* y) {
-    const Shape to{s[0], (s[1] - window) / window + 1, (s[2] - window) / window + 1, s[3]};
-    run_max_pool(Windows(s, to, {window, window}), to.numel(), Plain<T>{x}, y, nullptr);
-}
-template void max_pool(const float*, const Shape&, int, float*);
-template void max_pool(const bf16*, const Shape&, int, bf16*);
-
 void max_pool2d(const Call& call) {
     using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &y = call.out[O::y];
+    if (y.numel() == 0) return;
     const Windows g(x.shape(), y.shape(), a.pool);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        with_reader<T>(a.x_norm.operand(call.in), [&](const auto& reader) {
-            run_max_pool(g, y.numel(), reader, pointer<T>(y), pointer<uint8_t>(call.out[O::positions]));
+        with_reader<T>(a.x_norm.operand(call.in), [&]<class Reader>(const Reader& reader) {
+            with_width(g.c, [&](auto width) {
+                constexpr int kWidth = decltype(width)::value;
+                const Work<kWidth> work(y.numel(), g.c);
+                RG_LAUNCH((max_pool2d_forward_kernel<T, kWidth, Reader>), work.blocks(), kThreads, 0, stream(), g, work,
+                          reader, pointer<T>(y), pointer<uint8_t>(call.out[O::positions]));
+            });
         });
     });
 }

@@ -525,11 +525,7 @@ inline void add_fused(std::vector<OpCase>& cases) {
             cases.push_back({op::conv2d, filter + norm_of(x), a, kConvolved});
             a.with_stats = false;
             cases.push_back({op::conv2d, filter + norm_of(x) + norm_of(y), a, kConvolved});
-            for (int64_t window : {1, 2, 3}) {
-                if (y[1] < window || y[2] < window) continue;
-                a.pool = window;
-                cases.push_back({op::conv2d, filter + no_norm + norm_of(y), a, kConvolved});
-            }
+            cases.push_back({op::conv2d, filter + no_norm + norm_of(y), a, kConvolved});
             Conv2dGradOp grad{.conv = g.conv(), .y_norm = norm, .x_norm = other};
             const auto inputs = [&](bool addend, const std::vector<Input>& x_norm) {
                 return std::vector<Input>{{y}, {x}, {w}, addend ? Input{x} : absent, {y}} + norm_of(y) +

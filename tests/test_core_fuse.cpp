@@ -69,18 +69,6 @@ TEST_SUITE("core") {
         CHECK(count_steps(v, read_twice, with(op::conv2d, Conv2dOp::y_stats)) == 0);
     }
 
-    TEST_CASE("fuse: conv2d pools its normalised result, if the windows are square and side by side") {
-        const Values v;
-        const auto pools = [&](const Pool& pool) {
-            const auto f = [&](const Tensor& x) { return std::vector{max_pool2d(v.frozen(v.conv(x)), pool)}; };
-            return count_steps(v, f, is(op::max_pool2d)) == 0;
-        };
-        CHECK(pools({2, 2}));
-        CHECK_FALSE(pools({2, 1}));
-        CHECK_FALSE(pools({.window = {1, 2}, .stride = {1, 2}}));
-        CHECK_FALSE(pools({.window = 2, .stride = 2, .pad = 1}));
-    }
-
     TEST_CASE("fuse: a convolution in several groups takes no other step") {
         const Values v;
         const Tensor w = Values::random({8, 3, 3, 4}, 6), dw = Tensor::zeros({8, 3, 3, 4});

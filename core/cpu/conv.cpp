@@ -1,5 +1,5 @@
 // Convolution. Can apply a batch norm to its input, as it copies it, and a batch norm with known statistics to its
-// result, by filters and bias. Before max pooling, the result has p x q pixels and k channels.
+// result, by filters and bias. The result has p x q pixels and k channels.
 //
 // Distributes the images over threads. An engine convolves them: Direct (conv_engine.h), Winograd (winograd.h) or
 // TileEngine (tile_engine.h, which chooses one of the three). The engines call the kernels of conv_isa.cpp,
@@ -7,10 +7,9 @@
 // conv_grad.cpp computes gradients with the same engines.
 //
 // Usually a thread does all the work on one image or a few, while they stay in its second-level cache: the copy of the
-// input, convolution and ReLU, statistics of the result, rounding, max pooling.
+// input, convolution and ReLU, statistics of the result, rounding.
 #include "ringgrad/core/cpu/conv_groups.h"
 #include "ringgrad/core/cpu/dense.h"
-#include "ringgrad/core/cpu/pool.h"
 #include "ringgrad/core/cpu/tile_engine.h"
 
 namespace rg::cpu {
@@ -21,37 +20,17 @@ namespace {
 /// the last-level cache. Element-wise ops, which only wait for memory, have a lower limit: past_cache() in norm.h.
 constexpr int64_t kPastCache = 64 << 20;
 
-/// Says what an op does with the results [p q k] of each image: ReLU or statistics, rounding to the type of y, and max
-/// pooling.
+/// Says what an op does with the results [p q k] of each image: ReLU or statistics, and rounding to the type of y.
 struct Epilogue {
     const Tensor& y;
     int64_t p, q, k;
     StatsCollector* stats = nullptr;
     bool relu = false;
-    int64_t window = 1; // window and stride of max pooling; 1: no pooling
     int64_t values() const { return p * q * k; }
 
     template <class T>
     T* image(int64_t n) const {
-        return stored<T>(y) + n * (p / window) * (q / window) * k;
-    }
-    /// Pools image n, whose values are already rounded to T, into y.
-    template <class T>
-    void pool(int64_t n, const T* rounded) const {
-        max_pool_image(rounded, p, q, k, window, image<T>(n));
-    }
-    /// Completes image n of an engine's results, `convolved`, which are not in y yet: rounds them to T, and pools them.
-    template <class T, class R>
-    void finish(int64_t n, const R* convolved) const {
-        if constexpr (std::is_same_v<T, R>) {
-            pool(n, convolved);
-        } else if (window > 1) {
-            const Scratch<T> rounded(values());
-            isa().elements->narrow(convolved, rounded, values());
-            pool(n, rounded.data());
-        } else {
-            isa().elements->narrow(convolved, image<T>(n), values());
-        }
+        return stored<T>(y) + n * values();
     }
 };
 
@@ -87,9 +66,9 @@ void convolve_with(const Engine& engine, const Images<T>& x, const float* bias, 
                    double products) {
     using R = typename Engine::Result;
     constexpr bool kCollects = std::is_same_v<Engine, TileEngine<T>>; // the engine itself can compute statistics
-    R* in_place = nullptr; // y, if the engine can write to it directly: no rounding, no pooling
-    if constexpr (std::is_same_v<T, R>)
-        if (epilogue.window == 1) in_place = epilogue.image<T>(0);
+    constexpr bool kRounds = !std::is_same_v<T, R>;
+    R* in_place = nullptr; // y, if the engine can write to it directly
+    if constexpr (!kRounds) in_place = epilogue.image<T>(0);
     StatsCollector* const stats = epilogue.stats;
     const bool collects = kCollects && stats && epilogue.p * epilogue.q <= StatsCollector::kPart;
     const bool past = in_place && (collects || !stats) && epilogue.y.bytes() >= kPastCache;
@@ -104,7 +83,9 @@ void convolve_with(const Engine& engine, const Images<T>& x, const float* bias, 
             for (int64_t i = 0; stats && !collects && i < count; ++i)
                 stats->add(first + i, result + i * epilogue.values());
         },
-        [&](int64_t n, const R* result) { epilogue.finish<T>(n, result); });
+        [&](int64_t n, const R* result) {
+            if constexpr (kRounds) isa().elements->narrow(result, epilogue.image<T>(n), epilogue.values());
+        });
 }
 
 /// Convolves all images with the engine that method_for() (tile_engine.h) chooses, but with Direct instead of Winograd
@@ -148,7 +129,7 @@ void conv2d(const Call& call) {
     const PaddedBias bias(bias_of, k);
     std::optional<StatsCollector> stats;
     if (a.with_stats) stats.emplace(y.extent(0), p * q, k);
-    const Epilogue epilogue{y, p, q, k, stats ? &*stats : nullptr, y_norm && a.y_norm.relu, a.pool};
+    const Epilogue epilogue{y, p, q, k, stats ? &*stats : nullptr, y_norm && a.y_norm.relu};
     with_stored(x, [&](auto t) {
         convolve(images_of<decltype(t)>(x, x_norm ? &*x_norm : nullptr), padding, filters, stride, bias.data(),
                  epilogue);

@@ -1,7 +1,6 @@
 // The ops of convolution: their rows in the op table (core/op.h) and their reference implementations.
 #include "ringgrad/core/ops/conv.h"
 
-#include "ringgrad/core/ops/pool.h"
 #include "ringgrad/core/ops/reference.h"
 #include "ringgrad/core/ops/rules.h"
 
@@ -43,12 +42,9 @@ OutputSpecs infer_conv2d(In in, const Attrs& attrs) {
     expect_norm("conv2d", x.extent(3), a.x_norm.given(in));
     const bool normalised = expect_norm("conv2d", k, a.y_norm.given(in));
     RG_CHECK(!(normalised && a.with_stats), "conv2d: expected a plain result for its statistics, got a normalised one");
-    RG_CHECK(normalised || a.pool == 1, "conv2d: expected a normalised result for pooling, got a plain one");
-    const Shape result{y[0], window_extent("conv2d", y[1], a.pool, a.pool, 0),
-                       window_extent("conv2d", y[2], a.pool, a.pool, 0), k};
     // In a plan for a device, core/fuse.cpp changes the shapes of stats, new_running and x_sums afterwards.
     const Shape none{0};
-    return {{{result, x.dtype()}, {a.with_stats ? Shape{2, k} : none, precise(x)}, {none, precise(x)}}};
+    return {{{y, x.dtype()}, {a.with_stats ? Shape{2, k} : none, precise(x)}, {none, precise(x)}}};
 }
 
 OutputSpecs infer_conv2d_grad(In in, const Attrs& attrs) {
@@ -92,14 +88,11 @@ void backward_conv2d(Backward& b) {
 }
 
 /// Returns the number of floating-point operations of a convolution, where a multiply-add counts as 2. `y` is the
-/// number of values in the result, before pooling.
+/// number of values in the result.
 double conv_flops(int64_t y, const Tensor& w) {
     return 2.0 * double(y) * double(w.extent(1)) * double(w.extent(2)) * double(w.extent(3));
 }
-double flops_conv2d(const Call& call) { // counts the pixels that the pooling reads
-    const int64_t pool = call.attrs.as<Conv2dOp>().pool;
-    return conv_flops(call.out[Conv2dOp::y].numel() * pool * pool, call.in[Conv2dOp::w]);
-}
+double flops_conv2d(const Call& call) { return conv_flops(call.out[Conv2dOp::y].numel(), call.in[Conv2dOp::w]); }
 double flops_conv2d_grad(const Call& call) {
     const auto& a = call.attrs.as<Conv2dGradOp>();
     return (a.filters + a.data) * conv_flops(call.in[Conv2dGradOp::dy].numel(), call.in[Conv2dGradOp::w]);
@@ -179,12 +172,6 @@ void add_scaled(double factor, const double* __restrict from, double* __restrict
     for (size_t i = 0; i < count; ++i) to[i] += factor * from[i];
 }
 
-/// Writes the max pooling of y to `result`.
-void pool(const Tensor& y, int64_t window, const Tensor& result) {
-    const Tensor positions = Tensor::on_host(result.shape(), DType::u8);
-    op::max_pool2d->reference({Pool2dOp{{window, window}}, {{y, {}, {}, {}}}, {{result, positions}}});
-}
-
 } // namespace
 
 void conv2d(const Call& call) {
@@ -208,9 +195,9 @@ void conv2d(const Call& call) {
     if (a.with_stats) write(call.out[O::stats], moments(result, size_t(shape[3])));
     const GivenNorm y_norm = a.y_norm.given(call.in);
     if (!y_norm) return write(y, result);
-    Tensor plain = Tensor::on_host(shape, x.dtype());
+    const Tensor plain = Tensor::on_host(shape, x.dtype());
     write(plain, result);
-    pool(normalised({plain, y_norm}), a.pool, y);
+    write(y, read(normalised({plain, y_norm})));
 }
 
 void conv2d_grad(const Call& call) {

@@ -48,7 +48,6 @@ struct Conv2dOp {
     bool with_stats = false;        // true: also writes the statistics of the result; see WithStats
     NormAt<x_stats, x> x_norm = {}; // applied to x as it is read
     NormAt<y_stats> y_norm = {};    // applied to the result; without y_stats, see above
-    int64_t pool = 1;               // window and stride of max pooling of the normalised result; 1: no pooling
     float momentum = 0;             // used if `running` is defined
 };
 
