@@ -2,6 +2,7 @@
 // ten values, so one thread suffices. The functions allocate no memory except Scratch.
 #include "ringgrad/core/ops/loss.h"
 #include "ringgrad/core/cpu/scratch.h"
+#include "ringgrad/core/ops/loss_targets.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,9 +10,6 @@
 namespace rg::cpu {
 
 namespace {
-
-/// Returns weight * value, and 0 for a weight of 0, whatever the value: a logit may be infinite.
-double weighted(double weight, double value) { return weight == 0 ? 0 : weight * value; }
 
 /// Parts of log(sum of exp(x)) = largest + log_sum of scores x. log_sum would be rounded off if they were added.
 struct LogSum {
@@ -28,47 +26,8 @@ LogSum softmax_row(const float* x, int64_t k, float* p) {
     return {largest, std::log(sum)};
 }
 
-/// The targets of a mini-batch with k classes. Each class of a sample gets smoothing / k, and the label's class gets
-/// 1 - smoothing in addition. Then each target is multiplied by the weight of its class, if `weights` is defined, and
-/// by that of its sample.
-struct Targets {
-    Targets(const Tensor& labels_, int64_t k_, double smoothing_, const Tensor& weights_, const Tensor& sample_weights)
-        : labels(labels_.span<int32_t>()),
-          k(k_),
-          smoothing(smoothing_),
-          weights(weights_.defined() ? weights_.data<float>() : nullptr),
-          of_samples(sample_weights.defined() ? sample_weights.data<float>() : nullptr) {
-        for (int64_t j = 0; weights && j < k; ++j) all_weights += weights[j];
-    }
-    double weight(int64_t j) const { return weights ? weights[j] : 1; }
-    double of_sample(int64_t n) const { return of_samples ? of_samples[n] : 1; }
-    double of(int64_t n, int64_t j) const {
-        return weight(j) * ((j == labels[size_t(n)] ? 1 - smoothing : 0) + smoothing / double(k)) * of_sample(n);
-    }
-    /// Returns the sum of the targets of sample n.
-    double sum(int64_t n) const {
-        const double of_classes =
-            weights ? weight(labels[size_t(n)]) * (1 - smoothing) + smoothing / double(k) * all_weights : 1;
-        return of_classes * of_sample(n);
-    }
-    /// Returns the divisor of the mean: the number of samples or, with class weights alone, the sum of those of all
-    /// labels.
-    double samples() const {
-        if (of_samples) return double(labels.size());
-        double total = 0;
-        for (const int32_t label : labels) total += weight(label);
-        return total;
-    }
-
-    std::span<const int32_t> labels;
-    int64_t k;
-    double smoothing;
-    const float *weights, *of_samples;
-    double all_weights = 0;
-};
-
 /// Computes the gradient of cross-entropy from the softmax. `dlogits` may be the same tensor as `probabilities`.
-void cross_entropy_gradient(const Tensor& probabilities, const Targets& targets, const Tensor& dloss,
+void cross_entropy_gradient(const Tensor& probabilities, const Targets<float>& targets, const Tensor& dloss,
                             const Tensor& dlogits) {
     const int64_t n = dlogits.extent(0), k = dlogits.extent(1);
     const double scale = double(dloss.data<float>()[0]) / targets.samples();
@@ -104,8 +63,8 @@ void cross_entropy(const Call& call) {
     const Tensor &logits = call.in[O::logits], &dloss = call.in[O::dloss];
     const Tensor& p = dloss.defined() ? call.out[O::dlogits] : call.out[O::probabilities];
     const int64_t n = logits.extent(0), k = logits.extent(1);
-    const Targets targets(call.in[O::labels], k, call.attrs.as<O>().smoothing, call.in[O::weights],
-                          call.in[O::sample_weights]);
+    const Targets<float> targets(call.in[O::labels], k, call.attrs.as<O>().smoothing, call.in[O::weights],
+                                 call.in[O::sample_weights]);
     double loss = 0;
     for (int64_t i = 0; i < n; ++i) {
         const float* x = logits.data<float>() + i * k;
@@ -119,8 +78,8 @@ void cross_entropy(const Call& call) {
 void cross_entropy_grad(const Call& call) {
     using O = CrossEntropyGradOp;
     const Tensor& p = call.in[O::probabilities];
-    const Targets targets(call.in[O::labels], p.extent(1), call.attrs.as<O>().smoothing, call.in[O::weights],
-                          call.in[O::sample_weights]);
+    const Targets<float> targets(call.in[O::labels], p.extent(1), call.attrs.as<O>().smoothing, call.in[O::weights],
+                                 call.in[O::sample_weights]);
     cross_entropy_gradient(p, targets, call.in[O::dloss], call.out[0]);
 }
 

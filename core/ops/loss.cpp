@@ -1,6 +1,7 @@
 // The ops of softmax and losses: their rows in the op table (core/op.h) and their reference implementations.
 #include "ringgrad/core/ops/loss.h"
 
+#include "ringgrad/core/ops/loss_targets.h"
 #include "ringgrad/core/ops/reference.h"
 #include "ringgrad/core/ops/rules.h"
 
@@ -185,46 +186,14 @@ Values softmax_rows(Values x, size_t k) {
     return x;
 }
 
-/// The targets of a mini-batch with k classes. Each class gets smoothing / k, and the label's class gets 1 - smoothing
-/// in addition. Then the target of each class is multiplied by its weight, and by that of the sample.
-struct Targets {
-    Targets(std::span<const int32_t> labels_, size_t k_, double smoothing_, const Tensor& weights_,
-            const Tensor& sample_weights)
-        : labels(labels_),
-          k(k_),
-          smoothing(smoothing_),
-          weights(weights_.defined() ? read(weights_) : Values(k, 1.0)),
-          of_samples(sample_weights.defined() ? read(sample_weights) : Values()) {}
-    double of(size_t n, size_t j) const {
-        return weights[j] * ((int32_t(j) == labels[n] ? 1 - smoothing : 0) + smoothing / double(k)) *
-               (of_samples.empty() ? 1 : of_samples[n]);
-    }
-    /// Returns the divisor of the mean: the number of samples or, with class weights alone, the sum of those of all
-    /// labels.
-    double samples() const {
-        if (!of_samples.empty()) return double(of_samples.size());
-        double sum = 0;
-        for (const int32_t label : labels) sum += weights[size_t(label)];
-        return sum;
-    }
-
-    std::span<const int32_t> labels;
-    size_t k;
-    double smoothing;
-    Values weights, of_samples;
-};
-
-/// Returns weight * value, and 0 for a weight of 0, whatever the value: a logit may be infinite.
-double weighted(double weight, double value) { return weight == 0 ? 0 : weight * value; }
+Tensor wide(const Tensor& t) { return t.defined() ? t.to(DType::f64) : t; }
 
 /// Returns the gradient of the cross-entropy with respect to the logits, from the probabilities p [n k].
-Values cross_entropy_gradient(Values p, const Targets& targets, double dloss) {
+Values cross_entropy_gradient(Values p, const Targets<double>& targets, double dloss) {
     const double scale = dloss / targets.samples();
-    const size_t k = targets.k;
-    for (size_t n = 0; n < targets.labels.size(); ++n) {
-        double all = 0;
-        for (size_t j = 0; j < k; ++j) all += targets.of(n, j);
-        for (size_t j = 0; j < k; ++j) p[n * k + j] = scale * (p[n * k + j] * all - targets.of(n, j));
+    for (size_t i = 0; i < p.size(); ++i) {
+        const int64_t n = int64_t(i) / targets.k, j = int64_t(i) % targets.k;
+        p[i] = scale * (p[i] * targets.sum(n) - targets.of(n, j));
     }
     return p;
 }
@@ -252,15 +221,16 @@ void cross_entropy(const Call& call) {
     using O = CrossEntropyOp;
     const Values x = read(call.in[O::logits]);
     const size_t k = size_t(call.in[O::logits].extent(1));
-    const Targets targets(call.in[O::labels].span<int32_t>(), k, call.attrs.as<O>().smoothing, call.in[O::weights],
-                          call.in[O::sample_weights]);
+    const Targets<double> targets(call.in[O::labels], int64_t(k), call.attrs.as<O>().smoothing,
+                                  wide(call.in[O::weights]), wide(call.in[O::sample_weights]));
     const bool empty = targets.labels.empty();
     double loss = 0;
     for (size_t n = 0; n < targets.labels.size(); ++n) {
         const double largest = *std::max_element(&x[n * k], &x[n * k] + k);
         double sum = 0;
         for (size_t j = 0; j < k; ++j) sum += std::exp(x[n * k + j] - largest);
-        for (size_t j = 0; j < k; ++j) loss -= weighted(targets.of(n, j), x[n * k + j] - largest - std::log(sum));
+        for (size_t j = 0; j < k; ++j)
+            loss -= weighted(targets.of(int64_t(n), int64_t(j)), x[n * k + j] - largest - std::log(sum));
     }
     write(call.out[O::loss], {empty ? 0 : loss / targets.samples()});
     const Values p = softmax_rows(x, k);
@@ -273,8 +243,8 @@ void cross_entropy(const Call& call) {
 void cross_entropy_grad(const Call& call) {
     using O = CrossEntropyGradOp;
     const Tensor& p = call.in[O::probabilities];
-    const Targets targets(call.in[O::labels].span<int32_t>(), size_t(p.extent(1)), call.attrs.as<O>().smoothing,
-                          call.in[O::weights], call.in[O::sample_weights]);
+    const Targets<double> targets(call.in[O::labels], p.extent(1), call.attrs.as<O>().smoothing,
+                                  wide(call.in[O::weights]), wide(call.in[O::sample_weights]));
     write(call.out[0], cross_entropy_gradient(read(p), targets, read(call.in[O::dloss])[0]));
 }
 
