@@ -74,9 +74,7 @@ void resample_row(const Axis& axis, int any_channels, const uint8_t* row, uint8_
 void resample_row(const Axis& axis, int channels, const uint8_t* row, uint8_t* out) {
     switch (channels) {
     case 1: return resample_row<1>(axis, channels, row, out);
-    case 2: return resample_row<2>(axis, channels, row, out);
     case 3: return resample_row<3>(axis, channels, row, out);
-    case 4: return resample_row<4>(axis, channels, row, out);
     default: return resample_row<0>(axis, channels, row, out);
     }
 }

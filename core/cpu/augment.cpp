@@ -83,9 +83,7 @@ void write_positions(const ViewShape& shape, const View& view, const ByteTable<T
                      T* out) {
     switch (shape.channels) {
     case 1: return write<1>(shape, view, table, image, out);
-    case 2: return write<2>(shape, view, table, image, out);
     case 3: return write<3>(shape, view, table, image, out);
-    case 4: return write<4>(shape, view, table, image, out);
     default: return write<0>(shape, view, table, image, out);
     }
 }
