@@ -53,14 +53,11 @@ BlockCache& cache() {
     return *instance;
 }
 
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kReuse = false; // so that the sanitizer sees a use after free
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-constexpr bool kReuse = false;
-#else
-constexpr bool kReuse = true;
+#if !defined(__has_feature)
+#define __has_feature(feature) 0 // g++ before 14
 #endif
+#if defined(__SANITIZE_ADDRESS__) || __has_feature(address_sanitizer)
+constexpr bool kReuse = false; // so that the sanitizer sees a use after free
 #else
 constexpr bool kReuse = true;
 #endif
