@@ -16,10 +16,8 @@
 // rank reduces chunk k after all ranks are ready, and reads the result after all have reduced. The counts only grow,
 // over all operations, so nothing is reset and no other barrier is needed.
 //
-// A vector in shared memory is one chunk, summed in place. Any other vector is copied in and out in chunks, which
-// alternate between two halves of the fixed window. A rank copies in chunk k + 1 before it waits until all ranks have
-// reduced chunk k. So it has work while others are late, and chunks stay in cache. Chunk k + 2 may reuse the half of
-// chunk k in this rank's part: by then all ranks have reduced chunk k, so no other rank accesses it there.
+// A vector in shared memory is one chunk, summed in place. Any other vector is copied in and out of the fixed window in
+// chunks. A rank copies in chunk k + 1 after all ranks have reduced chunk k, so no other rank accesses its part then.
 //
 // Each element is summed once, in rank order within a node, independent of chunks and slices. So all ranks hold the
 // same bits, and repeated runs give the same bits. Borders between slices lie on cache lines, so that no two ranks
@@ -97,7 +95,7 @@ void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const
     type == Element::f32 ? sum_vectors<float>(sources, targets, count) : sum_vectors<double>(sources, targets, count);
 }
 
-size_t SharedReducer::window_bytes(size_t chunk_bytes) { return kHeader + 2 * round_up(chunk_bytes); }
+size_t SharedReducer::window_bytes(size_t chunk_bytes) { return kHeader + round_up(chunk_bytes); }
 
 SharedReducer::SharedReducer(Link& link, std::unique_ptr<SharedWindow> window, size_t chunk_bytes)
     : link_(link),
@@ -183,27 +181,19 @@ void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operat
     const SharedWindow& window = copies ? *window_ : *location.memory;
     const size_t width = size_of(vector.type), most = copies ? chunk_bytes_ / width * width : vector.bytes();
     const size_t chunk = std::max(width, most), chunks = std::max<size_t>(1, (vector.bytes() + chunk - 1) / chunk);
-    const auto offset = [&](size_t k) { return copies ? kHeader + k % 2 * round_up(chunk) : location.offset; };
-    const auto length = [&](size_t k) { return std::min(chunk, vector.bytes() - k * chunk); };
-    std::byte* local_part = window.parts[node_.place];
-    const auto copy_in = [&](size_t k) {
-        if (copies && length(k)) std::memcpy(local_part + offset(k), vector.data + k * chunk, length(k));
-    };
-    const uint64_t first = stage_;
+    const size_t offset = copies ? kHeader : location.offset;
+    std::byte* const local_part = window.parts[node_.place] + offset;
     several_nodes() ? handshake.start(op) : handshake.post(op);
-    copy_in(0);
-    publish();
-    several_nodes() ? handshake.finish(op) : handshake.agree(op);
     for (size_t k = 0; k < chunks; ++k) {
-        wait_for_all(first + 2 * k + 1, kReady, op, int(k));
-        sum_slice(window, offset(k), {nullptr, length(k) / width, vector.type}, manner, op);
+        const size_t length = std::min(chunk, vector.bytes() - k * chunk);
+        if (copies && length) std::memcpy(local_part, vector.data + k * chunk, length);
         publish();
-        if (k + 1 < chunks) {
-            copy_in(k + 1);
-            publish();
-        }
-        wait_for_all(first + 2 * k + 2, kReduced, op, int(k));
-        if (copies && length(k)) std::memcpy(vector.data + k * chunk, local_part + offset(k), length(k));
+        if (k == 0) several_nodes() ? handshake.finish(op) : handshake.agree(op);
+        wait_for_all(stage_, kReady, op, int(k));
+        sum_slice(window, offset, {nullptr, length / width, vector.type}, manner, op);
+        publish();
+        wait_for_all(stage_, kReduced, op, int(k));
+        if (copies && length) std::memcpy(vector.data + k * chunk, local_part, length);
     }
 }
 
