@@ -1,8 +1,8 @@
 // Implements the cache of plans, and compares replays with the plain function.
-#include "ringgrad/core/accelerate.h"
+#include "core/accelerate.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/tape.h"
+#include "core/context.h"
+#include "core/tape.h"
 
 #include <algorithm>
 #include <cmath>

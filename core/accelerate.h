@@ -18,9 +18,9 @@
 // the last one, so threads that share an Accelerated must lock a mutex until they have read the results.
 #pragma once
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/one_caller.h"
-#include "ringgrad/core/plan.h"
+#include "core/context.h"
+#include "core/one_caller.h"
+#include "core/plan.h"
 
 #include <functional>
 #include <list>

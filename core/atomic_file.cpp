@@ -2,8 +2,8 @@
 //
 // Messages contain the path and the system's text ("No space left on device", "Permission denied"), since both help a
 // user to solve the problem. Opening, reading and writing are repeated if a signal interrupts them (EINTR).
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/descriptor.h"
+#include "core/atomic_file.h"
+#include "core/descriptor.h"
 
 #include <cerrno>
 #include <cstring>

@@ -6,7 +6,7 @@
 // written in one piece, so its contents must fit in memory.
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <string_view>
 

@@ -1,7 +1,7 @@
 // The texts of errors.
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
-#include "ringgrad/core/formatted.h"
+#include "core/formatted.h"
 
 namespace rg {
 namespace {

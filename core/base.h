@@ -5,7 +5,7 @@
 // builds. They are cheap, since nearly all run once per call or per sample, and not once per element of a tensor.
 #pragma once
 
-#include "ringgrad/core/scope.h"
+#include "core/scope.h"
 
 #include <concepts>
 #include <cstddef>

@@ -1,9 +1,9 @@
 // See checkpoint.h. safetensors.cpp computes and compares the checksums.
-#include "ringgrad/core/checkpoint.h"
+#include "core/checkpoint.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/text.h"
+#include "core/atomic_file.h"
+#include "core/formatted.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <filesystem>

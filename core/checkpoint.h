@@ -7,7 +7,7 @@
 // deleted only after the new one is durable. The program decides which tensors and texts to save.
 #pragma once
 
-#include "ringgrad/core/safetensors.h"
+#include "core/safetensors.h"
 
 namespace rg {
 

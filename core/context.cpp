@@ -1,5 +1,5 @@
 // Looks up the context of the calling thread.
-#include "ringgrad/core/context.h"
+#include "core/context.h"
 
 namespace rg {
 

@@ -5,7 +5,7 @@
 // process; then each thread has its own Context.
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <memory>
 #include <span>

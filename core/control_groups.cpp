@@ -1,7 +1,7 @@
 // See control_groups.h.
-#include "ringgrad/core/control_groups.h"
+#include "core/control_groups.h"
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <algorithm>
 #include <charconv>

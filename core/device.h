@@ -5,8 +5,8 @@
 // (Tensor::to_host(), Tensor::copy_from()). A copy takes place after all ops that were started before it.
 #pragma once
 
-#include "ringgrad/core/base.h"
-#include "ringgrad/core/scope.h"
+#include "core/base.h"
+#include "core/scope.h"
 
 #include <chrono>
 #include <cstddef>

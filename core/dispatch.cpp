@@ -1,10 +1,10 @@
 // Implements the functions of op.h that check, record and execute ops.
-#include "ringgrad/core/op.h"
+#include "core/op.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/device.h"
-#include "ringgrad/core/profile.h"
-#include "ringgrad/core/tape.h"
+#include "core/context.h"
+#include "core/device.h"
+#include "core/profile.h"
+#include "core/tape.h"
 
 namespace rg {
 

@@ -1,5 +1,5 @@
 // See formatted.h.
-#include "ringgrad/core/formatted.h"
+#include "core/formatted.h"
 
 #include <cstdarg>
 #include <cstdio>

@@ -10,10 +10,10 @@
 //
 // kRules at the end is the table of the rules, with the stage in which each is applied, and the reason for the stage.
 // Convolutions in several groups are not fused with other steps.
-#include "ringgrad/core/fuse.h"
+#include "core/fuse.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/ops.h"
+#include "core/context.h"
+#include "core/ops.h"
 
 #include <algorithm>
 #include <map>

@@ -1,7 +1,7 @@
 // Fuses steps of a trace (plan.h): one op does the work of several, and uses their results while these are in cache.
 #pragma once
 
-#include "ringgrad/core/step.h"
+#include "core/step.h"
 
 #include <vector>
 

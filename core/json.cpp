@@ -3,9 +3,9 @@
 // When a text is parsed, kMaxDepth limits the depth of a value, and the length of the text limits the number of values,
 // since each takes at least one byte. Errors of the parser give the byte offset. Numbers use from_chars and to_chars,
 // which ignore the locale.
-#include "ringgrad/core/json.h"
+#include "core/json.h"
 
-#include "ringgrad/core/text.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <charconv>

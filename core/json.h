@@ -8,7 +8,7 @@
 // memory per byte of text; an array of one-digit numbers takes nearly that much.
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <functional>
 #include <string_view>

@@ -1,5 +1,5 @@
 // Implements the layers with the functions of ops.h.
-#include "ringgrad/core/layers.h"
+#include "core/layers.h"
 
 #include <algorithm>
 

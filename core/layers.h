@@ -1,8 +1,8 @@
 // Defines layers. A layer declares its parameters by name, if it has any, and computes its output from its input.
 #pragma once
 
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/parameters.h"
+#include "core/ops.h"
+#include "core/parameters.h"
 
 namespace rg {
 

@@ -1,7 +1,7 @@
 // Defines OneCaller, which finds threads that use an object at the same time.
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <atomic>
 #include <memory>

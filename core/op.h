@@ -7,7 +7,7 @@
 // in the export to ONNX if predictions use it. A backward rule is itself written with ops.
 #pragma once
 
-#include "ringgrad/core/tensor.h"
+#include "core/tensor.h"
 
 #include <array>
 #include <cstring>

@@ -1,7 +1,7 @@
 // The list of all ops, for code that does something for each of them. RG_ROW defines their rows, in core/ops/*.cpp.
 #pragma once
 
-#include "ringgrad/core/ops.h"
+#include "core/ops.h"
 
 namespace rg {
 

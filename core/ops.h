@@ -10,10 +10,10 @@
 // program that only calls the functions does not need these structs.
 #pragma once
 
-#include "ringgrad/core/ops/augment.h"
-#include "ringgrad/core/ops/conv.h"
-#include "ringgrad/core/ops/elements.h"
-#include "ringgrad/core/ops/loss.h"
-#include "ringgrad/core/ops/norm.h"
-#include "ringgrad/core/ops/optimizer.h"
-#include "ringgrad/core/ops/pool.h"
+#include "core/ops/augment.h"
+#include "core/ops/conv.h"
+#include "core/ops/elements.h"
+#include "core/ops/loss.h"
+#include "core/ops/norm.h"
+#include "core/ops/optimizer.h"
+#include "core/ops/pool.h"

@@ -1,10 +1,10 @@
 // Parses, checks and prints options. The error messages say what to type, since they are the first that most users see.
 //
 // --help is 80 columns wide: names on the left, wrapped texts on the right, one group after the other.
-#include "ringgrad/core/options.h"
+#include "core/options.h"
 
-#include "ringgrad/core/text.h"
-#include "ringgrad/core/version.h"
+#include "core/text.h"
+#include "core/version.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -6,7 +6,7 @@
 // option files.
 #pragma once
 
-#include "ringgrad/core/json.h"
+#include "core/json.h"
 
 #include <deque>
 #include <functional>

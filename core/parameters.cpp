@@ -1,11 +1,11 @@
 // Computes the layout and the initial values. Filters are [k r s c] and dense weights [k c], where k is the number of
 // outputs and c that of inputs. So fan_in is the product of all extents except the first, and fan_out the product of
 // all extents except the last.
-#include "ringgrad/core/parameters.h"
+#include "core/parameters.h"
 
-#include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/ops/elements.h"
-#include "ringgrad/core/rng.h"
+#include "core/cpu/parallel.h"
+#include "core/ops/elements.h"
+#include "core/rng.h"
 
 #include <algorithm>
 

@@ -8,8 +8,8 @@
 // Every tensor starts at a multiple of 64 bytes; the gaps always hold zeros.
 #pragma once
 
-#include "ringgrad/core/one_caller.h"
-#include "ringgrad/core/tensor.h"
+#include "core/one_caller.h"
+#include "core/tensor.h"
 
 #include <deque>
 #include <limits>

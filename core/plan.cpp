@@ -1,12 +1,12 @@
 // Traces ops, places values in memory, and replays steps. In a trace, each intermediate has a block of its own, which
 // has a number (Tensor::key().id) but no memory. A view has the number of its source. So a plan reserves the memory of
 // a block until the last step that uses the value or a view of it.
-#include "ringgrad/core/plan.h"
+#include "core/plan.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/fuse.h"
-#include "ringgrad/core/prepared_memory.h"
+#include "core/context.h"
+#include "core/formatted.h"
+#include "core/fuse.h"
+#include "core/prepared_memory.h"
 
 #include <algorithm>
 #include <map>

@@ -7,8 +7,8 @@
 // is an exception; a device then makes no graph of the steps.)
 #pragma once
 
-#include "ringgrad/core/device.h"
-#include "ringgrad/core/step.h"
+#include "core/device.h"
+#include "core/step.h"
 
 #include <functional>
 #include <set>

@@ -1,7 +1,7 @@
 // Adds up the time per op and formats the table, with the longest time first.
-#include "ringgrad/core/profile.h"
+#include "core/profile.h"
 
-#include "ringgrad/core/formatted.h"
+#include "core/formatted.h"
 
 #include <algorithm>
 #include <vector>

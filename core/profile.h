@@ -4,8 +4,8 @@
 // twice, or find it in cache.
 #pragma once
 
-#include "ringgrad/core/device.h"
-#include "ringgrad/core/op.h"
+#include "core/device.h"
+#include "core/op.h"
 
 #include <map>
 #include <string>

@@ -6,13 +6,13 @@
 //
 // The writer encodes the header with zeros in place of the checksums, and puts these in when the file is complete.
 // Every byte of the data belongs to a tensor, so the checksums together cover the whole file.
-#include "ringgrad/core/safetensors.h"
+#include "core/safetensors.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/checksum.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/json.h"
-#include "ringgrad/core/text.h"
+#include "core/atomic_file.h"
+#include "core/checksum.h"
+#include "core/formatted.h"
+#include "core/json.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <bit>

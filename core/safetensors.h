@@ -14,7 +14,7 @@
 // reader then ignores the checksums, which belong to the old file.
 #pragma once
 
-#include "ringgrad/core/tensor.h"
+#include "core/tensor.h"
 
 #include <string_view>
 

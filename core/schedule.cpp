@@ -1,5 +1,5 @@
 // Evaluates the formulas of schedule.h in double. Callers round the result to float, once.
-#include "ringgrad/core/schedule.h"
+#include "core/schedule.h"
 
 #include <algorithm>
 #include <cmath>

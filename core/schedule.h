@@ -12,7 +12,7 @@
 //               then linearly down to floor at the end
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <vector>
 

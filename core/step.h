@@ -1,7 +1,7 @@
 // Defines Step: one op of a trace or a plan, with its attributes and tensors.
 #pragma once
 
-#include "ringgrad/core/op.h"
+#include "core/op.h"
 
 #include <memory>
 

@@ -1,5 +1,5 @@
 // Uses a lock-free atomic, since only that is safe both in a signal handler and between threads.
-#include "ringgrad/core/stop.h"
+#include "core/stop.h"
 
 #include <atomic>
 

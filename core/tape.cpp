@@ -1,10 +1,10 @@
 // Records nodes and walks them backwards. Tensor::key() says where a value begins in memory. A reshaped view has the
 // key and the number of bytes of its source: it is the same value. A slice from the first element on has the key of its
 // source, but fewer bytes. So class Dependence compares keys and numbers of bytes.
-#include "ringgrad/core/tape.h"
+#include "core/tape.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/ops.h"
+#include "core/context.h"
+#include "core/ops.h"
 
 #include <algorithm>
 #include <map>

@@ -15,9 +15,9 @@
 // If a saved value is overwritten before gradients(), the gradients are wrong, and nothing detects this.
 #pragma once
 
-#include "ringgrad/core/op.h"
-#include "ringgrad/core/parameters.h"
-#include "ringgrad/core/scope.h"
+#include "core/op.h"
+#include "core/parameters.h"
+#include "core/scope.h"
 
 #include <vector>
 

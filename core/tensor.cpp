@@ -5,11 +5,11 @@
 // vary without end, such as those of a server's batches, the cache is emptied whenever it holds more than twice as much
 // as was ever in use. On Linux, the allocator asks for huge pages for blocks of 2 MiB or more. Kernels stream through
 // tens of megabytes; as pages of 4 KiB, these would be more pages than the TLB of a CPU holds.
-#include "ringgrad/core/tensor.h"
+#include "core/tensor.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/device.h"
-#include "ringgrad/core/formatted.h"
+#include "core/context.h"
+#include "core/device.h"
+#include "core/formatted.h"
 
 #include <algorithm>
 #include <atomic>

@@ -8,8 +8,8 @@
 // there is no memory. So a program can find out how much memory a step needs.
 #pragma once
 
-#include "ringgrad/core/base.h"
-#include "ringgrad/core/bf16.h"
+#include "core/base.h"
+#include "core/bf16.h"
 
 #include <algorithm>
 #include <array>

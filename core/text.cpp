@@ -1,7 +1,7 @@
 // Decodes UTF-8, escapes the characters that could control a terminal, and divides text.
-#include "ringgrad/core/text.h"
+#include "core/text.h"
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <algorithm>
 #include <cstdint>

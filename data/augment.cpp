@@ -1,7 +1,7 @@
 // Chooses the views of images; core/cpu/augment.cpp writes their pixels.
-#include "ringgrad/data/augment.h"
+#include "data/augment.h"
 
-#include "ringgrad/data/resize.h"
+#include "data/resize.h"
 
 #include <algorithm>
 #include <cmath>

@@ -11,10 +11,10 @@
 // depend on the mini-batch, the rank or the thread.
 #pragma once
 
-#include "ringgrad/core/cpu/augment.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tensor.h"
-#include "ringgrad/data/dataset.h"
+#include "core/cpu/augment.h"
+#include "core/rng.h"
+#include "core/tensor.h"
+#include "data/dataset.h"
 
 #include <array>
 

@@ -4,7 +4,7 @@
 // files at once; the training set of CIFAR-100, for example, has 154 MB.
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <span>
 #include <string_view>

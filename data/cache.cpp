@@ -1,12 +1,12 @@
 // See cache.h.
-#include "ringgrad/data/cache.h"
+#include "data/cache.h"
 
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/stop.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/core/user_cache.h"
-#include "ringgrad/data/command.h"
-#include "ringgrad/data/dataset.h"
+#include "core/clock.h"
+#include "core/stop.h"
+#include "core/text.h"
+#include "core/user_cache.h"
+#include "data/command.h"
+#include "data/dataset.h"
 
 #include <cerrno>
 #include <chrono>

@@ -8,8 +8,8 @@
 // of files, and temporary copies. So the next start knows what a killed process has left.
 #pragma once
 
-#include "ringgrad/core/base.h"
-#include "ringgrad/core/descriptor.h"
+#include "core/base.h"
+#include "core/descriptor.h"
 
 #include <functional>
 #include <sys/file.h>

@@ -1,9 +1,9 @@
 // Reads CIFAR binary files. All sizes and labels are checked before anything is returned, because the format has no
 // header that would reveal a wrong file.
-#include "ringgrad/data/cifar.h"
+#include "data/cifar.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/text.h"
+#include "core/atomic_file.h"
+#include "core/text.h"
 
 #include <filesystem>
 

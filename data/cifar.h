@@ -6,8 +6,8 @@
 // planes, because all other code here stores images as [height width channels].
 #pragma once
 
-#include "ringgrad/data/bytes.h"
-#include "ringgrad/data/dataset.h"
+#include "data/bytes.h"
+#include "data/dataset.h"
 
 namespace rg::data {
 

@@ -1,11 +1,11 @@
 // Uses posix_spawn instead of fork: the parent may be large, have threads, and hold MPI connections that the child must
 // not inherit. The child gets only /dev/null as input and a pipe for each of its two outputs. Both outputs are read as
 // they arrive, so that neither pipe can fill up and block the child.
-#include "ringgrad/data/command.h"
+#include "data/command.h"
 
-#include "ringgrad/core/base.h"
-#include "ringgrad/core/descriptor.h"
-#include "ringgrad/core/stop.h"
+#include "core/base.h"
+#include "core/descriptor.h"
+#include "core/stop.h"
 
 #include <algorithm>
 #include <cerrno>

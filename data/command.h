@@ -2,7 +2,7 @@
 // such programs handle protocols, certificates and credentials.
 #pragma once
 
-#include "ringgrad/core/text.h"
+#include "core/text.h"
 
 #include <functional>
 

@@ -1,11 +1,11 @@
 // Checks, splits and selects sets of images.
-#include "ringgrad/data/dataset.h"
+#include "data/dataset.h"
 
-#include "ringgrad/core/checksum.h"
-#include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/text.h"
+#include "core/checksum.h"
+#include "core/cpu/parallel.h"
+#include "core/formatted.h"
+#include "core/rng.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <cmath>

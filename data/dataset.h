@@ -6,8 +6,8 @@
 // only on their arguments, so that all ranks compute the same ones without communication.
 #pragma once
 
-#include "ringgrad/core/tensor.h"
-#include "ringgrad/data/packed_file.h"
+#include "core/tensor.h"
+#include "data/packed_file.h"
 
 #include <map>
 #include <memory>

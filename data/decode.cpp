@@ -1,11 +1,11 @@
 // See decode.h.
-#include "ringgrad/data/decode.h"
+#include "data/decode.h"
 
-#include "ringgrad/core/control_groups.h"
-#include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/stop.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/resize.h"
+#include "core/control_groups.h"
+#include "core/cpu/parallel.h"
+#include "core/stop.h"
+#include "core/text.h"
+#include "data/resize.h"
 
 #include <algorithm>
 #include <map>

@@ -4,8 +4,8 @@
 // are bad, one Error has their number, the names of the first ones, and the error of the first one.
 #pragma once
 
-#include "ringgrad/data/dataset.h"
-#include "ringgrad/data/png.h"
+#include "data/dataset.h"
+#include "data/png.h"
 
 #include <atomic>
 #include <functional>

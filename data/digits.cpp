@@ -1,9 +1,9 @@
 // Strokes are polylines in a box of x from about -0.6 to 0.6, and y from about -1 (top) to 1. For each image, their
 // points are transformed. Then every pixel gets ink according to its distance to the nearest stroke, as from a round
 // pen with an edge one pixel wide.
-#include "ringgrad/data/digits.h"
+#include "data/digits.h"
 
-#include "ringgrad/core/rng.h"
+#include "core/rng.h"
 
 #include <algorithm>
 #include <cmath>

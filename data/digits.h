@@ -6,8 +6,8 @@
 // slight warp are random. A 9 looks like a 6 rotated by 180 degrees, but angles differ by at most 90 degrees.
 #pragma once
 
-#include "ringgrad/data/augment.h"
-#include "ringgrad/data/dataset.h"
+#include "data/augment.h"
+#include "data/dataset.h"
 
 namespace rg::data {
 

@@ -1,8 +1,8 @@
 // Checks headers, and finds the four files of MNIST.
-#include "ringgrad/data/idx.h"
+#include "data/idx.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/data/inflate.h"
+#include "core/atomic_file.h"
+#include "data/inflate.h"
 
 #include <algorithm>
 #include <filesystem>

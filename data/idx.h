@@ -4,9 +4,9 @@
 // Source: LeCun, Cortes and Burges, "The MNIST database of handwritten digits", 1998, last section.
 #pragma once
 
-#include "ringgrad/core/tensor.h"
-#include "ringgrad/data/bytes.h"
-#include "ringgrad/data/dataset.h"
+#include "core/tensor.h"
+#include "data/bytes.h"
+#include "data/dataset.h"
 
 namespace rg::data {
 

@@ -1,11 +1,11 @@
 // Reads folders of images. Lists all files first, to report missing and unusable images before minutes of decoding.
-#include "ringgrad/data/image_folder.h"
+#include "data/image_folder.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/stop.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/jpeg.h"
-#include "ringgrad/data/layout.h"
+#include "core/atomic_file.h"
+#include "core/stop.h"
+#include "core/text.h"
+#include "data/jpeg.h"
+#include "data/layout.h"
 
 #include <algorithm>
 #include <cmath>

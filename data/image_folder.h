@@ -11,7 +11,7 @@
 // skipped, unless it is hidden.
 #pragma once
 
-#include "ringgrad/data/decode.h"
+#include "data/decode.h"
 
 namespace rg::data {
 

@@ -9,9 +9,9 @@
 // has spare room after its limit), so it checks neither within a round. It stops before the end of a block, before an
 // invalid code, or if too little room is left, and then checks the limit of the output. The careful loop then decodes
 // one symbol, and reports all other errors.
-#include "ringgrad/data/inflate.h"
+#include "data/inflate.h"
 
-#include "ringgrad/core/stop.h"
+#include "core/stop.h"
 
 #include <algorithm>
 #include <array>

@@ -6,7 +6,7 @@
 // Sources: RFC 1950 (zlib), RFC 1951 (DEFLATE), RFC 1952 (gzip).
 #pragma once
 
-#include "ringgrad/data/bytes.h"
+#include "data/bytes.h"
 
 #include <string_view>
 

@@ -3,10 +3,10 @@
 //
 // A sequential file has each block once, so its samples are computed at once. A progressive file has each coefficient
 // in several scans, so all blocks are kept until the end.
-#include "ringgrad/data/jpeg.h"
+#include "data/jpeg.h"
 
-#include "ringgrad/core/stop.h"
-#include "ringgrad/data/jpeg_pixels.h"
+#include "core/stop.h"
+#include "data/jpeg_pixels.h"
 
 #include <algorithm>
 #include <array>

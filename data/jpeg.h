@@ -15,7 +15,7 @@
 // Sources: ITU-T T.81 (1992), called T.81 below; JFIF 1.02; Adobe Technical Note 5116; Exif 2.32.
 #pragma once
 
-#include "ringgrad/data/png.h"
+#include "data/png.h"
 
 namespace rg::data {
 

@@ -1,5 +1,5 @@
 // See jpeg_pixels.h. Vectors of 8 lanes of 16 bits hold all numbers but the sums of the DCT.
-#include "ringgrad/data/jpeg_pixels.h"
+#include "data/jpeg_pixels.h"
 
 #include <algorithm>
 #include <bit>

@@ -5,7 +5,7 @@
 // on images from Pillow see the same pixels here.
 #pragma once
 
-#include "ringgrad/data/png.h"
+#include "data/png.h"
 
 namespace rg::data {
 

@@ -1,8 +1,8 @@
 // See layout.h.
-#include "ringgrad/data/layout.h"
+#include "data/layout.h"
 
-#include "ringgrad/core/base.h"
-#include "ringgrad/core/text.h"
+#include "core/base.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <map>

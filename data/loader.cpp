@@ -3,9 +3,9 @@
 // A thread claims part i only if i < next_ + depth, where next_ is the next part that the training loop gets. So the
 // slot for the result is free, and memory is limited. The thread prepares the part without the lock, and stores it only
 // if start() was not called meanwhile.
-#include "ringgrad/data/loader.h"
+#include "data/loader.h"
 
-#include "ringgrad/core/checksum.h"
+#include "core/checksum.h"
 
 #include <algorithm>
 #include <array>

@@ -15,9 +15,9 @@
 // One thread at a time may use a Loader: start() and next() throw Error during such a call of another thread.
 #pragma once
 
-#include "ringgrad/core/one_caller.h"
-#include "ringgrad/core/tensor.h"
-#include "ringgrad/data/augment.h"
+#include "core/one_caller.h"
+#include "core/tensor.h"
+#include "data/augment.h"
 
 #include <condition_variable>
 #include <exception>

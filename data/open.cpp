@@ -1,14 +1,14 @@
 // Recognises the kind of data in a folder.
-#include "ringgrad/data/open.h"
+#include "data/open.h"
 
-#include "ringgrad/core/cpu/cpu_scope.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/cifar.h"
-#include "ringgrad/data/idx.h"
-#include "ringgrad/data/image_folder.h"
-#include "ringgrad/data/packed.h"
-#include "ringgrad/data/sample.h"
-#include "ringgrad/data/source.h"
+#include "core/cpu/cpu_scope.h"
+#include "core/text.h"
+#include "data/cifar.h"
+#include "data/idx.h"
+#include "data/image_folder.h"
+#include "data/packed.h"
+#include "data/sample.h"
+#include "data/source.h"
 
 #include <filesystem>
 #include <iostream>

@@ -2,9 +2,9 @@
 // its own images need not link them.
 #pragma once
 
-#include "ringgrad/core/options.h"
-#include "ringgrad/data/cache.h"
-#include "ringgrad/data/dataset.h"
+#include "core/options.h"
+#include "data/cache.h"
+#include "data/dataset.h"
 
 namespace rg::data {
 

@@ -1,21 +1,21 @@
 // See packed.h. A file is written as SOURCE.part, and renamed to SOURCE-STATE.images when it is complete. So a kill or
 // a full disk leaves no set that could be taken for whole.
-#include "ringgrad/data/packed.h"
+#include "data/packed.h"
 
+#include "core/atomic_file.h"
+#include "core/checksum.h"
+#include "core/clock.h"
+#include "core/descriptor.h"
+#include "core/formatted.h"
+#include "core/json.h"
+#include "core/safetensors.h"
+#include "core/stop.h"
+#include "core/text.h"
+#include "data/bytes.h"
+#include "data/cache.h"
+#include "data/decode.h"
+#include "data/source.h"
 #include "readers_stamp.h" // kReaders: a checksum of the files that decide what a set holds
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/checksum.h"
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/descriptor.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/json.h"
-#include "ringgrad/core/safetensors.h"
-#include "ringgrad/core/stop.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/bytes.h"
-#include "ringgrad/data/cache.h"
-#include "ringgrad/data/decode.h"
-#include "ringgrad/data/source.h"
 
 #include <algorithm>
 #include <bit>

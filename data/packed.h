@@ -5,7 +5,7 @@
 // or is an error that names it.
 #pragma once
 
-#include "ringgrad/data/dataset.h"
+#include "data/dataset.h"
 
 #include <functional>
 #include <map>

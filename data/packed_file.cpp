@@ -1,8 +1,8 @@
 // See packed_file.h.
-#include "ringgrad/data/packed_file.h"
+#include "data/packed_file.h"
 
-#include "ringgrad/core/control_groups.h"
-#include "ringgrad/core/descriptor.h"
+#include "core/control_groups.h"
+#include "core/descriptor.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -6,9 +6,9 @@
 // one that is compared when the image is read for the first time.
 #pragma once
 
-#include "ringgrad/core/checksum.h"
-#include "ringgrad/core/ops/augment.h"
-#include "ringgrad/core/safetensors.h"
+#include "core/checksum.h"
+#include "core/ops/augment.h"
+#include "core/safetensors.h"
 
 #include <array>
 #include <atomic>

@@ -5,10 +5,10 @@
 // unfiltered in place, widened to whole samples, and copied to the positions of the pass. The encoder chooses a filter
 // per row by the usual heuristic (least sum of absolute differences) and compresses with fixed Huffman codes. That
 // keeps the code small, but files are larger than those of most other tools.
-#include "ringgrad/data/png.h"
+#include "data/png.h"
 
-#include "ringgrad/core/control_groups.h"
-#include "ringgrad/data/inflate.h"
+#include "core/control_groups.h"
+#include "data/inflate.h"
 
 #include <algorithm>
 #include <array>

@@ -14,7 +14,7 @@
 // Source: PNG Specification, third edition, W3C 2025.
 #pragma once
 
-#include "ringgrad/data/bytes.h"
+#include "data/bytes.h"
 
 #include <memory>
 #include <string>

@@ -1,7 +1,7 @@
 // Resamples images. Pixels that are cropped away are not computed.
-#include "ringgrad/data/resize.h"
+#include "data/resize.h"
 
-#include "ringgrad/core/ops/augment.h"
+#include "core/ops/augment.h"
 
 #include <algorithm>
 #include <cmath>

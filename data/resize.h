@@ -9,7 +9,7 @@
 // Source: Pillow, src/libImaging/Resample.c.
 #pragma once
 
-#include "ringgrad/data/png.h"
+#include "data/png.h"
 
 namespace rg::data {
 

@@ -2,10 +2,10 @@
 //
 // RG_SAMPLE_DIR is that folder; the build defines it. A generated array of 2.6 MB would compile slowly and need a
 // generator. The assembler directives are for ELF targets only.
-#include "ringgrad/data/sample.h"
+#include "data/sample.h"
 
-#include "ringgrad/data/cifar.h"
-#include "ringgrad/data/png.h"
+#include "data/cifar.h"
+#include "data/png.h"
 #include "sample_stamp.h" // checksums of the files: if they change, this file is compiled again
 
 #ifndef RG_SAMPLE_DIR

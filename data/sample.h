@@ -3,7 +3,7 @@
 // With the sample, the first run needs no files and no network. It is far too small for a meaningful accuracy.
 #pragma once
 
-#include "ringgrad/data/dataset.h"
+#include "data/dataset.h"
 
 namespace rg::data {
 

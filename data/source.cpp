@@ -1,15 +1,15 @@
 // See source.h. A copy is CACHE/CHECKSUM, or CHECKSUM.copy if it is temporary. Beside it are the lock, CHECKSUM.lock,
 // and for a tar NAME.tar while it arrives and is unpacked. A tar is unpacked into NAME.part, which is renamed when it
 // is complete.
-#include "ringgrad/data/source.h"
+#include "data/source.h"
 
-#include "ringgrad/core/checksum.h"
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/stop.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/command.h"
-#include "ringgrad/data/dataset.h"
+#include "core/checksum.h"
+#include "core/clock.h"
+#include "core/formatted.h"
+#include "core/stop.h"
+#include "core/text.h"
+#include "data/command.h"
+#include "data/dataset.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -5,7 +5,7 @@
 // may contain a secret.
 #pragma once
 
-#include "ringgrad/data/cache.h"
+#include "data/cache.h"
 
 #include <memory>
 

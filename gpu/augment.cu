@@ -1,7 +1,7 @@
 // Shows views of the images of a set: the augmentation of training images, and the windows of test images.
-#include "ringgrad/gpu/elementwise.cuh"
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/reduce.cuh"
+#include "gpu/elementwise.cuh"
+#include "gpu/kernels.h"
+#include "gpu/reduce.cuh"
 
 namespace rg::RG_GPU {
 

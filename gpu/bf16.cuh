@@ -4,8 +4,8 @@
 // that every NaN becomes 0x7fff.
 #pragma once
 
-#include "ringgrad/core/bf16.h"
-#include "ringgrad/gpu/cuda.cuh"
+#include "core/bf16.h"
+#include "gpu/cuda.cuh"
 
 namespace rg::RG_GPU {
 

@@ -13,9 +13,9 @@
 // megabytes of sums. With more than 8192 columns, there are enough blocks without groups.
 #pragma once
 
-#include "ringgrad/gpu/reduce.cuh"
-#include "ringgrad/gpu/scratch.cuh"
-#include "ringgrad/gpu/values.cuh"
+#include "gpu/reduce.cuh"
+#include "gpu/scratch.cuh"
+#include "gpu/values.cuh"
 
 namespace rg::RG_GPU {
 

@@ -11,13 +11,13 @@
 // If an op asks for statistics of the result, each block stores two values per channel. In the forward pass, they are a
 // mean and a sum of squared deviations. In the data gradient, they are the two sums that batch norm's gradient needs.
 // ChannelReductions (conv.cuh) merges the values of all blocks in a fixed order.
-#include "ringgrad/gpu/conv.cuh"
-#include "ringgrad/gpu/conv_results.cuh"
-#include "ringgrad/gpu/halo.cuh"
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/norm.cuh"
-#include "ringgrad/gpu/octets.cuh"
-#include "ringgrad/gpu/planes.cuh"
+#include "gpu/conv.cuh"
+#include "gpu/conv_results.cuh"
+#include "gpu/halo.cuh"
+#include "gpu/kernels.h"
+#include "gpu/norm.cuh"
+#include "gpu/octets.cuh"
+#include "gpu/planes.cuh"
 
 namespace rg::RG_GPU {
 

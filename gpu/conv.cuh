@@ -1,9 +1,9 @@
 // Shared by the convolution kernels (conv*.cu): reductions of results, and the kernels that the files offer each other.
 #pragma once
 
-#include "ringgrad/gpu/conv_results.cuh"
-#include "ringgrad/gpu/geometry.cuh"
-#include "ringgrad/gpu/norm.cuh"
+#include "gpu/conv_results.cuh"
+#include "gpu/geometry.cuh"
+#include "gpu/norm.cuh"
 
 namespace rg::RG_GPU {
 

@@ -7,12 +7,12 @@
 // block stages dy with one row per pixel, and the pixels of x that the units read (halo.cuh). The products need both
 // transposed, as ldmatrix loads them. Both are in one or two planes (planes.cuh). An additional product by ones gives
 // the bias gradient.
-#include "ringgrad/gpu/conv.cuh"
-#include "ringgrad/gpu/divisor.cuh"
-#include "ringgrad/gpu/halo.cuh"
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/octets.cuh"
-#include "ringgrad/gpu/planes.cuh"
+#include "gpu/conv.cuh"
+#include "gpu/divisor.cuh"
+#include "gpu/halo.cuh"
+#include "gpu/kernels.h"
+#include "gpu/octets.cuh"
+#include "gpu/planes.cuh"
 
 #include <optional>
 

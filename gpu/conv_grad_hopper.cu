@@ -25,10 +25,10 @@
 //
 // The bias gradient is a product of dy and ones. Each block stores partial sums, and conv_grad.cu adds them. For given
 // shapes, the order of the sums depends only on the number of SMs, so a GPU gives the same bits in every run.
-#include "ringgrad/gpu/conv.cuh"
-#include "ringgrad/gpu/divisor.cuh"
-#include "ringgrad/gpu/hopper.cuh"
-#include "ringgrad/gpu/octets.cuh"
+#include "gpu/conv.cuh"
+#include "gpu/divisor.cuh"
+#include "gpu/hopper.cuh"
+#include "gpu/octets.cuh"
 
 #include <algorithm>
 

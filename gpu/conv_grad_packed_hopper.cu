@@ -4,9 +4,9 @@
 // The sum of a product runs over cells, and dy is 0 in those that are no pixels. So a value of x that is not finite
 // makes the gradients of all taps of its channel NaN, even if no filter reads the value. A warp copies tiles of cells
 // to shared memory, and two groups of 128 threads multiply.
-#include "ringgrad/gpu/hopper.cuh"
-#include "ringgrad/gpu/octets.cuh"
-#include "ringgrad/gpu/packed_images.cuh"
+#include "gpu/hopper.cuh"
+#include "gpu/octets.cuh"
+#include "gpu/packed_images.cuh"
 
 #include <algorithm>
 

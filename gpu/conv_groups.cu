@@ -1,8 +1,8 @@
 // Convolution with Conv::groups > 1, and its gradients: simple loops, without tensor cores. A thread computes a value
 // of the result, or of the data gradient. The weight gradient is computed by sum_columns() (columns.cuh).
-#include "ringgrad/gpu/conv.cuh"
-#include "ringgrad/gpu/elementwise.cuh"
-#include "ringgrad/gpu/kernels.h"
+#include "gpu/conv.cuh"
+#include "gpu/elementwise.cuh"
+#include "gpu/kernels.h"
 
 namespace rg::RG_GPU {
 

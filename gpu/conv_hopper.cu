@@ -26,11 +26,11 @@
 // that batch norm's gradient needs. At the end, a warp merges its lanes, the block merges its warps, and the block that
 // ends last merges all blocks. For given shapes, the order of the sums depends only on the number of SMs, so a GPU
 // gives the same bits in every run.
-#include "ringgrad/gpu/conv.cuh"
-#include "ringgrad/gpu/divisor.cuh"
-#include "ringgrad/gpu/hopper.cuh"
-#include "ringgrad/gpu/lane_sums.cuh"
-#include "ringgrad/gpu/octets.cuh"
+#include "gpu/conv.cuh"
+#include "gpu/divisor.cuh"
+#include "gpu/hopper.cuh"
+#include "gpu/lane_sums.cuh"
+#include "gpu/octets.cuh"
 
 #include <algorithm>
 

@@ -9,11 +9,11 @@
 //
 //   staged cells     [octet][cell][8 channels]
 //   staged filters   [octet of input channels][result channel][8 input channels], for one row and column of the filters
-#include "ringgrad/gpu/conv.cuh"
-#include "ringgrad/gpu/conv_results.cuh"
-#include "ringgrad/gpu/hopper.cuh"
-#include "ringgrad/gpu/lane_sums.cuh"
-#include "ringgrad/gpu/packed_images.cuh"
+#include "gpu/conv.cuh"
+#include "gpu/conv_results.cuh"
+#include "gpu/hopper.cuh"
+#include "gpu/lane_sums.cuh"
+#include "gpu/packed_images.cuh"
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 // gradient, and sums per channel. For conv.cu and conv_packed_hopper.cu.
 #pragma once
 
-#include "ringgrad/gpu/norm.cuh"
-#include "ringgrad/gpu/octets.cuh"
+#include "gpu/norm.cuh"
+#include "gpu/octets.cuh"
 
 namespace rg::RG_GPU {
 

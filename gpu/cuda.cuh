@@ -12,7 +12,7 @@
 // repeats a kernel in several orders of threads.
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 // Tests link both builds of the kernels into one program, so each build has its own namespace.
 #ifdef __CUDACC__
@@ -40,11 +40,11 @@
 #endif
 
 #ifndef __CUDACC__
-#include "ringgrad/tests/simt/simt.h"
+#include "tests/simt/simt.h"
 #else
 
-#include "ringgrad/core/text.h"
-#include "ringgrad/gpu/deadline.h"
+#include "core/text.h"
+#include "gpu/deadline.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -5,14 +5,14 @@
 // the work that reads it is queued. Scratch memory is freed only with the device, so that its addresses in captured
 // graphs stay valid. Uploads and small downloads go through pinned memory, which the GPU can access while the program
 // continues.
-#include "ringgrad/gpu/device.h"
+#include "gpu/device.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/gpu/block_cache.h"
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/pinned_downloads.h"
-#include "ringgrad/gpu/scratch.cuh"
-#include "ringgrad/gpu/scratch_stack.h"
+#include "core/context.h"
+#include "gpu/block_cache.h"
+#include "gpu/kernels.h"
+#include "gpu/pinned_downloads.h"
+#include "gpu/scratch.cuh"
+#include "gpu/scratch_stack.h"
 
 #include <array>
 #include <cstdlib>

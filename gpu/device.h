@@ -9,7 +9,7 @@
 // A training program does this itself (models/run/machine.h). CUDA_VISIBLE_DEVICES hides GPUs from both.
 #pragma once
 
-#include "ringgrad/core/device.h"
+#include "core/device.h"
 
 namespace rg::gpu {
 

@@ -2,7 +2,7 @@
 // takes some 20 instructions, which here become 3.
 #pragma once
 
-#include "ringgrad/gpu/cuda.cuh"
+#include "gpu/cuda.cuh"
 
 namespace rg::RG_GPU {
 

@@ -1,10 +1,10 @@
 // Elementwise ops: activations, arithmetic, copies, conversions and dropout. Only sums have a kernel of their own.
-#include "ringgrad/core/rng.h"
-#include "ringgrad/gpu/elementwise.cuh"
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/norm.cuh"
-#include "ringgrad/gpu/octets.cuh"
-#include "ringgrad/gpu/reduce.cuh"
+#include "core/rng.h"
+#include "gpu/elementwise.cuh"
+#include "gpu/kernels.h"
+#include "gpu/norm.cuh"
+#include "gpu/octets.cuh"
+#include "gpu/reduce.cuh"
 
 #include <algorithm>
 

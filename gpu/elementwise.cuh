@@ -2,8 +2,8 @@
 // template argument of elementwise_kernel or elementwise_groups_kernel.
 #pragma once
 
-#include "ringgrad/gpu/octets.cuh"
-#include "ringgrad/gpu/scratch.cuh"
+#include "gpu/octets.cuh"
+#include "gpu/scratch.cuh"
 
 #include <algorithm>
 

@@ -4,8 +4,8 @@
 // number of filters, and r and s are the rows and columns of a filter.
 #pragma once
 
-#include "ringgrad/core/ops/conv.h"
-#include "ringgrad/gpu/values.cuh"
+#include "core/ops/conv.h"
+#include "gpu/values.cuh"
 
 #include <numeric>
 

@@ -1,7 +1,7 @@
 // Implements gpu_traits.h. Uses no CUDA, so that builds without CUDA can test it.
-#include "ringgrad/gpu/gpu_traits.h"
+#include "gpu/gpu_traits.h"
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <algorithm>
 #include <charconv>

@@ -16,9 +16,9 @@
 // would take too much shared memory, a block takes fewer taps at a time.
 #pragma once
 
-#include "ringgrad/gpu/divisor.cuh"
-#include "ringgrad/gpu/geometry.cuh"
-#include "ringgrad/gpu/planes.cuh"
+#include "gpu/divisor.cuh"
+#include "gpu/geometry.cuh"
+#include "gpu/planes.cuh"
 
 #include <algorithm>
 #include <numeric>

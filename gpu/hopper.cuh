@@ -30,9 +30,9 @@
 // nvcc compiles for other GPUs, this file defines nothing, not even RG_HOPPER.
 #pragma once
 
-#include "ringgrad/gpu/cuda.cuh"
+#include "gpu/cuda.cuh"
 #ifndef __CUDACC__
-#include "ringgrad/tests/simt/hopper.h"
+#include "tests/simt/hopper.h"
 #endif
 
 // Defined if the functions below exist. Code that uses them must be within #ifdef RG_HOPPER.

@@ -4,8 +4,8 @@
 // (tests/simt) into namespace gpu_on_host. The macro RG_GPU is the namespace of the current compilation.
 #pragma once
 
-#include "ringgrad/core/op_table.h"
-#include "ringgrad/gpu/gpu_traits.h"
+#include "core/op_table.h"
+#include "gpu/gpu_traits.h"
 
 #include <algorithm>
 

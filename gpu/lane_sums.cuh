@@ -4,7 +4,7 @@
 // quads. After that, each of the first 4 lanes stores the totals of its channels to [2][N]. N is 32 or 64.
 #pragma once
 
-#include "ringgrad/gpu/norm.cuh"
+#include "gpu/norm.cuh"
 
 namespace rg::RG_GPU {
 

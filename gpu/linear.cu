@@ -1,8 +1,8 @@
 // Linear layers with few results in f32, and their gradients, by plain multiply-adds. The last layer of a network is
 // often such a layer. In f32, the tiles of the convolution kernels have 32 filters, so that most of their products
 // would be wasted. The order of all sums is fixed.
-#include "ringgrad/gpu/conv.cuh"
-#include "ringgrad/gpu/divisor.cuh"
+#include "gpu/conv.cuh"
+#include "gpu/divisor.cuh"
 
 namespace rg::RG_GPU {
 

@@ -2,9 +2,9 @@
 // thread computes a row of softmax. So one block can compute a whole mini-batch of up to 1024 samples and its loss.
 // With more classes, a warp computes a row. If the rows need several blocks, a second kernel with one block sums the
 // loss. The order of all sums is fixed.
-#include "ringgrad/gpu/elementwise.cuh"
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/reduce.cuh"
+#include "gpu/elementwise.cuh"
+#include "gpu/kernels.h"
+#include "gpu/reduce.cuh"
 
 #include <algorithm>
 

@@ -18,9 +18,9 @@
 // cores", 2021). The model of the executor (tests/simt/tensor_core.h) adds in double and truncates once.
 #pragma once
 
-#include "ringgrad/gpu/cuda.cuh"
+#include "gpu/cuda.cuh"
 #ifndef __CUDACC__
-#include "ringgrad/tests/simt/tensor_core.h"
+#include "tests/simt/tensor_core.h"
 #endif
 
 namespace rg::RG_GPU {

@@ -1,6 +1,6 @@
 // Implements device.h for a build without CUDA: there are no GPUs.
-#include "ringgrad/core/base.h"
-#include "ringgrad/gpu/device.h"
+#include "core/base.h"
+#include "gpu/device.h"
 
 namespace rg::gpu {
 

@@ -1,10 +1,10 @@
 // The kernels of batch norm and layer norm. For batch norm: statistics, running averages, gradients, and the
 // normalisation where no other kernel applies it. For layer norm, a warp computes a row.
-#include "ringgrad/core/context.h"
-#include "ringgrad/gpu/elementwise.cuh"
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/norm.cuh"
-#include "ringgrad/gpu/reduce.cuh"
+#include "core/context.h"
+#include "gpu/elementwise.cuh"
+#include "gpu/kernels.h"
+#include "gpu/norm.cuh"
+#include "gpu/reduce.cuh"
 
 namespace rg::RG_GPU {
 

@@ -1,8 +1,8 @@
 // Batch norm's per-channel coefficients for readers (values.cuh), and the per-channel sums that its gradient needs.
 #pragma once
 
-#include "ringgrad/core/ops/conv.h"
-#include "ringgrad/gpu/columns.cuh"
+#include "core/ops/conv.h"
+#include "gpu/columns.cuh"
 
 namespace rg::RG_GPU {
 

@@ -3,7 +3,7 @@
 // channels stay in registers. In f32, load() does all the work. The last part is the same for one channel or 8.
 #pragma once
 
-#include "ringgrad/gpu/values.cuh"
+#include "gpu/values.cuh"
 
 namespace rg::RG_GPU {
 

@@ -1,7 +1,7 @@
 // The ops that update parameters, and the search for values that are not finite.
-#include "ringgrad/gpu/elementwise.cuh"
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/reduce.cuh"
+#include "gpu/elementwise.cuh"
+#include "gpu/kernels.h"
+#include "gpu/reduce.cuh"
 
 #include <algorithm>
 

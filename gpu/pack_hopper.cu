@@ -1,7 +1,7 @@
 // Decides which convolutions are computed with packed images (packed_images.cuh), and packs images and filters.
-#include "ringgrad/gpu/packed_images.cuh"
+#include "gpu/packed_images.cuh"
 
-#include "ringgrad/gpu/octets.cuh"
+#include "gpu/octets.cuh"
 
 #include <algorithm>
 

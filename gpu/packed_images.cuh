@@ -12,9 +12,9 @@
 // channels. So its filters have a single column.
 #pragma once
 
-#include "ringgrad/gpu/conv.cuh"
-#include "ringgrad/gpu/divisor.cuh"
-#include "ringgrad/gpu/scratch.cuh"
+#include "gpu/conv.cuh"
+#include "gpu/divisor.cuh"
+#include "gpu/scratch.cuh"
 
 #include <optional>
 

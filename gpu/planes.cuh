@@ -6,8 +6,8 @@
 // (core/README.md). If a value is infinite, or so large that its high part is, its products are NaN.
 #pragma once
 
-#include "ringgrad/gpu/mma.cuh"
-#include "ringgrad/gpu/octets.cuh"
+#include "gpu/mma.cuh"
+#include "gpu/octets.cuh"
 
 namespace rg::RG_GPU {
 

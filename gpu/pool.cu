@@ -4,10 +4,10 @@
 // A thread computes kWidth neighbouring channels (octets.cuh) of a pixel of the result or, if it also computes sums, of
 // several pixels. For a pixel of dx, it visits all windows that contain the pixel, so that overlapping windows need no
 // atomics.
-#include "ringgrad/gpu/divisor.cuh"
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/norm.cuh"
-#include "ringgrad/gpu/octets.cuh"
+#include "gpu/divisor.cuh"
+#include "gpu/kernels.h"
+#include "gpu/norm.cuh"
+#include "gpu/octets.cuh"
 
 namespace rg::RG_GPU {
 

@@ -1,9 +1,9 @@
 // A kernel with which Device::rates() measures the peak rate of a GPU's tensor cores. It multiplies bf16 values in
 // registers, without loads. Each warp has eight independent sums in flight. On Hopper GPUs, wgmma would reach a higher
 // rate.
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/mma.cuh"
-#include "ringgrad/gpu/scratch.cuh"
+#include "gpu/kernels.h"
+#include "gpu/mma.cuh"
+#include "gpu/scratch.cuh"
 
 namespace rg::RG_GPU {
 

@@ -6,7 +6,7 @@
 // of the block, must call a function together. blockDim.y and blockDim.z must be 1.
 #pragma once
 
-#include "ringgrad/gpu/cuda.cuh"
+#include "gpu/cuda.cuh"
 
 namespace rg::RG_GPU {
 

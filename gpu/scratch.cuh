@@ -1,8 +1,8 @@
 // Gives the host code of an op its scratch memory, its stream, and the properties of the GPU.
 #pragma once
 
-#include "ringgrad/gpu/cuda.cuh"
-#include "ringgrad/gpu/gpu_traits.h"
+#include "gpu/cuda.cuh"
+#include "gpu/gpu_traits.h"
 
 #include <utility>
 

@@ -1,7 +1,7 @@
 // Sums vectors that lie in the memories of several GPUs, which can read and write each other's memory.
-#include "ringgrad/core/device.h"
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/values.cuh"
+#include "core/device.h"
+#include "gpu/kernels.h"
+#include "gpu/values.cuh"
 
 namespace rg::RG_GPU {
 

@@ -4,9 +4,9 @@
 // Activations are stored as T, which is float or bf16. Statistics and the parameters of batch norm are f32.
 #pragma once
 
-#include "ringgrad/core/op.h"
-#include "ringgrad/gpu/bf16.cuh"
-#include "ringgrad/gpu/cuda.cuh"
+#include "core/op.h"
+#include "gpu/bf16.cuh"
+#include "gpu/cuda.cuh"
 
 namespace rg::RG_GPU {
 

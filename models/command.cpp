@@ -1,10 +1,10 @@
 // The main() of predict, export_onnx and inspect, which are commands of the training programs (run/commands.h) for the
 // networks of models/nets. Meson compiles it once for each of them, with RG_COMMAND as the function of the command.
-#include "ringgrad/core/options.h"
-#include "ringgrad/models/programs.h"
-#include "ringgrad/models/run/commands.h"
-#include "ringgrad/par/link.h"
-#include "ringgrad/par/session.h"
+#include "core/options.h"
+#include "models/programs.h"
+#include "models/run/commands.h"
+#include "par/link.h"
+#include "par/session.h"
 
 #include <string_view>
 

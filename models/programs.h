@@ -1,7 +1,7 @@
 // The training programs as objects; main.cpp runs one of them.
 #pragma once
 
-#include "ringgrad/models/run/training.h"
+#include "models/run/training.h"
 
 namespace rg {
 

@@ -2,9 +2,9 @@
 //
 // This file chooses the networks and the defaults. main.cpp calls run_training_main(), which calls Program::run() at
 // the end of models/run/training.cpp. From there, ImageTraining::train() loads the data and trains.
-#include "ringgrad/data/cifar.h"
-#include "ringgrad/models/programs.h"
-#include "ringgrad/models/run/training.h"
+#include "data/cifar.h"
+#include "models/programs.h"
+#include "models/run/training.h"
 
 using namespace rg;
 

@@ -1,8 +1,8 @@
 // train_digits: trains digits_net on drawn digits, MNIST or other images of 28 x 28, on one process or on several MPI
 // ranks. Images in colour become grey.
-#include "ringgrad/data/digits.h"
-#include "ringgrad/models/programs.h"
-#include "ringgrad/models/run/training.h"
+#include "data/digits.h"
+#include "models/programs.h"
+#include "models/run/training.h"
 
 using namespace rg;
 

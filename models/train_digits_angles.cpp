@@ -5,10 +5,10 @@
 // mean squared error in degrees^2. By default, training leaves out the last mini-batch of an epoch if it is smaller
 // than the others
 // (--partial-batch). The test uses all images.
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/data/digits.h"
-#include "ringgrad/models/programs.h"
-#include "ringgrad/models/run/training.h"
+#include "core/formatted.h"
+#include "data/digits.h"
+#include "models/programs.h"
+#include "models/run/training.h"
 
 using namespace rg;
 

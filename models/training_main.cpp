@@ -1,9 +1,9 @@
 // See training_main.h.
-#include "ringgrad/models/training_main.h"
+#include "models/training_main.h"
 
-#include "ringgrad/models/run/commands.h"
-#include "ringgrad/models/sweep/trials.h"
-#include "ringgrad/par/session.h"
+#include "models/run/commands.h"
+#include "models/sweep/trials.h"
+#include "par/session.h"
 
 #include <algorithm>
 

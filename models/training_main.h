@@ -1,7 +1,7 @@
 // The main() of a training program.
 #pragma once
 
-#include "ringgrad/models/run/training.h"
+#include "models/run/training.h"
 
 namespace rg {
 

@@ -2,7 +2,7 @@
 // avoids the cancellation of E[x^2] - E[x]^2, which loses precision if means are large. A sum is one all-reduce if
 // every rank has one worker, else an allgather with local additions in the order of the workers.
 
-#include "ringgrad/par/aggregate.h"
+#include "par/aggregate.h"
 
 #include <algorithm>
 

@@ -15,7 +15,7 @@
 // adds the weighted values of all workers.
 #pragma once
 
-#include "ringgrad/par/group.h"
+#include "par/group.h"
 
 #include <algorithm>
 

@@ -1,5 +1,5 @@
 // The sums over peers. Each consists of rounds, in which a peer sends a part of the vector and adds or stores another.
-#include "ringgrad/par/algorithm.h"
+#include "par/algorithm.h"
 
 #include <cstring>
 

@@ -14,7 +14,7 @@
 // peers. bench_allreduce measures the algorithms on a machine.
 #pragma once
 
-#include "ringgrad/par/peers.h"
+#include "par/peers.h"
 
 #include <algorithm>
 #include <bit>

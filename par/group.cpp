@@ -3,7 +3,7 @@
 // Broadcast and allgather serve start-up, checks and reports, where speed hardly matters. So broadcast is a binomial
 // tree, and allgather is a ring that passes on whole texts.
 
-#include "ringgrad/par/group.h"
+#include "par/group.h"
 
 #include <algorithm>
 

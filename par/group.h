@@ -8,8 +8,8 @@
 // the same on all ranks. A group may be used by one thread at a time.
 #pragma once
 
-#include "ringgrad/par/roll_call.h"
-#include "ringgrad/par/shared.h"
+#include "par/roll_call.h"
+#include "par/shared.h"
 
 #include <algorithm>
 #include <span>

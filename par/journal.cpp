@@ -1,7 +1,7 @@
 // Each line is written by one write() and then fsync(), so only the last line of the file can be incomplete.
-#include "ringgrad/par/journal.h"
+#include "par/journal.h"
 
-#include "ringgrad/core/atomic_file.h"
+#include "core/atomic_file.h"
 
 #include <cerrno>
 #include <cstring>

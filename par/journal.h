@@ -6,8 +6,8 @@
 // line, which is then dropped.
 #pragma once
 
-#include "ringgrad/core/descriptor.h"
-#include "ringgrad/core/json.h"
+#include "core/descriptor.h"
+#include "core/json.h"
 
 #include <map>
 #include <optional>

@@ -3,11 +3,11 @@
 // Waits do not block inside the MPI library, because MPI libraries poll without yielding. With more ranks than cores,
 // each message would then wait for the end of a scheduler time slice: milliseconds instead of microseconds.
 
-#include "ringgrad/par/link.h"
+#include "par/link.h"
 
-#include "ringgrad/core/checksum.h"
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/text.h"
+#include "core/checksum.h"
+#include "core/clock.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <climits>

@@ -9,7 +9,7 @@
 // (tests/thread_link.h). Collective operations are in group.h.
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <array>
 #include <atomic>

@@ -1,6 +1,6 @@
 // The transport is one stream of bytes per direction, cut into messages, if possible between letters. So if a new Mail
 // receives messages that an old one left, it still finds the begin of a letter.
-#include "ringgrad/par/mail.h"
+#include "par/mail.h"
 
 namespace rg::par {
 

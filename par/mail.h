@@ -5,8 +5,8 @@
 // a journal (journal.h): JSON has no line breaks inside texts. Strings may hold any bytes; see Json::dump().
 #pragma once
 
-#include "ringgrad/core/json.h"
-#include "ringgrad/par/link.h"
+#include "core/json.h"
+#include "par/link.h"
 
 #include <string>
 

@@ -11,7 +11,7 @@
 #define MPICH_SKIP_MPICXX 1
 #define OMPI_SKIP_MPICXX 1
 
-#include "ringgrad/par/mpi_link.h"
+#include "par/mpi_link.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -4,7 +4,7 @@
 // library in use. Programs use session.h instead.
 #pragma once
 
-#include "ringgrad/par/link.h"
+#include "par/link.h"
 
 #include <sched.h>
 #include <sys/types.h>

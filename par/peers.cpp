@@ -1,5 +1,5 @@
 // Cuts vectors into segments, sends and receives them. See peers.h.
-#include "ringgrad/par/peers.h"
+#include "par/peers.h"
 
 #include <algorithm>
 #include <cstring>

@@ -4,8 +4,8 @@
 // functions that read elements are templates.
 #pragma once
 
-#include "ringgrad/core/base.h"
-#include "ringgrad/core/bf16.h"
+#include "core/base.h"
+#include "core/bf16.h"
 
 namespace rg::par {
 

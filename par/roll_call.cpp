@@ -1,7 +1,7 @@
 // Sends calls and answers, and collects the names of the missing ranks. See roll_call.h.
-#include "ringgrad/par/roll_call.h"
+#include "par/roll_call.h"
 
-#include "ringgrad/core/text.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -14,7 +14,7 @@
 // number of its call.
 #pragma once
 
-#include "ringgrad/par/mail.h"
+#include "par/mail.h"
 
 #include <optional>
 

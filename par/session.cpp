@@ -3,14 +3,14 @@
 //
 // The order of destruction matters: the group must close its channels before the link finalises MPI.
 
-#include "ringgrad/par/session.h"
+#include "par/session.h"
 
-#include "ringgrad/core/options.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/core/version.h"
-#include "ringgrad/par/verify.h"
+#include "core/options.h"
+#include "core/text.h"
+#include "core/version.h"
+#include "par/verify.h"
 #if RG_HAVE_MPI
-#include "ringgrad/par/mpi_link.h"
+#include "par/mpi_link.h"
 #endif
 
 #include <algorithm>

@@ -7,7 +7,7 @@
 // collective operation of the others does not match it, so the job ends with an error.
 #pragma once
 
-#include "ringgrad/par/group.h"
+#include "par/group.h"
 
 #include <functional>
 

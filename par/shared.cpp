@@ -37,9 +37,9 @@
 //   with copies     2 per chunk          the same, plus two copies of the vector
 //   with several nodes, the places of a node send what algorithm.h says for one peer and the whole vector
 
-#include "ringgrad/par/shared.h"
+#include "par/shared.h"
 
-#include "ringgrad/core/device.h"
+#include "core/device.h"
 
 #include <algorithm>
 #include <cstring>

@@ -5,7 +5,7 @@
 // the steps.
 #pragma once
 
-#include "ringgrad/par/algorithm.h"
+#include "par/algorithm.h"
 
 #include <span>
 

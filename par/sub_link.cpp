@@ -1,6 +1,6 @@
 // Translates ranks and tags, and exchanges the letters that tell the ranks of a group how each of them ended: kind
 // finished, failed (an error of its own) or echoed (a PeerFailed), with the text of the error.
-#include "ringgrad/par/sub_link.h"
+#include "par/sub_link.h"
 
 #include <algorithm>
 #include <mutex>

@@ -8,7 +8,7 @@
 // groups. Memory is shared only if the group contains all ranks of `whole`; otherwise sums use messages.
 #pragma once
 
-#include "ringgrad/par/mail.h"
+#include "par/mail.h"
 
 #include <string>
 

@@ -6,12 +6,12 @@
 // data), alive (the task is alive), done (with state, output and error, as in the journal). The other ranks of the
 // group send nothing; they are free when the first rank's task has ended. Each rank keeps the letters to it in an
 // inbox. Rank 0 runs tasks by the same letters, without mail.
-#include "ringgrad/par/task_pool.h"
+#include "par/task_pool.h"
 
-#include "ringgrad/core/clock.h"
-#include "ringgrad/par/journal.h"
-#include "ringgrad/par/mail.h"
-#include "ringgrad/par/sub_link.h"
+#include "core/clock.h"
+#include "par/journal.h"
+#include "par/mail.h"
+#include "par/sub_link.h"
 
 #include <algorithm>
 #include <chrono>

@@ -15,8 +15,8 @@
 // task has several ranks or is on rank 0. Otherwise the job ends.
 #pragma once
 
-#include "ringgrad/core/json.h"
-#include "ringgrad/par/group.h"
+#include "core/json.h"
+#include "par/group.h"
 
 #include <functional>
 #include <map>

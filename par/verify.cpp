@@ -1,7 +1,7 @@
 // See verify.h. The parts travel as one JSON text, so one allgather compares all of them.
-#include "ringgrad/par/verify.h"
+#include "par/verify.h"
 
-#include "ringgrad/core/json.h"
+#include "core/json.h"
 
 #include <algorithm>
 

@@ -2,7 +2,7 @@
 // without an error.
 #pragma once
 
-#include "ringgrad/par/group.h"
+#include "par/group.h"
 
 namespace rg::par {
 

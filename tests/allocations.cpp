@@ -1,5 +1,5 @@
 // Implements allocations.h. It is a separate file because the compiler must not inline new and delete at their uses.
-#include "ringgrad/tests/allocations.h"
+#include "tests/allocations.h"
 
 #if defined(__has_feature)
 #if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)

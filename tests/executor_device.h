@@ -2,9 +2,9 @@
 // GPU would require. Copies and transfers happen as early or as late as core/device.h allows.
 #pragma once
 
-#include "ringgrad/core/device.h"
-#include "ringgrad/gpu/device.h"
-#include "ringgrad/gpu/kernels.h"
+#include "core/device.h"
+#include "gpu/device.h"
+#include "gpu/kernels.h"
 
 #include <cstdlib>
 #include <cstring>

@@ -16,5 +16,5 @@ built=$(find $folders -path tests/fuzz -prune -o -name '*.cpp' ! -name no_device
 find $folders -name '*.h' -o -name '*.cuh' | sort | grep -vxF "$built" | xargs -P "$(nproc)" -I '{}' sh -c '
     header=$1
     shift
-    echo "#include \"$header\"" | "$@" -std=c++20 -Wall -Wextra -Werror -Wno-psabi -fsyntax-only -DRG_ISA=portable -I. -Iinclude -x c++ - ||
+    echo "#include \"$header\"" | "$@" -std=c++20 -Wall -Wextra -Werror -Wno-psabi -fsyntax-only -DRG_ISA=portable -I. -x c++ - ||
         { echo "$header: expected to compile by itself, got errors; add the missing includes"; exit 1; }' sh '{}' "$@"

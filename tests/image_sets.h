@@ -1,13 +1,13 @@
 // Helpers for tests that compare sets of images, and the mini-batches of loaders.
 #pragma once
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/data/augment.h"
-#include "ringgrad/data/decode.h"
-#include "ringgrad/data/loader.h"
-#include "ringgrad/data/open.h"
-#include "ringgrad/data/png.h"
+#include "core/atomic_file.h"
+#include "core/rng.h"
+#include "data/augment.h"
+#include "data/decode.h"
+#include "data/loader.h"
+#include "data/open.h"
+#include "data/png.h"
 
 #include <filesystem>
 #include <memory>

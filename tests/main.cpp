@@ -5,10 +5,10 @@
 // skipped, if RG_ISA names an instruction set that this CPU lacks, or if nothing was checked (no GPU). See perturb.h
 // for RG_PERTURB. With RG_LOCALE=1 the tests run in another locale (other_locale.h).
 #define DOCTEST_CONFIG_IMPLEMENT
-#include "ringgrad/core/cpu/isa.h"
-#include "ringgrad/tests/other_locale.h"
-#include "ringgrad/tests/perturb.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/cpu/isa.h"
+#include "tests/other_locale.h"
+#include "tests/perturb.h"
+#include "tests/temp_dir.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -10,8 +10,8 @@
 #define DOCTEST_CONFIG_IMPLEMENT
 #define MPICH_SKIP_MPICXX 1
 #define OMPI_SKIP_MPICXX 1
-#include "ringgrad/par/session.h"
-#include "ringgrad/tests/ranks.h"
+#include "par/session.h"
+#include "tests/ranks.h"
 
 #include <cstdlib>
 

@@ -3,14 +3,14 @@
 //
 // Beside NAME.onnx, the folder gets NAME.in, and NAME.0, NAME.1 and so on: the input and the results of our prediction
 // as f32, images as N C H W. networks.json lists {"name", "input": [extents], "outputs": [[extents], ...]}.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/json.h"
-#include "ringgrad/core/options.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/models/nets/networks.h"
-#include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/onnx.h"
+#include "core/atomic_file.h"
+#include "core/context.h"
+#include "core/json.h"
+#include "core/options.h"
+#include "core/rng.h"
+#include "models/nets/networks.h"
+#include "models/nets/state_dict.h"
+#include "models/run/onnx.h"
 
 #include <algorithm>
 #include <cstdlib>

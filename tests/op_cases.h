@@ -8,7 +8,7 @@
 // splits a mini-batch.
 #pragma once
 
-#include "ringgrad/core/op_table.h"
+#include "core/op_table.h"
 
 #include <numeric>
 #include <vector>

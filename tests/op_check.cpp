@@ -1,10 +1,10 @@
 // See op_check.h.
-#include "ringgrad/tests/op_check.h"
+#include "tests/op_check.h"
 
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/tests/perturb.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "tests/perturb.h"
 
 #include <cmath>
 #include <cstring>

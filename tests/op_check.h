@@ -5,8 +5,8 @@
 // show that they refuse a wrong gradient.
 #pragma once
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/tests/op_cases.h"
+#include "core/context.h"
+#include "tests/op_cases.h"
 
 #include <string>
 

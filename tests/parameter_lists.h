@@ -1,7 +1,7 @@
 // Lists of the tensors of a network, as Tape::gradients() expects them.
 #pragma once
 
-#include "ringgrad/core/parameters.h"
+#include "core/parameters.h"
 
 namespace rg {
 

@@ -1,9 +1,9 @@
 // See perturb.h.
-#include "ringgrad/tests/perturb.h"
+#include "tests/perturb.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/tests/executor_device.h"
-#include "ringgrad/tests/op_cases.h"
+#include "core/context.h"
+#include "tests/executor_device.h"
+#include "tests/op_cases.h"
 
 #include <bit>
 #include <cmath>

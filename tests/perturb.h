@@ -10,7 +10,7 @@
 // depends only on the seed and the value. So equal values stay equal, and the same computation gives the same bits.
 #pragma once
 
-#include "ringgrad/core/op.h"
+#include "core/op.h"
 
 namespace rg {
 

@@ -1,11 +1,11 @@
-#include "ringgrad/tests/random_program.h"
+#include "tests/random_program.h"
 
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/sync_ranks.h"
+#include "core/accelerate.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "tests/op_check.h"
+#include "tests/sync_ranks.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,7 +7,7 @@
 // small.
 #pragma once
 
-#include "ringgrad/core/tape.h"
+#include "core/tape.h"
 
 #include <functional>
 #include <span>

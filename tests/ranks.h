@@ -2,8 +2,8 @@
 // mpi_par runs them on the ranks of its MPI job.
 #pragma once
 
-#include "ringgrad/core/checksum.h"
-#include "ringgrad/par/task_pool.h"
+#include "core/checksum.h"
+#include "par/task_pool.h"
 
 #include <algorithm>
 #include <chrono>

@@ -1,7 +1,7 @@
 // Checks that a fault is detected: by the executor, which throws Error, or by a sanitizer, which ends the process.
 #pragma once
 
-#include "ringgrad/tests/temp_dir.h"
+#include "tests/temp_dir.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,9 +1,9 @@
 // Runs ranks as threads that share batch statistics, and divides a batch among them.
 #pragma once
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tensor.h"
+#include "core/context.h"
+#include "core/rng.h"
+#include "core/tensor.h"
 
 #include <barrier>
 #include <cmath>

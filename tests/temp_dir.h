@@ -3,7 +3,7 @@
 // The folder is in TMPDIR or /tmp, and the end of the scope removes it. Tests never write anywhere else.
 #pragma once
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <algorithm>
 #include <csignal>

@@ -1,11 +1,11 @@
 // accelerate: a replay computes what the plain function does, wherever its inputs lie; errors of functions that cannot
 // be replayed. tests/test_models_accelerate.cpp has the tests with whole networks.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/sync_ranks.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/accelerate.h"
+#include "core/ops.h"
+#include "core/tape.h"
+#include "tests/op_check.h"
+#include "tests/sync_ranks.h"
+#include "tests/temp_dir.h"
 
 #include <doctest/doctest.h>
 #include <thread>

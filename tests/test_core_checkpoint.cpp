@@ -1,8 +1,8 @@
 // Tests checkpoints: round trips, damage of every byte, the files that are kept, and the fall back from damaged files.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/checkpoint.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/atomic_file.h"
+#include "core/checkpoint.h"
+#include "core/rng.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,10 +1,10 @@
 // Tests each rule of fuse.cpp alone: on a function that the rule applies to, and on one where another reader of the
 // value prevents it. Both must compute what the plain function computes.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/sync_ranks.h"
+#include "core/accelerate.h"
+#include "core/ops.h"
+#include "core/tape.h"
+#include "tests/op_check.h"
+#include "tests/sync_ranks.h"
 
 #include <doctest/doctest.h>
 

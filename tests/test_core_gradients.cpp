@@ -1,10 +1,10 @@
 // Tests gradients: every backward rule against central differences in double, also with wrong gradients that must be
 // rejected; the CPU's gradients against the reference's; and batch norm over ranks that share statistics.
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/sync_ranks.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "tests/op_check.h"
+#include "tests/sync_ranks.h"
 
 #include <doctest/doctest.h>
 #include <set>

@@ -1,7 +1,7 @@
 // Tests JSON: valid texts, errors with their offsets, and round trips bit for bit.
-#include "ringgrad/core/json.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/json.h"
+#include "core/rng.h"
+#include "tests/temp_dir.h"
 
 #include <bit>
 #include <cmath>

@@ -3,14 +3,14 @@
 // reference itself must give at points where the answer is known.
 //
 // RG_ISA chooses the instruction set for a whole process; running the suite once for each tries them all.
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/cpu/isa.h"
-#include "ringgrad/core/cpu/thread_pool.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/profile.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/context.h"
+#include "core/cpu/isa.h"
+#include "core/cpu/thread_pool.h"
+#include "core/ops.h"
+#include "core/profile.h"
+#include "core/rng.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

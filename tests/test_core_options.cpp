@@ -1,7 +1,7 @@
 // Tests options: both spellings, errors, --help, and values that can be read back.
-#include "ringgrad/core/options.h"
-#include "ringgrad/core/version.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/options.h"
+#include "core/version.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 #include <doctest/doctest.h>

@@ -1,14 +1,14 @@
 // Tests that an op from outside of the tree, which is not in RG_OPS, works like the others: with tapes, plans,
 // profiles, bf16, and on a device with and without a kernel for it. The op computes factor * x^3.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/ops/reference.h"
-#include "ringgrad/core/profile.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/tests/executor_device.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/sync_ranks.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/accelerate.h"
+#include "core/ops.h"
+#include "core/ops/reference.h"
+#include "core/profile.h"
+#include "core/tape.h"
+#include "tests/executor_device.h"
+#include "tests/op_check.h"
+#include "tests/sync_ranks.h"
+#include "tests/temp_dir.h"
 
 #include <doctest/doctest.h>
 

@@ -1,11 +1,11 @@
 // Random programs: a plan computes what the program does, op by op; and gradients of ops that get one tensor in several
 // places agree with differences. A failure names the seed of its program. RG_PROGRAMS=5000 tests that many.
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/tests/random_program.h"
-#include "ringgrad/tests/sync_ranks.h"
+#include "core/context.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "tests/random_program.h"
+#include "tests/sync_ranks.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
 // Tests random numbers: the published vectors of Philox4x32-10, independent streams, and the distributions.
-#include "ringgrad/core/rng.h"
+#include "core/rng.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

@@ -1,9 +1,9 @@
 // Tests safetensors files: exact bytes, round trips of every type and rank, and a message for each violation of the
 // format. Also tests atomic files; a limit of the file size stands for a full disk.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/safetensors.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/atomic_file.h"
+#include "core/safetensors.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
 
 #include <cstring>
 #include <doctest/doctest.h>

@@ -1,6 +1,6 @@
 // Tests schedules at their corners, between them, and after the end.
-#include "ringgrad/core/schedule.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/schedule.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

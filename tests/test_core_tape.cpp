@@ -1,10 +1,10 @@
 // Tests the tape: sums of gradients, their destinations, memory, errors, and dry runs.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/accelerate.h"
+#include "core/context.h"
+#include "core/ops.h"
+#include "core/tape.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

@@ -1,7 +1,7 @@
 // Tests tensors: shapes, views, conversions and their rounding, byte counts, dry runs, and errors.
-#include "ringgrad/core/tensor.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/tensor.h"
+#include "core/text.h"
+#include "tests/temp_dir.h"
 
 #include <bit>
 #include <cmath>

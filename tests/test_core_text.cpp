@@ -1,10 +1,10 @@
 // Tests text from outside that is printed on one line, for people and as a field of a table, numbers in any locale, and
 // the checksum of bytes.
-#include "ringgrad/core/base.h"
-#include "ringgrad/core/checksum.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/tests/other_locale.h"
+#include "core/base.h"
+#include "core/checksum.h"
+#include "core/formatted.h"
+#include "core/text.h"
+#include "tests/other_locale.h"
 
 #include <algorithm>
 #include <cstdio>

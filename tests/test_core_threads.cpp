@@ -1,9 +1,9 @@
 // Tests the thread pool (tasks, exceptions, many short rounds, long waits), and the scratch memory of a thread.
-#include "ringgrad/core/cpu/cores.h"
-#include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/cpu/scratch.h"
-#include "ringgrad/tests/allocations.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/cpu/cores.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/scratch.h"
+#include "tests/allocations.h"
+#include "tests/temp_dir.h"
 
 #include <chrono>
 #include <doctest/doctest.h>

@@ -1,6 +1,6 @@
 // Tests convolution by tiles. The suite runs this with emulated instructions, too (emulated_isa.h).
-#include "ringgrad/core/cpu/isa.h"
-#include "ringgrad/tests/op_check.h"
+#include "core/cpu/isa.h"
+#include "tests/op_check.h"
 
 #include <doctest/doctest.h>
 #include <string>

@@ -1,9 +1,9 @@
 // Tests the changes of images beyond their position: colours, erased boxes, mixup and cutmix, each against its paper or
 // torchvision, and the draws and weights of classes.
-#include "ringgrad/data/loader.h"
-#include "ringgrad/tests/image_sets.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "data/loader.h"
+#include "tests/image_sets.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
 
 #include <array>
 #include <cmath>

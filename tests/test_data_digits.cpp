@@ -1,12 +1,12 @@
 // Tests drawn digits: the angles, folders of digits, and targets of images.
 #include "../tools/write_digits.h"
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/data/digits.h"
-#include "ringgrad/data/loader.h"
-#include "ringgrad/models/run/load_data.h"
-#include "ringgrad/tests/image_sets.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/atomic_file.h"
+#include "data/digits.h"
+#include "data/loader.h"
+#include "models/run/load_data.h"
+#include "tests/image_sets.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
 
 #include <algorithm>
 #include <cmath>

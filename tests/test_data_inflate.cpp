@@ -1,8 +1,8 @@
 // Tests inflate with streams of zlib and with streams that are built here bit by bit: long codes, every violation of
 // the format, zip bombs, truncation and checksums.
-#include "ringgrad/core/rng.h"
-#include "ringgrad/data/inflate.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/rng.h"
+#include "data/inflate.h"
+#include "tests/temp_dir.h"
 
 #include <array>
 #include <doctest/doctest.h>

@@ -1,11 +1,11 @@
 // Tests the JPEG decoder with files of libjpeg-turbo, whose pixels must be those of Pillow, with truncated and changed
 // files, and with a message for each violation. Tests the arithmetic against formulas.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/data/inflate.h"
-#include "ringgrad/data/jpeg.h"
-#include "ringgrad/data/jpeg_pixels.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/atomic_file.h"
+#include "core/rng.h"
+#include "data/inflate.h"
+#include "data/jpeg.h"
+#include "data/jpeg_pixels.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 #include <array>

@@ -1,10 +1,10 @@
 // Tests how the names of images decide their sets and labels, and that every reader agrees.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/data/layout.h"
-#include "ringgrad/data/open.h"
-#include "ringgrad/data/png.h"
-#include "ringgrad/tests/image_sets.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/atomic_file.h"
+#include "data/layout.h"
+#include "data/open.h"
+#include "data/png.h"
+#include "tests/image_sets.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

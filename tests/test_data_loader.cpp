@@ -1,11 +1,11 @@
 // Tests augmentation against a slow definition, and the loader: the batches are the same for any number of ranks and
 // threads and any depth.
-#include "ringgrad/core/rng.h"
-#include "ringgrad/data/loader.h"
-#include "ringgrad/data/resize.h"
-#include "ringgrad/tests/image_sets.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/rng.h"
+#include "data/loader.h"
+#include "data/resize.h"
+#include "tests/image_sets.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 #include <array>

@@ -1,14 +1,14 @@
 // Tests packed sets: that they have the images of their source, are made anew if it changes, and never give wrong
 // pixels.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/data/image_folder.h"
-#include "ringgrad/data/loader.h"
-#include "ringgrad/data/packed.h"
-#include "ringgrad/data/png.h"
-#include "ringgrad/data/source.h"
-#include "ringgrad/models/run/run_folder.h"
-#include "ringgrad/tests/image_sets.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/atomic_file.h"
+#include "data/image_folder.h"
+#include "data/loader.h"
+#include "data/packed.h"
+#include "data/png.h"
+#include "data/source.h"
+#include "models/run/run_folder.h"
+#include "tests/image_sets.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,10 +1,10 @@
 // Tests the PNG reader and writer. The test has its own encoder (stored blocks, all filters) for every colour type,
 // depth and interlacing. It also tests every violation, truncation and changed byte, which of these leave a file
 // readable, and conversions.
-#include "ringgrad/core/rng.h"
-#include "ringgrad/data/inflate.h"
-#include "ringgrad/data/png.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/rng.h"
+#include "data/inflate.h"
+#include "data/png.h"
+#include "tests/temp_dir.h"
 
 #include <array>
 #include <doctest/doctest.h>

@@ -1,19 +1,19 @@
 // Tests the readers of CIFAR, IDX, PNG folders and the embedded sample, load(), and functions that count, split, divide
 // and shuffle sets.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/checksum.h"
-#include "ringgrad/core/control_groups.h"
-#include "ringgrad/core/cpu/cpu_scope.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/data/cifar.h"
-#include "ringgrad/data/idx.h"
-#include "ringgrad/data/image_folder.h"
-#include "ringgrad/data/inflate.h"
-#include "ringgrad/data/open.h"
-#include "ringgrad/data/png.h"
-#include "ringgrad/data/resize.h"
-#include "ringgrad/tests/image_sets.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/atomic_file.h"
+#include "core/checksum.h"
+#include "core/control_groups.h"
+#include "core/cpu/cpu_scope.h"
+#include "core/rng.h"
+#include "data/cifar.h"
+#include "data/idx.h"
+#include "data/image_folder.h"
+#include "data/inflate.h"
+#include "data/open.h"
+#include "data/png.h"
+#include "data/resize.h"
+#include "tests/image_sets.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 #include <array>

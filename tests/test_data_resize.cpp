@@ -1,8 +1,8 @@
 // Tests resampling: values worked out by hand, a slow formula in double for random sizes, crops, and errors.
 // tools/compare_images.py compares with Pillow.
-#include "ringgrad/core/rng.h"
-#include "ringgrad/data/resize.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/rng.h"
+#include "data/resize.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

@@ -1,14 +1,14 @@
 // Tests commands, and the copies of what they print or synchronise.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/stop.h"
-#include "ringgrad/data/command.h"
-#include "ringgrad/data/inflate.h"
-#include "ringgrad/data/open.h"
-#include "ringgrad/data/source.h"
-#include "ringgrad/models/run/load_data.h"
-#include "ringgrad/tests/image_sets.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/atomic_file.h"
+#include "core/stop.h"
+#include "data/command.h"
+#include "data/inflate.h"
+#include "data/open.h"
+#include "data/source.h"
+#include "models/run/load_data.h"
+#include "tests/image_sets.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
 
 #include <chrono>
 #include <csignal>

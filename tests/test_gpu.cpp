@@ -1,17 +1,17 @@
 // Tests every op on a real GPU against the reference, a plan's graph against single launches, and the other functions
 // of core/device.h. Skips everything if there is no GPU: the suite simt runs the same kernels on the executor.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/gpu/device.h"
-#include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/models/run/gradient_sum.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
-#include "ringgrad/tests/training_step.h"
+#include "core/accelerate.h"
+#include "core/context.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "gpu/device.h"
+#include "models/nets/cifar_net.h"
+#include "models/run/gradient_sum.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
+#include "tests/training_step.h"
 
 #include <array>
 #include <cstdlib>

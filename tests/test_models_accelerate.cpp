@@ -1,19 +1,19 @@
 // accelerate with whole networks: a replayed training is the plain one; which ops fusing leaves out; the cache; the
 // memory plan; no allocation in a steady step.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/cpu/thread_pool.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/models/nets/digits_net.h"
-#include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/tests/allocations.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/parameter_lists.h"
-#include "ringgrad/tests/sync_ranks.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/accelerate.h"
+#include "core/context.h"
+#include "core/cpu/thread_pool.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "models/nets/cifar_net.h"
+#include "models/nets/digits_net.h"
+#include "models/nets/state_dict.h"
+#include "tests/allocations.h"
+#include "tests/op_check.h"
+#include "tests/parameter_lists.h"
+#include "tests/sync_ranks.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

@@ -1,15 +1,15 @@
 // Tests the C functions of models/bindings. tests/e2e/bindings.py tests them from C and Python programs.
-#include "ringgrad/models/bindings/ringgrad.h"
+#include "models/bindings/ringgrad.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/cpu/cpu_scope.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/data/png.h"
-#include "ringgrad/data/resize.h"
-#include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/predictor.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/atomic_file.h"
+#include "core/cpu/cpu_scope.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "data/png.h"
+#include "data/resize.h"
+#include "models/nets/state_dict.h"
+#include "models/run/predictor.h"
+#include "tests/temp_dir.h"
 
 #include <doctest/doctest.h>
 

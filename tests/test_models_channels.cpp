@@ -1,14 +1,14 @@
 // Tests that text from outside passes unchanged between ranks, files and shells, or is rejected. par/channels.md and
 // data/channels.md list these channels. test_core_text.cpp tests output to a terminal.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/json.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/command.h"
-#include "ringgrad/models/run/report.h"
-#include "ringgrad/models/sweep/trial_table.h"
-#include "ringgrad/par/task_pool.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/atomic_file.h"
+#include "core/json.h"
+#include "core/text.h"
+#include "data/command.h"
+#include "models/run/report.h"
+#include "models/sweep/trial_table.h"
+#include "par/task_pool.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
 
 #include <algorithm>
 #include <doctest/doctest.h>

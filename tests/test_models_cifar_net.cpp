@@ -1,11 +1,11 @@
 // Tests the CIFAR-10 network: parameters, modes, the memory of a step, and training.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/accelerate.h"
+#include "core/context.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "models/nets/cifar_net.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

@@ -1,11 +1,11 @@
 // Tests the collective calls of a training loop whose ranks have different work.
-#include "ringgrad/models/run/collective.h"
+#include "models/run/collective.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/context.h"
+#include "core/ops.h"
+#include "core/tape.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
 
 #include <chrono>
 #include <doctest/doctest.h>

@@ -1,10 +1,10 @@
 // Tests sums of gradient buckets during backward: they equal sums after it, and an error ends all ranks.
-#include "ringgrad/core/rng.h"
-#include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/models/run/gradient_sum.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
-#include "ringgrad/tests/training_step.h"
+#include "core/rng.h"
+#include "models/nets/cifar_net.h"
+#include "models/run/gradient_sum.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
+#include "tests/training_step.h"
 
 #include <doctest/doctest.h>
 

@@ -1,10 +1,10 @@
 // Tests the gradients of a whole network: against central differences, and over ranks that share batch statistics.
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/parameter_lists.h"
-#include "ringgrad/tests/sync_ranks.h"
+#include "core/ops.h"
+#include "core/tape.h"
+#include "models/nets/cifar_net.h"
+#include "tests/op_check.h"
+#include "tests/parameter_lists.h"
+#include "tests/sync_ranks.h"
 
 #include <doctest/doctest.h>
 

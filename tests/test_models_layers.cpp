@@ -1,9 +1,9 @@
 // Tests the layers of networks.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/layers.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/accelerate.h"
+#include "core/layers.h"
+#include "core/tape.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,14 +1,14 @@
 // Tests the choice of GPUs, the ranks that take images, and the memory that is available.
-#include "ringgrad/models/run/machine.h"
+#include "models/run/machine.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/cpu/cores.h"
-#include "ringgrad/gpu/gpu_traits.h"
-#include "ringgrad/models/nets/digits_net.h"
-#include "ringgrad/models/run/memory.h"
-#include "ringgrad/tests/executor_device.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/atomic_file.h"
+#include "core/cpu/cores.h"
+#include "gpu/gpu_traits.h"
+#include "models/nets/digits_net.h"
+#include "models/run/memory.h"
+#include "tests/executor_device.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
 
 #include <doctest/doctest.h>
 #include <limits>

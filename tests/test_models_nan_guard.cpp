@@ -1,11 +1,11 @@
 // Tests a loss or gradients that are not finite: the error, the values that are restored, and the limits.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/checkpoint.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/models/run/training_run.h"
-#include "ringgrad/tests/allocations.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/atomic_file.h"
+#include "core/checkpoint.h"
+#include "core/ops.h"
+#include "models/run/training_run.h"
+#include "tests/allocations.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
 
 #include <cstring>
 #include <doctest/doctest.h>

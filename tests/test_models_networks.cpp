@@ -1,10 +1,10 @@
 // Tests that the files of models describe their networks, and that networks can be made from them.
-#include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/models/nets/digits_net.h"
-#include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/model_file.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "models/nets/cifar_net.h"
+#include "models/nets/digits_net.h"
+#include "models/nets/state_dict.h"
+#include "models/run/model_file.h"
+#include "tests/op_check.h"
+#include "tests/temp_dir.h"
 
 #include <doctest/doctest.h>
 

@@ -1,9 +1,9 @@
 // Tests which networks ONNX files can hold. tests/e2e/onnx.py reads the files, and runs them in ONNX Runtime.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/op_table.h"
-#include "ringgrad/models/nets/digits_net.h"
-#include "ringgrad/models/run/onnx.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/atomic_file.h"
+#include "core/op_table.h"
+#include "models/nets/digits_net.h"
+#include "models/run/onnx.h"
+#include "tests/temp_dir.h"
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
 // Tests the optimizer of a training against its formulas in double, over several steps.
-#include "ringgrad/core/rng.h"
-#include "ringgrad/models/run/optimizer.h"
-#include "ringgrad/tests/parameter_lists.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/rng.h"
+#include "models/run/optimizer.h"
+#include "tests/parameter_lists.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

@@ -1,15 +1,15 @@
 // Tests the training programs as trials: the files that they save, and data that they reject.
 #include "../tools/write_digits.h"
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/data/augment.h"
-#include "ringgrad/data/digits.h"
-#include "ringgrad/data/open.h"
-#include "ringgrad/data/png.h"
-#include "ringgrad/models/programs.h"
-#include "ringgrad/models/run/predictor.h"
-#include "ringgrad/models/run/training.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/atomic_file.h"
+#include "data/augment.h"
+#include "data/digits.h"
+#include "data/open.h"
+#include "data/png.h"
+#include "models/programs.h"
+#include "models/run/predictor.h"
+#include "models/run/training.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

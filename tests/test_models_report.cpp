@@ -1,11 +1,11 @@
 // Tests the page of a run: it is valid for any data, and the data can be read back from it.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/plan.h"
-#include "ringgrad/core/version.h"
-#include "ringgrad/models/run/confusion.h"
-#include "ringgrad/models/run/report.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/atomic_file.h"
+#include "core/clock.h"
+#include "core/plan.h"
+#include "core/version.h"
+#include "models/run/confusion.h"
+#include "models/run/report.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 #include <cmath>

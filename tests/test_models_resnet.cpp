@@ -1,13 +1,13 @@
 // Tests the residual networks: names and sizes, initial values, results, and the plan of a training step.
 // tools/compare_pytorch.py compares their values with PyTorch.
-#include "ringgrad/core/plan.h"
-#include "ringgrad/models/nets/networks.h"
-#include "ringgrad/models/nets/resnet.h"
-#include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/sync_ranks.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/training_step.h"
+#include "core/plan.h"
+#include "models/nets/networks.h"
+#include "models/nets/resnet.h"
+#include "models/nets/state_dict.h"
+#include "tests/op_check.h"
+#include "tests/sync_ranks.h"
+#include "tests/temp_dir.h"
+#include "tests/training_step.h"
 
 #include <algorithm>
 #include <cmath>

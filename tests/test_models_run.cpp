@@ -1,14 +1,14 @@
 // Tests the files and the output of a run, and stop requests.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/models/run/progress.h"
-#include "ringgrad/models/run/report.h"
-#include "ringgrad/models/run/run_folder.h"
-#include "ringgrad/models/run/signals.h"
-#include "ringgrad/models/run/training_run.h"
-#include "ringgrad/par/verify.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/atomic_file.h"
+#include "core/text.h"
+#include "models/run/progress.h"
+#include "models/run/report.h"
+#include "models/run/run_folder.h"
+#include "models/run/signals.h"
+#include "models/run/training_run.h"
+#include "par/verify.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
 
 #include <algorithm>
 #include <array>

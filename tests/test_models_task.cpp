@@ -1,11 +1,11 @@
 // Tests the losses and metrics of the library's tasks against values computed by hand.
-#include "ringgrad/models/run/evaluation.h"
-#include "ringgrad/models/run/task.h"
+#include "models/run/evaluation.h"
+#include "models/run/task.h"
 
-#include "ringgrad/core/stop.h"
-#include "ringgrad/models/run/confusion.h"
-#include "ringgrad/models/run/training.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/stop.h"
+#include "models/run/confusion.h"
+#include "models/run/training.h"
+#include "tests/thread_link.h"
 #include "temp_dir.h"
 
 #include <cmath>

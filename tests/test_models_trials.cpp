@@ -1,13 +1,13 @@
 // Tests tables of trials: grids, CSV files, results and the page.
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/models/programs.h"
-#include "ringgrad/models/sweep/stop_rules.h"
-#include "ringgrad/models/sweep/trial_table.h"
-#include "ringgrad/models/sweep/trials_board.h"
-#include "ringgrad/models/sweep/trials_options.h"
-#include "ringgrad/models/sweep/trials_report.h"
+#include "core/atomic_file.h"
+#include "core/text.h"
+#include "models/programs.h"
+#include "models/sweep/stop_rules.h"
+#include "models/sweep/trial_table.h"
+#include "models/sweep/trials_board.h"
+#include "models/sweep/trials_options.h"
+#include "models/sweep/trials_report.h"
 #include "temp_dir.h"
 
 #include <cmath>

@@ -1,9 +1,9 @@
 // Tests aggregation against the same statistics computed in double over all samples at once.
 
-#include "ringgrad/core/rng.h"
-#include "ringgrad/par/aggregate.h"
-#include "ringgrad/tests/ranks.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/rng.h"
+#include "par/aggregate.h"
+#include "tests/ranks.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <limits>

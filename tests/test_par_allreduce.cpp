@@ -1,11 +1,11 @@
 // Tests the all-reduce with lengths around the number of ranks, and segments so short that small vectors take the
 // pipelined path.
 
-#include "ringgrad/core/bf16.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/par/aggregate.h"
-#include "ringgrad/tests/ranks.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/bf16.h"
+#include "core/rng.h"
+#include "par/aggregate.h"
+#include "tests/ranks.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 #include <bit>

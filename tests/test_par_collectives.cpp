@@ -1,6 +1,6 @@
 // Tests the collectives besides the all-reduce, and the task pool, on ranks of any kind.
 
-#include "ringgrad/tests/ranks.h"
+#include "tests/ranks.h"
 
 #include <algorithm>
 

@@ -1,11 +1,11 @@
 // Tests messages between threads, and ranks that are late, missing or in another operation. Deadlines are short only
 // where no rank will ever answer. No check depends on how long something takes.
 
-#include "ringgrad/par/group.h"
-#include "ringgrad/par/mpi_link.h"
-#include "ringgrad/par/verify.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
+#include "par/group.h"
+#include "par/mpi_link.h"
+#include "par/verify.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
 
 #include <atomic>
 #include <csignal>

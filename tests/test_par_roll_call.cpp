@@ -1,10 +1,10 @@
 // Tests that ranks name the missing rank, also if they wait for a rank that waits for it. Deadlines are short, and no
 // check depends on how long something takes.
 
-#include "ringgrad/par/group.h"
-#include "ringgrad/par/task_pool.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
+#include "par/group.h"
+#include "par/task_pool.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
 
 #include <doctest/doctest.h>
 

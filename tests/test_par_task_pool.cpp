@@ -1,12 +1,12 @@
 // Tests the task pool over threads: which rank runs which task and when, and tasks that fail, are cancelled or are
 // interrupted. No check depends on time: tasks wait for each other's signals.
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/par/journal.h"
-#include "ringgrad/par/sub_link.h"
-#include "ringgrad/par/task_pool.h"
-#include "ringgrad/tests/ranks.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/atomic_file.h"
+#include "par/journal.h"
+#include "par/sub_link.h"
+#include "par/task_pool.h"
+#include "tests/ranks.h"
+#include "tests/thread_link.h"
 #include "temp_dir.h"
 
 #include <algorithm>

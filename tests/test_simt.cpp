@@ -1,8 +1,8 @@
 // Tests the executor, which runs CUDA kernels on the host, with correct kernels and every order of threads.
-#include "ringgrad/gpu/bf16.cuh"
-#include "ringgrad/gpu/mma.cuh"
-#include "ringgrad/gpu/planes.cuh"
-#include "ringgrad/gpu/reduce.cuh"
+#include "gpu/bf16.cuh"
+#include "gpu/mma.cuh"
+#include "gpu/planes.cuh"
+#include "gpu/reduce.cuh"
 
 #include <cmath>
 #include <doctest/doctest.h>

@@ -2,10 +2,10 @@
 //
 // A fault is found if the error names the kernel and, where there is one, the line: a constant after the kernel counts
 // back to it.
-#include "ringgrad/gpu/reduce.cuh"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/simt/sanitizers.h"
-#include "ringgrad/tests/simt_check.h"
+#include "gpu/reduce.cuh"
+#include "tests/op_check.h"
+#include "tests/simt/sanitizers.h"
+#include "tests/simt_check.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

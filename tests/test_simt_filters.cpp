@@ -1,13 +1,13 @@
 // Filters that a replay on a device rounds to bf16 once, at its beginning: every bit is that of convolutions which
 // round them by themselves, whoever has written the parameters since the last step.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/models/run/gradient_sum.h"
-#include "ringgrad/tests/executor_device.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/accelerate.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "models/run/gradient_sum.h"
+#include "tests/executor_device.h"
+#include "tests/op_check.h"
+#include "tests/thread_link.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

@@ -1,9 +1,9 @@
 // The executor's model of what Hopper GPUs have beyond others (gpu/hopper.cuh): products in a pipeline of two stages,
 // and what it says when one part of that pipeline is wrong.
-#include "ringgrad/core/bf16.h"
-#include "ringgrad/gpu/hopper.cuh"
-#include "ringgrad/tests/simt/sanitizers.h"
-#include "ringgrad/tests/simt_check.h"
+#include "core/bf16.h"
+#include "gpu/hopper.cuh"
+#include "tests/simt/sanitizers.h"
+#include "tests/simt_check.h"
 
 #include <doctest/doctest.h>
 

@@ -1,17 +1,17 @@
 // Every CUDA kernel, thread by thread on the executor: over the cases of op_cases.h against the reference, with guards
 // around every buffer, and the same bits in whatever order the threads run.
-#include "ringgrad/core/context.h"
-#include "ringgrad/gpu/deadline.h"
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/tests/executor_device.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/random_program.h"
-#include "ringgrad/tests/simt/executor.h"
-#include "ringgrad/tests/simt/sanitizers.h"
-#include "ringgrad/tests/sync_ranks.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/training_step.h"
+#include "core/context.h"
+#include "gpu/deadline.h"
+#include "gpu/kernels.h"
+#include "models/nets/cifar_net.h"
+#include "tests/executor_device.h"
+#include "tests/op_check.h"
+#include "tests/random_program.h"
+#include "tests/simt/executor.h"
+#include "tests/simt/sanitizers.h"
+#include "tests/sync_ranks.h"
+#include "tests/temp_dir.h"
+#include "tests/training_step.h"
 
 #include <algorithm>
 #include <array>

@@ -1,16 +1,16 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
 // on two that share a GPU, and on two of which one is idle, with a GPU on its node or without. And a sweep on GPUs.
 #include "../tools/write_digits.h"
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/digits.h"
-#include "ringgrad/models/programs.h"
-#include "ringgrad/models/sweep/trials.h"
-#include "ringgrad/tests/executor_device.h"
-#include "ringgrad/tests/image_sets.h"
-#include "ringgrad/tests/temp_dir.h"
-#include "ringgrad/tests/thread_link.h"
+#include "core/atomic_file.h"
+#include "core/rng.h"
+#include "core/text.h"
+#include "data/digits.h"
+#include "models/programs.h"
+#include "models/sweep/trials.h"
+#include "tests/executor_device.h"
+#include "tests/image_sets.h"
+#include "tests/temp_dir.h"
+#include "tests/thread_link.h"
 
 #include <doctest/doctest.h>
 #include <iostream>

@@ -1,17 +1,17 @@
 // Updates that are a part of what is replayed, on a device as a part of its graph: what varies is read each time, and
 // nothing changes where a value is not finite.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/models/run/nan_guard.h"
-#include "ringgrad/models/run/optimizer.h"
-#include "ringgrad/tests/executor_device.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/parameter_lists.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/accelerate.h"
+#include "core/context.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "models/nets/cifar_net.h"
+#include "models/run/nan_guard.h"
+#include "models/run/optimizer.h"
+#include "tests/executor_device.h"
+#include "tests/op_check.h"
+#include "tests/parameter_lists.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

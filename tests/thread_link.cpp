@@ -3,8 +3,8 @@
 // A message is copied under the mailbox's mutex, and a channel is withdrawn under it too. So no thread touches the
 // buffer of a closed channel, even if ranks unwind after an error in any order.
 
-#include "ringgrad/tests/thread_link.h"
-#include "ringgrad/tests/ranks.h"
+#include "tests/thread_link.h"
+#include "tests/ranks.h"
 
 #include <algorithm>
 #include <atomic>

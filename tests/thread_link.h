@@ -5,7 +5,7 @@
 // works here does not depend on buffering.
 #pragma once
 
-#include "ringgrad/par/group.h"
+#include "par/group.h"
 
 #include <functional>
 

@@ -1,10 +1,10 @@
 // Defines the training step that tests of whole networks replay, on the CPU or on a device.
 #pragma once
 
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/layers.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/tape.h"
+#include "core/accelerate.h"
+#include "core/layers.h"
+#include "core/ops.h"
+#include "core/tape.h"
 
 namespace rg {
 

@@ -15,9 +15,9 @@
 #define MPICH_SKIP_MPICXX 1
 #define OMPI_SKIP_MPICXX 1
 
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/options.h"
-#include "ringgrad/par/session.h"
+#include "core/clock.h"
+#include "core/options.h"
+#include "par/session.h"
 
 #include <algorithm>
 #include <cmath>

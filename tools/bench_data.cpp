@@ -12,20 +12,20 @@
 //
 // With --images, --photos or --pillow, it measures only how fast all threads list and load a folder of many PNGs, or of
 // photos as JPEGs. With --pillow, Pillow does so in turn.
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/cpu/cores.h"
-#include "ringgrad/core/cpu/cpu_scope.h"
-#include "ringgrad/core/options.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/data/cifar.h"
-#include "ringgrad/data/command.h"
-#include "ringgrad/data/decode.h"
-#include "ringgrad/data/loader.h"
-#include "ringgrad/data/open.h"
-#include "ringgrad/data/png.h"
-#include "ringgrad/data/sample.h"
-#include "ringgrad/tests/temp_dir.h"
+#include "core/atomic_file.h"
+#include "core/clock.h"
+#include "core/cpu/cores.h"
+#include "core/cpu/cpu_scope.h"
+#include "core/options.h"
+#include "core/rng.h"
+#include "data/cifar.h"
+#include "data/command.h"
+#include "data/decode.h"
+#include "data/loader.h"
+#include "data/open.h"
+#include "data/png.h"
+#include "data/sample.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 #include <cmath>

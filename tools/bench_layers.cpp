@@ -1,12 +1,12 @@
 // bench_layers measures pooling, GELU, and plain, depthwise, grouped and dilated convolution: the milliseconds of the
 // forward pass and of all gradients. tools/bench/layers.py compares them with PyTorch.
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/cpu/cores.h"
-#include "ringgrad/core/cpu/thread_pool.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/options.h"
-#include "ringgrad/core/rng.h"
+#include "core/clock.h"
+#include "core/context.h"
+#include "core/cpu/cores.h"
+#include "core/cpu/thread_pool.h"
+#include "core/ops.h"
+#include "core/options.h"
+#include "core/rng.h"
 
 #include <algorithm>
 #include <array>

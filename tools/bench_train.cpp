@@ -1,17 +1,17 @@
 // bench_train measures images per second of a training step (forward, loss, backward, update) or of prediction, on
 // random data in memory. It prints a line of key=value pairs, to compare with the same line of other frameworks.
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/cpu/cores.h"
-#include "ringgrad/core/cpu/isa.h"
-#include "ringgrad/core/cpu/thread_pool.h"
-#include "ringgrad/core/options.h"
-#include "ringgrad/core/profile.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/gpu/device.h"
-#include "ringgrad/models/nets/networks.h"
+#include "core/accelerate.h"
+#include "core/clock.h"
+#include "core/context.h"
+#include "core/cpu/cores.h"
+#include "core/cpu/isa.h"
+#include "core/cpu/thread_pool.h"
+#include "core/options.h"
+#include "core/profile.h"
+#include "core/rng.h"
+#include "core/tape.h"
+#include "gpu/device.h"
+#include "models/nets/networks.h"
 
 #include <algorithm>
 #include <cstdio>

@@ -9,10 +9,10 @@
 // A request is a line "FUNCTION ROWS COLUMNS CHANNELS HEIGHT WIDTH" and the bytes of the image. The function is resize,
 // fit, or view; then the six integers of a View follow in the line. The result is the bytes of the image of HEIGHT x
 // WIDTH.
-#include "ringgrad/core/cpu/augment.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/image_folder.h"
-#include "ringgrad/data/resize.h"
+#include "core/cpu/augment.h"
+#include "core/text.h"
+#include "data/image_folder.h"
+#include "data/resize.h"
 
 #include <cmath>
 #include <cstdio>

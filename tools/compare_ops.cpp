@@ -6,11 +6,11 @@
 // Each file holds one case. That of an op has its inputs by name, dy, the result y, and the gradient "d NAME" of each
 // input that has one. For that of an optimizer, see write_optimizer(). The metadata holds the name and the attributes.
 // To cover another op, add a line to op_cases() or main() here, and one to the table in compare_ops.py.
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/safetensors.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/models/run/optimizer.h"
+#include "core/ops.h"
+#include "core/rng.h"
+#include "core/safetensors.h"
+#include "core/tape.h"
+#include "models/run/optimizer.h"
 
 #include <cstdio>
 #include <filesystem>

@@ -1,8 +1,8 @@
 // make_digits DIR writes drawn digits as class folders of PNGs with angles.csv (write_digits.h). Its default set is the
 // one that train_digits and train_digits_angles draw themselves without --data.
-#include "ringgrad/core/options.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/digits.h"
+#include "core/options.h"
+#include "core/text.h"
+#include "data/digits.h"
 #include "write_digits.h"
 
 #include <iostream>

@@ -216,12 +216,12 @@ def check():
 
 def compile_copy(command, build, folder, file, kernel, old, new):
     """Compiles the kernel file with the fault. Returns the path of the result."""
-    copy = folder / "ringgrad" / "gpu"
+    copy = folder / "gpu"
     copy.mkdir(parents=True)
     (copy / file).write_text((ROOT / "gpu" / file).read_text().replace(old, new))
     source, result = folder / f"{kernel}{'.cu' if 'nvcc' in command[0] else '.cpp'}", folder / "result"
-    source.write_text(f'#include "ringgrad/gpu/{kernel}.cu"\n')
-    made = run([*command, "-std=c++20", f"-I{folder}", f"-I{ROOT}/include", str(source), "-o", str(result)])
+    source.write_text(f'#include "gpu/{kernel}.cu"\n')
+    made = run([*command, "-std=c++20", f"-I{folder}", f"-I{ROOT}", str(source), "-o", str(result)])
     if made.returncode:
         sys.exit(f"plant_faults.py: {kernel}.cu with the fault does not compile:\n{made.stderr[:2000]}")
     return result

@@ -1,11 +1,11 @@
 // The files of drawn digits, for make_digits and tests.
 #pragma once
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/data/dataset.h"
-#include "ringgrad/data/image_folder.h"
-#include "ringgrad/data/png.h"
+#include "core/atomic_file.h"
+#include "core/formatted.h"
+#include "data/dataset.h"
+#include "data/image_folder.h"
+#include "data/png.h"
 
 #include <filesystem>
 #include <fstream>

@@ -1,9 +1,9 @@
 // Writes views of images row by row. The augment op works on the images in parallel.
-#include "ringgrad/core/cpu/augment.h"
+#include "core/cpu/augment.h"
 
-#include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/cpu/scratch.h"
-#include "ringgrad/core/ops/augment.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/scratch.h"
+#include "core/ops/augment.h"
 
 #include <algorithm>
 #include <array>

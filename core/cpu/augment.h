@@ -3,8 +3,8 @@
 // this code, so both give the same bits.
 #pragma once
 
-#include "ringgrad/core/bf16.h"
-#include "ringgrad/core/ops/augment.h"
+#include "core/bf16.h"
+#include "core/ops/augment.h"
 
 #include <array>
 #include <cstdint>

@@ -2,10 +2,10 @@
 // StoredKernels (kernels.h) expects, and statistics over images that do not depend on the number of threads.
 #pragma once
 
-#include "ringgrad/core/cpu/isa.h"
-#include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/cpu/scratch.h"
-#include "ringgrad/core/tensor.h"
+#include "core/cpu/isa.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/scratch.h"
+#include "core/tensor.h"
 
 #include <algorithm>
 #include <numeric>

@@ -8,9 +8,9 @@
 //
 // Usually a thread does all the work on one image or a few, while they stay in its second-level cache: the copy of the
 // input, convolution and ReLU, statistics of the result, rounding.
-#include "ringgrad/core/cpu/conv_groups.h"
-#include "ringgrad/core/cpu/dense.h"
-#include "ringgrad/core/cpu/tile_engine.h"
+#include "core/cpu/conv_groups.h"
+#include "core/cpu/dense.h"
+#include "core/cpu/tile_engine.h"
 
 namespace rg::cpu {
 

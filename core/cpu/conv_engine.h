@@ -10,10 +10,10 @@
 // Shapes have the letters of kernels.h.
 #pragma once
 
-#include "ringgrad/core/cpu/filters.h"
-#include "ringgrad/core/cpu/isa.h"
-#include "ringgrad/core/cpu/padding.h"
-#include "ringgrad/core/cpu/prepared_array.h"
+#include "core/cpu/filters.h"
+#include "core/cpu/isa.h"
+#include "core/cpu/padding.h"
+#include "core/cpu/prepared_array.h"
 
 #include <array>
 #include <optional>

@@ -10,9 +10,9 @@
 // Weight gradients are summed over fixed parts of the mini-batch, and then over the parts in order. Large ones are
 // computed at the end instead, from all images (TileWgrad). In both cases, the bits do not depend on the number of
 // threads.
-#include "ringgrad/core/cpu/conv_groups.h"
-#include "ringgrad/core/cpu/dense.h"
-#include "ringgrad/core/cpu/tile_engine.h"
+#include "core/cpu/conv_groups.h"
+#include "core/cpu/dense.h"
+#include "core/cpu/tile_engine.h"
 
 namespace rg::cpu {
 

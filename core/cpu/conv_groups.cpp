@@ -9,9 +9,9 @@
 //
 // With more channels, each group is a convolution of its own, on copies of its channels: then the products cost much
 // more than the copies.
-#include "ringgrad/core/cpu/conv_groups.h"
+#include "core/cpu/conv_groups.h"
 
-#include "ringgrad/core/cpu/tile_engine.h"
+#include "core/cpu/tile_engine.h"
 
 namespace rg::cpu::groups {
 

@@ -1,7 +1,7 @@
 // Convolution with Conv::groups > 1, and its gradients, unless Winograd is faster.
 #pragma once
 
-#include "ringgrad/core/ops/conv.h"
+#include "core/ops/conv.h"
 
 namespace rg::cpu::groups {
 

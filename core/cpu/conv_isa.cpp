@@ -1,6 +1,6 @@
 // Direct convolution of one padded image: the loops around the register tiles of register_tiles.h. The loops read the
 // image itself, without a copy for each tap (im2col), and split the work into parts that stay in cache.
-#include "ringgrad/core/cpu/register_tiles.h"
+#include "core/cpu/register_tiles.h"
 
 namespace rg::cpu::RG_ISA {
 

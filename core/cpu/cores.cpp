@@ -1,8 +1,8 @@
 // Asks the operating system for the cores of this process. On Linux, a scheduler, a container or a user may have
 // restricted them.
-#include "ringgrad/core/cpu/cores.h"
+#include "core/cpu/cores.h"
 
-#include "ringgrad/core/control_groups.h"
+#include "core/control_groups.h"
 
 #include <algorithm>
 #include <cmath>

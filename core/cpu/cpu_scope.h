@@ -1,9 +1,9 @@
 // Runs ops on several CPU threads.
 #pragma once
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/cpu/cores.h"
-#include "ringgrad/core/cpu/thread_pool.h"
+#include "core/context.h"
+#include "core/cpu/cores.h"
+#include "core/cpu/thread_pool.h"
 
 namespace rg {
 

@@ -1,8 +1,8 @@
 // Splits the samples and the outputs of the layer (forward), or its inputs (gradients), into chunks of fixed length for
 // the threads. So the bits of the result do not depend on the number of threads.
-#include "ringgrad/core/cpu/dense.h"
+#include "core/cpu/dense.h"
 
-#include "ringgrad/core/cpu/channels.h"
+#include "core/cpu/channels.h"
 
 namespace rg::cpu::dense {
 

@@ -3,7 +3,7 @@
 // Shapes for c inputs and k outputs: x [.. c], w [k 1 1 c], bias b [k] or undefined, y [.. k]; all f32.
 #pragma once
 
-#include "ringgrad/core/ops/conv.h"
+#include "core/ops/conv.h"
 
 namespace rg::cpu::dense {
 

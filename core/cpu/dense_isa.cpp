@@ -1,9 +1,9 @@
 // Fully connected layers with many inputs c, few samples n and few outputs k: y [n k] = x [n c] w [k c]^T and its
 // gradients. x, w and their gradients are contiguous along c, so all three kernels loop along c, and no operand is
 // packed.
-#include "ringgrad/core/cpu/simd.h"
+#include "core/cpu/simd.h"
 
-#include "ringgrad/core/cpu/kernels.h"
+#include "core/cpu/kernels.h"
 
 namespace rg::cpu::RG_ISA {
 

@@ -1,8 +1,8 @@
 // Element-wise ops: distributes the loops of elements_isa.cpp, and simpler loops that are here, over threads.
-#include "ringgrad/core/ops/elements.h"
-#include "ringgrad/core/cpu/norm.h"
-#include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/rng.h"
+#include "core/ops/elements.h"
+#include "core/cpu/norm.h"
+#include "core/cpu/parallel.h"
+#include "core/rng.h"
 
 namespace rg::cpu {
 

@@ -1,8 +1,8 @@
 // Channel-wise and element-wise loops: batch norm, activations, pooling, the optimizers. Memory bandwidth limits most
 // of them. So the loops read and write every value once, except pooling with overlapping windows. With past_cache, a
 // loop stores its results past the caches, since they are too large to stay there.
-#include "ringgrad/core/cpu/kernels.h"
-#include "ringgrad/core/cpu/simd_math.h"
+#include "core/cpu/kernels.h"
+#include "core/cpu/simd_math.h"
 
 namespace rg::cpu::RG_ISA {
 

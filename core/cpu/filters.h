@@ -1,8 +1,8 @@
 // Filters of a convolution, as its engines read them: in the order of the forward pass, or rotated.
 #pragma once
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/ops/conv.h"
+#include "core/context.h"
+#include "core/ops/conv.h"
 
 #include <utility>
 

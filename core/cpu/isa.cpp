@@ -1,7 +1,7 @@
 // Lists the instruction sets that the CPU, the operating system and the build support, with their tables of kernels.
-#include "ringgrad/core/cpu/isa.h"
+#include "core/cpu/isa.h"
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <cstdlib>
 #include <string_view>

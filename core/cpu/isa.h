@@ -2,7 +2,7 @@
 // the CPU, the operating system and the build support.
 #pragma once
 
-#include "ringgrad/core/cpu/kernels.h"
+#include "core/cpu/kernels.h"
 
 namespace rg::cpu {
 

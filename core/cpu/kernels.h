@@ -8,7 +8,7 @@
 // elements. The callers (conv.cpp, norm.cpp and so on) handle threads, shapes and memory.
 #pragma once
 
-#include "ringgrad/core/ops/activation.h"
+#include "core/ops/activation.h"
 
 #include <stdint.h>
 

@@ -1,8 +1,8 @@
 // Convolution in groups of few channels, depthwise included: each lane of a vector computes one channel of the result.
 // conv_groups.cpp calls these kernels, and rearranges the image for them with spread() where necessary.
-#include "ringgrad/core/cpu/simd.h"
+#include "core/cpu/simd.h"
 
-#include "ringgrad/core/cpu/kernels.h"
+#include "core/cpu/kernels.h"
 
 #include <bit>
 

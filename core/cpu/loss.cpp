@@ -1,8 +1,8 @@
 // Softmax and the losses, with the formulas of core/ops/loss.cpp in double. A typical batch has a few hundred rows of
 // ten values, so one thread suffices. The functions allocate no memory except Scratch.
-#include "ringgrad/core/ops/loss.h"
-#include "ringgrad/core/cpu/scratch.h"
-#include "ringgrad/core/ops/loss_targets.h"
+#include "core/ops/loss.h"
+#include "core/cpu/scratch.h"
+#include "core/ops/loss_targets.h"
 
 #include <algorithm>
 #include <cmath>

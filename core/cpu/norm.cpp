@@ -1,7 +1,7 @@
 // Batch norm and layer norm. Threads share the images of a batch norm (loops of elements_isa.cpp), and the rows of a
 // layer norm (loops of norm_isa.cpp).
-#include "ringgrad/core/cpu/norm.h"
-#include "ringgrad/core/context.h"
+#include "core/cpu/norm.h"
+#include "core/context.h"
 
 namespace rg::cpu {
 

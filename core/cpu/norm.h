@@ -3,8 +3,8 @@
 // the backward pass evaluate the same expression before ReLU, so they agree on which values ReLU sets to zero.
 #pragma once
 
-#include "ringgrad/core/cpu/channels.h"
-#include "ringgrad/core/ops/norm.h"
+#include "core/cpu/channels.h"
+#include "core/ops/norm.h"
 
 #include <cmath>
 #include <optional>

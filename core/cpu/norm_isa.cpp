@@ -1,7 +1,7 @@
 // Layer norm, row by row. A typical row stays in the first-level cache, so each further pass over it costs little.
-#include "ringgrad/core/cpu/simd.h"
+#include "core/cpu/simd.h"
 
-#include "ringgrad/core/cpu/kernels.h"
+#include "core/cpu/kernels.h"
 
 namespace rg::cpu::RG_ISA {
 

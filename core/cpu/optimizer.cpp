@@ -1,9 +1,9 @@
 // Optimizer steps, the moving average of the parameters, and the search for NaN and infinity. Distributes the loops,
 // most of which are in elements_isa.cpp, over threads.
-#include "ringgrad/core/ops/optimizer.h"
-#include "ringgrad/core/cpu/isa.h"
-#include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/cpu/scratch.h"
+#include "core/ops/optimizer.h"
+#include "core/cpu/isa.h"
+#include "core/cpu/parallel.h"
+#include "core/cpu/scratch.h"
 
 #include <atomic>
 #include <cmath>

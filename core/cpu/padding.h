@@ -2,8 +2,8 @@
 // converts the values to the type that the kernels read, and can apply a batch norm, with or without ReLU.
 #pragma once
 
-#include "ringgrad/core/cpu/norm.h"
-#include "ringgrad/core/ops/per_axis.h"
+#include "core/cpu/norm.h"
+#include "core/ops/per_axis.h"
 
 namespace rg::cpu {
 

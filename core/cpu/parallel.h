@@ -1,8 +1,8 @@
 // Runs the tasks of a kernel on the threads of the context.
 #pragma once
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/cpu/thread_pool.h"
+#include "core/context.h"
+#include "core/cpu/thread_pool.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 // Max and average pooling, image by image, alone or fused with batch norm. Channels are contiguous, so the kernels
 // process several channels of a pixel as a vector.
-#include "ringgrad/core/ops/pool.h"
-#include "ringgrad/core/cpu/norm.h"
+#include "core/ops/pool.h"
+#include "core/cpu/norm.h"
 
 namespace rg::cpu {
 

@@ -1,9 +1,9 @@
 // Arrays of values that a kernel computes from parameters, such as packed filters.
 #pragma once
 
-#include "ringgrad/core/cpu/scratch.h"
-#include "ringgrad/core/prepared_memory.h"
-#include "ringgrad/core/scope.h"
+#include "core/cpu/scratch.h"
+#include "core/prepared_memory.h"
+#include "core/scope.h"
 
 namespace rg::cpu {
 

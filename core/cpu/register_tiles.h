@@ -7,9 +7,9 @@
 // Winograd's matrix products, the tiles of 4 x 4 results take the place of the pixels, and channels that of the taps.
 #pragma once
 
-#include "ringgrad/core/cpu/simd.h"
+#include "core/cpu/simd.h"
 
-#include "ringgrad/core/cpu/kernels.h"
+#include "core/cpu/kernels.h"
 
 namespace rg::cpu::RG_ISA {
 

@@ -1,8 +1,8 @@
 // Implements each thread's stack of memory chunks. If the next empty chunk is too small, take() replaces it by a larger
 // one. So after a while all chunks have the sizes that the program needs.
-#include "ringgrad/core/cpu/scratch.h"
+#include "core/cpu/scratch.h"
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <algorithm>
 #include <cstdlib>

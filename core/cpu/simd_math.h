@@ -3,7 +3,7 @@
 // stays NaN. The polynomials are minimax approximations (Remez).
 #pragma once
 
-#include "ringgrad/core/cpu/simd.h"
+#include "core/cpu/simd.h"
 
 namespace rg::cpu::RG_ISA {
 

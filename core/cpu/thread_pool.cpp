@@ -2,9 +2,9 @@
 // tasks are done. The caller does not wait for all workers. So a worker that has taken no task yet, because it sleeps
 // or its core runs another MPI rank, delays nothing. If no tasks are left when it wakes up, it waits for the next
 // round.
-#include "ringgrad/core/cpu/thread_pool.h"
+#include "core/cpu/thread_pool.h"
 
-#include "ringgrad/core/base.h"
+#include "core/base.h"
 
 #include <stdexcept>
 #include <system_error>

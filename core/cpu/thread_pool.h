@@ -6,7 +6,7 @@
 // other ranks.
 #pragma once
 
-#include "ringgrad/core/one_caller.h"
+#include "core/one_caller.h"
 
 #include <atomic>
 #include <cstdint>

@@ -1,6 +1,6 @@
 // Packs filters, images and gradients for the tiles, chooses the pixels of each tile, and estimates whether tiles are
 // the fastest method.
-#include "ringgrad/core/cpu/tile_engine.h"
+#include "core/cpu/tile_engine.h"
 
 namespace rg::cpu {
 

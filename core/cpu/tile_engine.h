@@ -5,8 +5,8 @@
 // split into the sum of two bf16, so a float image or filter has two planes, for high and low parts.
 #pragma once
 
-#include "ringgrad/core/cpu/conv_engine.h"
-#include "ringgrad/core/cpu/winograd.h"
+#include "core/cpu/conv_engine.h"
+#include "core/cpu/winograd.h"
 
 namespace rg::cpu {
 

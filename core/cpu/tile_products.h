@@ -10,9 +10,9 @@
 // registers, so that an instruction needs few loads: for example, 10 loads per 16 instructions.
 #pragma once
 
-#include "ringgrad/core/cpu/simd.h"
+#include "core/cpu/simd.h"
 
-#include "ringgrad/core/cpu/kernels.h"
+#include "core/cpu/kernels.h"
 
 namespace rg::cpu::RG_ISA {
 

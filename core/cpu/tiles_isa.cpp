@@ -16,7 +16,7 @@
 // tap in another filter row begins whole rows later in the copy. So no product is wasted on padding columns. (Only a
 // row with an odd number of pixels gets one zero.) Every load reads whole cache lines. A load across cache lines takes
 // twice as long, and loads limit the speed here.
-#include "ringgrad/core/cpu/tile_products.h"
+#include "core/cpu/tile_products.h"
 
 namespace rg::cpu::RG_ISA {
 

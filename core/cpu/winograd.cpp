@@ -9,7 +9,7 @@
 // A convolution in groups is computed part by part. A part consists of one group, or of several groups whose output
 // channels together fill a vector. In the second case, the filters are zero where a filter and a channel belong to
 // different groups. So all lanes are busy. Small parts take fewer tiles at once, so that these stay in a faster cache.
-#include "ringgrad/core/cpu/winograd.h"
+#include "core/cpu/winograd.h"
 
 #include <algorithm>
 #include <optional>

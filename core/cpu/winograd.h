@@ -2,10 +2,10 @@
 // and weight gradient. winograd_isa.cpp explains the mathematics, winograd.cpp the use of the caches.
 #pragma once
 
-#include "ringgrad/core/cpu/filters.h"
-#include "ringgrad/core/cpu/kernels.h"
-#include "ringgrad/core/cpu/padding.h"
-#include "ringgrad/core/cpu/prepared_array.h"
+#include "core/cpu/filters.h"
+#include "core/cpu/kernels.h"
+#include "core/cpu/padding.h"
+#include "core/cpu/prepared_array.h"
 
 namespace rg::cpu {
 

@@ -11,7 +11,7 @@
 // rounding errors would be twice as large. For 64 channels of normally distributed values, the RMS error relative to
 // the RMS result is 8e-7 instead of 1.7e-6. It is 4e-7 for direct convolution. All constants below are exact in binary,
 // except kN0, kNb and kNa.
-#include "ringgrad/core/cpu/register_tiles.h"
+#include "core/cpu/register_tiles.h"
 
 namespace rg::cpu::RG_ISA {
 

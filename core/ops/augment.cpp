@@ -1,8 +1,8 @@
 // The op that takes views of images: its row in the op table (core/op.h) and its reference implementation.
-#include "ringgrad/core/ops/augment.h"
+#include "core/ops/augment.h"
 
-#include "ringgrad/core/ops/reference.h"
-#include "ringgrad/core/ops/rules.h"
+#include "core/ops/reference.h"
+#include "core/ops/rules.h"
 
 namespace rg {
 

@@ -5,7 +5,7 @@
 // three give the same bits. The reference implementation uses double instead, and may round differently.
 #pragma once
 
-#include "ringgrad/core/op.h"
+#include "core/op.h"
 
 #include <algorithm>
 

@@ -2,8 +2,8 @@
 // pixels, c and k are the channels of the input and of the result, and r and s are the height and width of a filter.
 #pragma once
 
-#include "ringgrad/core/ops/norm.h"
-#include "ringgrad/core/ops/per_axis.h"
+#include "core/ops/norm.h"
+#include "core/ops/per_axis.h"
 
 namespace rg {
 

@@ -1,9 +1,9 @@
 // The element-wise ops: their rows in the op table (core/op.h) and their reference implementations.
-#include "ringgrad/core/ops/elements.h"
+#include "core/ops/elements.h"
 
-#include "ringgrad/core/ops/reference.h"
-#include "ringgrad/core/ops/rules.h"
-#include "ringgrad/core/rng.h"
+#include "core/ops/reference.h"
+#include "core/ops/rules.h"
+#include "core/rng.h"
 
 #include <numbers>
 

@@ -3,8 +3,8 @@
 // pixels with c channels.
 #pragma once
 
-#include "ringgrad/core/ops/activation.h"
-#include "ringgrad/core/ops/norm.h"
+#include "core/ops/activation.h"
+#include "core/ops/norm.h"
 
 namespace rg {
 

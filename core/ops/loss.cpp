@@ -1,9 +1,9 @@
 // The ops of softmax and losses: their rows in the op table (core/op.h) and their reference implementations.
-#include "ringgrad/core/ops/loss.h"
+#include "core/ops/loss.h"
 
-#include "ringgrad/core/ops/loss_targets.h"
-#include "ringgrad/core/ops/reference.h"
-#include "ringgrad/core/ops/rules.h"
+#include "core/ops/loss_targets.h"
+#include "core/ops/reference.h"
+#include "core/ops/rules.h"
 
 namespace rg {
 

@@ -1,7 +1,7 @@
 // The ops of softmax and of the losses. In shapes, n is the number of samples and k the number of classes.
 #pragma once
 
-#include "ringgrad/core/op.h"
+#include "core/op.h"
 
 namespace rg {
 

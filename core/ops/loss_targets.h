@@ -1,7 +1,7 @@
 // The targets of cross-entropy, for the reference implementation and the CPU kernel.
 #pragma once
 
-#include "ringgrad/core/tensor.h"
+#include "core/tensor.h"
 
 namespace rg {
 

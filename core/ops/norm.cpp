@@ -1,9 +1,9 @@
 // The ops of batch norm and layer norm: their rows in the op table (core/op.h) and their reference implementations.
-#include "ringgrad/core/ops/norm.h"
+#include "core/ops/norm.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/ops/reference.h"
-#include "ringgrad/core/ops/rules.h"
+#include "core/context.h"
+#include "core/ops/reference.h"
+#include "core/ops/rules.h"
 
 namespace rg {
 

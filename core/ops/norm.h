@@ -2,7 +2,7 @@
 // shapes, n is the number of images or samples, h and w are pixels, and c is the number of channels.
 #pragma once
 
-#include "ringgrad/core/op.h"
+#include "core/op.h"
 
 #include <vector>
 

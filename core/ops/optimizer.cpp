@@ -1,11 +1,11 @@
 // The ops that update parameters: their rows in the op table (core/op.h) and their reference implementations.
-#include "ringgrad/core/ops/optimizer.h"
+#include "core/ops/optimizer.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/ops/conv.h"
-#include "ringgrad/core/ops/elements.h"
-#include "ringgrad/core/ops/reference.h"
-#include "ringgrad/core/ops/rules.h"
+#include "core/context.h"
+#include "core/ops/conv.h"
+#include "core/ops/elements.h"
+#include "core/ops/reference.h"
+#include "core/ops/rules.h"
 
 namespace rg {
 

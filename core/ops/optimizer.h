@@ -4,7 +4,7 @@
 // Outside of a trace they may be plain numbers.
 #pragma once
 
-#include "ringgrad/core/op.h"
+#include "core/op.h"
 
 namespace rg {
 

@@ -1,8 +1,8 @@
 // The ops of pooling: their rows in the op table (core/op.h) and their reference implementations.
-#include "ringgrad/core/ops/pool.h"
+#include "core/ops/pool.h"
 
-#include "ringgrad/core/ops/reference.h"
-#include "ringgrad/core/ops/rules.h"
+#include "core/ops/reference.h"
+#include "core/ops/rules.h"
 
 namespace rg {
 

@@ -1,8 +1,8 @@
 // The ops of max and average pooling. In shapes, n is the number of images, h and w are pixels, and c channels.
 #pragma once
 
-#include "ringgrad/core/ops/norm.h"
-#include "ringgrad/core/ops/per_axis.h"
+#include "core/ops/norm.h"
+#include "core/ops/per_axis.h"
 
 namespace rg {
 

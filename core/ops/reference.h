@@ -5,7 +5,7 @@
 // these loops, and check the backward rules against finite differences.
 #pragma once
 
-#include "ringgrad/core/op.h"
+#include "core/op.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,9 +1,9 @@
 // See ringgrad.h.
-#include "ringgrad/models/bindings/ringgrad.h"
+#include "models/bindings/ringgrad.h"
 
-#include "ringgrad/core/cpu/cpu_scope.h"
-#include "ringgrad/data/image_folder.h"
-#include "ringgrad/models/run/predictor.h"
+#include "core/cpu/cpu_scope.h"
+#include "data/image_folder.h"
+#include "models/run/predictor.h"
 
 #include <algorithm>
 #include <cstring>

@@ -1,5 +1,5 @@
 // See cifar_net.h. The layers have the names of the modules in tools/pytorch_nets.py.
-#include "ringgrad/models/nets/cifar_net.h"
+#include "models/nets/cifar_net.h"
 
 namespace rg {
 

@@ -5,7 +5,7 @@
 // The output is one score per class. Width 32, depth 4, 3 channels and 10 classes give 677,610 parameters.
 #pragma once
 
-#include "ringgrad/models/nets/network_family.h"
+#include "models/nets/network_family.h"
 
 namespace rg {
 

@@ -1,5 +1,5 @@
 // See digits_net.h.
-#include "ringgrad/models/nets/digits_net.h"
+#include "models/nets/digits_net.h"
 
 namespace rg {
 

@@ -1,7 +1,7 @@
 // Networks for grey images of 28 x 28: one for the digit, and one for the digit and the angle of its rotation.
 #pragma once
 
-#include "ringgrad/models/nets/network_family.h"
+#include "models/nets/network_family.h"
 
 namespace rg {
 

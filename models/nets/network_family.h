@@ -1,8 +1,8 @@
 // The interface of networks that programs choose by name, with --net. networks.h makes a network by its name.
 #pragma once
 
-#include "ringgrad/core/layers.h"
-#include "ringgrad/core/options.h"
+#include "core/layers.h"
+#include "core/options.h"
 
 #include <memory>
 

@@ -1,10 +1,10 @@
 // See networks.h and network_family.h.
-#include "ringgrad/models/nets/networks.h"
+#include "models/nets/networks.h"
 
-#include "ringgrad/models/nets/cifar_net.h"
-#include "ringgrad/models/nets/digits_net.h"
-#include "ringgrad/models/nets/resnet.h"
-#include "ringgrad/models/nets/state_dict.h"
+#include "models/nets/cifar_net.h"
+#include "models/nets/digits_net.h"
+#include "models/nets/resnet.h"
+#include "models/nets/state_dict.h"
 
 #include <algorithm>
 

@@ -20,8 +20,8 @@
 //     inline const RegisterNetworks<OwnNetworks> own_networks;
 #pragma once
 
-#include "ringgrad/core/safetensors.h"
-#include "ringgrad/models/nets/network_family.h"
+#include "core/safetensors.h"
+#include "models/nets/network_family.h"
 
 #include <functional>
 

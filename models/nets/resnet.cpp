@@ -1,5 +1,5 @@
 // See resnet.h.
-#include "ringgrad/models/nets/resnet.h"
+#include "models/nets/resnet.h"
 
 #include <algorithm>
 

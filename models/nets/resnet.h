@@ -14,7 +14,7 @@
 //     wrn16-4   cifar     2 2 2    64 128 256         Zagoruyko and Komodakis 2016, "Wide residual networks"
 #pragma once
 
-#include "ringgrad/models/nets/network_family.h"
+#include "models/nets/network_family.h"
 
 #include <functional>
 

@@ -1,7 +1,7 @@
 // See state_dict.h.
-#include "ringgrad/models/nets/state_dict.h"
+#include "models/nets/state_dict.h"
 
-#include "ringgrad/core/cpu/parallel.h"
+#include "core/cpu/parallel.h"
 
 #include <algorithm>
 #include <cmath>

@@ -7,8 +7,8 @@
 // running_mean, running_var and num_batches_tracked.
 #pragma once
 
-#include "ringgrad/core/parameters.h"
-#include "ringgrad/core/safetensors.h"
+#include "core/parameters.h"
+#include "core/safetensors.h"
 
 namespace rg {
 

@@ -1,9 +1,9 @@
 // See collective.h.
-#include "ringgrad/models/run/collective.h"
+#include "models/run/collective.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/par/verify.h"
+#include "core/context.h"
+#include "core/tape.h"
+#include "par/verify.h"
 
 #include <chrono>
 #include <future>

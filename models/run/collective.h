@@ -1,8 +1,8 @@
 // Work and checks that all ranks do together.
 #pragma once
 
-#include "ringgrad/core/options.h"
-#include "ringgrad/par/group.h"
+#include "core/options.h"
+#include "par/group.h"
 
 #include <functional>
 

@@ -6,7 +6,7 @@
 // The programs predict, export_onnx and inspect are these commands, for the networks of models/nets.
 #pragma once
 
-#include "ringgrad/par/group.h"
+#include "par/group.h"
 
 #include <string>
 #include <vector>

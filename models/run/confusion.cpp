@@ -1,8 +1,8 @@
 // See confusion.h.
-#include "ringgrad/models/run/confusion.h"
+#include "models/run/confusion.h"
 
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/text.h"
+#include "core/formatted.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <numeric>

@@ -5,7 +5,7 @@
 // for at most kMostShown classes.
 #pragma once
 
-#include "ringgrad/models/run/model_file.h"
+#include "models/run/model_file.h"
 
 #include <map>
 

@@ -1,8 +1,8 @@
 // See evaluation.h.
-#include "ringgrad/models/run/evaluation.h"
+#include "models/run/evaluation.h"
 
-#include "ringgrad/core/ops.h"
-#include "ringgrad/models/run/predictor.h"
+#include "core/ops.h"
+#include "models/run/predictor.h"
 
 #include <algorithm>
 

@@ -1,9 +1,9 @@
 // The test of a network on images.
 #pragma once
 
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/models/run/image_feed.h"
-#include "ringgrad/models/run/task.h"
+#include "core/accelerate.h"
+#include "models/run/image_feed.h"
+#include "models/run/task.h"
 
 namespace rg {
 

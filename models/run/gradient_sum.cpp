@@ -1,7 +1,7 @@
 // See gradient_sum.h.
-#include "ringgrad/models/run/gradient_sum.h"
+#include "models/run/gradient_sum.h"
 
-#include "ringgrad/core/ops.h"
+#include "core/ops.h"
 
 #include <algorithm>
 #include <array>

@@ -22,11 +22,11 @@
 // pass through host memory, and only between nodes. The bits are the same.
 #pragma once
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/device.h"
-#include "ringgrad/core/parameters.h"
-#include "ringgrad/core/plan.h"
-#include "ringgrad/par/aggregate.h"
+#include "core/context.h"
+#include "core/device.h"
+#include "core/parameters.h"
+#include "core/plan.h"
+#include "par/aggregate.h"
 
 #include <condition_variable>
 #include <exception>

@@ -1,9 +1,9 @@
 // See image_feed.h.
-#include "ringgrad/models/run/image_feed.h"
+#include "models/run/image_feed.h"
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/ops.h"
+#include "core/context.h"
+#include "core/cpu/parallel.h"
+#include "core/ops.h"
 
 #include <algorithm>
 

@@ -4,8 +4,8 @@
 // their views (data/augment.h), and the augment op makes the batch on the device.
 #pragma once
 
-#include "ringgrad/data/loader.h"
-#include "ringgrad/models/run/machine.h"
+#include "data/loader.h"
+#include "models/run/machine.h"
 
 #include <vector>
 

@@ -1,11 +1,11 @@
 // See load_data.h.
-#include "ringgrad/models/run/load_data.h"
+#include "models/run/load_data.h"
 
-#include "ringgrad/core/stop.h"
-#include "ringgrad/data/decode.h"
-#include "ringgrad/data/digits.h"
-#include "ringgrad/data/open.h"
-#include "ringgrad/models/run/collective.h"
+#include "core/stop.h"
+#include "data/decode.h"
+#include "data/digits.h"
+#include "data/open.h"
+#include "models/run/collective.h"
 
 #include <algorithm>
 

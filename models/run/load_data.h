@@ -3,10 +3,10 @@
 // node map.
 #pragma once
 
-#include "ringgrad/core/options.h"
-#include "ringgrad/core/safetensors.h"
-#include "ringgrad/data/loader.h"
-#include "ringgrad/par/group.h"
+#include "core/options.h"
+#include "core/safetensors.h"
+#include "data/loader.h"
+#include "par/group.h"
 
 #include <functional>
 

@@ -1,12 +1,12 @@
 // See machine.h.
-#include "ringgrad/models/run/machine.h"
+#include "models/run/machine.h"
 
-#include "ringgrad/core/cpu/cores.h"
-#include "ringgrad/core/cpu/isa.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/dataset.h"
-#include "ringgrad/gpu/device.h"
-#include "ringgrad/par/verify.h"
+#include "core/cpu/cores.h"
+#include "core/cpu/isa.h"
+#include "core/text.h"
+#include "data/dataset.h"
+#include "gpu/device.h"
+#include "par/verify.h"
 
 #include <algorithm>
 #include <numeric>

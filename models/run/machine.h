@@ -4,12 +4,12 @@
 // options, all ranks use one precision.
 #pragma once
 
-#include "ringgrad/core/context.h"
-#include "ringgrad/core/cpu/thread_pool.h"
-#include "ringgrad/core/device.h"
-#include "ringgrad/core/options.h"
-#include "ringgrad/core/tensor.h"
-#include "ringgrad/par/group.h"
+#include "core/context.h"
+#include "core/cpu/thread_pool.h"
+#include "core/device.h"
+#include "core/options.h"
+#include "core/tensor.h"
+#include "par/group.h"
 
 #include <algorithm>
 

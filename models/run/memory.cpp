@@ -1,9 +1,9 @@
 // See memory.h.
-#include "ringgrad/models/run/memory.h"
+#include "models/run/memory.h"
 
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/json.h"
-#include "ringgrad/data/source.h"
+#include "core/formatted.h"
+#include "core/json.h"
+#include "data/source.h"
 
 #include <fstream>
 #include <limits>

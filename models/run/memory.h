@@ -5,9 +5,9 @@
 // error if the sum is too large.
 #pragma once
 
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/core/control_groups.h"
-#include "ringgrad/par/group.h"
+#include "core/accelerate.h"
+#include "core/control_groups.h"
+#include "par/group.h"
 
 #include <compare>
 #include <functional>

@@ -1,10 +1,10 @@
 // See model_file.h.
-#include "ringgrad/models/run/model_file.h"
+#include "models/run/model_file.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/checkpoint.h"
-#include "ringgrad/core/json.h"
-#include "ringgrad/core/ops.h"
+#include "core/atomic_file.h"
+#include "core/checkpoint.h"
+#include "core/json.h"
+#include "core/ops.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -2,8 +2,8 @@
 // targets of its images. make_network() (nets/networks.h) makes the network from the file.
 #pragma once
 
-#include "ringgrad/data/augment.h"
-#include "ringgrad/models/nets/networks.h"
+#include "data/augment.h"
+#include "models/nets/networks.h"
 
 namespace rg {
 

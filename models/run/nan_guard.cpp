@@ -2,9 +2,9 @@
 // from before the step. If the loss is not finite, the running statistics of batch norm follow, in the order of
 // forward. Last come the gradients, in the order of backward. If forward had bad values, most gradients are bad too, so
 // the first bad gradient does not show the cause.
-#include "ringgrad/models/run/nan_guard.h"
+#include "models/run/nan_guard.h"
 
-#include "ringgrad/core/ops.h"
+#include "core/ops.h"
 
 #include <cmath>
 

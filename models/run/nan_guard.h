@@ -11,7 +11,7 @@
 // Saver calls check_finite() before it writes a model or a checkpoint.
 #pragma once
 
-#include "ringgrad/models/run/optimizer.h"
+#include "models/run/optimizer.h"
 
 namespace rg {
 

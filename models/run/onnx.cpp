@@ -1,14 +1,14 @@
 // See onnx.h. Writes ONNX 1.12: opset 17, IR version 8. Field numbers are those of onnx.proto.
-#include "ringgrad/models/run/onnx.h"
+#include "models/run/onnx.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/json.h"
-#include "ringgrad/core/op_table.h"
-#include "ringgrad/core/plan.h"
-#include "ringgrad/core/version.h"
-#include "ringgrad/models/run/model_file.h"
-#include "ringgrad/models/run/onnx_graph.h"
-#include "ringgrad/models/run/protobuf.h"
+#include "core/atomic_file.h"
+#include "core/json.h"
+#include "core/op_table.h"
+#include "core/plan.h"
+#include "core/version.h"
+#include "models/run/model_file.h"
+#include "models/run/onnx_graph.h"
+#include "models/run/protobuf.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -18,9 +18,9 @@
 // the nodes of its formula.
 #pragma once
 
-#include "ringgrad/core/layers.h"
-#include "ringgrad/core/safetensors.h"
-#include "ringgrad/data/augment.h"
+#include "core/layers.h"
+#include "core/safetensors.h"
+#include "data/augment.h"
 
 #include <functional>
 

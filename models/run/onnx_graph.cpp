@@ -1,9 +1,9 @@
 // See onnx_graph.h. Field numbers are those of onnx.proto.
-#include "ringgrad/models/run/onnx_graph.h"
+#include "models/run/onnx_graph.h"
 
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/protobuf.h"
+#include "core/formatted.h"
+#include "models/nets/state_dict.h"
+#include "models/run/protobuf.h"
 
 #include <set>
 

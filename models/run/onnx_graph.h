@@ -6,7 +6,7 @@
 // and a dense layer.
 #pragma once
 
-#include "ringgrad/core/parameters.h"
+#include "core/parameters.h"
 
 #include <map>
 

@@ -1,5 +1,5 @@
 // See optimizer.h.
-#include "ringgrad/models/run/optimizer.h"
+#include "models/run/optimizer.h"
 
 #include <algorithm>
 #include <cmath>

@@ -2,9 +2,9 @@
 // weights.
 #pragma once
 
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/parameters.h"
-#include "ringgrad/core/safetensors.h"
+#include "core/ops.h"
+#include "core/parameters.h"
+#include "core/safetensors.h"
 
 namespace rg {
 

@@ -6,10 +6,10 @@
 // includes the update.
 #pragma once
 
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/json.h"
-#include "ringgrad/data/source.h"
-#include "ringgrad/par/group.h"
+#include "core/clock.h"
+#include "core/json.h"
+#include "data/source.h"
+#include "par/group.h"
 
 #include <array>
 

@@ -1,8 +1,8 @@
 // See predictor.h.
-#include "ringgrad/models/run/predictor.h"
+#include "models/run/predictor.h"
 
-#include "ringgrad/core/cpu/parallel.h"
-#include "ringgrad/core/ops.h"
+#include "core/cpu/parallel.h"
+#include "core/ops.h"
 
 #include <algorithm>
 #include <cmath>

@@ -12,9 +12,9 @@
 // if the threads have thread pools of their own: those of in_this_context() share one, and need a lock.
 #pragma once
 
-#include "ringgrad/core/accelerate.h"
-#include "ringgrad/data/decode.h"
-#include "ringgrad/models/run/model_file.h"
+#include "core/accelerate.h"
+#include "data/decode.h"
+#include "models/run/model_file.h"
 
 #include <map>
 #include <memory>

@@ -1,9 +1,9 @@
 // The tests of saved models, and the programs: see training.h.
-#include "ringgrad/core/stop.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/models/run/evaluation.h"
-#include "ringgrad/models/run/model_file.h"
-#include "ringgrad/models/run/training.h"
+#include "core/stop.h"
+#include "core/text.h"
+#include "models/run/evaluation.h"
+#include "models/run/model_file.h"
+#include "models/run/training.h"
 
 namespace rg {
 

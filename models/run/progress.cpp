@@ -1,9 +1,9 @@
 // See progress.h.
-#include "ringgrad/models/run/progress.h"
+#include "models/run/progress.h"
 
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/text.h"
+#include "core/clock.h"
+#include "core/formatted.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <cmath>

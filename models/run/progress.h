@@ -7,7 +7,7 @@
 // test after an epoch does not count. Under MPI only rank 0 shows progress.
 #pragma once
 
-#include "ringgrad/core/options.h"
+#include "core/options.h"
 
 #include <functional>
 #include <ostream>

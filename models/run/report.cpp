@@ -1,13 +1,13 @@
 // See report.h. Metrics of steps are rounded to six significant digits, which is enough for a curve and keeps the file
 // small.
-#include "ringgrad/models/run/report.h"
+#include "models/run/report.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/plan.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/core/version.h"
+#include "core/atomic_file.h"
+#include "core/clock.h"
+#include "core/formatted.h"
+#include "core/plan.h"
+#include "core/text.h"
+#include "core/version.h"
 
 #include <algorithm>
 #include <cmath>

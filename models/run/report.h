@@ -31,10 +31,10 @@
 // "confusion", "predicted" and "samples" (of the best trial on the test set).
 #pragma once
 
-#include "ringgrad/core/parameters.h"
-#include "ringgrad/data/dataset.h"
-#include "ringgrad/models/run/confusion.h"
-#include "ringgrad/models/run/run_folder.h"
+#include "core/parameters.h"
+#include "data/dataset.h"
+#include "models/run/confusion.h"
+#include "models/run/run_folder.h"
 
 #include <functional>
 

@@ -1,10 +1,10 @@
 // See run_folder.h. Each line of metrics.jsonl is appended with one write(), so a kill damages at most the last line.
 // The other files of a run are written atomically. Of these, this file writes config.json.
-#include "ringgrad/models/run/run_folder.h"
+#include "models/run/run_folder.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/cache.h"
+#include "core/atomic_file.h"
+#include "core/text.h"
+#include "data/cache.h"
 
 #include <algorithm>
 #include <cerrno>

@@ -15,8 +15,8 @@
 // monitor shows every run as ended.
 #pragma once
 
-#include "ringgrad/core/descriptor.h"
-#include "ringgrad/core/json.h"
+#include "core/descriptor.h"
+#include "core/json.h"
 
 namespace rg {
 

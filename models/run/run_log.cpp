@@ -1,12 +1,12 @@
 // See run_log.h.
-#include "ringgrad/models/run/run_log.h"
+#include "models/run/run_log.h"
 
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/device.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/core/version.h"
-#include "ringgrad/models/run/collective.h"
-#include "ringgrad/par/session.h"
+#include "core/clock.h"
+#include "core/device.h"
+#include "core/text.h"
+#include "core/version.h"
+#include "models/run/collective.h"
+#include "par/session.h"
 
 #include <algorithm>
 #include <cmath>

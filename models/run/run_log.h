@@ -19,13 +19,13 @@
 // Every rank makes the same calls; only rank 0 writes files and prints.
 #pragma once
 
-#include "ringgrad/core/json.h"
-#include "ringgrad/models/run/file_writer.h"
-#include "ringgrad/models/run/progress.h"
-#include "ringgrad/models/run/report.h"
-#include "ringgrad/models/run/run_folder.h"
-#include "ringgrad/models/run/signals.h"
-#include "ringgrad/models/run/task.h"
+#include "core/json.h"
+#include "models/run/file_writer.h"
+#include "models/run/progress.h"
+#include "models/run/report.h"
+#include "models/run/run_folder.h"
+#include "models/run/signals.h"
+#include "models/run/task.h"
 
 #include <atomic>
 #include <optional>

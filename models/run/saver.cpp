@@ -1,13 +1,13 @@
 // See saver.h.
-#include "ringgrad/models/run/saver.h"
+#include "models/run/saver.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/checksum.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/collective.h"
-#include "ringgrad/models/run/nan_guard.h"
-#include "ringgrad/par/verify.h"
+#include "core/atomic_file.h"
+#include "core/checksum.h"
+#include "core/text.h"
+#include "models/nets/state_dict.h"
+#include "models/run/collective.h"
+#include "models/run/nan_guard.h"
+#include "par/verify.h"
 
 #include <algorithm>
 #include <cmath>

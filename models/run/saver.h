@@ -12,9 +12,9 @@
 // be saved. Rank 0 writes on another thread, while the training goes on; if that fails, the next step throws.
 #pragma once
 
-#include "ringgrad/core/checkpoint.h"
-#include "ringgrad/models/run/optimizer.h"
-#include "ringgrad/models/run/run_log.h"
+#include "core/checkpoint.h"
+#include "models/run/optimizer.h"
+#include "models/run/run_log.h"
 
 namespace rg {
 

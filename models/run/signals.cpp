@@ -1,7 +1,7 @@
 // See signals.h.
-#include "ringgrad/models/run/signals.h"
+#include "models/run/signals.h"
 
-#include "ringgrad/core/clock.h"
+#include "core/clock.h"
 
 #include <array>
 #include <atomic>

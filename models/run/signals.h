@@ -14,8 +14,8 @@
 // again.
 #pragma once
 
-#include "ringgrad/core/stop.h"
-#include "ringgrad/par/group.h"
+#include "core/stop.h"
+#include "par/group.h"
 
 namespace rg {
 

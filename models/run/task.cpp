@@ -1,10 +1,10 @@
 // See task.h.
-#include "ringgrad/models/run/task.h"
+#include "models/run/task.h"
 
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/models/run/confusion.h"
-#include "ringgrad/models/run/report.h"
+#include "core/formatted.h"
+#include "core/ops.h"
+#include "models/run/confusion.h"
+#include "models/run/report.h"
 
 #include <algorithm>
 #include <cmath>

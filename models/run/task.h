@@ -7,9 +7,9 @@
 // batch. Run folder, progress, report, checkpoints, sweeps and --patience work for every task.
 #pragma once
 
-#include "ringgrad/core/layers.h"
-#include "ringgrad/models/run/model_file.h"
-#include "ringgrad/models/run/worst_samples.h"
+#include "core/layers.h"
+#include "models/run/model_file.h"
+#include "models/run/worst_samples.h"
 
 namespace rg {
 

@@ -14,22 +14,22 @@
 //
 // Another metric: an override of ImageTraining::task() adds a Metric to Task::metrics (task.h). Files, progress,
 // report, monitor and sweeps take it from there.
-#include "ringgrad/models/run/training.h"
+#include "models/run/training.h"
 
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/ops.h"
-#include "ringgrad/core/profile.h"
-#include "ringgrad/core/stop.h"
-#include "ringgrad/core/tape.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/data/image_folder.h"
-#include "ringgrad/models/nets/state_dict.h"
-#include "ringgrad/models/run/evaluation.h"
-#include "ringgrad/models/run/gradient_sum.h"
-#include "ringgrad/models/run/memory.h"
-#include "ringgrad/models/run/model_file.h"
-#include "ringgrad/models/run/report.h"
-#include "ringgrad/models/run/run_folder.h"
+#include "core/clock.h"
+#include "core/ops.h"
+#include "core/profile.h"
+#include "core/stop.h"
+#include "core/tape.h"
+#include "core/text.h"
+#include "data/image_folder.h"
+#include "models/nets/state_dict.h"
+#include "models/run/evaluation.h"
+#include "models/run/gradient_sum.h"
+#include "models/run/memory.h"
+#include "models/run/model_file.h"
+#include "models/run/report.h"
+#include "models/run/run_folder.h"
 
 #include <algorithm>
 #include <unordered_set>

@@ -19,9 +19,9 @@
 // (gradient_sum.h) and Optimizer (optimizer.h).
 #pragma once
 
-#include "ringgrad/models/nets/networks.h"
-#include "ringgrad/models/run/task.h"
-#include "ringgrad/models/run/training_options.h"
+#include "models/nets/networks.h"
+#include "models/run/task.h"
+#include "models/run/training_options.h"
 
 #include <array>
 

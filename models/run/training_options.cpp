@@ -1,7 +1,7 @@
 // See training_options.h.
-#include "ringgrad/models/run/training_options.h"
+#include "models/run/training_options.h"
 
-#include "ringgrad/core/text.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <bit>

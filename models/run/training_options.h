@@ -1,12 +1,12 @@
 // The options that all training programs share.
 #pragma once
 
-#include "ringgrad/core/schedule.h"
-#include "ringgrad/models/run/load_data.h"
-#include "ringgrad/models/run/machine.h"
-#include "ringgrad/models/run/optimizer.h"
-#include "ringgrad/models/run/task.h"
-#include "ringgrad/models/run/training_run.h"
+#include "core/schedule.h"
+#include "models/run/load_data.h"
+#include "models/run/machine.h"
+#include "models/run/optimizer.h"
+#include "models/run/task.h"
+#include "models/run/training_run.h"
 
 #include <set>
 

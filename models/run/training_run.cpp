@@ -1,13 +1,13 @@
 // See training_run.h.
-#include "ringgrad/models/run/training_run.h"
+#include "models/run/training_run.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/models/run/load_data.h"
-#include "ringgrad/models/run/model_file.h"
-#include "ringgrad/par/verify.h"
+#include "core/atomic_file.h"
+#include "core/clock.h"
+#include "core/formatted.h"
+#include "core/text.h"
+#include "models/run/load_data.h"
+#include "models/run/model_file.h"
+#include "par/verify.h"
 
 #include <algorithm>
 

@@ -22,9 +22,9 @@
 // handle_non_finite(), and before each save on the idle ranks without a GPU, which then get those of a rank with one.
 #pragma once
 
-#include "ringgrad/models/run/nan_guard.h"
-#include "ringgrad/models/run/phase_clock.h"
-#include "ringgrad/models/run/saver.h"
+#include "models/run/nan_guard.h"
+#include "models/run/phase_clock.h"
+#include "models/run/saver.h"
 
 namespace rg {
 

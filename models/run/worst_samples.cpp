@@ -1,7 +1,7 @@
 // See worst_samples.h.
-#include "ringgrad/models/run/worst_samples.h"
+#include "models/run/worst_samples.h"
 
-#include "ringgrad/data/resize.h"
+#include "data/resize.h"
 
 #include <array>
 #include <cmath>

@@ -1,10 +1,10 @@
 // The samples of the test set with the largest errors, which the report shows as pictures.
 #pragma once
 
-#include "ringgrad/core/json.h"
-#include "ringgrad/data/loader.h"
-#include "ringgrad/data/png.h"
-#include "ringgrad/par/group.h"
+#include "core/json.h"
+#include "data/loader.h"
+#include "data/png.h"
+#include "par/group.h"
 
 #include <functional>
 #include <map>

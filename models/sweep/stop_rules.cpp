@@ -1,7 +1,7 @@
 // See stop_rules.h.
-#include "ringgrad/models/sweep/stop_rules.h"
+#include "models/sweep/stop_rules.h"
 
-#include "ringgrad/core/text.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,7 +1,7 @@
 // Rules that end a trial early. They are checked at the ends of epochs.
 #pragma once
 
-#include "ringgrad/models/sweep/trial_table.h"
+#include "models/sweep/trial_table.h"
 
 #include <map>
 

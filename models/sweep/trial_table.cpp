@@ -1,10 +1,10 @@
 // See trial_table.h. CSV is as in RFC 4180, but a row is always one line, and carriage returns are dropped.
-#include "ringgrad/models/sweep/trial_table.h"
+#include "models/sweep/trial_table.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/formatted.h"
-#include "ringgrad/core/rng.h"
-#include "ringgrad/core/text.h"
+#include "core/atomic_file.h"
+#include "core/formatted.h"
+#include "core/rng.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <cmath>

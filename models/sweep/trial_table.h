@@ -1,8 +1,8 @@
 // Defines trials by a table (one row per trial, one column per option) or by a grid, and writes the results of trials.
 #pragma once
 
-#include "ringgrad/core/json.h"
-#include "ringgrad/models/run/task.h"
+#include "core/json.h"
+#include "models/run/task.h"
 
 #include <optional>
 #include <set>

@@ -1,17 +1,17 @@
 // See trials.h. Rank 0 controls the trials, while all ranks run them.
-#include "ringgrad/models/sweep/trials.h"
+#include "models/sweep/trials.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/clock.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/core/version.h"
-#include "ringgrad/models/run/collective.h"
-#include "ringgrad/models/run/run_folder.h"
-#include "ringgrad/models/run/signals.h"
-#include "ringgrad/models/sweep/trials_board.h"
-#include "ringgrad/models/sweep/trials_report.h"
-#include "ringgrad/par/task_pool.h"
-#include "ringgrad/par/verify.h"
+#include "core/atomic_file.h"
+#include "core/clock.h"
+#include "core/text.h"
+#include "core/version.h"
+#include "models/run/collective.h"
+#include "models/run/run_folder.h"
+#include "models/run/signals.h"
+#include "models/sweep/trials_board.h"
+#include "models/sweep/trials_report.h"
+#include "par/task_pool.h"
+#include "par/verify.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -10,7 +10,7 @@
 // the others. Each trial checks the stop rules of fixed values itself. In the end, rank 0 tests the best trial.
 #pragma once
 
-#include "ringgrad/models/sweep/trials_options.h"
+#include "models/sweep/trials_options.h"
 
 namespace rg {
 

@@ -1,7 +1,7 @@
 // See trials_board.h.
-#include "ringgrad/models/sweep/trials_board.h"
+#include "models/sweep/trials_board.h"
 
-#include "ringgrad/core/text.h"
+#include "core/text.h"
 
 #include <algorithm>
 #include <iterator>

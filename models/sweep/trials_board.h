@@ -6,9 +6,9 @@
 // more trials than lines, the board shows as many running trials as fit, and counts running, queued and ended ones.
 #pragma once
 
-#include "ringgrad/core/clock.h"
-#include "ringgrad/models/run/progress.h"
-#include "ringgrad/models/sweep/trial_table.h"
+#include "core/clock.h"
+#include "models/run/progress.h"
+#include "models/sweep/trial_table.h"
 
 namespace rg {
 

@@ -1,11 +1,11 @@
 // See trials_options.h.
-#include "ringgrad/models/sweep/trials_options.h"
+#include "models/sweep/trials_options.h"
 
-#include "ringgrad/core/atomic_file.h"
-#include "ringgrad/core/checksum.h"
-#include "ringgrad/core/text.h"
-#include "ringgrad/models/run/machine.h"
-#include "ringgrad/models/run/model_file.h"
+#include "core/atomic_file.h"
+#include "core/checksum.h"
+#include "core/text.h"
+#include "models/run/machine.h"
+#include "models/run/model_file.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -2,10 +2,10 @@
 // trial begins.
 #pragma once
 
-#include "ringgrad/models/run/progress.h"
-#include "ringgrad/models/run/training.h"
-#include "ringgrad/models/sweep/stop_rules.h"
-#include "ringgrad/models/sweep/trial_table.h"
+#include "models/run/progress.h"
+#include "models/run/training.h"
+#include "models/sweep/stop_rules.h"
+#include "models/sweep/trial_table.h"
 
 namespace rg {
 

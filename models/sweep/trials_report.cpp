@@ -1,8 +1,8 @@
 // See trials_report.h. In the sweep's report, a trial has at most 400 points, and no samples. So the page of 100 trials
 // has only some megabytes. Trials are kept in memory as text, since Json values would need many times more.
-#include "ringgrad/models/sweep/trials_report.h"
+#include "models/sweep/trials_report.h"
 
-#include "ringgrad/core/atomic_file.h"
+#include "core/atomic_file.h"
 
 #include <algorithm>
 #include <filesystem>

@@ -7,9 +7,9 @@
 // journal of the task pool, which gets a line when a trial ends.
 #pragma once
 
-#include "ringgrad/core/clock.h"
-#include "ringgrad/models/run/report.h"
-#include "ringgrad/models/sweep/trial_table.h"
+#include "core/clock.h"
+#include "models/run/report.h"
+#include "models/sweep/trial_table.h"
 
 #include <functional>
 #include <set>

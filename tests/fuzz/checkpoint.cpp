@@ -1,7 +1,7 @@
 // Fuzzes decode_checkpoint with unchanged files, and with files whose begin and checksums are correct. Writes accepted
 // checkpoints and reads them again.
-#include "ringgrad/core/checkpoint.h"
-#include "ringgrad/tests/fuzz/fuzz.h"
+#include "core/checkpoint.h"
+#include "tests/fuzz/fuzz.h"
 
 namespace rg::fuzz {
 namespace {

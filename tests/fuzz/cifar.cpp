@@ -1,6 +1,6 @@
 // Fuzzes parse_cifar with records whose number and labels come from the input.
-#include "ringgrad/data/cifar.h"
-#include "ringgrad/tests/fuzz/fuzz.h"
+#include "data/cifar.h"
+#include "tests/fuzz/fuzz.h"
 
 namespace rg::fuzz {
 

@@ -6,7 +6,7 @@
 // with correct checksums, since a fuzzer does not guess those.
 #pragma once
 
-#include "ringgrad/data/bytes.h"
+#include "data/bytes.h"
 
 #include <cstdio>
 #include <cstdlib>

@@ -1,8 +1,8 @@
 // Fuzzes parse_idx with unchanged files, gzipped or not, and with headers that have the right number of values.
 // Accepted tensors have the shape of the header and the values of the file.
-#include "ringgrad/data/idx.h"
-#include "ringgrad/data/inflate.h"
-#include "ringgrad/tests/fuzz/fuzz.h"
+#include "data/idx.h"
+#include "data/inflate.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <algorithm>
 

@@ -1,6 +1,6 @@
 // Compares inflate_zlib and inflate_gzip with zlib: both accept the same streams, with the same contents.
-#include "ringgrad/data/inflate.h"
-#include "ringgrad/tests/fuzz/fuzz.h"
+#include "data/inflate.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <algorithm>
 #include <zlib.h>

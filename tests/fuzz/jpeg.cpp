@@ -1,7 +1,7 @@
 // Fuzzes decode_jpeg with unchanged files, and with scans of the input after valid tables. Decoded images have the
 // size that the header states, and the same bytes give the same pixels.
-#include "ringgrad/data/jpeg.h"
-#include "ringgrad/tests/fuzz/fuzz.h"
+#include "data/jpeg.h"
+#include "tests/fuzz/fuzz.h"
 
 namespace rg::fuzz {
 namespace {

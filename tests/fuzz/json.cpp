@@ -1,7 +1,7 @@
 // Fuzzes Json::parse: an accepted value survives a write in either form and a read. Any text survives a write as a JSON
 // string and a read.
-#include "ringgrad/core/json.h"
-#include "ringgrad/tests/fuzz/fuzz.h"
+#include "core/json.h"
+#include "tests/fuzz/fuzz.h"
 
 namespace rg::fuzz {
 

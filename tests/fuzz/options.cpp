@@ -1,7 +1,7 @@
 // Fuzzes Options::parse with an argument per line of the input, for options of every kind. Accepted values are in
 // range, and set() takes the result of values().
-#include "ringgrad/core/options.h"
-#include "ringgrad/tests/fuzz/fuzz.h"
+#include "core/options.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <cmath>
 

@@ -1,8 +1,8 @@
 // Fuzzes decode_png with unchanged files, files with correct CRCs, and valid images. Decoded images have the size that
 // the header states, and survive our encoder.
-#include "ringgrad/data/png.h"
-#include "ringgrad/data/inflate.h"
-#include "ringgrad/tests/fuzz/fuzz.h"
+#include "data/png.h"
+#include "data/inflate.h"
+#include "tests/fuzz/fuzz.h"
 
 #include <array>
 

@@ -1,7 +1,7 @@
 // Fuzzes decode_tensors with unchanged files, and with a header and a given number of data bytes. Writes accepted
 // tensors and reads them again.
-#include "ringgrad/core/safetensors.h"
-#include "ringgrad/tests/fuzz/fuzz.h"
+#include "core/safetensors.h"
+#include "tests/fuzz/fuzz.h"
 
 namespace rg::fuzz {
 

@@ -1,7 +1,7 @@
 // Fuzzes parse_trials and trial_grid: an accepted table survives a write and a read, and no text makes more trials than
 // the limit.
-#include "ringgrad/models/sweep/trial_table.h"
-#include "ringgrad/tests/fuzz/fuzz.h"
+#include "models/sweep/trial_table.h"
+#include "tests/fuzz/fuzz.h"
 
 namespace rg::fuzz {
 namespace {

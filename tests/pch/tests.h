@@ -1,4 +1,4 @@
 // Precompiles the headers that most test files need.
-#include "ringgrad/core/pch/standard.h"
+#include "core/pch/standard.h"
 
 #include <doctest/doctest.h>

@@ -11,11 +11,11 @@
 //     "launches"  offset of the kernel within this program (nm gives its name), grid, block, bytes of dynamic shared
 //                 memory, and the parameters as hexadecimal digits
 //     "results"   address, type, tolerance (rms, max), and the expected values as hexadecimal digits of doubles
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/scratch.cuh"
-#include "ringgrad/tests/executor_device.h"
-#include "ringgrad/tests/op_check.h"
-#include "ringgrad/tests/simt/executor.h"
+#include "gpu/kernels.h"
+#include "gpu/scratch.cuh"
+#include "tests/executor_device.h"
+#include "tests/op_check.h"
+#include "tests/simt/executor.h"
 
 #include <cmath>
 #include <cstring>

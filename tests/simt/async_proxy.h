@@ -11,7 +11,7 @@
 // as far apart as on a GPU. Each warp must issue the same products.
 #pragma once
 
-#include "ringgrad/tests/simt/executor.h"
+#include "tests/simt/executor.h"
 
 #include <deque>
 #include <map>

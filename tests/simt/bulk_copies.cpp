@@ -1,9 +1,9 @@
 // Implements operands, barriers and bulk copies of async_proxy.h. products.cpp implements products.
-#include "ringgrad/tests/simt/async_proxy.h"
+#include "tests/simt/async_proxy.h"
 
-#include "ringgrad/tests/simt/hopper.h"
-#include "ringgrad/tests/simt/sanitizers.h"
-#include "ringgrad/tests/simt/scheduler.h"
+#include "tests/simt/hopper.h"
+#include "tests/simt/sanitizers.h"
+#include "tests/simt/scheduler.h"
 
 #include <cstring>
 #include <utility>

@@ -8,8 +8,8 @@
 // Kernel files include gpu/cuda.cuh instead of this file.
 #pragma once
 
-#include "ringgrad/core/base.h"
-#include "ringgrad/core/formatted.h"
+#include "core/base.h"
+#include "core/formatted.h"
 
 #include <functional>
 #include <span>

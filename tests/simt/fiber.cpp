@@ -9,10 +9,10 @@
 //     top - 8    0          return address of enter(), which never returns; ends backtraces
 //     top - 16   enter      target of the switch's ret; leaves rsp = 8 mod 16, as at the entry of any function
 //     top - 64   6 zeros    rbp rbx r12 r13 r14 r15
-#include "ringgrad/tests/simt/fiber.h"
+#include "tests/simt/fiber.h"
 
-#include "ringgrad/core/base.h"
-#include "ringgrad/tests/simt/sanitizers.h"
+#include "core/base.h"
+#include "tests/simt/sanitizers.h"
 
 #include <sys/mman.h>
 #if !defined(__x86_64__) && !defined(RG_SIMT_UCONTEXT)

@@ -1,7 +1,7 @@
 // Host model of gpu/hopper.cuh, which documents these functions.
 #pragma once
 
-#include "ringgrad/tests/simt/executor.h"
+#include "tests/simt/executor.h"
 
 namespace rg::simt {
 

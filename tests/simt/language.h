@@ -5,7 +5,7 @@
 // (SHARED adds redzones), float atomics (their order is not fixed), and __activemask (kernels pass explicit masks).
 #pragma once
 
-#include "ringgrad/tests/simt/executor.h"
+#include "tests/simt/executor.h"
 
 #include <algorithm>
 #include <bit>

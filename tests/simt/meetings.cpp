@@ -1,7 +1,7 @@
 // Implements the operations in which threads wait for each other: the block barrier and collectives of lanes. Also
 // reports who waits where.
-#include "ringgrad/tests/simt/sanitizers.h"
-#include "ringgrad/tests/simt/scheduler.h"
+#include "tests/simt/sanitizers.h"
+#include "tests/simt/scheduler.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,6 +1,6 @@
 // Supplies what the ops need on the executor: scratch memory, a stream, GPU properties, and the table of kernels.
-#include "ringgrad/gpu/kernels.h"
-#include "ringgrad/gpu/scratch.cuh"
+#include "gpu/kernels.h"
+#include "gpu/scratch.cuh"
 
 #include <array>
 #include <cstdlib>

@@ -2,7 +2,7 @@
 //
 // Results that differ between orders show a race or a read of memory that was never written. Eager copies show a buffer
 // that is overwritten while it is in use. Late copies show a missing wait.
-#include "ringgrad/tests/simt/executor.h"
+#include "tests/simt/executor.h"
 
 #include <algorithm>
 

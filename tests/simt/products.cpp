@@ -1,10 +1,10 @@
 // Implements products of warpgroups: decodes descriptors, checks and reads operands, and distributes sums as documented
 // in gpu/hopper.cuh.
-#include "ringgrad/tests/simt/async_proxy.h"
-#include "ringgrad/tests/simt/hopper.h"
-#include "ringgrad/tests/simt/sanitizers.h"
-#include "ringgrad/tests/simt/scheduler.h"
-#include "ringgrad/tests/simt/tensor_core.h"
+#include "tests/simt/async_proxy.h"
+#include "tests/simt/hopper.h"
+#include "tests/simt/sanitizers.h"
+#include "tests/simt/scheduler.h"
+#include "tests/simt/tensor_core.h"
 
 #include <algorithm>
 #include <bit>

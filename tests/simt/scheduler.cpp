@@ -1,6 +1,6 @@
 // Implements launches: runs blocks one after the other, and schedules the threads of each block.
-#include "ringgrad/tests/simt/sanitizers.h"
-#include "ringgrad/tests/simt/scheduler.h"
+#include "tests/simt/sanitizers.h"
+#include "tests/simt/scheduler.h"
 
 #include <algorithm>
 #include <bit>

@@ -13,10 +13,10 @@
 // races between blocks are not detected.
 #pragma once
 
-#include "ringgrad/tests/simt/async_proxy.h"
-#include "ringgrad/tests/simt/executor.h"
-#include "ringgrad/tests/simt/fiber.h"
-#include "ringgrad/tests/simt/shared.h"
+#include "tests/simt/async_proxy.h"
+#include "tests/simt/executor.h"
+#include "tests/simt/fiber.h"
+#include "tests/simt/shared.h"
 
 #include <exception>
 #include <memory>

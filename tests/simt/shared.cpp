@@ -1,7 +1,7 @@
 // Implements the arena of shared memory. Each thread of the process has one, which serves one block at a time.
-#include "ringgrad/tests/simt/shared.h"
+#include "tests/simt/shared.h"
 
-#include "ringgrad/tests/simt/sanitizers.h"
+#include "tests/simt/sanitizers.h"
 
 #include <algorithm>
 #include <cstring>

@@ -7,7 +7,7 @@
 // Accesses from one part of the dynamic memory into the next are never detected.
 #pragma once
 
-#include "ringgrad/tests/simt/executor.h"
+#include "tests/simt/executor.h"
 
 #include <type_traits>
 

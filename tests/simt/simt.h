@@ -1,9 +1,9 @@
 // CUDA C++ on the host: implements the interface of gpu/cuda.cuh for compilers other than nvcc.
 #pragma once
 
-#include "ringgrad/tests/simt/language.h"
-#include "ringgrad/tests/simt/shared.h"
-#include "ringgrad/tests/simt/warp.h"
+#include "tests/simt/language.h"
+#include "tests/simt/shared.h"
+#include "tests/simt/warp.h"
 
 #include <type_traits>
 

@@ -1,8 +1,8 @@
 // Implements the lane maps of gpu/mma.cuh. The last lane to arrive gathers whole matrices and distributes the results.
-#include "ringgrad/tests/simt/tensor_core.h"
+#include "tests/simt/tensor_core.h"
 
-#include "ringgrad/core/bf16.h"
-#include "ringgrad/tests/simt/shared.h"
+#include "core/bf16.h"
+#include "tests/simt/shared.h"
 
 #include <bit>
 

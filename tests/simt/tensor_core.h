@@ -4,7 +4,7 @@
 // the access to its thread.
 #pragma once
 
-#include "ringgrad/tests/simt/executor.h"
+#include "tests/simt/executor.h"
 
 #include <bit>
 #include <cmath>

@@ -1,5 +1,5 @@
 // Implements shuffles and votes as warp collectives of the executor.
-#include "ringgrad/tests/simt/warp.h"
+#include "tests/simt/warp.h"
 
 namespace rg::simt {
 namespace {

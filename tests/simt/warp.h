@@ -4,7 +4,7 @@
 // outside of the mask, since on a GPU the value is undefined. Only __syncwarp orders memory accesses.
 #pragma once
 
-#include "ringgrad/tests/simt/executor.h"
+#include "tests/simt/executor.h"
 
 #include <cstring>
 #include <type_traits>
