@@ -1,4 +1,5 @@
-# Checks #include lines: dependencies between folders point one way, and no two files need each other.
+# Checks #include lines: dependencies between folders point one way, and no two files need each other. Files name each
+# other by their path from the top folder; examples, which users copy, name the installed header.
 #
 #     python3 tests/includes.py TOP_FOLDER
 import collections
@@ -9,7 +10,8 @@ import sys
 # Checks the tests of these folders too: tests/test_core_*.cpp may include files of core and of tests/ only, and so on.
 TESTED = ("core", "par")
 
-# Lists the folders that each folder may include. The host half of gpu/ is compiled for the executor in tests/simt.
+# Lists the folders that each folder may include. The top folders among them are rooms, and each dependency of a room on
+# another is an arrow, which some file must have. The host half of gpu/ is compiled for the executor in tests/simt.
 ALLOWED = {
     "core": set(),
     "data": {"core"},
@@ -21,7 +23,9 @@ ALLOWED = {
     "models/sweep": {"core", "data", "par", "models/nets", "models/run"},
     "models": {"core", "data", "gpu", "par", "models/nets", "models/run", "models/sweep"},
     "tests/simt": {"core", "gpu"},
+    "tools": {"core", "data", "gpu", "par", "models/nets", "models/run"},
 }
+ROOMS = {folder for folder in ALLOWED if "/" not in folder}
 SUFFIXES = (".h", ".cpp", ".cuh", ".cu")
 
 
@@ -62,26 +66,37 @@ def cycles(graph):
 
 def main():
     top = pathlib.Path(sys.argv[1])
-    files = {path.relative_to(top) for folder in ("core", "data", "gpu", "par", "models", "tests/simt")
-             for path in (top / folder).rglob("*") if path.suffix in SUFFIXES}
-    tests = {path.relative_to(top) for path in (top / "tests").glob("test_*.cpp")}
-    errors, graph = [], collections.defaultdict(set)
-    for file in sorted(files | tests):
-        if not folder_of(file):
-            continue
-        for line in re.findall(r'^#include "ringgrad/([^"]+)"', (top / file).read_text(), re.MULTILINE):
-            other = pathlib.Path(line)
+    files = {path.relative_to(top) for folder in (*ROOMS, "tests") for path in (top / folder).rglob("*")
+             if path.suffix in SUFFIXES}
+    errors, graph, arrows = [], collections.defaultdict(set), collections.defaultdict(set)
+    for file in sorted(files):
+        prefix = "ringgrad/" if file.match("models/examples/*") else ""
+        for line in re.findall(r'^#include "([^"]+)"', (top / file).read_text(), re.MULTILINE):
+            other = pathlib.Path(line.removeprefix("ringgrad/"))
             if other not in files:
                 continue
+            if line != f"{prefix}{other}":
+                errors.append(f'{file}: expected #include "{prefix}{other}", got "{line}"; change its name')
             folder, included = folder_of(file), folder_of(other)
+            if not folder or not included:
+                continue
             if included != folder and included not in ALLOWED[folder]:
                 errors.append(f"{file}: expected includes of {', '.join([folder, *sorted(ALLOWED[folder])])}, "
                               f"got {other}; move the code to the folder that needs it")
             if file.with_suffix("") != other.with_suffix(""):
                 graph[str(file.with_suffix(""))].add(str(other.with_suffix("")))
+            if file.parts[0] != other.parts[0] and {file.parts[0], other.parts[0]} <= ROOMS:
+                arrows[file.parts[0]].add(other.parts[0])
     errors += [f"expected includes without a cycle, got {', '.join(cycle)}; move the shared code to its own file"
-               for cycle in cycles(graph)]
-    print("\n".join(errors) or f"{len(files)} files: no cycles, and no include against the direction of the folders")
+               for cycle in cycles(graph) + cycles(arrows)]
+    for folder, others in ALLOWED.items():
+        room = folder.split("/")[0]
+        unused = {other.split("/")[0] for other in others} & ROOMS - {room} - arrows[room]
+        if room in ROOMS and unused:
+            errors.append(f"tests/includes.py: expected a file of {room} that includes {', '.join(sorted(unused))}, "
+                          "got none; change ALLOWED")
+    print("\n".join(errors) or f"{len(files)} files, {len(ROOMS)} rooms, {sum(map(len, arrows.values()))} arrows: "
+          "no cycles, and no include against the direction of the folders")
     sys.exit(bool(errors))
 
 
