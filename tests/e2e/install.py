@@ -113,8 +113,11 @@ class InstallTest(job.JobTest):
         self.assertEqual(internal, [])
         programs = [*(ROOT / "models").glob("*.cpp"), *(ROOT / "models" / "examples").iterdir()]
         for program in programs:  # a user's program may include what ours do
-            for header in re.findall(r'(?m)^#include "(ringgrad/.*)"', program.read_text()):
-                self.assertIn(header, headers, program)
+            for header in re.findall(r'(?m)^#include "(?:ringgrad/)?(\w+/.*)"', program.read_text()):
+                self.assertIn(f"ringgrad/{header}", headers, program)
+        documents = self.prefix / "share" / "doc" / "ringgrad"
+        for path in [*include.rglob("*.h"), *documents.rglob("*.h"), *documents.rglob("*.cpp")]:
+            self.assertNotRegex(path.read_text(), r'(?m)^#include "(core|data|gpu|models|par)/', path)
         source = self.folder / "all.cpp"
         source.write_text("".join(f'#include "{name}"\n' for name in headers))
         for compiler in COMPILERS:

@@ -13,11 +13,18 @@ import job
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MESON = shlex.split(os.environ.get("MESONINTROSPECT", "meson introspect"))[:-1]
 
-# The parent has a program and an option whose names are ringgrad's, too.
+# The parent has a program, an option and headers whose names are ringgrad's, too.
 PROJECT = """project('parent', 'cpp', version: '7', default_options: ['cpp_std=c++20', 'werror=true'])
 assert(get_option('tests') == 'mine')
 ringgrad = dependency('ringgrad', fallback: ['ringgrad', 'ringgrad_dep'])
 test('train_cifar', executable('train_cifar', 'train_cifar.cpp', dependencies: ringgrad))
+"""
+OWN_HEADERS = {"core/json.h": "inline constexpr int kJson = 40;\n", "data/cache.h": "inline constexpr int kCache = 2;\n"}
+OWN_INCLUDES = """#include "core/json.h"
+#include "data/cache.h"
+#include "ringgrad/core/options.h"
+#include "ringgrad/data/cache.h"
+static_assert(kJson + kCache == 42 && sizeof(rg::Json) > 0);
 """
 OPTIONS = "option('tests', type: 'string', value: 'mine')\n"
 
@@ -29,7 +36,11 @@ class SubprojectTest(job.JobTest):
         (self.folder / "subprojects" / "ringgrad").symlink_to(ROOT)
         (self.folder / "meson.build").write_text(PROJECT)
         (self.folder / "meson_options.txt").write_text(OPTIONS)
-        (self.folder / "train_cifar.cpp").write_text((ROOT / "models" / "examples" / "mlp.cpp").read_text())
+        for name, text in OWN_HEADERS.items():
+            (self.folder / name).parent.mkdir()
+            (self.folder / name).write_text("#pragma once\n" + text)
+        example = (ROOT / "models" / "examples" / "mlp.cpp").read_text()
+        (self.folder / "train_cifar.cpp").write_text(OWN_INCLUDES + example)
         self.build = self.folder / "build"
 
     def run_meson(self, *arguments):
