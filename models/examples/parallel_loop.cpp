@@ -4,8 +4,9 @@
 //     mpiexec -n 3 build/parallel_loop --resume
 //
 // Each rank computes its part of a mini-batch, and the parts may differ in size. A part counts by its share of the
-// images: in the gradients (GradientSum), in batch norm's statistics (GroupSync), and in the loss (StepSums). Without
-// the lines with `sync`, each rank normalises its own part, and StepSums combines the running statistics.
+// images: in the gradients (GradientSum), in batch norm's statistics (GroupSync), and in the loss, which StepSums adds.
+// Without the lines with `sync`, each rank normalises its own part, and StepSums combines the running statistics. The
+// rmse of an epoch is the mean of those of its steps.
 #include "ringgrad/core/accelerate.h"
 #include "ringgrad/core/layers.h"
 #include "ringgrad/core/tape.h"
@@ -48,8 +49,9 @@ int train(par::Group& group, int argc, const char* const* argv) {
         context.sync = &sync;
         const ContextScope scope(context);
 
+        const Workers& ranks = machine.workers(); // without spare ones, if there are fewer GPUs than ranks
         const data::LoaderOptions part{
-            .batch_size = 50, .keep_partial = true, .first_part = group.rank(), .parts = group.size()};
+            .batch_size = 50, .keep_partial = true, .first_part = ranks.first, .parts = ranks.count};
         data::Loader loader({rings(false), rings(true)}, part);
         Parameters parameters;
         const ConvNorm conv(parameters, "conv", {.out = 16, .kernel = 3, .in = 1, .conv = {.stride = 2, .pad = 1}});
@@ -65,8 +67,7 @@ int train(par::Group& group, int argc, const char* const* argv) {
         });
 
         saver.restore(parameters, optimizer.state());
-        const int64_t batches = loader.batches();
-        log.begin({{{"loss"}, {"rmse", "", "pixels"}}, epochs * batches, batches, machine.text()});
+        log.begin({{{"loss"}, {"rmse", "", "pixels"}}, epochs * loader.batches(), loader.batches(), machine.text()});
         while (log.goes_on()) {
             for (loader.start(log.position.epoch, log.position.batch); loader.has_next() && log.goes_on();) {
                 const data::Batch batch = loader.next(); // this rank's part, which may be empty

@@ -158,7 +158,7 @@ void GradientSum::begin(double share) {
         group_.allreduce_sum(std::span<double>(all), "shares");
         RG_CHECK(std::abs(all[0] - 1) < 1e-6, "GradientSum: expected shares of the workers that add up to 1, got ",
                  all[0],
-                 "; give each rank its part of the mini-batches, by LoaderOptions::rank and ranks, and begin() ",
+                 "; give each rank its part of the mini-batches, by LoaderOptions::first_part and parts, and begin() ",
                  "its fraction of each");
     }
     const std::lock_guard lock(mutex_);

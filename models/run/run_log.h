@@ -1,7 +1,7 @@
 // Writes the folder, metrics, report and progress of a run, and reads its stop requests. tools/monitor shows what is in
 // the folder. RunLog knows steps and epochs, but no network and no images, so it serves loops of your own as well as
-// the library's trainings. These have rules of their own for epochs, so TrainingRun (training_run.h) logs lines by
-// log(), and uses neither step() nor end_epoch(). Saver (saver.h) adds models and checkpoints.
+// the library's trainings. The trainings have rules of their own for epochs, so TrainingRun (training_run.h) logs lines
+// by log(), and uses none of step(), end_epoch(), goes_on() and result(). Saver (saver.h) adds models and checkpoints.
 //
 //     RunOptions settings;
 //     settings.declare(options);                    // --run-name, --resume, --progress and so on
@@ -40,7 +40,7 @@ public:
     /// True for a stand-alone program, which prints and handles signals.
     virtual bool standalone() const { return true; }
     /// Called on the group's first rank with each line that is added to metrics.jsonl. If it returns true, the run
-    /// stops after one more step, or at the end of the epoch.
+    /// stops before the next step; a TrainingRun after it, or at the end of the epoch.
     virtual bool on_metrics(const Json& /*line*/) { return false; }
     /// Called on the group's first rank when the run ends without an error. `stopped` is true if a stop request ended
     /// it early.
@@ -82,9 +82,10 @@ public:
     RunLog(const RunLog&) = delete;
     RunLog& operator=(const RunLog&) = delete;
 
-    /// Runs `work` and returns its exit code. If a stop request ends the loading of data, returns the exit code for a
-    /// stop; in a trial of a sweep, throws Stopped instead. If `work` throws another exception, throws it on; after
-    /// begin(), report.html then says that the run failed, and why.
+    /// Runs `work` and returns its exit code. If it throws Stopped, on all ranks and before begin(), since a stop
+    /// request ended the loading of data, returns the exit code for a stop; in a trial of a sweep, throws it on. Throws
+    /// another exception on; if it came on rank 0 and after begin(), report.html then says that the run failed, and
+    /// why.
     template <class Work>
     int supervise(const Work& work) {
         try {
@@ -104,7 +105,7 @@ public:
         int64_t steps = 0;               // of the whole run; 0: unknown
         int64_t steps_per_epoch = 0;     // 0: the run has no epochs
         std::string summary = "";        // for people: the machine, the data, the network
-        const char* samples = "samples"; // their short name, for rates
+        const char* samples = "samples"; // short name of the samples, for rates
         /// Number of epochs, of which the last may be incomplete; 0: the run has none.
         int64_t epochs() const;
     };
@@ -118,8 +119,8 @@ public:
     bool epoch_is_complete() const { return position.batch > 0 && position.batch == content_.steps_per_epoch; }
     /// Logs a step, and advances `position`. `samples` is the weight of these values in the means of the epoch, such as
     /// the number of images in the mini-batch. The values must be means over all ranks. Pass Optimizer::non_finite_at()
-    /// if there is an optimizer: its update changes nothing if a gradient is not finite. Throws Error if there was such
-    /// a gradient, if a metric is missing or not finite, or if the run was resumed with another number of metrics.
+    /// if there is an optimizer: its update changes nothing if the loss or a gradient is not finite. Throws Error if it
+    /// was so, if a metric is missing or not finite, or if the run was resumed with another number of metrics.
     void step(const NamedValues& values, double samples = 1, const Tensor& non_finite_at = {});
     /// Logs an epoch: the means of all metrics over its samples as "train_" + name, and results such as {"test_rmse",
     /// 3.2}. Advances `position` to the next epoch.
@@ -144,12 +145,12 @@ public:
     void note(const std::string& line, Colour colour = Colour::none);
     /// The same for a text that may hold bytes of files, in yellow.
     void warn(const std::string& text);
-    /// Adds a line to metrics.jsonl and the report, and passes it to the observer. Does nothing on ranks other than 0.
+    /// Adds a line to metrics.jsonl and the report, and passes it to the observer. Does nothing without a folder.
     void log(const Json& line);
     /// Sets a member of the run in report.html, such as "fields"; see report.h. Call it after begin(). Does nothing
     /// with --no-report.
     void set_in_report(const std::string& name, Json value);
-    /// Writes report.html. While the state is "running", omits this if the last one was written a short time ago.
+    /// Writes report.html. While the state is "running", omits this for 20 times the time that the last one took.
     void write_report(const std::string& state);
 
     /// Returns the plan of begin(), with fewer steps after end_early().

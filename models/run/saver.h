@@ -1,5 +1,5 @@
-// Saves the models and checkpoints of a run, and restores them. A checkpoint holds all that a resumed run needs to end
-// with the same bits.
+// Saves the models and checkpoints of a run, and restores them. A checkpoint holds all that a resumed run with the same
+// number of ranks and the same instruction set needs to end with the same bits.
 //
 //     RunLog log(settings, options, group);
 //     Saver saver(log);                                  // with --resume: loads the newest checkpoint and its options
@@ -8,8 +8,8 @@
 //     ... log.begin(), and the training
 //     saver.save();                                      // model.safetensors and a checkpoint
 //
-// All functions but resumed() and initial() are collective: before a file is written, all ranks compare the values to
-// be saved. Rank 0 writes on another thread, while the training goes on; if that fails, the next step throws.
+// All member functions but resumed() and initial() are collective: before a file is written, all ranks compare the
+// values to be saved. Rank 0 writes on another thread, while the training goes on; if that fails, the next step throws.
 #pragma once
 
 #include "core/checkpoint.h"
@@ -26,8 +26,7 @@ public:
 
     bool resumed() const { return checkpoint_.has_value(); }
     /// Returns the checkpoint that the run resumes from, else the file of --init, else null. restore() frees the file
-    /// of
-    /// --init; the pointer is then invalid.
+    /// that --init names, so the pointer is then invalid.
     const TensorFile* initial();
     /// With --resume, sets the network, the optimizer's buffers and RunLog::position to those of the checkpoint.
     /// Otherwise, with --init, sets the network alone, except the layers of --init-skip. Each rank reads files of its
@@ -36,14 +35,14 @@ public:
 
     /// Saves model.safetensors, and a checkpoint from which --resume goes on.
     void save() { save_model(), save_checkpoint(); }
-    /// Each of these saves one file. Before writing, it throws par::RanksDiffer if the ranks differ, and Error if a value
-    /// is not finite.
+    /// Each of these saves one file. Before writing, it throws par::RanksDiffer if the ranks differ, and Error if a
+    /// value is not finite.
     void save_model() { check(), write_model(&RunFolder::model_path); }
     void save_checkpoint();
-    /// Saves the network as model-best.safetensors if `value` is better than in every call before, and stores it in
-    /// RunLog::position. Ignores a value that is not finite.
+    /// Saves the network as model-best.safetensors if `value`, the same on all ranks, is better than in every call
+    /// before, also before a resume. Stores it in RunLog::position. Ignores a value that is not finite.
     void save_if_best(double value, bool higher_is_better);
-    /// Blocks until the best model is written, and returns it on all ranks.
+    /// Blocks until the best model is written, and returns it on all ranks. Needs an earlier save_if_best().
     TensorFile best_model();
 
     /// The metadata of all files, such as those of describe_model().

@@ -1,19 +1,24 @@
 // See training.h. From top to bottom: the options, the phases of train() before the first step, the epochs, the step,
 // and the part of the step that is replayed.
 //
-// A loss or gradient that is not finite: the optimizer changes nothing. Trainer::update() asks NanGuard (nan_guard.h),
-// alike on all ranks. It ends the training with an error that names the tensor, or with --on-nan skip leaves the step
-// out. Saved files stay, and the report says "failed".
+// A loss or gradient that is not finite: the optimizer changes nothing, and Trainer::update() calls
+// TrainingRun::handle_non_finite(), alike on all ranks. --on-nan stop, the default, ends the training with an error
+// that names the tensor; saved files stay, and the report says "failed". --on-nan skip leaves the step out; the fourth
+// in a row is such an error (nan_guard.h). A test loss that is not finite is no error, and never the best.
 //
 // A stop request (RunLog::has_stop_request(): a signal on any rank, or the file of the monitor's Stop on rank 0):
 // Trainer::add() puts it into the sums of the step, so all ranks end after the same step, with a model and a
-// checkpoint. The exit status is 0 for people, and 75 for other signals (signals.h).
+// checkpoint. Within a test, check_stop() ends all ranks before the same mini-batch, and a resumed run repeats the
+// test. While data are loaded, nothing is saved. Exit status: 0 after Ctrl-C or Stop, 75 after another signal
+// (signals.h).
 //
-// A failed rank: an error on one rank ends the job with that error (par/session.h). If a rank is killed or hangs, the
-// others throw when a wait for it exceeds its deadline (par/roll_call.h). No file is half written.
+// A failed rank: an error on one rank ends the job with that error and exit status 1 (par/session.h). If a rank is
+// killed, mpiexec kills the others. If a rank hangs, the others name it and throw after RG_DEADLINE_S, 300 s
+// (par/roll_call.h). Models, checkpoints and reports are old or new, never half written; --resume cuts metrics.jsonl to
+// the checkpoint.
 //
-// Another metric: an override of ImageTraining::task() adds a Metric to Task::metrics (task.h). Files, progress,
-// report, monitor and sweeps take it from there.
+// Another metric: an override of ImageTraining::task() appends a Metric to Task::metrics (task.h), whose first one
+// chooses the best model. Files, progress, report, monitor and sweeps take it from there.
 #include "models/run/training.h"
 
 #include "core/clock.h"
