@@ -99,7 +99,8 @@ public:
         }
     }
 
-    /// What a run is about. The first metric is the main one. The lines of steps and epochs may have other values, too.
+    /// Describes a run for its files and its output. The first metric is the main one. The lines of steps and epochs
+    /// may have other values, too.
     struct Content {
         std::vector<MetricName> metrics = {};
         int64_t steps = 0;               // of the whole run; 0: unknown

@@ -132,7 +132,8 @@ void Saver::check() const {
 void Saver::write_model(std::string (RunFolder::*path)() const) {
     make_room();
     if (!log_.folder()) return;
-    log_.writer.add([this, path = (log_.folder()->*path)(), tensors = state_dict(*parameters_)] {
+    // Copies, since after an error the writer may outlive this.
+    log_.writer.add([path = (log_.folder()->*path)(), tensors = state_dict(*parameters_), metadata = metadata] {
         save_tensors(path, tensors, metadata);
     });
 }

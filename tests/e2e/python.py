@@ -26,7 +26,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 TINY = {"width": 4, "depth": 1, "batch_size": 50}  # 20 steps per epoch
 ENDLESS = {**TINY, "epochs": 100000}
 
-# What a cell of a notebook does: it shows the last event in one line. Ctrl-C interrupts it.
+# Acts as a cell of a notebook: shows the last event in one line. Ctrl-C interrupts it.
 CELL = """
 import ringgrad, signal, sys
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also if the tests run in the background
@@ -168,7 +168,7 @@ class PythonTest(job.JobTest):
         self.assertEqual((run.wait(False).state, run.folder), ("stopped", self.runs / "parts"))
         stopped = len(run.metrics)
         self.assertTrue(list(run.folder.glob("checkpoint/*.safetensors")))
-        # As if a kill had come later than the checkpoint: the resumed run has other steps in place of these.
+        # A kill came later than the checkpoint, so the resumed run has other steps in place of these.
         with open(run.folder / "metrics.jsonl", "a") as file:
             file.write('{"step": 100000, "epoch": 9000, "loss": 9}\n' * 3)
         last = max(event["epoch"] for event in run.metrics[:stopped]) + 1
