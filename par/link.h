@@ -23,7 +23,7 @@
 
 namespace rg {
 class Device;
-}
+} // namespace rg
 
 namespace rg::par {
 

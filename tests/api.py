@@ -63,6 +63,8 @@ def entries(header):
                 found[name] = found.get(name) or sentence(comment)
             declaration = ""
         comment = [] if not line.startswith("template") else comment
+    if spaces:
+        sys.exit(f"{header}: expected '}} // namespace' at the end of each namespace; format it with clang-format")
     return found
 
 
