@@ -46,7 +46,7 @@ bool write_all(int fd, std::string_view bytes) {
 }
 
 std::string read_file(const std::string& path, uint64_t max_bytes) {
-    Descriptor fd(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK)); // a FIFO would block otherwise
+    Descriptor fd(open_retrying(path.c_str(), O_RDONLY | O_NONBLOCK)); // with O_NONBLOCK, opening a FIFO does not block
     RG_CHECK(fd.get() >= 0, "read ", path, ": ", std::strerror(errno), errno == ENOENT ? "; check the path" : "");
     struct stat info;
     RG_CHECK(::fstat(fd.get(), &info) == 0, "read ", path, ": ", std::strerror(errno));
@@ -82,7 +82,7 @@ void write_file_atomic(const std::string& path, std::string_view bytes, Readers 
     if (keeps_mode) mode = old.st_mode & 0777;
     Descriptor fd(open_retrying(temp.c_str(), O_WRONLY | O_CREAT | O_EXCL, mode));
     RG_CHECK(fd.get() >= 0, "write ", path, ": cannot create ", temp, ": ", std::strerror(errno));
-    if (keeps_mode) (void)::fchmod(fd.get(), mode); // adds what the umask forbids; harmless if it fails
+    if (keeps_mode) (void)::fchmod(fd.get(), mode); // restores permissions that the umask removed; harmless if it fails
     const char* stage = nullptr;
     if (!write_all(fd.get(), bytes))
         stage = "cannot write all bytes";

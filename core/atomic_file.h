@@ -23,8 +23,8 @@ inline constexpr uint64_t kMaxFile = uint64_t{1} << 33;
 /// `max_bytes` (checked before memory is allocated), or too large for the memory.
 std::string read_file(const std::string& path, uint64_t max_bytes = kMaxFile);
 
-/// Says who may read a file: everyone that the umask allows or, if it replaces a file, that could read that; or only
-/// its owner.
+/// Says who may read a written file. `umask`: everyone that the umask allows or, if the file replaces a regular file,
+/// everyone that could read that one. `owner`: only its owner.
 enum class Readers : uint8_t { umask, owner };
 
 /// Replaces or creates `path`, durably. On failure, throws Error with the path and the system's reason, leaves the old
@@ -33,12 +33,13 @@ enum class Readers : uint8_t { umask, owner };
 /// keep the old contents.
 void write_file_atomic(const std::string& path, std::string_view bytes, Readers readers = Readers::umask);
 
-/// Writes all bytes to an open file, at once if its disk is not full. Returns false if that fails, and sets errno.
+/// Writes all bytes to an open file, with a single write() if the system takes them all at once. Repeats write() after
+/// a signal (EINTR). Returns false if a write fails; errno has the reason.
 bool write_all(int file, std::string_view bytes);
 
-/// Writes to a path that a user has chosen. Like write_file_atomic(), but follows a symbolic link to a file, which it
-/// keeps. Throws Error instead of replacing a folder, a FIFO or a device. Throws Error if the file cannot be written,
-/// and then leaves the old one as it was.
+/// Writes to a path that a user has chosen. Like write_file_atomic(), but if the path is a symbolic link to a file,
+/// keeps the link and replaces that file. Throws Error instead of replacing a folder, a FIFO or a device. Throws Error
+/// if the file cannot be written, and then leaves the old one as it was.
 void write_output(const std::string& path, std::string_view bytes);
 
 /// Removes the temporary files of `path` that killed processes left behind. No process may be writing `path` meanwhile.

@@ -1,4 +1,4 @@
-// The texts of errors.
+// Builds the texts of errors.
 #include "core/base.h"
 
 #include "core/formatted.h"
@@ -6,7 +6,8 @@
 namespace rg {
 namespace {
 
-/// Returns the text, or if it is long, its begin and end. Divides no character of UTF-8.
+/// Returns the text. If it has more than 1000 bytes, returns only its first 700 and last 200 bytes, and its size. Keeps
+/// characters of UTF-8 whole.
 std::string shortened(std::string text) {
     constexpr size_t kMost = 1000, kBegin = 700, kEnd = 200;
     if (text.size() <= kMost) return text;

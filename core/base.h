@@ -25,7 +25,8 @@ public:
 };
 
 /// Holds one part of a message: a text, a character or a number. Numbers are printed as by std::ostream in the C
-/// locale, but bytes as numbers too. A Part refers to its text, so use it only as an argument.
+/// locale, except that int8_t and uint8_t are printed as numbers, not characters. A Part refers to its text, so use it
+/// only as an argument.
 class Part {
 public:
     Part(std::string_view text) : kind_(Kind::text), text_(text) {}
@@ -64,14 +65,14 @@ private:
 };
 
 /// Throws Error with the concatenated parts, followed by LayerScope::note(). A part may be a text from a file or a
-/// command line; of one above 1000 bytes, shows only the begin, the end and the size.
+/// command line. Of a part above 1000 bytes, the message has only the begin, the end and the size.
 [[noreturn]] void fail(std::initializer_list<Part> parts);
 [[noreturn]] void fail(const auto&... parts) { fail({Part(parts)...}); }
 
 } // namespace rg
 
-/// RG_CHECK(condition, parts...) calls fail(parts...) if the condition is false. Passing the parts as a list
-/// instantiates no template, which would make the many checks slow to compile.
+/// RG_CHECK(condition, parts...) calls fail(parts...) if the condition is false. It passes the parts as a list: a
+/// template that is instantiated for each combination of types would make the many checks slow to compile.
 #define RG_CHECK(condition, ...)                                                                                       \
     do {                                                                                                               \
         if (!(condition)) [[unlikely]]                                                                                 \

@@ -41,14 +41,13 @@ std::vector<int64_t> steps_in(const std::string& dir) {
     return steps;
 }
 
-/// Deletes leftovers, and the checkpoints that save_checkpoint() does not keep after writing that of step `newest`.
-/// Ignores files that it cannot delete: the new checkpoint is already durable.
+/// Deletes the temporary files of killed writes, and the checkpoints that save_checkpoint() does not keep after it has
+/// written that of step `newest`. Ignores files that it cannot delete: the new checkpoint is already durable.
 void delete_old(const std::string& dir, int64_t newest, int keep_last) {
     std::error_code ignored;
     int kept = 0;
     for (int64_t step : steps_in(dir)) {
-        // If the run was resumed from an older checkpoint, there may be checkpoints of steps after `newest`: delete
-        // them.
+        // Later steps exist if the run was resumed from an older checkpoint. Their checkpoints are deleted, too.
         if (step > newest || ++kept > keep_last) fs::remove(fs::path(dir) / name_of_step(step), ignored);
     }
     std::vector<fs::path> leftovers;

@@ -26,7 +26,7 @@ struct LoadedCheckpoint {
     TensorFile state; // as given to save_checkpoint(), but `source` is `path`
     int64_t step = 0;
     std::string path;
-    std::vector<std::string> warnings; // of load_latest_checkpoint(): one for each newer file that cannot be loaded
+    std::vector<std::string> warnings; // load_latest_checkpoint() adds one for each newer file that it cannot load
 };
 
 /// Returns true if a file has the format of a checkpoint.

@@ -48,7 +48,8 @@ std::optional<int64_t> number_in(const std::string& path, std::string_view word 
     return {};
 }
 
-/// File names in a version of control groups.
+/// The names that a version of control groups uses: the files with the limit and with the memory in use, and the word
+/// before the size of the inactive file cache in the file memory.stat.
 struct GroupFiles {
     const char *limit, *used, *inactive;
 };

@@ -12,8 +12,8 @@ namespace rg {
 enum class GroupVersion : uint8_t { one, two };
 
 /// Calls `visit` with the folder of each control group that may limit `controller` ("memory", "cpu") for this process:
-/// its own group, and those that contain it. Some of the folders may not exist: in a container, the mount is the
-/// container's own group. `root` is put before the paths of the system's files, for tests.
+/// its own group, and those that contain it. Some of the folders may not exist: a container may have only its own
+/// group, mounted in the place of the outermost one. `root` is put before the paths of the system's files, for tests.
 void visit_control_groups(const std::string& root, std::string_view controller,
                           const std::function<void(const std::string& folder, GroupVersion version)>& visit);
 

@@ -9,7 +9,7 @@ namespace rg {
 
 std::string formatted(const char* format, ...) {
     static const locale_t c_locale = ::newlocale(LC_ALL_MASK, "C", nullptr);
-    const locale_t before = ::uselocale(c_locale); // of this thread only
+    const locale_t before = ::uselocale(c_locale); // affects only this thread
     char text[256];
     std::va_list values;
     va_start(values, format);

@@ -186,7 +186,7 @@ private:
             if (low < 0xDC00 || low >= 0xE000) fail_expected("a low surrogate before this");
             point = 0x10000 + ((point - 0xD800) << 10) + (low - 0xDC00);
         }
-        static constexpr uint32_t kLeads[] = {0, 0xC0, 0xE0, 0xF0}; // by the number of bytes that follow
+        static constexpr uint32_t kLeads[] = {0, 0xC0, 0xE0, 0xF0}; // the index is the number of bytes that follow
         const int more = point < 0x80 ? 0 : point < 0x800 ? 1 : point < 0x10000 ? 2 : 3;
         out += char(kLeads[more] | point >> 6 * more);
         for (int i = more - 1; i >= 0; --i) out += char(0x80 | (point >> 6 * i & 63));

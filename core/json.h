@@ -75,7 +75,7 @@ public:
     double as_double() const;
     const std::string& as_string() const;
     const Array& as_array() const;
-    std::vector<std::string> as_texts() const; // of an array of strings
+    std::vector<std::string> as_texts() const; // requires an array of strings
     const Object& as_object() const;
 
     /// Returns the member of that name, or a null pointer if there is none. Throws Error if this is not an object.

@@ -1,4 +1,5 @@
-// Parses, checks and prints options. The error messages say what to type, since they are the first that most users see.
+// Parses, checks and prints options. The error messages say how to correct the command line, since they are the first
+// messages that most users see.
 //
 // --help is 80 columns wide: names on the left, wrapped texts on the right, one group after the other.
 #include "core/options.h"
@@ -88,8 +89,8 @@ size_t distance(const std::string& a, const std::string& b) {
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
-/// Returns "; did you mean ...?" with the second text of the pair whose first text is nearest to what was typed, or
-/// `otherwise` if none is near.
+/// Returns "; did you mean ...?" with the second text of a pair: of the pair whose first text is most similar to
+/// `typed`. Returns `otherwise` if none is similar.
 std::string suggestion(const std::string& typed, const Pairs& names, const std::string& otherwise) {
     const auto plain = [](std::string name) { // "MiniBatchSize" and "--mini_batch_size" are the same
         std::erase_if(name, [](char c) { return c == '-' || c == '_'; });
@@ -197,7 +198,7 @@ Options::Entry& Options::declare(const std::string& name, const std::string& tex
 }
 
 Options::Entry& Options::add(const std::string& name, Target target, const std::string& text) {
-    static constexpr const char* kMetavars[] = {"N", "X", "", "TEXT", "TEXT"}; // by the type of the target
+    static constexpr const char* kMetavars[] = {"N", "X", "", "TEXT", "TEXT"}; // the index is that of the target's type
     Entry& entry = declare(name, text);
     entry.target_ = target;
     if (!entry.is_list()) entry.default_ = entry.get();
@@ -295,7 +296,7 @@ bool Options::parse(const std::vector<std::string>& args) {
         all_asked_ = argument == "--help-all";
         if (version_asked_ || all_asked_ || argument == "--help" || argument == "-h") return false;
     }
-    std::string after; // the option before an argument
+    std::string after; // for errors: the option before an argument, and how many values it takes
     for (size_t i = 0; i < args.size();) {
         if (args[i].starts_with("--")) {
             const size_t used = parse_option(std::span(args).subspan(i));

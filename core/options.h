@@ -58,8 +58,8 @@ public:
         std::string expected() const;
     };
 
-    /// `program` is the program's name, with its command if it has one: "train_cifar sweep". `summary` is one line for
-    /// --help that says what it does.
+    /// `program` is the program's name, with its command if it has one: "train_cifar sweep". `summary` describes the
+    /// program in one line, for --help.
     Options(std::string program, std::string summary);
     Options(const Options&) = delete;
     Options& operator=(const Options&) = delete;
@@ -98,12 +98,13 @@ public:
         passed_on_text_ = text;
     }
 
-    /// Parses argv[1...]. Returns false if --help, -h, --help-all or --version is among them: then the caller prints
-    /// answer() and exits with 0, as print_answer() does, and no option is set. Throws Error for an unknown name (and suggests a similar one,
-    /// or the name here of an option that other programs call so), a missing or bad value, or too few or too many
-    /// arguments without a name.
+    /// Parses argv[1...]. Returns false, without setting an option, if --help, -h, --help-all or --version is among
+    /// them: the caller then prints answer() and exits with 0; see print_answer(). Throws Error for an unknown name
+    /// (and suggests a similar one, or the option that means the same as an option of other programs), a missing or bad
+    /// value, or too few or too many arguments without a name.
     bool parse(int argc, const char* const* argv);
-    /// Does the same for a list of arguments that does not begin with the program's name.
+    /// Parses a list of arguments that does not begin with the program's name. Returns and throws like the other
+    /// parse().
     bool parse(const std::vector<std::string>& args);
     /// Returns the help, or for --version one line: the program's name, the version of ringgrad and its build
     /// (core/version.h).
@@ -133,7 +134,7 @@ private:
     Entry& declare(const std::string& name, const std::string& text);
     Entry* find(const std::string& name);
     const Entry* find(const std::string& name) const { return const_cast<Options*>(this)->find(name); }
-    const Entry& declared(const std::string& name) const; // throws Error if it is not
+    const Entry& declared(const std::string& name) const; // throws Error if there is no such option
     [[noreturn]] void fail_unknown(const std::string& argument) const;
     /// Parses the option at args[0] and its value. Returns the number of elements of `args` that it has parsed.
     size_t parse_option(std::span<const std::string> args);
@@ -166,11 +167,10 @@ Options::Entry& Options::add(const std::string& name, E* value, const std::vecto
     return entry;
 }
 
-/// Returns the parts of an option's value that have commas between them, or none if the value is empty. Throws Error if
-/// a part is empty.
+/// Splits an option's value at its commas. Returns no parts if the value is empty. Throws Error if a part is empty.
 std::vector<std::string> list_of(std::string_view option, const std::string& value);
 
-/// Returns the result of `body`. If it throws Error, puts the option before the text.
+/// Returns the result of `body`. If `body` throws Error, throws an Error whose text begins with the option.
 template <class Body>
 auto for_option(std::string_view option, const Body& body) {
     try {

@@ -28,8 +28,8 @@ static_assert(std::endian::native == std::endian::little, "element bytes are cop
 
 constexpr std::string_view kMetadataName = "__metadata__";
 constexpr size_t kLengthBytes = 8;
-// The keys of the checksums, and their members up to the digits, as this writer spells them. A member cannot be found
-// within a text, where quotes are escaped.
+// The metadata keys of the checksums, and the JSON text of these members up to the digits, as this writer spells it.
+// The text cannot occur within a JSON string, where quotes are escaped.
 constexpr const char *kChecksum = "checksum", *kTensorChecksums = "tensor_checksums";
 constexpr std::string_view kChecksumMember = "\"checksum\": \"", kTensorChecksumsMember = "\"tensor_checksums\": \"";
 constexpr size_t kDigits = 16;
@@ -41,7 +41,7 @@ constexpr const char* kConvert =
     "safetensors.torch.save_file({name: t.clone().contiguous() for name, t in state.items()}, sys.argv[2])\" ";
 constexpr const char* kCutShort = "; the file is cut short: copy or write it again";
 
-constexpr std::string_view kTypeNames[] = {"F32", "BF16", "U8", "I32", "F64", "I64"}; // by DType
+constexpr std::string_view kTypeNames[] = {"F32", "BF16", "U8", "I32", "F64", "I64"}; // the index is the DType
 
 /// Describes one tensor in the header. Its values are the bytes [begin, end) of the data.
 struct Entry {

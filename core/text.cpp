@@ -40,7 +40,7 @@ void escape(std::string& out, char c) {
         out += {'\\', 'x', kDigits[uint8_t(c) >> 4], kDigits[uint8_t(c) & 15]};
 }
 
-/// Returns true if a spreadsheet would take the text for a formula. For a number that makes no difference.
+/// Returns true if a spreadsheet would run the text as a formula: it begins with =, +, - or @, and is not a number.
 bool is_formula(std::string_view text) {
     double number = 0;
     return !text.empty() && std::string_view("=+-@").find(text[0]) != std::string_view::npos &&

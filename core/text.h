@@ -51,7 +51,8 @@ bool read_number(std::string_view text, T& value) {
 /// Returns the number of characters (code points) of a text in UTF-8.
 size_t characters(std::string_view text);
 
-/// Returns the text with spaces after it, up to `width` characters; if `width` is negative, before it, up to -width.
+/// Returns the text, filled up to `width` characters with spaces at its end, or if `width` is negative, to -width
+/// characters with spaces at its begin.
 std::string padded(std::string_view text, std::ptrdiff_t width);
 
 /// Returns the text without the spaces, tabs and carriage returns around it.

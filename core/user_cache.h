@@ -6,7 +6,7 @@
 
 namespace rg {
 
-/// Returns ringgrad in $XDG_CACHE_HOME or in ~/.cache, or an empty text if neither variable is set.
+/// Returns the path $XDG_CACHE_HOME/ringgrad, or without that variable $HOME/.cache/ringgrad, or "" without both.
 inline std::string user_cache() {
     const char *const cache = std::getenv("XDG_CACHE_HOME"), *const home = std::getenv("HOME");
     if (cache && *cache) return std::string(cache) + "/ringgrad";
