@@ -64,13 +64,13 @@ std::vector<Tensor> on_device(std::span<const Tensor> in) {
 
 std::span<const Tensor> Accelerated::operator()(std::span<const Tensor> in, bool training) {
     const auto call = caller_.call("Accelerated");
-    // A plan that is made in a dry run would have no memory.
+    // In a dry run, too, runs the function itself: a plan that is made there would have no memory.
     if (!enabled || Tape::active() || DryRun::active()) return plain_results_ = function_(on_device(in), training);
     auto& [signature, plan, used] = find_or_trace(in, training);
     ++calls_;
     hits_ += std::exchange(used, true);
     const auto results = check ? replay_and_check(plan, in, training) : plan.replay(in, after_step);
-    evict(); // only now, since an input may be a result of the plan that goes
+    evict(); // only now: an input may be a result of a plan that evict() frees
     return results;
 }
 

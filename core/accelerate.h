@@ -13,9 +13,9 @@
 // trace. Only new values in a captured tensor's memory, such as updated parameters, count in replays. The exception is
 // Context::sync: ops read its `samples` and `fraction` in each replay.
 //
-// The plans of an Accelerated share the memory of their intermediates, as large as the largest plan on a device needs.
-// So an Accelerated serves one thread at a time: a call during another throws Error. Each call replaces the results of
-// the last one, so threads that share an Accelerated must lock a mutex until they have read the results.
+// The plans of an Accelerated for one device share the memory of their intermediates, which is as large as the largest
+// plan needs. So an Accelerated serves one thread at a time: a call during another throws Error. Each call replaces the
+// results of the last one, so threads that share an Accelerated must lock a mutex until they have read the results.
 #pragma once
 
 #include "core/context.h"
@@ -34,8 +34,8 @@ public:
 
     /// Returns the results of the function. Any later call, plan() or clear_cache() may overwrite or free them; clone()
     /// them to keep their values. They may be inputs of the next call. Throws Error if the function writes to an input.
-    /// While a Tape records, the plain function runs, so that the tape records its ops. The same holds in a dry run,
-    /// and while another function is traced, whose plan then includes the ops.
+    /// While a Tape records, runs the plain function, without a plan, so that the tape records its ops. Does the same
+    /// in a dry run, and while another function is traced, whose plan then includes the ops.
     std::span<const Tensor> operator()(std::span<const Tensor> in, bool training = false);
     std::span<const Tensor> operator()(std::initializer_list<Tensor> in, bool training = false) {
         return (*this)(std::span(in.begin(), in.size()), training);
@@ -49,7 +49,7 @@ public:
         return plan(std::span(in.begin(), in.size()), training);
     }
 
-    /// If false, every call runs the plain function.
+    /// If false, every call runs the plain function, without a plan.
     bool enabled;
     /// Largest number of plans in the cache, at least 1. When the cache is full, a new plan replaces the least recently
     /// used one.
@@ -72,8 +72,8 @@ public:
     /// steps that follow.
     Plan::AfterStep after_step;
 
-    /// Returns the number of bytes in the results of all plans in the cache, and in the arena that they share if they
-    /// are for the same device. Does not count what `keep_prepared` keeps.
+    /// Returns the number of bytes in the results of all plans in the cache, and in their arenas: the memory of
+    /// intermediates, which the plans for one device share. Does not count what `keep_prepared` keeps.
     int64_t planned_bytes() const;
 
     /// Returns the number of plans in the cache as a fraction of cache_size.
@@ -95,11 +95,11 @@ private:
     struct Entry {
         Signature signature;
         Plan plan;
-        bool used = false; // by a call
+        bool used = false; // true after the first call that replays the plan
     };
     bool matches(const Signature& signature, std::span<const Tensor> in, bool training) const;
     Entry& find_or_trace(std::span<const Tensor> in, bool training);
-    void evict(); // the plans beyond cache_size
+    void evict(); // removes the least recently used plans beyond cache_size
     std::span<const Tensor> replay_and_check(Plan& plan, std::span<const Tensor> in, bool training);
 
     OneCaller caller_;

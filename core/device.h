@@ -77,11 +77,12 @@ public:
     /// nothing is copied: wait() only blocks until the device has computed the chunk. Then sum() may change it.
     virtual std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) = 0;
 
-    /// Lets other processes on this machine map `memory`, which comes from allocate(). Returns what open_shared() needs
-    /// there. Throws Error if that is not possible.
+    /// Lets other processes on this machine map `memory`, which comes from allocate(). Returns the handle that they
+    /// pass to open_shared(). Throws Error if the device cannot share its memory.
     virtual std::string share(const void* /*memory*/) { fail(name(), " cannot share its memory"); }
-    /// Maps memory that another process shares: that of another device, which this one can read and write. Throws Error
-    /// if it cannot. The memory is mapped until the result is destroyed. The other process must not release it before.
+    /// Maps device memory that another process has shared, so that this device can read and write it. `handle` is the
+    /// result of share() in that process. Throws Error if that is not possible. The memory is mapped until the result
+    /// is destroyed. The other process must not release it before.
     virtual std::shared_ptr<std::byte> open_shared(const std::string& /*handle*/) {
         fail(name(), " cannot map memory of other processes");
     }

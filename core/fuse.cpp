@@ -48,7 +48,7 @@ public:
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s]) std::swap(steps_[kept++], steps_[s]);
         steps_.resize(kept);
-        split_gradients(); // it and round_filters insert steps, so they come after all rules
+        split_gradients(); // split_gradients() and round_filters() insert steps, so they come after all rules
         if (context().device) round_filters();
     }
 
@@ -56,11 +56,11 @@ private:
     struct Use { // an input or output of a step
         size_t step, argument;
     };
-    using Uses = std::map<Id, std::vector<Use>>; // by the block of the value that is used
+    using Uses = std::map<Id, std::vector<Use>>; // the key is the block of the value that is used
     /// run() calls `apply` for each step of `op`. `apply` changes nothing if that step cannot be fused. In the comments
     /// of these functions, a -> b means that step b reads a result of step a.
     struct Rule {
-        int stage; // from 1 to 5
+        int stage; // 1 to 5; run() applies the rules in this order
         Op op;
         void (Fuser::*apply)(size_t step);
     };
@@ -144,7 +144,8 @@ private:
         }
         return last;
     }
-    /// Does the same, but returns nothing unless t is output `output` of a step of op `op`.
+    /// Returns maker(reader, t) if t is output `output` of that step, and the step is one of `op`. Otherwise returns
+    /// nothing.
     std::optional<size_t> maker(size_t reader, const Tensor& t, Op op, size_t output = 0) const {
         const std::optional<size_t> s = maker(reader, t);
         if (!s || steps_[*s].op != op || !same(steps_[*s].out[output], t)) return std::nullopt;
@@ -187,7 +188,9 @@ private:
         return s.attrs.as<BatchNormGradOp>().norm.given(s.in);
     }
 
-    /// conv2d with statistics -> batch_norm: conv2d also computes the coefficients of the batch norm.
+    /// On a device, conv2d with statistics -> batch_norm: conv2d also computes the coefficients of the batch norm, as
+    /// two more rows of the statistics (core/ops/norm.h). The rule applies only if all readers of the statistics can
+    /// take these rows.
     void prepare_norm(size_t norm) {
         using Conv = Conv2dOp;
         const Step n = steps_[norm];
@@ -210,7 +213,7 @@ private:
         index();
     }
 
-    /// conv2d with statistics -> running_update: conv2d updates the running statistics.
+    /// On a device, conv2d with statistics -> running_update: conv2d updates the running statistics.
     void update_running(size_t update) {
         using Update = RunningUpdateOp;
         const Step u = steps_[update];
@@ -228,8 +231,8 @@ private:
         replace(*conv, std::move(fused), {update});
     }
 
-    /// conv2d_grad or a gradient of pooling -> rank_sums, if Context::sync is not set: the first step also computes the
-    /// results of rank_sums, and the coefficients that the gradient of the batch norm needs.
+    /// conv2d_grad or a gradient of pooling -> rank_sums: on a device, without Context::sync, the first step also
+    /// computes the results of rank_sums, and the coefficients that the gradient of the batch norm needs.
     void prepare_sums(size_t sums) {
         const Step s = steps_[sums];
         const Tensor &dgamma = s.in[RankSumsOp::dgamma], &dbeta = s.in[RankSumsOp::dbeta];
@@ -289,8 +292,9 @@ private:
         replace(grad, std::move(fused), {norm});
     }
 
-    /// conv2d_grad -> add of two gradients: the conv2d_grad that makes the later gradient also adds the earlier one. An
-    /// add to a destination of Tape::gradients() works in place, as conv2d_grad cannot.
+    /// conv2d_grad -> add of two gradients: the conv2d_grad that makes the later gradient also adds the earlier one.
+    /// Does not fuse an add into a destination of Tape::gradients(): such an add works in place, which conv2d_grad
+    /// cannot.
     void add_in_gradient(size_t sum) {
         using Grad = Conv2dGradOp;
         const Step a = steps_[sum];
@@ -385,7 +389,7 @@ private:
             dgamma = sums.out[Sums::dgamma], dbeta = sums.out[Sums::dbeta];
             return true;
         };
-        if (step.op == op::conv2d_grad) { // can sum only for the batch norm of the convolution's input
+        if (step.op == op::conv2d_grad) { // computes the sums only for the batch norm of its x
             using Grad = Conv2dGradOp;
             auto& attrs = step.attrs.as<Grad>();
             const auto [x, norm] = attrs.x_norm.operand(step.in);
@@ -461,8 +465,8 @@ private:
 
     /// Rounds the filters of bf16 convolutions at the start of the plan, with one step per flat buffer of parameters.
     /// Otherwise each convolution and each gradient would round its own filters. Every replay rounds again, so code
-    /// that writes parameters between replays (an update, a resumed checkpoint) can ignore the rounded
-    /// copies. Skips filters that an earlier step may write, and filters whose copy would not be aligned to 16 bytes.
+    /// that writes parameters between replays (an update, a resumed checkpoint) can ignore the rounded copies. Skips
+    /// filters that an earlier step may write, and filters whose copy would not be aligned to 16 bytes.
     void round_filters() {
         std::map<Id, Tensor> rounded; // the rounded copy of each flat buffer
         std::set<Id> written;
@@ -497,7 +501,7 @@ const Fuser::Rule Fuser::kRules[] = {
     {1, op::add, &Fuser::add_in_gradient},
     {1, op::activation, &Fuser::relu_of_sum},
     {1, op::cross_entropy_grad, &Fuser::loss_gradient},
-    // These two, and prepare_sums, save launches on devices.
+    // prepare_norm, update_running and prepare_sums save launches on devices.
     {1, op::batch_norm, &Fuser::prepare_norm},
     {1, op::running_update, &Fuser::update_running},
     // prepare_norm: it must run before this and all later stages, since it matches steps that no rule has changed.
@@ -510,7 +514,7 @@ const Fuser::Rule Fuser::kRules[] = {
     // add_in_gradient: the sums must include the gradient that is added. normalise_on_load: conv2d_grad needs the
     // statistics of x for the sums.
     {4, op::batch_norm_sums, &Fuser::sum_in_gradient},
-    // All rules that make steps with the sums of a batch norm.
+    // sum_in_gradient: a step can compute rank_sums only if it already computes the sums of that batch norm.
     {5, op::rank_sums, &Fuser::prepare_sums},
 };
 

@@ -1,4 +1,4 @@
-// Defines what an op is: a row of the op table. Dispatch, tape, plans, profile and generic tests know an op only by its
+// Defines ops. An op is a row of the op table. Dispatch, tape, plans, profile and generic tests know an op only by its
 // row. Fusion (fuse.cpp) and the export to ONNX know particular ops.
 //
 // core/ops/ has one header and one source file per family of ops. They hold everything about an op except its fast
@@ -40,7 +40,8 @@ public:
         RG_CHECK(*type_ == typeid(T), "expected the attributes ", typeid(T).name(), ", got ", type_->name());
         return *reinterpret_cast<const T*>(bytes_);
     }
-    /// Does the same, but the caller may change the attributes through the reference.
+    /// Returns the attributes as T, by a reference through which the caller may change them. Throws Error if they are
+    /// those of another op.
     template <class T>
     T& as() {
         if (!type_) *this = T{};
@@ -187,7 +188,7 @@ void execute(Op op, const Call& call);
 void run_on_host(Op op, const Call& call);
 /// If this is not null, execute() calls it after each op. Only tests set it, for example to perturb results.
 inline void (*after_op)(Op, const Call&) = nullptr;
-/// Returns the floating-point operations of a call.
+/// Returns OpRow::flops of a call, or if that is null, the number of values in the first result.
 double flops_of(Op op, const Call& call);
 
 } // namespace rg

@@ -167,10 +167,10 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
     const auto bind = [&](std::span<const Tensor> tensors) {
         for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view.over(tensors[b.input]);
     };
-    std::vector<Tensor> copies; // the inputs if one of them has the memory of a result, which a step may overwrite
+    std::vector<Tensor> copies; // the inputs, with a copy of each that shares memory with a result; empty if none does
     for (size_t i = 0; i < inputs.size(); ++i) {
         const auto shares = [&](const Tensor& t) { return overlap(t, inputs[i]); };
-        if (std::ranges::any_of(written_, shares)) { // at least the block is the same
+        if (std::ranges::any_of(written_, shares)) { // steps write to the input's block, perhaps elsewhere in it
             for (const Step& step : steps_)
                 RG_CHECK(std::ranges::none_of(step.outputs(), shares), "accelerate: expected a traced function that ",
                          "does not write its inputs, got input ", i, " where ", step.op->name, " writes; clone() it");

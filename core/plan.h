@@ -23,7 +23,7 @@ namespace rg {
 class Trace final : public Recorder {
 public:
     void record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::span<const Tensor> out) override;
-    void record_copy(const char*, const char*, const Tensor&, const Tensor&) override {} // only tapes get copies
+    void record_copy(const char*, const char*, const Tensor&, const Tensor&) override {} // only a Tape records copies
     std::vector<Step> steps;
 
 private:
@@ -44,7 +44,7 @@ public:
     using AfterStep = std::function<bool(const Plan&, size_t step)>;
     /// Executes all steps on the context's device or backend, and returns the results. The next replay overwrites them.
     /// The inputs must have the shapes and types of the placeholders. An input may be a result of the last replay,
-    /// which is copied first. Throws Error if a step writes to an input in other memory. replay() itself allocates no
+    /// which is copied first. Throws Error if a step writes to memory of any other input. replay() itself allocates no
     /// tensors, except for these copies, and those of the inputs in the first replay on a device. after_step, if any,
     /// is called after each step. A device may still be working on that step then.
     ///
@@ -54,15 +54,15 @@ public:
     /// graphs, after_step is called only after each graph, for its last step.
     std::span<const Tensor> replay(std::span<const Tensor> inputs, const AfterStep& after_step = {});
 
-    /// Lets CPU kernels keep what they prepare from parameters, such as packed filters, from replay to replay. They
-    /// prepare it again when a parameter has changed (Tensor::version()). Has no effect on a step that reads a
-    /// parameter or statistic which the plan computes, writes or takes as an input.
+    /// Lets CPU kernels keep values that they prepare from parameters, such as packed filters, from replay to replay.
+    /// They prepare these values again when a parameter has changed (Tensor::version()). Has no effect on a step that
+    /// reads a parameter or statistic which the plan computes, writes or takes as an input.
     void keep_prepared();
 
     const Tensor& arena() const { return arena_; }
     /// Returns the number of bytes in the arena that this plan uses.
     int64_t arena_bytes() const { return arena_bytes_; }
-    /// Uses another arena, if that is larger.
+    /// Places the intermediates in another arena, if that is larger. Their values are lost.
     void move_to(const Tensor& arena);
 
     /// Returns the blocks of memory outside of the plan that its steps write, such as those of gradients and running
@@ -91,8 +91,8 @@ private:
     std::vector<Binding> bindings_;
     Tensor arena_;
     std::vector<Tensor> device_inputs_; // copies of the inputs at fixed addresses, which graphs need
-    std::set<size_t> graph_ends_;       // index of the step after each step at which a graph ends, or would end
-    std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // each with its entry of graph_ends_
+    std::set<size_t> graph_ends_;       // where graphs end, as the index of the step after the last one of the graph
+    std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // with their ends, from graph_ends_
     // Number of replays so far on a device, without a profile or `sync`. The second one captures the graphs.
     int64_t graph_replays_ = 0;
     int64_t arena_bytes_ = 0, bytes_ = 0, bytes_unshared_ = 0;

@@ -34,7 +34,7 @@ struct Scope {
     Recorder* tape = nullptr;           // records ops for gradients
     Recorder* trace = nullptr;          // records ops for a plan, instead of executing them
     int dry_runs = 0;                   // while positive, new tensors have no memory and ops do not execute
-    PreparedMemory* prepared = nullptr; // where kernels keep what they prepare for a plan's step; null: nowhere
+    PreparedMemory* prepared = nullptr; // where kernels keep values that they prepare for a plan's step; null: nowhere
     const std::string* layer = nullptr; // name of the layer for errors; null: none
 
     /// Returns the scope of this thread.

@@ -14,7 +14,7 @@ struct Step {
     Attrs attrs;
     std::array<Tensor, kMaxInputs> in;
     std::array<Tensor, kMaxOutputs> out;
-    std::shared_ptr<PreparedMemory> prepared = nullptr; // what kernels keep from call to call; null: nothing
+    std::shared_ptr<PreparedMemory> prepared = nullptr; // values that CPU kernels keep for later replays; null: none
     std::span<const Tensor> inputs() const { return {in.data(), op->inputs.size()}; }
     std::span<const Tensor> outputs() const { return {out.data(), size_t(op->outputs)}; }
 };
