@@ -8,16 +8,17 @@ namespace rg {
 
 enum class Mode : uint8_t { train, evaluate };
 
-/// Gives a value within a network a name, by which LayerOutputs finds it. Returns x. Layers do so for their outputs, and
-/// Dense for its input, as NAME.input. Others need a call, such as the sum at the end of a residual block.
+/// Gives a value within a network a name, so that LayerOutputs can find it. Returns x. Layers name their outputs
+/// (except Dropout), and Dense also names its input, as NAME.input. Other values need a call, such as the sum at the
+/// end of a residual block.
 Tensor stage(const std::string& name, const Tensor& x);
 
 /// Keeps the outputs of all layers and stages that its thread computes while it exists.
 class LayerOutputs {
 public:
     LayerOutputs();
-    /// Returns the last output with this name or of a part of it: "layer1" finds "layer1.1" after "layer1.0". Throws
-    /// Error, which lists the names, if there is none.
+    /// Returns the last output that has this name, or whose name begins with it and a dot: "layer1" finds "layer1.1"
+    /// after "layer1.0". Throws Error, which lists the outermost names, if there is none.
     const Tensor& of(const std::string& name) const;
 
 private:
@@ -65,7 +66,7 @@ private:
 };
 
 /// Convolution without a norm. Declares the parameters NAME.weight [out kernel.h kernel.w in/groups] and, with a bias,
-/// NAME.bias [out]. Throws Error for a square kernel above 11, unless stride or padding fit it.
+/// NAME.bias [out]. Throws Error for a k x k kernel with k > 11, unless k <= 2 * stride.h or k <= 4 * pad.h.
 class Convolution {
 public:
     struct Spec {
@@ -164,10 +165,10 @@ private:
 
 /// A network that maps inputs to the scores of classes. A derived class overrides one of the functions below, has
 /// layers as members, and may pass `parameters` to their constructors. Its constructor must call parameters.allocate()
-/// after all layers are made. It must not set other values, because it also runs without memory (DryRun).
-/// ImageTraining::initialise() is for that.
-/// Several threads may call Mode::evaluate on one network while none changes its parameters; only one thread may train
-/// it. A network cannot be copied: make another one, and copy Parameters::all() into its own.
+/// after all layers are made. It must not write to parameters otherwise, because it also runs without memory (DryRun);
+/// ImageTraining::initialise() is for that. Several threads may call Mode::evaluate on one network while none changes
+/// its parameters; only one thread may train it. A network cannot be copied: make another one, and copy
+/// Parameters::all() into its own.
 class Network {
 public:
     virtual ~Network() = default;
@@ -176,8 +177,8 @@ public:
     virtual Tensor forward(const Tensor& x, Mode mode) const;
     /// Returns the scores. A network with further heads also returns the values of each, [samples values].
     virtual std::vector<Tensor> outputs(const Tensor& x, Mode mode) const { return {forward(x, mode)}; }
-    /// Returns the same for a network that takes numbers beside x, f32 [samples k]. This version throws Error, and so
-    /// does that of forward(), for a network that takes other inputs.
+    /// Returns the scores, and the values of further heads, of a network that takes numbers beside x, f32 [samples k].
+    /// Throws Error unless a derived class overrides it; the same holds for forward().
     virtual std::vector<Tensor> outputs(const Tensor& x, const Tensor& numbers, Mode mode) const;
 
     Parameters parameters;

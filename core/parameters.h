@@ -2,10 +2,10 @@
 //
 // With flat buffers, one op updates all parameters, and ranks can sum several gradients at once as one range of memory.
 // Values and state form one buffer, all(), since code that averages, exchanges or compares networks must treat both
-// alike: averaged weights with other statistics are another network.
-// A network declares its parameters in the order in which it uses them, and then allocates all of them once. In memory,
-// parameters and gradients have the opposite order, because the backward pass finishes the gradients in that order.
-// Every tensor starts at a multiple of 64 bytes; the gaps always hold zeros.
+// alike: averaged weights with other statistics are another network. A network declares its parameters in the order in
+// which it uses them, and then allocates all of them once. In memory, parameters and gradients have the opposite order,
+// because the backward pass finishes the gradients in that order. Every tensor starts at a multiple of 64 bytes; the
+// gaps between tensors always hold zeros.
 #pragma once
 
 #include "core/one_caller.h"
@@ -32,12 +32,12 @@ public:
         std::string name;
         Shape shape;
         enum class Start : uint8_t { random, zeros, ones } start = Start::zeros;
-        /// Optimizer (models/run/optimizer.h) applies the next three; set them before it is made and the network is
-        /// traced. sgdm_update() and adam_update() alone do not.
+        /// Optimizer (models/run/optimizer.h) applies the next three, rate, decay and epochs; sgdm_update() and
+        /// adam_update() alone do not. Set the three before the Optimizer is made and the network is traced.
         float rate = 1;  // factor of the learning rate; 0: no gradient is computed, and the value does not change
         float decay = 1; // factor of the weight decay
         static constexpr int64_t kAllEpochs = std::numeric_limits<int64_t>::max();
-        int64_t epochs = kAllEpochs; // number of epochs in which the value changes
+        int64_t epochs = kAllEpochs; // number of epochs after which the value no longer changes
         bool scale_free = false;     // filters before a batch norm (ConvNorm), to which their scale makes no difference
         int64_t offset = 0;          // elements from the start of values(), and of gradients()
         Tensor value = {}, gradient = {};
@@ -46,7 +46,7 @@ public:
         std::string name;
         int64_t channels;
         int64_t offset = 0;  // elements from the start of state()
-        float momentum = 1;  // weight of the newest mini-batch
+        float momentum = 1;  // weight of the newest mini-batch in `running`
         bool frozen = false; // training uses the statistics, as evaluation does, and does not update them
         Tensor running = {}; // [2 c]: mean, variance
     };
@@ -62,7 +62,8 @@ public:
     /// 0 and the variances to 1. `momentum` is the weight of the newest mini-batch in them.
     const State& add_state(std::string name, int64_t channels, float momentum = 0.1f);
 
-    /// Declares a layer that draws random numbers in training, and returns its stream; see dropout() (ops/elements.h).
+    /// Declares a layer that draws random numbers in training. Returns the number of its random stream, which dropout()
+    /// takes (ops/elements.h).
     uint32_t add_random_stream();
 
     /// Allocates the buffers and sets the initial values. Call it once, after all add() and add_state(). f64 is for
@@ -83,8 +84,9 @@ public:
     /// Returns the parameters of a layer, or of all layers whose names begin with `layer` and a dot. Throws Error,
     /// which lists the layers, if there are none.
     std::vector<Entry*> entries_of(const std::string& layer);
-    /// Freezes these layers: sets the rates of their parameters to 0, and makes their batch norm that of evaluation.
-    /// Call it before the optimizer is made and the network is traced. Throws Error as entries_of().
+    /// Freezes all layers of entries_of(layer): sets the rates of their parameters to 0, and makes their batch norms
+    /// use the running statistics in training, too. Call it before the optimizer is made and the network is traced.
+    /// Throws Error as entries_of().
     void freeze(const std::string& layer);
     /// Returns the number of values of all parameters. The flat buffers are larger: each entry begins at a multiple of
     /// 16 values.
@@ -94,7 +96,8 @@ public:
     /// part of its mini-batch that begins with sample `first`. Call it before each forward pass in training, and before
     /// it is traced, as Trainer does.
     void begin_step(int64_t step, int64_t first = 0);
-    /// Returns that seed, i32 [2], for such a layer. Throws Error if begin_step() was never called.
+    /// Returns the seed that begin_step() has set, i32 [2], for layers that draw random numbers. Throws Error if
+    /// begin_step() was never called.
     const Tensor& step_seed() const;
 
     /// Returns values() and after them state(), as one flat tensor.
@@ -106,7 +109,7 @@ public:
     /// The number of training steps that have updated the running statistics. The training loop counts them.
     int64_t batches_tracked = 0;
 
-    mutable OneCaller differentiator; // the call of Tape::gradients() that writes the gradients
+    mutable OneCaller differentiator; // finds threads that call Tape::gradients() for these parameters at the same time
 
 private:
     void expect_not_allocated(const std::string& name) const;

@@ -116,7 +116,8 @@ private:
         return {node.name, node.instead ? node.instead : "it has no gradient for this result"};
     }
 
-    /// Returns the Value::origin of the results of a node without a backward rule.
+    /// For a node without a backward rule: returns the value through which its results depend on the requested tensors,
+    /// if it is the only one. See Value::origin.
     static std::optional<Tensor::Key> origin_of(const Tape::Node& node, const Dependents& inputs) {
         std::optional<Tensor::Key> origin;
         for (size_t i = 0; i < node.in.size(); ++i) {
@@ -210,8 +211,8 @@ private:
     uint32_t covered_ = 0;         // the inputs that may be blocked, see covers() and takes_as_constant(), as bits
 };
 
-/// Throws Error if any two of the tensors and destinations share memory, or if a destination does with a value that a
-/// node saved. A gradient could then overwrite another gradient, or a value that the walk still reads.
+/// Throws Error if any two of the tensors and destinations share memory, or if a destination and a value that a node
+/// saved share memory. A gradient could then overwrite another gradient, or a value that the walk still reads.
 void expect_no_overlap(std::span<const Tensor> tensors, std::span<const Tensor> destinations,
                        std::span<const Tape::Node> nodes) {
     struct Range {

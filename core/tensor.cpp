@@ -2,9 +2,10 @@
 //
 // The cache keeps freed blocks of host memory by their exact size; a Device has its own allocator. Training allocates
 // the same sizes in every step, so after the first steps hardly any block comes from the operating system. If sizes
-// vary without end, such as those of a server's batches, the cache is emptied whenever it holds more than twice as much
-// as was ever in use. On Linux, the allocator asks for huge pages for blocks of 2 MiB or more. Kernels stream through
-// tens of megabytes; as pages of 4 KiB, these would be more pages than the TLB of a CPU holds.
+// vary without end, such as those of a server's batches, the cache would grow. So it is emptied before a new block is
+// allocated if it holds more than twice as much as was ever in use. On Linux, the allocator asks for huge pages for
+// blocks of 2 MiB or more. Kernels stream through tens of megabytes; as pages of 4 KiB, these would be more pages than
+// the TLB of a CPU holds.
 #include "core/tensor.h"
 
 #include "core/context.h"
@@ -47,7 +48,7 @@ struct BlockCache {
 BlockCache& cache() {
     static BlockCache* instance = [] {
         const auto unlock = [] { cache().mutex.unlock(); };
-        pthread_atfork([] { cache().mutex.lock(); }, unlock, unlock); // else a child could find it locked for ever
+        pthread_atfork([] { cache().mutex.lock(); }, unlock, unlock); // else a forked child could find the mutex locked
         return new BlockCache;
     }();
     return *instance;
@@ -63,7 +64,7 @@ constexpr bool kReuse = true;
 #endif
 
 #ifdef RG_POISON
-constexpr bool kPoison = true; // so that a read of memory that nothing has written shows
+constexpr bool kPoison = true; // so that a read of uninitialised memory shows
 #else
 constexpr bool kPoison = false;
 #endif
@@ -151,7 +152,7 @@ Shape::Shape(std::initializer_list<int64_t> extents)
 Shape::Shape(std::span<const int64_t> extents) : rank_(int(extents.size())) {
     RG_CHECK(extents.size() <= 4, "Shape: expected at most 4 extents, got ", extents.size(), "; combine some of them");
     std::copy(extents.begin(), extents.end(), extents_.begin());
-    constexpr int64_t kMostElements = int64_t{1} << 60; // of up to 8 bytes
+    constexpr int64_t kMostElements = int64_t{1} << 60; // up to 8 bytes each, so that int64_t can count the bytes
     int64_t elements = 1;
     for (int64_t e : extents) {
         RG_CHECK(e >= 0, "Shape: expected no negative extent, got ", str(), "; check the sizes");
@@ -176,7 +177,7 @@ struct Storage {
     Storage(size_t n, Device* target) : bytes(n), device(target) {
         if (device) device_owner = device->weak_from_this().lock();
         if (!DryRun::active() && n > 0) block = device ? device->allocate(n) : take_block(n);
-        if (kPoison && block && !device) std::memset(block, 0xFF, n); // NaN
+        if (kPoison && block && !device) std::memset(block, 0xFF, n); // 0xFF in each byte is NaN
         const int64_t now = live += int64_t(bytes);
         int64_t old_peak = peak;
         while (now > old_peak && !peak.compare_exchange_weak(old_peak, now)) {}

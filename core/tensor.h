@@ -114,7 +114,7 @@ public:
     T* data() const {
         return static_cast<T*>(raw(dtype_of<T>()));
     }
-    /// Counts as a write; see version(). To read values only, use data().
+    /// Returns all elements. Counts as a write; see version(). To only read values, use data().
     template <class T>
     std::span<T> span() const {
         note_write();
@@ -157,7 +157,7 @@ public:
     Tensor over(const Tensor& base) const;
 
 private:
-    template <class Memory> // Device: where to allocate it, null for host memory; std::byte: the memory itself
+    template <class Memory> // Device: where to allocate, null for host memory; std::byte: the caller's memory
     static Tensor make(const Shape& shape, DType type, Memory* memory);
     void copy_bytes_from(const Tensor& source) const;
     void set_all(double value) const;
@@ -178,7 +178,8 @@ Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
     return t;
 }
 
-/// Returns true if a and b share bytes. Takes the memory of two calls of Tensor::borrow() for different memory.
+/// Returns true if a and b share bytes. Tensors of two calls of Tensor::borrow() count as different memory, even where
+/// they overlap.
 bool overlap(const Tensor& a, const Tensor& b);
 
 /// Returns the number of bytes that all tensors of the process hold now. Includes the bytes that a DryRun only counts,
