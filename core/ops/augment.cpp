@@ -82,7 +82,8 @@ struct Picture {
 
 double rounded_byte(double value) { return std::clamp(std::floor(value + 0.5), 0.0, 255.0); }
 
-/// Returns the bytes [height width c] of a window in a picture, with the view's colours. `v` has its kViewNumbers.
+/// Returns the bytes [height width c] of the pixels that a view shows of a picture, with its changes of colours. `v`
+/// holds the kViewNumbers numbers of the view.
 ref::Values bytes_of(const Picture& picture, const double* v, int64_t height, int64_t width) {
     const int64_t c = picture.channels;
     ref::Values bytes;
@@ -124,11 +125,11 @@ void ref::augment(const Call& call) {
     const Index4 y_index(y.shape());
     const int64_t n = y.extent(0), height = y.extent(1), width = y.extent(2), channels = images.extent(3),
                   image_size = images.extent(1) * images.extent(2) * channels;
-    const size_t images_each = size_t(indices.shape().rank()); // [n] or [n 2]
+    const size_t images_each = size_t(indices.shape().rank()); // 1 for indices [n], 2 for [n 2]
     const bool positions_only = call.in[O::views].extent(1) == kPositionNumbers;
     Values out(size_t(y.numel()));
     for (int64_t i = 0; i < n; ++i) {
-        std::vector<Values> numbers, bytes; // of each image
+        std::vector<Values> numbers, bytes; // per image: the numbers of its view, and the bytes that it shows
         for (size_t k = size_t(i) * images_each; k < size_t(i + 1) * images_each; ++k) {
             numbers.emplace_back(size_t(kViewNumbers), 0.0);
             numbers.back()[6] = numbers.back()[7] = numbers.back()[8] = double(kFactor);

@@ -29,18 +29,19 @@ struct Box {
     bool operator==(const Box&) const = default;
 };
 
-/// Says how to change an image. By default, the window shows it unchanged, from its first pixel on.
+/// Says how to make the pixels of a window from an image. By default, the window shows the image unchanged, from its
+/// first pixel on.
 struct View {
     // Map each pixel of the window to a position (y, x) in the image. All numbers are in units of 1/65536 pixel.
     // Position 0 is the centre of the first pixel.
     int32_t y0 = 0, y_per_row = kPixel, y_per_column = 0;
     int32_t x0 = 0, x_per_row = 0, x_per_column = kPixel;
-    // Factors, applied in this order: see contrasted().
+    // Factors in units of 1/65536, applied in this order; see brightened() and contrasted().
     int32_t brightness = kFactor, contrast = kFactor, saturation = kFactor;
     // A second image has this share of each pixel in the box `mixed`: see augment().
     int32_t mixed_share = 0;
     Box mixed = {};
-    Box erased = {}; // 0 after normalisation, which is the mean
+    Box erased = {}; // pixels whose normalised values become 0, the mean
 
     constexpr int64_t y(int64_t row, int64_t column) const { return y0 + row * y_per_row + column * y_per_column; }
     constexpr int64_t x(int64_t row, int64_t column) const { return x0 + row * x_per_row + column * x_per_column; }
@@ -135,14 +136,14 @@ struct Window {
 };
 
 /// Takes a view of each selected image, and normalises it. Values between pixels are interpolated bilinearly and
-/// rounded to a byte. Returns [n height width c] in window.dtype. The kernels of CPU and GPU give the same bits as
-/// data/augment.h, which bf16 then rounds. Arguments:
+/// rounded to a byte. Returns [n height width c] in window.dtype. In f32, the kernels of CPU and GPU give the same bits
+/// as data/augment.h; results in bf16 are these values, rounded. Arguments:
 /// - images u8 [N h w c]: all N images of a set, each with h x w pixels and up to 16 channels;
 /// - indices i32 [n]: the selected images;
 /// - views i32 [n 18]: the integers of each View; [n 6]: only the first six, with the defaults for the others;
 /// - statistics f32 [2 c]: the mean (row 0) and the standard deviation (row 1) of byte / 255, per channel.
 ///
-/// With indices [n 2], each result is mixed of two images, and views is [n 36]. In the box `mixed` of the first view,
+/// With indices [n 2], each result is mixed from two images, and views is [n 36]. In the box `mixed` of the first view,
 /// the second image has the share `mixed_share`; the mean is rounded to a byte before normalisation. Of the second
 /// view, only the positions and the three factors count.
 Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views, const Tensor& statistics,

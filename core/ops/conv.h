@@ -9,7 +9,7 @@ namespace rg {
 
 struct Conv {
     PerAxis stride = 1, pad = 0;
-    PerAxis dilation = 1; // distance between the pixels of x that neighbouring taps of a filter multiply
+    PerAxis dilation = 1; // distance between the pixels of x that neighbouring weights of a filter multiply
     int64_t groups = 1;   // number of equal parts of the channels of x and y; part i of y depends only on part i of x
 };
 
@@ -35,8 +35,9 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 #define RG_CONV_OPS(X) X(conv2d) X(conv2d_grad)
 RG_CONV_OPS(RG_DECLARE_OP)
 
-/// A convolution. In a plan, core/fuse.cpp may make steps before and after it part of this op, if `groups` is 1. The op
-/// reads y_stats; it does not compute them from its own result. In an evaluation, they are running statistics.
+/// A convolution. In a plan, core/fuse.cpp may make steps before and after it part of this op, if `groups` is 1.
+/// y_stats is an input, such as running statistics in an evaluation: the op does not compute y_stats from its own
+/// result.
 ///
 /// In a plan for a device, the op may do more with the statistics that it computes. If gamma and beta of y_norm are
 /// defined and y_stats is not, `stats` has 4 rows (norm.h), with the coefficients of batch_norm(y). If `running` is

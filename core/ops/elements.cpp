@@ -1,4 +1,4 @@
-// The element-wise ops: their rows in the op table (core/op.h) and their reference implementations.
+// The ops of elements.h: their rows in the op table (core/op.h) and their reference implementations.
 #include "core/ops/elements.h"
 
 #include "core/ops/reference.h"
@@ -280,8 +280,8 @@ Tensor upsample(const Tensor& x, int64_t factor) {
     RG_CHECK(factor >= 1 && factor <= kMaxInputs, "upsample: expected a factor of 1 to ", kMaxInputs, ", got ", factor);
     const int64_t n = x.extent(0), h = x.extent(1), w = x.extent(2), c = x.extent(3);
     // concat() over channels repeats the channels of each pixel. In memory, this is the pixel, repeated along its row.
-    // In the same way, concat() over [n h 1 w*factor*c] repeats whole rows.
-    // In f32, since the gradient of a pixel is a sum over its copies.
+    // In the same way, concat() over [n h 1 w*factor*c] repeats whole rows. bf16 is widened to f32 first, since the
+    // gradient of a pixel is a sum over its copies.
     const Tensor exact = x.dtype() == DType::bf16 ? cast(x, DType::f32) : x;
     const std::vector<Tensor> pixels(size_t(factor), exact);
     const Tensor wide = concat(pixels).reshape({n, h, 1, w * factor * c});

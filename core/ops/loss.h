@@ -16,8 +16,8 @@ Tensor softmax(const Tensor& x);
 /// batch is not empty, the loss is NaN or, with smoothing, may be infinite. Ranks that train together each divide by
 /// the sum over their own samples.
 ///
-/// With sample weights [n], of the type of the logits, the loss of each sample counts so many times, and the mean
-/// always divides by n. No gradient flows to weights.
+/// With sample weights [n], of the type of the logits, the loss of sample i counts sample_weights[i] times, and the
+/// mean always divides by n. No gradient flows to weights.
 Tensor cross_entropy(const Tensor& logits, const Tensor& labels, float smoothing = 0, const Tensor& weights = {},
                      const Tensor& sample_weights = {});
 

@@ -33,8 +33,8 @@ struct Targets {
             weights ? weight(labels[size_t(n)]) * (1 - smoothing) + smoothing / double(k) * all_weights : 1;
         return of_classes * of_sample(n);
     }
-    /// Returns the divisor of the mean: the number of samples or, with class weights alone, the sum of those of all
-    /// labels.
+    /// Returns the divisor of the mean: the number of samples, or if there are class weights but no sample weights, the
+    /// sum of the class weights of all labels.
     double samples() const {
         if (of_samples) return double(labels.size());
         double total = 0;

@@ -32,7 +32,7 @@ Tensor combine_stats(const Tensor& stats);
 
 /// Updates `running` [2 c] in place: running = (1 - momentum) * running + momentum * stats. Uses the unbiased variance,
 /// as PyTorch does: the variance in `stats` [2 c] times N / (N - 1), if N = images * pixels is above 1. `pixels` is the
-/// number in one image. If Context::sync is set, SyncGroup::samples takes the place of `images`.
+/// number of pixels in one image. If Context::sync is set, SyncGroup::samples takes the place of `images`.
 void update_running(const Tensor& running, const Tensor& stats, int64_t images, int64_t pixels, float momentum);
 
 /// Returns the layer norm gamma * (x - mean) / sqrt(variance + epsilon) + beta (Ba, Kiros and Hinton, 2016) of x [n c]
@@ -58,7 +58,7 @@ struct GivenNorm {
     const BatchNorm& options;
     explicit operator bool() const { return stats.defined(); }
 };
-/// A tensor that an op reads, and the batch norm of it that is part of the op.
+/// A tensor that an op reads, and the batch norm that the op applies to it, if there is one.
 struct Operand {
     const Tensor& x;
     GivenNorm norm;
@@ -68,7 +68,7 @@ struct Operand {
 /// inputs kStats to kStats + 2 of the op. If it normalises an input, that is input kX.
 template <size_t kStats, size_t kX = SIZE_MAX>
 struct NormAt : BatchNorm {
-    static constexpr size_t kEnd = kStats + 3; // the number of the next input
+    static constexpr size_t kEnd = kStats + 3; // number of the input after these three
     constexpr NormAt(const BatchNorm& options = {}) : BatchNorm(options) {}
     GivenNorm given(std::span<const Tensor> in) const { return {in[kStats], in[kStats + 1], in[kStats + 2], *this}; }
     Operand operand(std::span<const Tensor> in) const requires(kX != SIZE_MAX) { return {in[kX], given(in)}; }

@@ -151,7 +151,8 @@ Tensor orthogonalised(const Tensor& x, int steps) {
     using Grad = Conv2dGradOp;
     const int64_t k = x.extent(0), m = x.extent(1), n = std::min(k, m);
     const bool wide = k <= m;
-    // The products of linear(), with y for the images or the filters: its gradients are the products without transpose.
+    // Returns a product without a transpose of its second factor, as a gradient of linear(images, filters): dy^T images
+    // if part.filters is set, else dy filters.
     const auto gradient = [&](const Tensor& dy, const Tensor& images, const Tensor& filters, Grad part) {
         const auto out = run(op::conv2d_grad,
                              {dy.reshape({k, 1, 1, dy.extent(1)}), images.reshape({k, 1, 1, m}),
@@ -161,7 +162,8 @@ Tensor orthogonalised(const Tensor& x, int steps) {
     };
     Tensor y = rescale(x, run(op::first_non_finite, {x}, FirstNonFiniteOp{true})[FirstNonFiniteOp::norm], 1);
     for (int step = 0; step < steps; ++step) {
-        // The smaller one of y y^T and y^T y. For the latter, conv2d_grad takes only the shape from its filters.
+        // The smaller one of y y^T and y^T y. For y^T y, conv2d_grad takes only the shape from its filters, not their
+        // values.
         const Tensor square =
             wide ? linear(y, y) : gradient(y, y, slice(y, 0, {n, n}), {.conv = {}, .data = false}).reshape({n, n});
         const Tensor sum = add(scale(square, -4.7750f), scale(linear(square, square), 2.0315f));

@@ -28,7 +28,7 @@ struct Sgdm {
     float max_norm = 0;
 };
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options);
-/// Does the same with the learning rate from the tensor `lr`, f32 [1], instead of options.lr.
+/// Runs the update with the learning rate from the tensor `lr`, f32 [1], instead of options.lr.
 void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options,
                  const Tensor& lr, const UpdateInputs& inputs = {});
 

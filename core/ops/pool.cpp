@@ -23,7 +23,7 @@ Shape pooled(const char* op, const Shape& x, const Pool& pool) {
 /// Throws Error if the windows leave out more rows or columns at the end of x than between two windows.
 void expect_covered(const char* op, const Shape& x, const Pool& pool) {
     const auto left = [](int64_t extent, int64_t window, int64_t stride, int64_t pad) {
-        const int64_t gap = std::max<int64_t>(0, stride - window); // between windows; also allowed at the end
+        const int64_t gap = std::max<int64_t>(0, stride - window); // pixels between windows; also allowed at the end
         return std::max<int64_t>(0, (extent + 2 * pad - window) % stride - pad - gap);
     };
     const int64_t rows = left(x[1], pool.window.h, pool.stride.h, pool.pad.h),
