@@ -1,4 +1,5 @@
-// The sums over peers. Each consists of rounds, in which a peer sends a part of the vector and adds or stores another.
+// The sums over peers. Each consists of rounds, in which a peer sends a part of the vector, and adds or stores a part
+// that it receives.
 #include "par/algorithm.h"
 
 #include <cstring>
@@ -109,7 +110,7 @@ void sum_along_chain(Peers& peers, const Vector& vector, std::span<std::byte* co
     const auto pass_back = [&](size_t i) {
         totals.start_up_to(i + kInFlight);
         const Vector segment = peers.segment(vector, i);
-        sums_on.wait(i); // before its memory changes
+        sums_on.wait(i); // the sum must have been sent before the total replaces it
         if (const std::byte* const total = totals.wait(i)) std::memcpy(segment.data, total, segment.bytes());
         totals_back.start_up_to(i + 1);
     };

@@ -6,8 +6,11 @@
 //   cost per peer, for p peers and a vector of B bytes and N elements
 //              rounds       bytes sent          additions
 //   ring       2 (p-1)      2 (p-1)/p B         (p-1)/p N
-//   halving    2 log2 p     2 (p-1)/p B         (p-1)/p N      if p is a power of two, else 2 rounds and B bytes more
+//   halving    2 log2 p     2 (p-1)/p B         (p-1)/p N      for long vectors, if p is a power of two
 //   chain      2 (p-1)      2 B                 N              all rounds at the same time, on different segments
+//
+// If p is no power of two, halving takes 2 rounds, B bytes and N additions more. A part that fits into one message is
+// exchanged whole, in one round instead of two.
 //
 // The constants of the model are fixed, not measured at start-up: the algorithms add in different orders, so a choice
 // by noisy measurements would change the bits from run to run. choose() depends only on the length and the number of
@@ -38,7 +41,7 @@ struct CostModel {
     }
     double halving(double bytes, int peers) const {
         int rest = int(std::bit_floor(unsigned(peers)));
-        double seconds = rest == peers ? 0 : 2 * (alpha + bytes * beta) + bytes * gamma; // folding (algorithm.cpp)
+        double seconds = rest == peers ? 0 : 2 * (alpha + bytes * beta) + bytes * gamma; // folding; see algorithm.cpp
         for (; rest > 1; rest /= 2) {
             const bool halves = bytes > double(kMessageBytes);
             if (halves) bytes /= 2;
@@ -57,7 +60,7 @@ inline Algorithm choose(size_t bytes, int peers) {
 /// Sum the vector in place over all peers, which must all call the same function. All end with the same bits, except
 /// those of NaN. Throw Error if a message is late or has a wrong length.
 void sum_along_ring(Peers& peers, const Vector& vector, const Operation& op);
-/// The order of the additions depends only on the number of peers.
+/// Sums by recursive halving and doubling. The order of the additions depends only on the number of peers.
 void sum_by_halving(Peers& peers, const Vector& vector, const Operation& op);
 /// Adds the vectors at `sources` of one peer after another, in this order. `vector` may be one of the sources, and gets
 /// the sum.

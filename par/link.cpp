@@ -35,8 +35,8 @@ constexpr int kSpins = 500, kSpinsWhenCrowded = 20;
 constexpr double kNapAfter = 0.05;
 constexpr long kNapNs = 50'000;
 constexpr double kRollCallAfter = 0.25; // seconds that a wait has taken before it calls its observer
-// If so many seconds pass between two polls, this process was suspended, for example by a scheduler that stops all
-// ranks of a job for a while. The time then does not count as waiting.
+// If more seconds than this pass between two polls, the process was suspended, for example by a scheduler that stops
+// all ranks of a job for a while. The time then does not count as waiting.
 constexpr double kSuspended = 1;
 constexpr int kHandshakeTag = 1;
 
@@ -83,7 +83,7 @@ Link::Link(int rank, int size, int local_rank, int local_size)
 }
 
 void Link::set_nodes(std::span<const int> first_of_node) {
-    std::map<int, std::vector<int>> nodes; // by the first rank
+    std::map<int, std::vector<int>> nodes; // ranks of each node; the key is the lowest of them
     for (size_t q = 0; q < first_of_node.size(); ++q) nodes[first_of_node[q]].push_back(int(q));
     for (const auto& [first, ranks] : nodes)
         if (ranks.size() != nodes.begin()->second.size()) return;

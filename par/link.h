@@ -27,15 +27,16 @@ class Device;
 
 namespace rg::par {
 
-/// Thrown on a rank that learns that another rank has failed. Callers prefer to report the error of the failed rank.
+/// Says that another rank has failed. A rank that learns of this throws it. Callers prefer to report the error of the
+/// failed rank.
 class PeerFailed : public Error {
 public:
     using Error::Error;
 };
 
-/// Thrown by a wait that has reached the deadline (Link::deadline()), that fail_all_waits() has ended, or that fails
-/// because a wait of another rank has failed (RollCall). It ends the whole job, even if a task of a task pool throws
-/// it. Other errors that a task throws end only that task.
+/// Says that a wait has failed: it has reached the deadline (Link::deadline()), fail_all_waits() has ended it, or a
+/// wait of another rank has failed (RollCall). Ends the whole job, even if a task of a task pool throws it. Other
+/// errors that a task throws end only that task.
 class RankMissing : public Error {
 public:
     using Error::Error;
@@ -46,7 +47,7 @@ struct Operation {
     const char* name = ""; // "allreduce"
     std::string_view what; // names the data in error texts: "gradients, bucket 2"
     uint64_t bytes = 0;    // length of the operation's data, not of one message; 0 for allgather
-    uint64_t number = 0;   // counts the operations of a Group, from 1; 0: outside a Group, and without roll call
+    uint64_t number = 0;   // counts the operations of a Group, from 1; 0: not of a Group, so waits make no roll call
     int64_t step = 0;      // training step, for error texts only
     uint64_t detail = 0;   // other values that must agree, such as a broadcast's root or the segment size
 };
@@ -82,17 +83,18 @@ private:
     int slot_ = -1;
 };
 
-/// Memory that the ranks of a node share. Each has one part, and all parts have the same size. The ranks create it
+/// Memory that the ranks of a node share. Each rank has one part, and all parts have the same size. The ranks create it
 /// together, and destroy it together.
 struct SharedWindow {
-    std::vector<std::byte*> parts; // parts[place] is that of the rank node().ranks[place], aligned to 64 bytes
-    size_t bytes;                  // in one part
-    std::shared_ptr<void> memory;  // its destruction frees the parts; with a device, unmaps those of others
-    Device* device = nullptr;      // if not null, this rank's part is in its memory, and it has mapped the others
+    std::vector<std::byte*> parts; // parts[i] is the part of rank node().ranks[i], aligned to 64 bytes
+    size_t bytes;                  // size of one part
+    std::shared_ptr<void> memory;  // frees the parts when it is destroyed; with a device, unmaps those of other ranks
+    Device* device = nullptr;      // not null: holds this rank's part in its memory, and has mapped the other parts
 };
 
-/// Returns the deadline in the environment variable RG_DEADLINE_S, in seconds, or kDeadline if it is unset or empty.
-/// Returns nothing if it is not a positive number.
+/// kDeadline is the default of a wait's deadline in seconds. environment_deadline() returns the number in the
+/// environment variable RG_DEADLINE_S, or kDeadline if that is unset or empty. Returns nothing if the text is not a
+/// number above 0 and at most 1e9.
 constexpr double kDeadline = 300;
 std::optional<double> environment_deadline();
 
@@ -113,16 +115,18 @@ public:
     /// Return this rank's index among the program's ranks on this node, and the number of these ranks.
     int local_rank() const { return local_rank_; }
     int local_size() const { return local_size_; }
-    /// Returns the number of the program's ranks on this node, with this one, that may use some of this rank's cores.
+    /// Returns the number of the program's ranks on this node, including this one, that may use some of this rank's
+    /// cores.
     int core_sharers() const { return core_sharers_; }
-    /// This rank's node, and its position among the nodes of the job. All fields keep their defaults if nodes have
-    /// different numbers of ranks, or if the link is a SubLink of only some ranks.
+    /// Describes the ranks of this rank's node, and the order of all ranks by nodes. All fields keep their defaults if
+    /// nodes have different numbers of ranks, or if the link is a SubLink of only some ranks.
     struct Node {
-        std::vector<int> ranks; // those of this node, in ascending order
+        std::vector<int> ranks; // the ranks of this node, in ascending order
         size_t place = 0;       // index of this rank in `ranks`
         std::vector<int> order; // all ranks of the link, node by node
     };
-    /// Nodes are in the order of their lowest ranks. Ranks of a node can share memory (open_shared).
+    /// Returns this rank's Node. Node::order has the nodes in the order of their lowest ranks. Ranks of a node can
+    /// share memory (open_shared()).
     const Node& node() const { return node_; }
     /// Makes each rank a node of its own in node(); local_rank() does not change. Call it on all ranks.
     void set_one_rank_per_node();
@@ -163,9 +167,9 @@ public:
 
     /// Returns the seconds that one wait may take: kDeadline unless another deadline was set.
     double deadline() const { return deadline_; }
-    /// Sets the deadline to environment_deadline(). Throws Error if RG_DEADLINE_S is not a positive number. The
-    /// constructor does not read it: if the constructor threw, there would be no link, and every rank would report the
-    /// error, not rank 0 alone.
+    /// Sets the deadline to environment_deadline(). Throws Error if RG_DEADLINE_S is not a number above 0 and at most
+    /// 1e9. The constructor does not read the variable: if the constructor threw, there would be no link, and every
+    /// rank would report the error, not rank 0 alone.
     void read_environment();
     void set_deadline(double seconds);
     /// Makes waits on this link, present and future, throw RankMissing soon, unless their message has come. A thread
@@ -191,7 +195,7 @@ protected:
     /// rank r.
     void set_nodes(std::span<const int> first_of_node);
     void set_node(const Node& node) { node_ = node; }
-    /// Without this call, all ranks of the node share their cores.
+    /// Sets core_sharers(), which is local_size() without this call.
     void set_core_sharers(int ranks) { core_sharers_ = ranks; }
     const Slot& slot(int i) const { return slots_[size_t(i)]; }
 
@@ -207,7 +211,7 @@ private:
     virtual void do_close(int slot) = 0;
     /// Removes short messages from this peer with this tag that nobody will receive, if the transport stores messages.
     virtual void discard(int /*peer*/, int /*tag*/) {}
-    /// Does what open_shared() says, if a node has several ranks.
+    /// Implements open_shared() for nodes with several ranks.
     virtual std::unique_ptr<SharedWindow> do_open_shared(size_t /*bytes_per_rank*/) { return nullptr; }
     /// Throws PeerFailed if this link knows that another rank has failed. wait_for() calls it between polls.
     virtual void check_peers() {}
@@ -274,7 +278,7 @@ public:
     /// rank's operation differs.
     void agree(const Operation& op);
     /// Returns, for error texts, the last known operation of a rank: " (last in operation 411, step 41)". Without
-    /// post_in(), knows only that of the previous rank, after the first finish(). Otherwise returns "".
+    /// post_in(), knows only that of the previous rank, after the first finish(), and returns "" for all other ranks.
     std::string last_seen(int rank) const;
 
 private:

@@ -77,10 +77,10 @@ using Host = std::array<char, MPI_MAX_PROCESSOR_NAME>; // ends with a zero byte
 
 /// Holds the ranks and hosts that a link is made from.
 struct Topology {
-    MPI_Comm comm = MPI_COMM_NULL, node = MPI_COMM_NULL; // all ranks, and those of this node
+    MPI_Comm comm = MPI_COMM_NULL, node = MPI_COMM_NULL; // communicators of all ranks, and of the ranks of this node
     int rank = 0, size = 1, local_rank = 0, local_size = 1, core_sharers = 1;
-    std::vector<int> first_of_node; // by rank: the lowest rank on its node
-    std::vector<Host> hosts;        // by rank
+    std::vector<int> first_of_node; // first_of_node[r]: the lowest rank on the node of rank r
+    std::vector<Host> hosts;        // hosts[r]: the host of rank r
 };
 
 /// Removes the signal handlers of UCX, the transport library of some builds of MPICH: they answer a crash with a page
@@ -129,7 +129,7 @@ void meet(int rank, int size, double seconds) {
 
 Topology start_mpi(int& argc, char**& argv) {
     const pid_t launcher = getppid();
-    const double deadline = environment_deadline().value_or(kDeadline); // read_environment() reports a wrong one
+    const double deadline = environment_deadline().value_or(kDeadline); // read_environment() reports a bad deadline
     int level = MPI_THREAD_SINGLE;
     {
         char host[256] = "";
@@ -164,7 +164,7 @@ Topology start_mpi(int& argc, char**& argv) {
     topology.first_of_node = gather(first, topology.comm, topology.size);
     cpu_set_t cores;
     if (sched_getaffinity(0, sizeof cores, &cores) != 0)
-        std::memset(&cores, 0xff, sizeof cores); // more than 1024 cores
+        std::memset(&cores, 0xff, sizeof cores); // the call fails if there are more than 1024 cores
     topology.core_sharers = count_sharers(cores, gather(cores, topology.node, topology.local_size));
     Host host{};
     int length = 0;
@@ -174,7 +174,7 @@ Topology start_mpi(int& argc, char**& argv) {
 }
 
 /// Returns true if all ranks of the node can use `memory`, this rank's part of the window, like ordinary memory. It
-/// must begin on a page and really exist, as far as the kernel can tell. Then also fills it with zeros.
+/// must begin on a page and really exist, as far as the kernel can tell. If so, also fills it with zeros.
 bool is_usable(MPI_Win window, void* memory, size_t bytes) {
     int *model = nullptr, has_model = 0;
     MPI_Win_get_attr(window, MPI_WIN_MODEL, &model, &has_model);
@@ -208,7 +208,7 @@ public:
     }
 
     void abort(int code) override {
-        // run_ranks_main() has printed the error, if it is a std::exception. Discards the lines of the library.
+        // run_ranks_main() has printed the error, if it is a std::exception. Discards the messages of MPI_Abort.
         if (!std::freopen("/dev/null", "w", stderr)) std::fclose(stderr);
         const Alarm limit("MPI_Abort", cat("rank ", rank()), kAbortSeconds);
         MPI_Abort(MPI_COMM_WORLD, code);
@@ -223,8 +223,9 @@ private:
     /// another machine to which it has sent messages for an answer. A rank that has all its answers leaves and answers
     /// nobody any more, so a peer that asks it later waits forever. So rank 0 and the lowest rank of the other machines
     /// are to be the last: they sleep for so long after a barrier that all others are in MPI_Finalize. Until then they
-    /// make no MPI calls, because any call would answer. Before that, they exchange a message with every rank of another
-    /// machine. So none can leave before both have answered it, and their own questions arrive before their answers.
+    /// make no MPI calls, because any call would answer. Before the barrier, they exchange a message with every rank of
+    /// another machine. So none can leave before both have answered it, and their own questions arrive before their
+    /// answers.
     void prepare_to_finalize() {
         const std::vector<int>& first_of_node = topology_.first_of_node;
         int first_elsewhere = 0;
@@ -336,7 +337,7 @@ private:
 
     Topology topology_;
     int exceptions_;
-    std::vector<MPI_Request> requests_; // by slot
+    std::vector<MPI_Request> requests_; // the index is the slot
 };
 
 } // namespace

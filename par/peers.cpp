@@ -33,7 +33,7 @@ void Peers::exchange(const Vector& out, int to, const Vector& in, int from, Arri
         received.start_up_to(i + kInFlight);
         sent.start_up_to(i + kInFlight);
         const std::byte* const values = received.wait(i);
-        sent.wait(i); // before its memory changes, if `in` is `out`
+        sent.wait(i); // waits before the memory changes below, since `in` may be `out`
         if (!values) continue;
         const Vector target = segment(in, i);
         if (arrival == Arrival::add)
@@ -60,7 +60,7 @@ Stream::Stream(Peers& peers, Direction direction, int peer, const Vector& vector
 }
 
 Stream::~Stream() {
-    channels_ = {}; // they may still write to the memory
+    channels_ = {}; // closes the channels first: they may still write to the memory
     if (staging_) peers_.spare_.push_back(std::move(staging_));
 }
 

@@ -15,12 +15,13 @@
 namespace rg::par {
 
 constexpr size_t kMessageBytes = 8000;
-constexpr size_t kInFlight = 8; // messages to one rank, or from one
+constexpr size_t kInFlight = 8; // messages in flight to one rank, or from one rank
 
 class Peers {
 public:
-    /// `ranks` are ranks of the link, and include this one. A message has at most `message_bytes` bytes, or one element
-    /// if that is longer; tests pass small numbers. All peers must pass the same values. The link must outlive this.
+    /// `ranks` are ranks of the link, and include this one. A message has at most `message_bytes` and at most
+    /// kMessageBytes bytes, or one element if that is longer; tests pass small numbers. All peers must pass the same
+    /// values. The link must outlive this.
     Peers(Link& link, std::vector<int> ranks, size_t message_bytes = kMessageBytes);
 
     /// Return the number of peers, and the index of this rank among them. Messages go to and from indices.

@@ -23,10 +23,11 @@
 // same bits, and repeated runs give the same bits. Borders between slices lie on cache lines, so that no two ranks
 // write to the same line.
 //
-// Several nodes. The ranks at place r of all nodes are peers. Each adds its node's values of slice r, and then they sum
-// the slice by messages (algorithm.h), as all other places do at the same time. If the sum must be in the order of
-// ranks, the slice goes along a chain of the nodes, and each adds its values one by one. If each node holds consecutive
-// ranks, this sum does not depend on how many ranks a node has.
+// Several nodes. A rank's place is its index among the ranks of its node. The ranks with the same place on all nodes
+// are peers. Each adds its node's values of its slice, and then the peers sum the slice by messages (algorithm.h),
+// while the peers of all other places do the same. If the sum must be in the order of ranks, the slice goes along a
+// chain of the nodes, and each adds its values one by one. If each node holds consecutive ranks, this sum does not
+// depend on how many ranks a node has.
 //
 // A rank may bring several vectors (VectorsPerRank). They are added one by one, so that the sum depends only on the
 // order of all vectors, and not on which rank brings which.
@@ -35,7 +36,7 @@
 //                   synchronisations     bytes read from others     bytes written to others     additions
 //   in place        2                    (p-1)/p B                  (p-1)/p B                   (p-1)/p N
 //   with copies     2 per chunk          the same, plus two copies of the vector
-//   with several nodes, the places of a node send what algorithm.h says for one peer and the whole vector
+//   with several nodes, the ranks of a node together also send as much as one peer in algorithm.h for the whole vector
 
 #include "par/shared.h"
 
@@ -49,8 +50,8 @@ namespace rg::par {
 namespace {
 
 constexpr size_t kLine = 64;
-constexpr size_t kPrefetchedLines = 32; // prefetched ahead; 20 % faster for vectors of 16 MB, beyond the cache
-constexpr size_t kHeader = 4096; // bytes before each part's data: a page for the stage word and the handshake's post
+constexpr size_t kPrefetchedLines = 32; // prefetch distance; 20 % faster for vectors of 16 MB, beyond the cache
+constexpr size_t kHeader = 4096; // bytes before each rank's data in the window, for stage_word() and Handshake::post()
 
 size_t round_up(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
 
@@ -65,8 +66,8 @@ std::vector<int> same_place(const Link::Node& node) {
     return ranks;
 }
 
-/// Works through one cache line at a time: its sum is written to all targets before the next line is read. This
-/// measured a fifth faster than larger blocks.
+/// Sums one cache line at a time, and writes its sum to all targets before it reads the next line. This measured a
+/// fifth faster than larger blocks.
 template <class T>
 void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const> targets, size_t end) {
     constexpr size_t kLanes = kLine / sizeof(T);

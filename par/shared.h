@@ -65,7 +65,7 @@ private:
     struct Location {
         const SharedWindow* memory = nullptr; // null if the vector is not in adopted memory
         uint64_t number = 0;                  // index of the memory, from 1
-        size_t offset = 0;                    // bytes
+        size_t offset = 0;                    // bytes from the start of this rank's part
     };
     bool several_nodes() const { return peers_.size() > 1; }
     Location find(const Vector& vector) const;
@@ -77,14 +77,14 @@ private:
 
     Link& link_;
     const Link::Node& node_;
-    Peers peers_; // one rank of each node: those with the place of this one
+    Peers peers_; // the ranks that have the same place in Link::Node::ranks, one on each node
     size_t chunk_bytes_;
     std::unique_ptr<SharedWindow> window_;
-    std::vector<std::unique_ptr<SharedWindow>> memories_; // by number, from 1; null if released
-    // Starts of this rank's slice in all vectors of the node, and in those that get the sum.
+    std::vector<std::unique_ptr<SharedWindow>> memories_; // number n is memories_[n - 1]; null after release()
+    // Starts of this rank's slice in all vectors of the node, and in the vectors that get the sum.
     std::vector<std::byte*> sources_, targets_;
-    std::vector<std::byte> staged_; // a slice of the memory of a device, for messages
-    uint64_t stage_ = 0; // stages published by this rank; equal on all ranks between operations
+    std::vector<std::byte> staged_; // a slice of a device's memory, copied to the host for messages
+    uint64_t stage_ = 0; // stages (shared.cpp) that this rank has published; equal on all ranks between operations
 };
 
 } // namespace rg::par
