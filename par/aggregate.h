@@ -9,10 +9,10 @@
 //
 // The squared term accounts for the differences between the workers' means; without it the variance is too small. For
 // the statistics of a mini-batch, m is 1. Running statistics contain those of the newest mini-batch with the weight m
-// (PyTorch's momentum). Their means differ by m times what the means of the mini-batch differ, so the square has m too
-// often. With the division by m, n workers have the running statistics of one that computes the whole mini-batch.
-// A worker without samples has the fraction 0. Its weighted values do not count, even if they are NaN (weigh()). Group
-// adds the weighted values of all workers.
+// (PyTorch's momentum). If the means of two workers' parts of a mini-batch differ by d, their running means differ by
+// m*d. The running variance needs m*d^2 where the square has (m*d)^2, so the formula divides by m. Then n workers have
+// the running statistics of one that computes the whole mini-batch. A worker without samples has the fraction 0. Its
+// weighted values do not count, even if they are NaN (weigh()). Group adds the weighted values of all workers.
 #pragma once
 
 #include "par/group.h"
@@ -35,14 +35,14 @@ struct StateBlock {
     float* mean = nullptr;
     float* variance = nullptr;
     int64_t channels = 0;
-    double momentum = 1; // m
+    double momentum = 1; // m in the formulas above
 };
 /// Combines the statistics of all layers by the formulas at the top of this file, in double. Also sums numbers such as
 /// a step's loss, counts and flags over the workers, without weights. So these sums need no all-reduce of their own,
 /// whose wait would cost time if ranks outnumber cores or span several nodes.
 class StateSum {
 public:
-    /// Keeps the statistics and the sums of this rank's next worker.
+    /// Keeps the statistics, the fraction and the sums of this rank's next worker until finish().
     void add(std::span<const StateBlock> blocks, double fraction, std::span<const double> sums = {});
     /// Collective: two all-reduces, or two allgathers if any rank has several workers. Requires add() for each of
     /// this rank's workers. Writes the combined statistics to `blocks` and the sums over all workers to `sums`.

@@ -74,7 +74,7 @@ Operation Group::agree(const char* name, std::string_view what, size_t bytes, ui
 
 SharedReducer* Group::shared(const char* name, std::string_view what, size_t bytes) {
     if (!tried_shared_ && !link_.node().ranks.empty()) {
-        agree(name, what, bytes, chunk_bytes_ << 8); // this wait can name a missing rank; open_shared() cannot
+        agree(name, what, bytes, chunk_bytes_ << 8); // agree() can name a missing rank; open_shared() cannot
         std::unique_ptr<SharedWindow> window = link_.open_shared(SharedReducer::window_bytes(chunk_bytes_));
         if (window) {
             shared_ = std::make_unique<SharedReducer>(link_, std::move(window), chunk_bytes_);
@@ -124,7 +124,7 @@ void Group::set_workers(std::vector<int> of_rank) {
 
 void Group::sum_in_order() {
     if (size() > 1 && !shared("sum_in_order", {}, 0)) {
-        link_.set_one_rank_per_node(); // then each rank has memory of its own
+        link_.set_one_rank_per_node(); // so that each rank uses memory of its own
         tried_shared_ = false;
         shared("sum_in_order", {}, 0);
     }
@@ -144,7 +144,7 @@ bool Group::all(bool value, std::string_view what) {
 }
 
 void Group::barrier(std::string_view what) {
-    double any = 0; // a sum of no values would not wait
+    double any = 0; // one element, since a sum of an empty vector would not wait
     allreduce("barrier", vector_of(std::span(&any, 1)), what, quickest());
 }
 
@@ -167,7 +167,7 @@ std::vector<std::string> Group::allgather(std::string_view text, std::string_vie
     std::vector<std::string> texts(static_cast<size_t>(p));
     texts[size_t(rank())] = text;
     if (p == 1) return texts;
-    std::vector<double> lengths(size_t(p), 0.0); // exact up to 2^53
+    std::vector<double> lengths(size_t(p), 0.0); // as doubles, exact up to 2^53
     lengths[size_t(rank())] = double(text.size());
     allreduce_sum(lengths, what, quickest());
     for (int r = 0; r < p; ++r) texts[size_t(r)].resize(size_t(lengths[size_t(r)]));
@@ -176,7 +176,7 @@ std::vector<std::string> Group::allgather(std::string_view text, std::string_vie
     const auto text_of = [&](int r) {
         return vector_of(std::as_writable_bytes(std::span(texts[size_t((r + p) % p)])));
     };
-    for (int round = 0; round < p - 1; ++round) // pass on the own text, then each one that arrived
+    for (int round = 0; round < p - 1; ++round) // first sends its own text, then passes on each text that arrives
         all_.exchange(text_of(rank() - round), link_.next(), text_of(rank() - round - 1), link_.previous(),
                       Peers::Arrival::store, op, round);
     return texts;

@@ -1,11 +1,11 @@
 // Group: the collective operations of a program, over any Link.
 //
 // The operations use point-to-point messages, and memory that the ranks of a node share. Their waits yield the core and
-// have a deadline. Only opening and freeing shared memory block inside the MPI library.
-// All ranks of the link must call the same operations in the same order. If calls do not match (Handshake), or a rank
-// misses the deadline, the operation throws Error. The group cannot be used after an Error: let the Error end the
-// program (run_ranks_main() in session.h) or the task (task_pool.h). `what` names the data in error texts and must be
-// the same on all ranks. A group may be used by one thread at a time.
+// have a deadline. Only opening and freeing shared memory block inside the MPI library. All ranks of the link must call
+// the same operations in the same order. If calls do not match (Handshake), or a rank misses the deadline, the
+// operation throws Error. The group cannot be used after an Error: let the Error end the program (run_ranks_main() in
+// session.h) or the task (task_pool.h). `what` names the data in error texts and must be the same on all ranks. A group
+// may be used by one thread at a time.
 #pragma once
 
 #include "par/roll_call.h"
@@ -77,8 +77,8 @@ public:
     bool all(bool value, std::string_view what);
     /// Copies the bytes of rank `root` to all ranks. Collective; all ranks pass the same length.
     void broadcast(std::span<std::byte> bytes, int root, std::string_view what);
-    /// Returns the texts of all ranks, by rank. Collective; lengths may differ. Every rank receives and stores all
-    /// texts, so use it for short ones.
+    /// Returns the texts of all ranks, in the order of the ranks. Collective; lengths may differ. Every rank receives
+    /// and stores all texts, so use it for short ones.
     std::vector<std::string> allgather(std::string_view text, std::string_view what);
     /// Blocks until all ranks have called it.
     void barrier(std::string_view what = {});

@@ -1,4 +1,4 @@
-// Each line is written by one write() and then fsync(), so only the last line of the file can be incomplete.
+// write() appends a line and then calls fsync(), so only the last line of the file can be incomplete.
 #include "par/journal.h"
 
 #include "core/atomic_file.h"

@@ -31,8 +31,8 @@ public:
 
 private:
     std::string path_;
-    Descriptor file_;                          // none without a path
-    std::multimap<std::string, Json> entries_; // entries not yet taken, by key_of(function, args)
+    Descriptor file_;                          // holds no file if the path is empty
+    std::multimap<std::string, Json> entries_; // entries not yet taken; the key is made from function and arguments
 };
 
 } // namespace rg::par

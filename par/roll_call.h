@@ -39,8 +39,8 @@ public:
 private:
     struct Peer {
         std::optional<Mail> mail; // none for this rank
-        bool present = false;     // has answered the last call
-        std::string last_seen;    // the last operation in which it heard from its previous rank, by its answer
+        bool present = false;     // true if it has answered this rank's last call
+        std::string last_seen;    // from its answer: the last operation in which it heard from its previous rank
     };
     void send_all(const char* kind, const std::string& text = {});
     void listen();
@@ -50,11 +50,11 @@ private:
 
     Link& link_;
     const Handshake& handshake_;
-    std::vector<Peer> peers_;                 // by rank; filled in the first long wait
+    std::vector<Peer> peers_;                 // the index is the rank; filled in the first long wait
     double wait_begin_ = 0, last_listen_ = 0; // current wait: clock time of its begin; seconds from there to listen()
     int wait_calls_ = 0;                      // calls sent in the current wait
     double last_call_ = 0;                    // seconds from the begin of the wait to its last call
-    bool warned_ = false;                     // this wait has written the line, or has left it to another rank
+    bool warned_ = false;                     // this wait has written its line on stderr, or left it to another rank
     int64_t all_calls_ = 0;                   // calls sent in all waits
     bool some_rank_gave_up_ = false;          // a wait of another rank has failed
     std::string missing_ranks_;

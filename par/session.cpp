@@ -50,9 +50,9 @@ void check_launcher() {
     }
 }
 
-/// Returns how long a rank waits before it reports its own error, unless that is a RankMissing. All ranks notice a common
-/// mistake, such as a missing file, at the same time. With the delay, rank 0 reports it and ends the job, so that the
-/// user reads one line instead of one per rank. On a busy machine, the end may take half a second.
+/// Returns how long a rank waits before it reports its own error, unless that is a RankMissing. All ranks notice a
+/// common mistake, such as a missing file, at the same time. With the delay, rank 0 reports it and ends the job, so
+/// that the user reads one line instead of one per rank. On a busy machine, the end may take half a second.
 constexpr std::chrono::milliseconds delay_of(int rank) {
     return std::chrono::milliseconds(rank == 0 ? 0 : 750 + 250 * std::min(rank, 4));
 }
@@ -61,12 +61,12 @@ constexpr std::chrono::milliseconds delay_of(int rank) {
 /// ends the job.
 constexpr std::chrono::milliseconds kEcho{3000};
 
-/// Delay between the line on standard error and an abort. mpiexec exits as soon as it sees the abort, and loses output
-/// that it has not read yet.
+/// Delay between the line with the error on standard error and the abort. mpiexec exits as soon as it sees the abort,
+/// and loses output that it has not read yet.
 constexpr std::chrono::milliseconds kForwarding{100};
 
-/// Replaces kForwarding if a rank is missing. Meanwhile the other ranks learn the missing rank's name (RollCall), and
-/// report it too.
+/// Replaces kForwarding if a rank is missing (RankMissing). During the delay, the other ranks learn the missing rank's
+/// name (RollCall), and report it too.
 constexpr std::chrono::milliseconds kHearing{500};
 
 /// Returns the version and the git commit. The rest of kBuild may differ between machines, such as the kinds of GPUs.

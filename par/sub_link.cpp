@@ -12,7 +12,7 @@ namespace {
 // Tags of sub-links lie above all others. Each sub-link has kTagsEach tags; sub-link n + kLinks has the tags of
 // sub-link n again, since MPI guarantees tags only up to 32767.
 constexpr int kFirstTag = 64, kTagsEach = 16, kEndTag = kTagsEach - 1, kLinks = 2000;
-// Number of polls for a message per check for mail: for each other rank, a check costs as much as such a poll.
+// Number of polls for a message before each check for mail. For each other rank, a check costs as much as one poll.
 constexpr uint64_t kPollsPerCheck = 64;
 
 /// Keeps the memory of a window until the process ends.

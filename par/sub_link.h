@@ -1,11 +1,11 @@
 // SubLink: a link between some of the ranks of another link, for a task that runs on this group of ranks.
 //
 // The other link (`whole`) carries the messages, with the rank numbers of `whole` and with tags of this sub-link. So
-// messages of two sub-links are not mistaken for each other, unless their `number`s differ by a multiple of 2000.
-// A failure of one rank must neither end the program nor leave the others waiting for it. So every rank tells all
-// others by mail how it ended (finish()), and a rank that learns of a failure while it waits throws PeerFailed.
-// local_rank(), local_size() and core_sharers() are those of `whole`, because cores and GPUs are shared with other
-// groups. Memory is shared only if the group contains all ranks of `whole`; otherwise sums use messages.
+// messages of two sub-links are not mistaken for each other, unless their `number`s differ by a multiple of 2000. A
+// failure of one rank must neither end the program nor leave the others waiting for it. So every rank tells all others
+// by mail how it ended (finish()), and a rank that learns of a failure while it waits throws PeerFailed. local_rank(),
+// local_size() and core_sharers() are those of `whole`, because cores and GPUs are shared with other groups. Memory is
+// shared only if the group contains all ranks of `whole`; otherwise sums use messages.
 #pragma once
 
 #include "par/mail.h"
@@ -46,8 +46,8 @@ private:
     Link& whole_;
     std::vector<int> members_;
     int first_tag_;
-    std::vector<Channel> channels_; // by slot
-    std::vector<Peer> peers_;       // by rank
+    std::vector<Channel> channels_; // channels of `whole_`; the index is the slot of do_open()
+    std::vector<Peer> peers_;       // the index is the rank in this link
     bool failed_ = false;           // known after finish(): some rank of the group failed
     uint64_t polls_ = 0;
 };

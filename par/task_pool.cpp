@@ -49,10 +49,10 @@ public:
     Runner(Link& link, const TaskTable& functions) : link_(link), functions_(functions) {}
     virtual ~Runner() = default;
 
-    /// Runs the task of a letter `run`, and posts `done`. All ranks of its group call it.
+    /// Runs the task of a letter `run`. All ranks of its group call it; the first of them then posts the letter `done`.
     void run(const Json& task) {
         task_ = number_of(task);
-        std::erase_if(inbox_, [&](const Json& letter) { return number_of(letter) < task_; }); // of ended tasks
+        std::erase_if(inbox_, [&](const Json& letter) { return number_of(letter) < task_; }); // letters to ended tasks
         knows_cancelled_ = false;
         last_posted_ = 0;
         std::vector<int> members;
@@ -118,7 +118,8 @@ private:
         serve();
     }
 
-    /// Returns the next letter of this kind to the task that runs.
+    /// Returns the next letter of this kind to the running task, or nothing if none has arrived. Now and then tells the
+    /// controller that the task is alive.
     std::optional<Json> take_next(std::string_view kind) {
         seconds_now() - last_posted_ > link_.deadline() / 4 ? tell(letter("alive", task_)) : serve();
         return take(kind, task_);
@@ -203,9 +204,9 @@ struct TaskPool::State final : Runner {
     /// The controller's knowledge of a rank.
     struct Peer {
         std::optional<Mail> mail;
-        int64_t task = 0; // 0 if free
+        int64_t task = 0; // id of the task that it runs, or 0 if it is free
         double task_begun = 0;
-        double last_heard = 0, last_told = 0; // since when a letter from it is awaited; time of the last to it
+        double last_heard = 0, last_told = 0; // since when a letter from it is awaited; when it was last sent one
     };
     Peer& peer(int rank) { return peers[size_t(rank)]; }
     TaskRecord& record(int64_t id) {
@@ -222,8 +223,8 @@ struct TaskPool::State final : Runner {
         inbox_.push_back(letter);
     }
 
-    /// Runs f, work of the pool, and saves an error of f in `fatal`. If `control` or the controller's own task then
-    /// catches the error, serve() throws it again, and the end of the task does.
+    /// Runs f, and saves an exception of f in `fatal`. If `control` or the controller's own task catches the exception,
+    /// the next call of guarded() throws it again.
     template <class F>
     void guarded(const F& f) {
         if (fatal) std::rethrow_exception(fatal);
@@ -235,7 +236,7 @@ struct TaskPool::State final : Runner {
         }
     }
 
-    /// Takes a letter of the controller's own task.
+    /// Handles a letter from the controller's own task.
     void post(const Json& letter) override {
         guarded([&] { handle(0, letter); });
     }
@@ -298,14 +299,15 @@ struct TaskPool::State final : Runner {
         }
     }
 
-    /// Adds to a letter or an entry of the journal what a task needs to run.
+    /// Adds the function, the arguments and the ranks of a task to a letter or to an entry of the journal.
     static Json describe(const TaskRecord& task, Json json) {
         return json.set("function", task.function)
             .set("args", task.args)
             .set("ranks", Json(Json::Array(task.ranks.begin(), task.ranks.end())));
     }
 
-    /// `end` is a letter `done`, or an entry of the journal.
+    /// Records the end of a task: its state, output and error. `end` is a letter `done`, an entry of the journal, or an
+    /// object with the same members.
     void finish(TaskRecord& task, const Json& end) {
         if (task.state == TaskState::running) {
             --running;
@@ -340,7 +342,7 @@ struct TaskPool::State final : Runner {
         if (task.state == TaskState::queued || task.state == TaskState::running) task.cancel_reason = reason;
         if (task.state == TaskState::running) tell(task.ranks.front(), letter("cancel", id));
         if (task.state != TaskState::queued) return;
-        queue.erase(std::find(queue.begin(), queue.end(), id)); // cancel_all() finds each id at the front
+        queue.erase(std::find(queue.begin(), queue.end(), id)); // quick in cancel_all(): each id is then at the front
         finish(task, Json::object().set("state", "cancelled").set("output", {}).set("error", ""));
     }
 
@@ -390,9 +392,9 @@ struct TaskPool::State final : Runner {
 
     using Runner::link_, Runner::functions_;
     Journal journal;
-    std::deque<Peer> peers;                        // by rank
+    std::deque<Peer> peers;                        // the index is the rank
     std::vector<int> workers;                      // ranks that run tasks, in ascending order
-    std::deque<TaskRecord> tasks;                  // by id, from 1; a deque, so that records keep their addresses
+    std::deque<TaskRecord> tasks;                  // tasks[id - 1]; a deque, so that records keep their addresses
     std::deque<int64_t> queue;                     // ids of queued tasks
     std::map<int64_t, std::vector<Json>> messages; // letters sent to queued tasks
     int running = 0;

@@ -11,8 +11,8 @@
 // serves the other ranks. Rank 0 runs tasks too. During such a task, it serves the other ranks whenever the task calls
 // report(), receive() or cancelled(). So a free rank waits at most for the time between two calls, such as a training
 // step. A task that throws is a failed task with the text of its error, except that RankMissing (link.h) ends the job.
-// The first rank of a task must call one of these at least once per deadline of the link, or per two deadlines if the
-// task has several ranks or is on rank 0. Otherwise the job ends.
+// The first rank of a task must call report(), receive() or cancelled() at least once per deadline of the link, or per
+// two deadlines if the task has several ranks or is on rank 0. Otherwise the job ends.
 #pragma once
 
 #include "core/json.h"
@@ -55,8 +55,8 @@ public:
     /// Returns the next message that the controller has sent with TaskPool::send(), or nothing if none has arrived.
     /// Never waits for another rank. Returns nothing except on the group's first rank. Each message is returned once.
     std::optional<Json> receive();
-    /// Returns true if the controller has asked the task to end. The task should then return soon, with what it has.
-    /// Always false except on the group's first rank. For the same answer on all ranks, each calls
+    /// Returns true if the controller has asked the task to end. The task should then return soon, with the output that
+    /// it has so far. Always false except on the group's first rank. For the same answer on all ranks, each calls
     /// !group.all(!cancelled(), ...).
     bool cancelled();
 

@@ -6,7 +6,8 @@
 
 namespace rg::par {
 
-/// Thrown on all ranks if they differ. A program then ends with the exit code kExitRanksDiffer (session.h).
+/// Says that ranks differ, for example in options, images or parameters. All ranks throw it. The program then ends with
+/// the exit code kExitRanksDiffer (session.h).
 class RanksDiffer : public Error {
 public:
     using Error::Error;
