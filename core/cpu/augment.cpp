@@ -1,4 +1,4 @@
-// Writes views of images row by row. The augment op works on the images in parallel.
+// Writes views of images (augment.h). The augment op distributes the images over threads.
 #include "core/cpu/augment.h"
 
 #include "core/cpu/parallel.h"
@@ -14,7 +14,7 @@ namespace rg::cpu {
 
 namespace {
 
-/// Returns true if the view shows each pixel unchanged: it only shifts by whole pixels, and flips.
+/// Returns true if the view only shifts by whole pixels and flips, so that no pixel needs interpolation.
 bool keeps_pixels(const View& v) {
     return std::abs(v.y_per_row) == kPixel && std::abs(v.x_per_column) == kPixel && v.y_per_column == 0 &&
            v.x_per_row == 0 && v.y0 % kPixel == 0 && v.x0 % kPixel == 0;
@@ -77,7 +77,7 @@ void write(const ViewShape& s, const View& view, const ByteTable<T>& table, cons
         write_sampled<kFixed>(s, view, table, image, out);
 }
 
-/// Writes the positions of a view. kFixed: see above.
+/// Writes the pixels that the view's positions choose. Ignores its factors, mixing and erased box.
 template <class T>
 void write_positions(const ViewShape& shape, const View& view, const ByteTable<T>& table, const uint8_t* image,
                      T* out) {
@@ -88,7 +88,7 @@ void write_positions(const ViewShape& shape, const View& view, const ByteTable<T
     }
 }
 
-/// The table that leaves bytes as they are.
+/// Returns the table that maps each byte to itself.
 const ByteTable<uint8_t>& same_bytes() {
     static constexpr ByteTable<uint8_t> kTable = [] {
         ByteTable<uint8_t> table{};
@@ -99,7 +99,7 @@ const ByteTable<uint8_t>& same_bytes() {
     return kTable;
 }
 
-/// Writes the bytes of a view, with its colours.
+/// Writes the bytes of a view, with its brightness, contrast and saturation.
 void write_bytes(const ViewShape& s, const View& view, const uint8_t* image, uint8_t* bytes) {
     write_positions(s, view, same_bytes(), image, bytes);
     if (!view.recolours()) return;
@@ -127,7 +127,8 @@ void write_bytes(const ViewShape& s, const View& view, const uint8_t* image, uin
     }
 }
 
-/// Calls f(begin, end) with the indices of the values in each row of a box, or in the part of it inside of the window.
+/// Calls f(begin, end) for each row of the part of `box` that lies in the window: the row's values have the indices
+/// [begin, end) in the window.
 template <class F>
 void for_rows(const ViewShape& s, const Box& box, F f) {
     const int64_t left = std::clamp<int64_t>(box.left, 0, s.window_width),

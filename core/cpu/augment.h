@@ -26,8 +26,8 @@ using ByteTable = std::array<std::array<T, 256>, kMaxImageChannels>;
 template <class T>
 ByteTable<T> byte_table(const float* mean, const float* deviation, int64_t channels);
 
-/// Writes a view of `image` to out [window_height window_width channels]. If there is a second image, it is mixed in as
-/// view.mixed says, with its own positions and factors.
+/// Writes a view of `image` to out [window_height window_width channels]. If there is a second image, blends its view,
+/// second_view, into the box view.mixed with the weight view.mixed_share.
 template <class T>
 void write_view(const ViewShape& shape, const View& view, const ByteTable<T>& table, const uint8_t* image, T* out,
                 const View& second_view = {}, const uint8_t* second_image = nullptr);

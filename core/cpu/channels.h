@@ -63,8 +63,8 @@ void each_image(int64_t images, F f) {
     });
 }
 
-/// Computes the mean and the biased variance of each channel over all images. Sums over up to kPart pixels of an image
-/// are f32, so that their rounding stays small, and are combined in double. Call add() or add_sums() once for each
+/// Computes the mean and the biased variance of each channel over all images. Sums at most kPart pixels of an image in
+/// float, so that rounding errors stay small, and combines these sums in double. Call add() or add_sums() once for each
 /// image; threads may do so for different images at the same time. finish() combines the images in order (Chan, Golub
 /// and LeVeque, 1979), so the result does not depend on the number of threads.
 class StatsCollector {
@@ -87,12 +87,13 @@ private:
     static void combine(double pixels_before, double pixels, double mean, double squares, double& all_mean,
                         double& all_squares);
 
-    /// Does what add_sums() does for the `pixels` pixels of an image that follow the first `before`.
+    /// Adds sums of some pixels of an image, as add_sums() does for all: of the `pixels` pixels from pixel `before` on.
+    /// The calls for an image must go from its first pixel to its last.
     void add_part(int64_t image, int64_t before, int64_t pixels, int64_t lanes, const float* shift, const float* sum,
                   const float* squares);
 
     int64_t images_, pixels_, channels_;
-    Scratch<double> moments_; // per image: [2 channels], the mean and the sum of squared deviations
+    Scratch<double> moments_; // per image: the means [channels], then the sums of squared deviations [channels]
 };
 
 } // namespace rg::cpu

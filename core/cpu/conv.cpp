@@ -1,5 +1,6 @@
-// Convolution. Can apply a batch norm to its input, as it copies it, and a batch norm with known statistics to its
-// result, by filters and bias. The result has p x q pixels and k channels.
+// Convolution, possibly fused with batch norms. It applies the batch norm of its input while it copies the input, and
+// multiplies a batch norm of its result, with known statistics, into filters and bias. The result has p x q pixels and
+// k channels.
 //
 // Distributes the images over threads. An engine convolves them: Direct (conv_engine.h), Winograd (winograd.h) or
 // TileEngine (tile_engine.h, which chooses one of the three). The engines call the kernels of conv_isa.cpp,
@@ -60,7 +61,7 @@ void convolve_chunks(const Epilogue& epilogue, int64_t chunk, double products, R
     if (!out) parallel(images, [&](int64_t n) { done(n, results + n * values); });
 }
 
-/// Convolves all images with `engine`, and completes their results.
+/// Convolves all images with `engine`, and does to the results what `epilogue` says.
 template <class Engine, class T>
 void convolve_with(const Engine& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue,
                    double products) {

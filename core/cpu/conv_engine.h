@@ -1,13 +1,13 @@
 // Code that the convolution and its gradients share: packed filters, and the engines that convolve images. Engines are
-// Direct and Stride2Gradient (here), Winograd (winograd.h) and TileEngine (tile_engine.h). Each has the type of its
-// results, Result, and the functions images_at_once() and run(). Direct and TileEngine also have what Stride2Gradient
-// needs: Image, slack() and convolve().
+// Direct and Stride2Gradient (here), Winograd (winograd.h) and TileEngine (tile_engine.h). Each defines the type Result
+// of its results, and the functions images_at_once() and run(). Direct and TileEngine also define Image, slack() and
+// convolve(), which Stride2Gradient needs.
 //
 // An engine copies one image or a few at a time (padding.h) and convolves them. The copy does all conversions of the
 // input. Except in Winograd, the copy also has zeros around the image, so that the kernels need no code for borders.
 // Winograd copies only images that need a conversion.
 //
-// Shapes have the letters of kernels.h.
+// kernels.h says what the letters in shapes stand for.
 #pragma once
 
 #include "core/cpu/filters.h"
@@ -93,7 +93,7 @@ private:
     Scratch<float> values_;
 };
 
-/// The runs of filters in a padded image, as ConvImage (kernels.h) describes them.
+/// The runs of filters: series of taps that multiply contiguous values of a padded image. See ConvImage (kernels.h).
 class Runs {
 public:
     Runs(const Padding& padding, const Filters& f)
@@ -105,8 +105,8 @@ public:
         for (int64_t i = 0; i < count_; ++i)
             starts_[i] = (i / per_row_ * f.dilation.h * padding.columns + i % per_row_ * f.dilation.w) * f.c;
     }
-    /// Returns the convolution of the image by k filters, with p rows of q windows. The windows are `stride` pixels
-    /// apart. The result has no place in memory yet.
+    /// Describes the convolution of the padded image by k filters, for a kernel: p rows of q windows, `stride` pixels
+    /// apart. Leaves y_row and y_step 0.
     ConvImage image(int64_t p, int64_t q, int64_t k, PerAxis stride) const {
         return {.p = p,
                 .q = q,
@@ -161,7 +161,8 @@ public:
         isa().conv->forward(part, padded.data() + row * g_.row, packed_ + k * g_.runs * g_.taps,
                             to.at(row * g_.y_row + k, k));
     }
-    /// Computes the results like run(), from an image that is already padded. The first window begins at value `from`.
+    /// Computes all results like run(), from an image that is already padded. The first window begins at index `from`
+    /// of `padded`.
     void convolve(const Image& padded, int64_t from, int64_t /*count: 1*/, const ConvResult<float>& to,
                   int64_t /*y_image*/) const {
         isa().conv->forward(g_, padded.data() + from, packed_, to);
@@ -203,7 +204,8 @@ template <class Engine>
 class Stride2Gradient {
 public:
     using Result = typename Engine::Result;
-    /// The filters come from rotated_filters_of(). run() maps dy [p q k] to dx [h w c].
+    /// `rotated` comes from rotated_filters_of(), and `pad` is that of the forward pass. run() maps dy [p q k] to dx
+    /// [h w c].
     Stride2Gradient(const Filters& rotated, PerAxis pad, int64_t p, int64_t q, int64_t h, int64_t w)
         : padding_{.h = p, .w = q, .c = rotated.c, .rows = 0, .columns = 0}, values_(h * w * rotated.k) {
         const int64_t r = rotated.r, s = rotated.s;
@@ -227,9 +229,9 @@ public:
     }
 
 private:
-    /// The results 2 i + odd along one axis, i = 0, 1, ... Their dy is padded by `before` zeros before its first pixel,
-    /// or loses -before pixels if `before` is negative. Result 2 i + odd is the sum over t of filter tap first + 2 t
-    /// times pixel i + taps - 1 - t of this padded dy.
+    /// The results 2 i + odd of dx along one axis, i = 0, 1, ... They are computed from a copy of dy with `before`
+    /// zeros before its first pixel, or without its first -before pixels if `before` is negative. Result 2 i + odd is
+    /// the sum over t of filter tap first + 2 t times pixel i + taps - 1 - t of this copy.
     struct Phase {
         Phase(int64_t kernel, int64_t pad, int64_t extent, int64_t odd_)
             : odd(odd_),
@@ -244,9 +246,10 @@ private:
     };
     struct Part {
         std::optional<Engine> engine;
-        int64_t first_read = 0, first_written = 0; // in the padded image, and in dx
+        int64_t first_read = 0, first_written = 0; // indices of the first value in the padded image, and in dx
     };
-    /// Makes the engine for the results of one phase along each axis. An image of dx has rows of w pixels.
+    /// Makes the engine for the results of dx that belong to the phase `rows` and the phase `columns`. An image of dx
+    /// has rows of w pixels.
     void add_part(const Filters& rotated, const Phase& rows, const Phase& columns, int64_t w) {
         Filters taps = rotated;
         taps.data += (rotated.r - 1 - rows.last()) * rotated.step_r + (rotated.s - 1 - columns.last()) * rotated.step_s;

@@ -44,7 +44,7 @@ struct Geometry {
 
     int64_t images, c, k, r, s, p, q;
     Conv conv;
-    Padding padding;        // of x
+    Padding padding;        // position of the input x in its padded copy
     int64_t taps;           // number of taps in a filter row
     int64_t pixels;         // number of neighbouring results in one vector, see WidenedFilters
     int64_t wide, row_taps; // widened filters: their number, rounded up to whole vectors; taps in a filter row
@@ -111,8 +111,8 @@ private:
     /// Number of taps that are copied at once from [r row_taps wide] to [k r taps], so that the copy reads and writes
     /// whole cache lines.
     static constexpr int64_t kTapsPerChunk = 16;
-    /// Does what combine() does for the chunk of taps of filter row `row` that begins at tap `first`. If several pixels
-    /// of y share a vector, each has its own taps and lanes; their contributions are added.
+    /// Computes dw like combine(), for a chunk of taps of filter row `row`, from tap `first` on. If several pixels of y
+    /// share a vector, each has its own taps and lanes; their contributions are added.
     void combine_taps(int64_t parts, const float* sums, int64_t step, int64_t row, int64_t first, float* dw) const {
         const int64_t count = std::min(kTapsPerChunk, g_.taps - first);
         const Scratch<float> sum(kTapsPerChunk * g_.wide);
@@ -169,7 +169,7 @@ const To* make_gradient(const GradientInputs<T>& in, int64_t first, int64_t coun
 }
 
 /// Adds the gradients of images [begin, end) to the sums dw, which has wgrad.sums() values, and db [period_of(k)].
-/// Calls dgrad(dy, first, count) for a few images at a time, unless `dgrad` is nullptr; dy is that of image `first`.
+/// Unless `dgrad` is nullptr, calls dgrad(dy, first, count) for a few images at a time; its dy begins at image `first`.
 template <class To, class T, class Wgrad, class Dgrad>
 void add_gradients(const Geometry& g, const GradientInputs<T>& in, int64_t begin, int64_t end, const Wgrad& wgrad,
                    const Dgrad& dgrad, float* dw, float* db) {
@@ -192,12 +192,13 @@ void add_gradients(const Geometry& g, const GradientInputs<T>& in, int64_t begin
     wgrad.end(dw, transformed);
 }
 
-/// Computes dw and dbias; add_gradients() says what `wgrad` and `dgrad` are. `wgrad` reads dy as To.
+/// Computes dw and dbias. `wgrad` is an F32Wgrad or a TileWgrad that reads dy as To. add_gradients() calls `dgrad`,
+/// unless that is nullptr.
 template <class To, class T, class Wgrad, class Dgrad>
 void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgrad, const Dgrad& dgrad, const Tensor& dw,
                const Tensor& dbias) {
     const int64_t parts = parts_of(g.images), period = period_of(g.k), step = wgrad.sums() + period;
-    const Scratch<float> sums(parts * step); // per part: those of dw, then those of dbias [period]
+    const Scratch<float> sums(parts * step); // for each part of the mini-batch: sums of dw, then of dbias [period]
     float* const db = sums + wgrad.sums();
     parallel(parts, [&](int64_t part) {
         std::fill_n(sums + part * step, step, 0.0f);

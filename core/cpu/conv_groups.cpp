@@ -22,8 +22,8 @@ constexpr int64_t kMostInLanes = 4;
 /// Approximate number of floats of copied pixels that a thread takes at once. They fit into its second-level cache.
 /// Images with long rows need more (kLeastBand).
 constexpr int64_t kBandFloats = 1 << 16;
-/// The least number of rows of the result in a band, if the image has that many. Neighbouring bands load some rows of
-/// the image twice.
+/// The least number of rows of the result in a band, if the image has that many. A band is the rows that a thread
+/// computes at once. Neighbouring bands load some rows of the image twice.
 constexpr int64_t kLeastBand = 4;
 
 enum class Pass : uint8_t { forward, dgrad };
@@ -46,7 +46,7 @@ struct Axis {
     }
     /// Returns the distance between results that use the same taps, except at the edges of the source.
     int64_t result_step() const { return pass == Pass::forward ? 1 : stride; }
-    /// Returns the distance between the pixels of the source that a tap multiplies for two such results.
+    /// Returns the distance between the pixels of the source that a tap multiplies for results result_step() apart.
     int64_t source_step() const { return pass == Pass::forward ? stride : 1; }
     bool same_taps(int64_t result, int64_t other) const {
         for (int64_t tap = 0; tap < taps; ++tap)
@@ -80,7 +80,8 @@ private:
     int64_t count_ = 0;
 };
 
-/// Convolves bands of rows of an image: x [h w c] to y [p q k], or for Pass::dgrad, dy [p q k] to dx [h w c].
+/// Prepares a convolution for isa().lanes, in bands of rows: packs filters, copies pixels and lists taps. The source is
+/// x [h w c] and the result y [p q k], or for Pass::dgrad, dy [p q k] and dx [h w c].
 class LaneConv {
 public:
     LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& from, const Shape& to, bool to_bf16);
@@ -93,9 +94,8 @@ public:
     int64_t filter_floats() const { return rows_.taps * columns_.taps * copies_ * filter_step_; }
     int64_t filter_step() const { return filter_step_; }
 
-    /// Calls f(row of the result, first column, part of the row, image) for all parts of rows [first, first + rows) of
-    /// the result for image n. The taps of the part are offsets in `image`. `copied` has room for copied_floats()
-    /// floats.
+    /// Calls f(row, first column, LaneRow, image) for each part of the rows [first, first + rows) of the result of
+    /// image n. The taps of the LaneRow hold offsets in `image`. `copied` has room for copied_floats() floats.
     template <class T, class F>
     void each_part(const Images<T>& images, int64_t n, int64_t first, int64_t rows, float* copied, F f) const;
     const float* filters() const { return filters_; }
@@ -117,7 +117,7 @@ private:
 
     Axis rows_, columns_;
     int64_t lanes_, copies_; // channels of the result; copies of each pixel
-    int64_t row_;            // floats in a row of the image
+    int64_t row_;            // floats in a row of the image that load() returns
     int64_t filter_step_, band_ = 0;
     Scratch<LaneSources> sources_; // one for each vector of the copies of a pixel
     const Parts row_parts_, column_parts_;
@@ -200,7 +200,7 @@ int64_t LaneConv::list_taps(int64_t row, int64_t column, int64_t begin, LaneTap*
     return count;
 }
 
-/// Returns LaneRow::reuse of taps, for result pixels that are `step` apart in the image.
+/// Returns the value of LaneRow::reuse for taps, if neighbouring result pixels read the image `step` floats apart.
 int reuse_of(std::span<const LaneTap> taps, int64_t step) {
     for (const int reuse : {1, 2}) {
         bool fits = !taps.empty() && taps.size() % 3 == 0 && step % reuse == 0;
@@ -255,7 +255,7 @@ void each_band(const LaneConv& conv, int64_t rows, int64_t begin, int64_t end, F
 }
 int64_t bands_of(const LaneConv& conv, const Shape& result) { return result[0] * divide_up(result[1], conv.band()); }
 
-/// Computes the tensor `to`, all bands of all images, from the tensor `from`.
+/// Computes all images of `to` from those of `from`, band by band.
 template <class T>
 void convolve(const LaneConv& conv, const Tensor& from, const Tensor& bias, const Tensor& to) {
     constexpr bool kWide = std::is_same_v<T, float>;
@@ -277,7 +277,7 @@ void convolve(const LaneConv& conv, const Tensor& from, const Tensor& bias, cons
     });
 }
 
-/// Adds the gradients of bands [begin, end) to dw, which has filter_floats() floats, and to db [period].
+/// Adds the gradients of bands [begin, end) to dw, which has filter_floats() floats, and to db [period_of(k)].
 template <class T>
 void add_gradients(const LaneConv& conv, const Tensor& x, const Tensor& dy, int64_t begin, int64_t end, float* dw,
                    float* db) {
@@ -328,7 +328,8 @@ bool fits_lanes(const Tensor& w, const Conv& conv) {
     return w.extent(3) <= kMostInLanes && w.extent(0) / conv.groups <= kMostInLanes;
 }
 
-/// The channels of one group of a tensor [n h w c], which may be undefined, as a tensor of their own.
+/// Holds a copy of the channels of one group of a tensor [n h w c], as tensor `group`. If the tensor is undefined, so
+/// is `group`.
 class Slice {
 public:
     Slice(const Tensor& all, int64_t groups) : all_(all), memory_(all.defined() ? all.bytes() / groups : 0) {
@@ -337,7 +338,7 @@ public:
         group = Tensor::borrow(memory_, {s[0], s[1], s[2], s[3] / groups}, all.dtype());
     }
     Tensor group;
-    /// Copies the channels of group number i of the tensor to `group`, or from there.
+    /// Copy the channels of group number i: read() from the tensor to `group`, write() back.
     void read(int64_t i) const { copy(i, true); }
     void write(int64_t i) const { copy(i, false); }
 
@@ -357,7 +358,8 @@ private:
     Scratch<std::byte> memory_;
 };
 
-/// Returns part `group` of a tensor whose first extent counts the filters.
+/// Returns the filters or biases of group number `group`; the first axis of `t` counts filters. Returns an undefined or
+/// empty tensor as it is.
 Tensor filters_of_group(const Tensor& t, int64_t group, int64_t groups) {
     if (!t.defined() || t.numel() == 0) return t;
     const int64_t k = t.extent(0) / groups;

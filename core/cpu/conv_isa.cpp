@@ -61,7 +61,7 @@ void conv_part(const ConvImage& g, const Part& part, const float* padded, float*
     const EvenParts tiles(g.q, kLongest<NV>);
     const ConvTile tile = conv_tile_of<NV>(tiles.shortest), longer = conv_tile_of<NV>(tiles.longest());
     const float* const w = part.w + (part.run0 * g.taps + part.j0) * NV * kWidth;
-    const int64_t taps = part.run1 - part.run0 == 1 ? part.j1 - part.j0 : 0; // 0: several runs need no prefetch
+    const int64_t taps = part.run1 - part.run0 == 1 ? part.j1 - part.j0 : 0; // 0: no prefetch; several runs are short
     for (int64_t p = 0; p < g.p; ++p) {
         const float* image = padded + p * g.row;
         float* to = y + p * g.y_row;

@@ -14,7 +14,7 @@ int affine_cores();
 /// for tests.
 int core_quota(const std::string& root = "");
 
-/// Returns the smaller of both: the number of threads that can run at the same time.
+/// Returns the smaller of affine_cores() and core_quota(): the number of threads that can run at the same time.
 int available_cores();
 
 } // namespace rg

@@ -7,9 +7,10 @@
 
 namespace rg {
 
-/// Until the end of its lifetime, the ops of this thread run on `threads` threads of the CPU, or on one per available
-/// core if `threads` is 0. Ranks of a machine should divide its cores: max(1, available_cores() / group.local_size()).
-/// Replaces the whole context of the thread (context.h), including a device and a SyncGroup.
+/// While a CpuScope exists, the ops of the thread that made it run on `threads` threads of the CPU, or on one per
+/// available core if `threads` is 0. Ranks of a machine should divide its cores:
+/// max(1, available_cores() / group.local_size()). Replaces the whole context of the thread (context.h), including a
+/// device and a SyncGroup.
 /// Outside of every ContextScope, ops run on the calling thread alone.
 class CpuScope {
 public:

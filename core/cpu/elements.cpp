@@ -198,13 +198,13 @@ void slice_grad(const Call& call) {
 
 namespace {
 
-/// Describes a part of each row of a matrix.
+/// Describes a part of each row of a matrix: the same columns in all rows.
 struct RowParts {
     std::byte* first; // the part of the first row
     int64_t step;     // bytes from one row to the next
 };
 
-/// Copies the first `size` bytes of each part, for the rows [begin, end).
+/// Copies the first `size` bytes of the parts `from` to the parts `to`, in rows [begin, end).
 void copy_rows(const RowParts& from, const RowParts& to, int64_t size, int64_t begin, int64_t end) {
     if (size == 0) return;
     for (int64_t row = begin; row < end; ++row)

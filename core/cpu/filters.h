@@ -12,7 +12,7 @@ namespace rg::cpu {
 /// indices output channel, row, column and input channel. With several groups, call the operator of group(i) instead.
 struct Filters {
     const float* data = nullptr;    // null: extents without values
-    int64_t k, r, s, c;             // extents in the convolution, of all groups
+    int64_t k, r, s, c;             // numbers of filters, rows, columns and input channels, of all groups
     int64_t step_k = 0, step_r = 0; // in floats; step_r and step_s are negative for rotated filters
     int64_t step_s = 0, step_c = 0;
     const float* scale = nullptr; // factor per output channel, or null
@@ -24,7 +24,8 @@ struct Filters {
         if (scale) value *= scale[ik];
         return to_bf16 ? to_float(rg::to_bf16(value)) : value;
     }
-    /// Returns the filters of a group.
+    /// Returns the filters of group number i. Those of a group must be contiguous in memory, after those of the group
+    /// before.
     Filters group(int64_t i) const {
         Filters one = *this;
         one.k /= groups, one.c /= groups, one.groups = 1;

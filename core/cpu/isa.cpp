@@ -30,7 +30,7 @@ RG_ISA_TABLES(portable)
 #if defined(__x86_64__)
 RG_ISA_TABLES(avx2)
 RG_ISA_TABLES(avx512)
-namespace avx512bf16 { // only the kernels that convert or multiply bf16; kernels_with_bf16() adds those of avx512
+namespace avx512bf16 { // only kernels that convert or multiply bf16; kernels_with_bf16() takes the others of avx512
 extern const ElementKernels kElements;
 extern const NormKernels kNorm;
 extern const TileKernels kTiles;
@@ -49,7 +49,7 @@ namespace {
 
 #if defined(__x86_64__)
 
-/// Returns a table with these tiles, the kernels of avx512bf16 where they exist, and else those of avx512.
+/// Returns a table with `tiles`, the element-wise and norm kernels of avx512bf16, and all other kernels of avx512.
 IsaKernels kernels_with_bf16(const char* name, const TileKernels& tiles) {
     IsaKernels kernels{.name = name, .width = 16, RG_KERNELS_OF(avx512), .tiles = &tiles};
     kernels.elements = &avx512bf16::kElements, kernels.norm = &avx512bf16::kNorm;
@@ -82,7 +82,7 @@ bool may_use_tiles() {
 std::vector<IsaKernels> detect() {
     std::vector<IsaKernels> supported{{.name = "portable", .width = 4, RG_KERNELS_OF(portable)}};
 #if defined(__x86_64__)
-    // The built-in also checks that the operating system saves the registers (XCR0).
+    // __builtin_cpu_supports() also checks that the operating system saves the registers (XCR0).
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
         supported.push_back({.name = "avx2", .width = 8, RG_KERNELS_OF(avx2)});
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&

@@ -49,10 +49,10 @@ struct ConvKernels {
     void (*wgrad)(const ConvImage&, const float* padded, const float* dy, float* dw);
 };
 
-/// Winograd convolution F(4x4, 3x3); winograd_isa.cpp explains it and its matrices. The result consists of tiles of
-/// 4 x 4 pixels. A transformed tile or filter has 36 components. In v, z, u and du, all values of one component form an
-/// array: [tiles c_step] in v, [tiles k_step] in z. `component` and `*_component` are the distances from the start of
-/// one such array to the next. All distances are in floats.
+/// Winograd convolution F(4x4, 3x3); winograd_isa.cpp explains it and its matrices. The result consists of tiles of 4 x
+/// 4 pixels. A transformed tile or filter has 36 components. In the arguments v, z, u and du of WinogradKernels, all
+/// values of one component form an array: [tiles c_step] in v, [tiles k_step] in z. `component` and `*_component` are
+/// the distances from the start of one such array to the next. All distances are in floats.
 struct WinogradImage {
     int64_t across;         // number of tiles in a row of tiles
     int64_t c, k;           // number of input and output channels; with groups, those of a part (winograd.cpp)
@@ -291,10 +291,11 @@ struct LaneRow {
     int64_t count;        // number of taps
     const LaneTap* taps;  // [count]
     int64_t step, y_step; // distance from one result pixel to the next in the image, and in the result
-    /// 1 or 2: the taps come in threes, which multiply values of the image that are `step` / reuse apart. 0: others.
+    /// 1 or 2: the taps come in threes, which multiply values of the image that are `step` / reuse apart. 0: any taps.
     int reuse;
-    /// Distances to the next row of results, in the image and in the result. Processors do not foresee rows that are
-    /// read by several vectors of a pixel at a time, so the kernels prefetch the next row.
+    /// Distances to the next row of results, in the image and in the result. Kernels that use `reuse` prefetch this
+    /// row. Processors do not do so by themselves where a kernel reads a row several times, one vector of each pixel at
+    /// a time.
     int64_t next, y_next;
 };
 /// Tells spread() which channels of a pixel go to the lanes of a vector: lane i gets channel first + place[i].

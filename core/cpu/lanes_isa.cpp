@@ -10,9 +10,9 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-// A forward tile has up to kPixels result pixels, and a weight-gradient tile up to kLaneTaps taps: enough independent
-// sums to hide the latency of the multiply-adds. With LaneRow::reuse, taps come in threes, of which a weight-gradient
-// tile has up to kThrees.
+// A forward tile has up to kPixels result pixels, or half as many if LaneRow::reuse is 2. A weight-gradient tile has up
+// to kLaneTaps taps, or up to kThrees times three taps if LaneRow::reuse is 1. So there are enough independent sums to
+// hide the latency of the multiply-adds.
 constexpr int kPixels = kRegisters == 32 ? 14 : 8, kLaneTaps = kRegisters == 32 ? 12 : 9,
               kThrees = kRegisters == 32 ? 3 : 2;
 
@@ -68,7 +68,7 @@ void forward_tile(const LaneRow& g, const float* image, const float* w, const fl
             RG_UNROLL
             for (int i = 0; i < MR; ++i) {
                 store_first(y + i * g.y_step + c, acc[i], lanes);
-                if constexpr (kReuse == 0) continue; // there may be no tap
+                if constexpr (kReuse == 0) continue; // no prefetch, since there may be no tap end[-1]
                 __builtin_prefetch(image + end[-1].image + g.next + i * g.step + c);
                 __builtin_prefetch(y + g.y_next + i * g.y_step + c, 1);
             }

@@ -11,12 +11,13 @@ namespace rg::cpu {
 
 namespace {
 
-/// Parts of log(sum of exp(x)) = largest + log_sum of scores x. log_sum would be rounded off if they were added.
+/// The terms of log(sum of exp(x)) = largest + log_sum, for scores x. They are kept apart, since their sum would round
+/// off digits of log_sum.
 struct LogSum {
     double largest, log_sum;
 };
 
-/// Writes the softmax of the k scores x to p.
+/// Writes the softmax of the k scores x to p. Returns the terms of log(sum of exp(x)).
 LogSum softmax_row(const float* x, int64_t k, float* p) {
     const double largest = *std::max_element(x, x + k);
     const Scratch<double> e(k);

@@ -50,7 +50,7 @@ void StatsCollector::add_part(int64_t image, int64_t before, int64_t pixels, int
                               const float* sum, const float* squares) {
     double *const mean = moments_ + image * 2 * channels_, *const deviations = mean + channels_;
     if (before == 0) std::fill_n(mean, 2 * channels_, 0.0);
-    const double count = double(pixels * channels_ / lanes); // of one lane
+    const double count = double(pixels * channels_ / lanes); // pixels per lane
     for (int64_t i = 0; i < lanes; ++i)
         combine(double(before) + double(i / channels_) * count, count, shift[i] + double(sum[i]) / count,
                 std::max(0.0, squares[i] - double(sum[i]) * sum[i] / count), mean[i % channels_],

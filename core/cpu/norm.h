@@ -44,7 +44,7 @@ public:
     PerChannel scale, shift;
 };
 
-/// The batch norm of an operand, if it has one.
+/// The batch norm of an operand or of a result, if there is one.
 struct OptionalNorm : std::optional<AffineNorm> {
     explicit OptionalNorm(const GivenNorm& norm) {
         if (norm) emplace(norm);

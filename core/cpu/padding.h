@@ -50,7 +50,7 @@ struct Padding {
 
     int64_t values() const { return rows * columns * c; }
 
-    /// Writes image n and the zeros around and between its pixels.
+    /// Writes image n to `padded`, with zeros around and between its pixels.
     template <class T, class To>
     void copy(const Images<T>& images, int64_t n, To* padded) const {
         if (spacing != 1 || left < 0 || left + w > columns) return copy_by_pixel(images, n, padded);

@@ -36,7 +36,8 @@ inline int64_t shares_of(int64_t items, double steps) {
     return shares;
 }
 
-/// Number of values in each chunk but the last, which may be shorter. These values fill whole cache lines.
+/// Element-wise kernels split values into chunks for the threads. Each chunk but the last has kChunk values, which fill
+/// whole cache lines.
 inline constexpr int64_t kChunk = 1 << 15;
 /// Returns the number of chunks that `count` values take.
 inline int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }

@@ -15,8 +15,8 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-/// Number of pixels in the longest forward tile of NV vectors: as many as leave registers for the filters and inputs.
-/// Longer tiles read the filters less often.
+/// Number of pixels in the longest forward tile of NV vectors. A longer tile reads the filters less often, but needs NV
+/// more registers per pixel for the sums.
 template <int NV>
 constexpr int kLongest = kRegisters == 16 ? (NV == 1 ? 12 : 6)
                          : NV == 1        ? 16
@@ -34,10 +34,12 @@ struct Prefetch {
     int64_t lines = 0;
 };
 
-/// Returns what tile number `tile` of `tiles` tiles should prefetch. All these tiles multiply the same block of
-/// filters, w, of `taps` taps of NV vectors. The next block follows in memory. It may come from the last-level cache,
-/// which is slow, so the first tiles prefetch it one line per tap. The processor itself prefetches only to the end of a
-/// page. Short blocks need no prefetch: they are read from the second-level cache, where small filters stay.
+/// Returns the filters that tile number `tile` of `tiles` tiles should prefetch. All these tiles multiply the same
+/// block of filters, w, of `taps` taps of NV vectors. The next block follows in memory, and may come from the
+/// last-level cache, which is slow. So the first tiles prefetch it, each one line per tap. If there are too few tiles
+/// for that, each prefetches filters that it reads kAhead floats later, since the processor itself prefetches only to
+/// the end of a page. Short blocks need no prefetch: they are read from the second-level cache, where small filters
+/// stay.
 template <int NV>
 Prefetch prefetch_of(const float* w, int64_t taps, int64_t tile, int64_t tiles) {
     constexpr int64_t kLong = 128, kAhead = 1024, kLines = (NV * kWidth + kLine - 1) / kLine; // kLines: per tap

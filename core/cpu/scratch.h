@@ -15,12 +15,14 @@ namespace scratch_stack {
 /// Returns a block of at least `bytes` bytes, aligned to 64 bytes. A thread must return its blocks in reverse order.
 /// Throws Error if there is not enough memory.
 void* take(size_t bytes);
-/// Throws Error if the thread has taken another block since, or has returned this one.
+/// Returns a block to the stack. It must be the block that the thread has taken last and not yet returned. Throws Error
+/// if `block` is not in use, or lies in another chunk than the last one.
 void give_back(void* block);
 } // namespace scratch_stack
 
 /// Holds an uninitialised array of `count` values. Other threads may use the array too, until the end of the scope. The
-/// arrays of a thread are a stack, so the order of members of this class matters, and none can be moved.
+/// arrays of a thread are a stack. So in a class, the order of members of type Scratch matters, and a Scratch cannot be
+/// moved.
 template <class T>
 class Scratch {
 public:

@@ -25,9 +25,9 @@ public:
     ~ThreadPool();
     int size() const { return int(queues_.size()); }
 
-    /// Calls f(task) for every task in [0, tasks). Blocks until all are done. Throws Error during another call, be it
-    /// by another thread or by a task. After an exception in f, skips the tasks that have not begun, and rethrows the
-    /// first exception at the end.
+    /// Calls f(task) for every task in [0, tasks). Blocks until all are done. Throws Error if another thread or a task
+    /// calls it meanwhile. After an exception in f, skips the tasks that have not begun, and rethrows the first
+    /// exception at the end.
     template <class F>
     void run(int64_t tasks, F&& f) {
         run_erased(

@@ -27,10 +27,11 @@ inline bool winograd_beats_bf16(int64_t k, int64_t c) {
 // The choice between tiles and f32 arithmetic for f32 images compares estimates of the cycles per image. Their factors
 // are fitted to measurements with AMX: 3 x 3 and 5 x 5 filters, 8 x 8 to 32 x 32 pixels, 1 to 128 channels.
 
-/// Returns the estimate for `products` products of two tiles of f32. Each consists of three products of tiles of bf16,
-/// which take 24 cycles each.
+/// Returns the estimated cycles of `products` products of two tiles of f32. Each consists of three products of tiles of
+/// bf16, which take 24 cycles each.
 inline double tile_cycles(int64_t products) { return 3 * 24 * double(products); }
-/// Returns the estimate for multiply-adds of f32 in register tiles. A core executes at most 32 of them per cycle.
+/// Returns the estimated cycles of multiply-adds of f32 in register tiles. A core executes at most 32 of them per
+/// cycle; the factor 1.3 is fitted.
 inline double direct_cycles(int64_t multiply_adds) { return 1.3 * double(multiply_adds) / 32; }
 /// Returns true if tiles should be chosen. Two hardware threads of a core share one tile unit, so the estimate for
 /// tiles must be below 80 % of the other.
@@ -70,8 +71,8 @@ public:
                int64_t pixels = 1);
 
     /// Computes y [count p q k] of images [first, first + count). The bias comes from PaddedBias. A share consists of
-    /// tiles of pixels or of filters. If `stats` is not null, adds the values before ReLU to it; then the share must be
-    /// the whole.
+    /// tiles of pixels or of filters. If `stats` is not null, adds the values before ReLU to it; then `share` must be
+    /// the default, the whole work.
     void run(const Images<T>& x, int64_t first, int64_t count, const ConvResult<T>& to, Share share = {},
              StatsCollector* stats = nullptr) const;
     /// Returns the number of images per call of run(). A call with several images reads filters that exceed the cache
@@ -84,7 +85,7 @@ public:
     int64_t slack() const;
 
 private:
-    static constexpr int64_t kFiltersInCache = 512 << 10; // number of bf16 values that fit
+    static constexpr int64_t kFiltersInCache = 512 << 10; // number of bf16 values of filters that the cache holds
 
     /// Fills packed_.
     void pack(const Filters& f);
@@ -138,7 +139,7 @@ private:
     int64_t packed_dy() const { return kPlanes<T> * g_.k_step * g_.line; }
     /// Packs image n of x and its dy as image `to` of `pairs` and dyt.
     void pack(const Images<T>& x, int64_t n, const T* dy, int64_t to, uint16_t* pairs, uint16_t* dyt) const;
-    /// Fills copy i (TileGradient) from a plane of a padded image.
+    /// Fills copy number i of x (see TileGradient) from a plane of a padded image.
     void pack_copy(const uint16_t* plane, int64_t i, uint16_t* copy) const;
     void transpose_dy(const uint16_t* dy, uint16_t* dyt) const;
     void multiply_all(const Tensor& dw) const;

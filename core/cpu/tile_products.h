@@ -18,7 +18,7 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-/// Sixteen columns of the weight gradient: 16 channels of x at one tap. The rows of this matrix are filters.
+/// One tap of 16 channels of x. It stands for 16 columns of the weight gradient, a matrix whose rows are filters.
 struct Column {
     const uint16_t* x; // first run of pixels of these channels
     float* sums;       // [16 filters][16 channels]; from one filter to the next, r * s * c_step floats (TileGradient)

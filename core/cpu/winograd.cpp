@@ -20,7 +20,7 @@ namespace {
 
 /// Approximate number of tiles (rows of the products) that are computed at once. With more tiles, each tile costs less:
 /// the forward pass reads the filters only once for all of them, and the weight gradient reads and writes the
-/// transformed gradient only once. With c = k = 128, it has 2.25 MiB, more than most second-level caches.
+/// transformed gradient only once. For c = k = 128, that gradient has 2.25 MiB, more than most second-level caches.
 constexpr int64_t kTilesForward = 32, kTilesBackward = 64;
 /// A part whose c * k is at most kSmallPart takes about kTilesOfSmallPart tiles at once.
 constexpr int64_t kSmallPart = 32 * 32, kTilesOfSmallPart = 16;

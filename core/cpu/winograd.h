@@ -45,24 +45,24 @@ private:
     /// A row of tiles. With dilation d, neighbouring pixels of a tile are d pixels apart.
     struct Line {
         int64_t x, y;          // index of the first value in the images (it may lie in the padding), and in the results
-        int64_t rows, columns; // number of the line's results, from the first to the end of the image, along each axis
+        int64_t rows, columns; // numbers of results from the line's first one to the end of the image, along each axis
         WinogradWindow window; // the inputs that lie in the image
     };
     Line line(int64_t i) const;
     int64_t lines_of_image() const { return dilation_.h * dilation_.w * down_; }
-    /// Returns the number of floats in the transformed filters of a part.
+    /// Returns the number of floats in the transformed filters of one of the parts_.
     int64_t part_floats() const { return kComponents * g_.c * g_.k_step; }
     void pack(const Filters& filters);
     class Inputs;
-    /// Splits a share of the lines of all images into pieces of at most lines_at_once_ lines. Calls f(part, begin, end)
-    /// for each piece, lines [begin, end), and each part.
+    /// Splits a share of the lines (rows of tiles) of all images into pieces of at most lines_at_once_ lines. Calls
+    /// f(part, begin, end) for each part of the channels (see parts_), and each piece, lines [begin, end).
     template <class F>
     void each_piece(int64_t images, Share share, F f) const;
 
     Padding whole_;      // the input, without zeros around it
     int64_t top_, left_; // zeros above the image, and left of it
     PerAxis dilation_;
-    int64_t p_, q_, down_;   // extents of the result; rows of tiles in each convolution without dilation
+    int64_t p_, q_, down_;   // extents of the result; rows of tiles in one of dilation_.h * dilation_.w sub-images
     int64_t groups_, parts_; // groups of channels; parts, which consist of whole groups (winograd.cpp)
     int64_t lines_at_once_, images_at_once_; // most rows of tiles in a piece; images per call
     WinogradImage g_;                        // geometry of a part
