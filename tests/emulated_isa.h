@@ -3,7 +3,8 @@
 //
 // The products of bf16 round as Intel's manual defines them (Software Developer's Manual, volume 2, VDPBF16PS and
 // TDPBF16PS): each product is fused with an addition that rounds to nearest, ties to even. Denormal operands count as
-// zero, and denormal results become zero. On an Intel Xeon with both, the bits of 100 drawn sums were those of the CPU.
+// zero, and denormal results become zero. On an Intel Xeon that has these instructions, 100 random sums had the same
+// bits as here.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,7 @@
 
 namespace emulated {
 
-// Names without linkage, since each instruction set includes this file.
+// The names have no linkage, since the kernels of each emulated instruction set include this file.
 namespace {
 
 typedef float Floats __attribute__((vector_size(64)));
@@ -55,10 +56,10 @@ inline __m512i widen(__m256i v) {
     for (int i = 0; i < 16; ++i) out[i] = ((Halves)v)[i];
     return (__m512i)out;
 }
-/// Interleaves the lower (half = 0) or upper (half = 1) lanes of each quarter of a and b.
+/// Interleaves the lower (half = 0) or upper (half = 1) lanes of each quarter (128 bits) of a and b.
 template <class Vector>
 inline __m512i unpack(__m512i a, __m512i b, int half) {
-    constexpr int kLanes = 16 / int(sizeof(Vector{}[0])); // in a quarter
+    constexpr int kLanes = 16 / int(sizeof(Vector{}[0])); // number of lanes in a quarter
     const Vector x = (Vector)a, y = (Vector)b;
     Vector out;
     for (int i = 0; i < 4 * kLanes; i += 2) {
@@ -67,7 +68,8 @@ inline __m512i unpack(__m512i a, __m512i b, int half) {
     }
     return (__m512i)out;
 }
-/// Returns two quarters of a and two of b; each pair of bits of `choice` is the index of one.
+/// Returns two quarters (128 bits) of a, then two of b. Each two bits of `choice`, from the lowest on, are the index of
+/// one of these quarters.
 inline __m512i quarters(__m512i a, __m512i b, int choice) {
     const Words x = (Words)a, y = (Words)b;
     Words out;

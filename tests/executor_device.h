@@ -1,5 +1,6 @@
-// Defines a Device whose kernels run on the executor. It shows whether a program treats device memory correctly, as a
-// GPU would require. Copies and transfers happen as early or as late as core/device.h allows.
+// Defines a Device whose CUDA kernels run on a CPU, by the executor (tests/simt). It shows whether a program treats
+// device memory correctly, as a GPU would require. Copies and transfers happen as early or as late as core/device.h
+// allows.
 #pragma once
 
 #include "core/device.h"
@@ -17,7 +18,7 @@ public:
     std::string name() const override { return "the executor"; }
     void* allocate(size_t bytes) override {
         void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-        std::memset(memory, 0xFF, bytes); // NaN
+        std::memset(memory, 0xFF, bytes); // floats are NaN until they are written
         return memory;
     }
     void release(void* memory) noexcept override { finish_uploads(), std::free(memory); }
@@ -39,7 +40,7 @@ public:
         return std::make_unique<Trip>(*this, static_cast<std::byte*>(host), static_cast<std::byte*>(device),
                                       std::move(ends));
     }
-    // Other devices of this process share memory as those of other processes would. Their ranks are threads.
+    // Devices of one process share memory as devices of several processes would, since the ranks are threads here.
     std::string share(const void* memory) override {
         if (!shares) fail("the executor: expected memory to share, got a planted error");
         return std::to_string(reinterpret_cast<uintptr_t>(memory));
@@ -56,7 +57,7 @@ public:
     }
     void transfer(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
     bool shares = true, maps = true, sums_wrongly = false;
-    int mapped = 0; // number of memories of other devices that this one maps
+    int mapped = 0; // number of existing mappings of other devices' memory
     int sums = 0;   // number of calls of sum()
     Kernel kernel(Op op) const override { return ++ops, finish_uploads(), gpu_on_host::kernel(op); }
     void synchronize() override { finish_uploads(); }
@@ -83,8 +84,8 @@ private:
     }
     std::vector<std::function<void()>> late_;
     mutable std::vector<std::function<void()>> uploads_;
-    /// Takes a chunk from the device as early as allowed, delivers it as late as allowed, and uploads it at once. A
-    /// chunk is NaN in each memory where nothing may use it.
+    /// Copies a chunk from the device as early as allowed, to host memory as late as allowed, and back at once. A chunk
+    /// is NaN in each memory where nothing may use it.
     struct Trip final : RoundTrip {
         enum class Place : uint8_t { device, in_flight, host };
         Trip(ExecutorDevice& owner_, std::byte* host_, std::byte* device_, std::vector<size_t> ends_)
@@ -101,7 +102,8 @@ private:
         }
         void wait(size_t chunk) override { move(chunk, Place::in_flight, in_flight.data(), host); }
         void upload(size_t chunk) override { move(chunk, Place::host, host, device); }
-        /// Without host memory, the values stay where they are.
+        /// Moves a chunk from from_place to its next place; throws Error if it is elsewhere. Without host memory, the
+        /// values stay where they are, and only the place changes.
         void move(size_t chunk, Place from_place, std::byte* from, std::byte* to) {
             RG_CHECK(places[chunk] == from_place, "the executor: expected chunk ", chunk, " at place ", int(from_place),
                      " of its trip, got ", int(places[chunk]));
@@ -119,7 +121,7 @@ private:
     };
 };
 
-/// Makes programs find these GPUs until the end of the scope.
+/// Until the end of its scope, programs find and open GPUs by the functions `others`.
 class GpusInPlace {
 public:
     explicit GpusInPlace(gpu::GpuFunctions others) : before_(std::exchange(gpu::gpu_functions(), others)) {}
@@ -131,7 +133,7 @@ private:
     gpu::GpuFunctions before_;
 };
 
-/// One executor, which all ranks share.
+/// Finds one GPU, which all ranks share. Opens it as a new ExecutorDevice in each call.
 inline constexpr gpu::GpuFunctions kExecutorGpus{
     [] {
         return gpu::FoundGpus{{{0, "executor", "executor"}}, {}};

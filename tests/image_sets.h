@@ -39,7 +39,7 @@ inline ImageSet read_image_folder(const std::string& folder, int channels, bool 
     return load(folder, {.channels = channels, .test_fraction = 0, .skip_other_images = skip_other_images}).train;
 }
 
-/// Holds the contents of mini-batches, in order.
+/// Holds the images, labels, weights and targets of mini-batches, in order.
 struct Epoch {
     std::vector<std::vector<float>> images;
     std::vector<int32_t> labels, second_labels;
@@ -60,7 +60,8 @@ struct Epoch {
     }
 };
 
-/// Returns the mini-batches of an epoch, which these ranks share.
+/// Returns the samples of an epoch whose mini-batches are divided among `ranks` ranks. The samples of rank 0 come first
+/// in each mini-batch.
 inline Epoch epoch_of(const ImageSet& set, LoaderOptions options, int64_t epoch, int ranks) {
     std::vector<std::unique_ptr<Loader>> loaders;
     options.parts = ranks;

@@ -63,8 +63,8 @@ constexpr Tolerance kRounded{2e-6, 5e-6};
 constexpr Tolerance kSummed{4e-6, 4e-5};
 /// For convolutions by any algorithm, which may trade accuracy for speed. With strict_fp32, kSummed holds instead.
 constexpr Tolerance kConvolved{1e-5, 8e-5};
-/// The same for gradients at the result of a batch norm. A channel of small variance has large gradients, so single
-/// errors are larger, compared with the mean of all channels.
+/// Like kConvolved, for gradients of a convolution with a batch norm of its result. A channel of small variance has
+/// large gradients, so single errors are larger, compared with the mean of all channels.
 constexpr Tolerance kNormConvolved{1e-5, 3e-4};
 /// For sums of results of convolutions that have both signs.
 constexpr Tolerance kConvolvedSums{1e-4, 2e-4};
@@ -108,7 +108,7 @@ inline void add_conv(std::vector<OpCase>& cases, const ConvCase& g) {
                      Conv2dOp{.conv = conv, .with_stats = g.stats}, kConvolved});
     cases.push_back({op::conv2d_grad, {{y, g.values}, {x}, {w}}, Conv2dGradOp{.conv = conv, .filters = false},
                      kConvolved});
-    const Input addend{x, g.groups == 1 ? Draw::normal : Draw::absent}; // a fused step, which groups exclude
+    const Input addend{x, g.groups == 1 ? Draw::normal : Draw::absent}; // plans fuse none with groups
     cases.push_back(
         {op::conv2d_grad, {{y, g.values}, {x}, {w}, addend}, Conv2dGradOp{.conv = conv, .filters = false}, kConvolved});
     cases.push_back({op::conv2d_grad, {{y}, {x, g.values}, {w}}, Conv2dGradOp{.conv = conv, .data = false},
@@ -137,7 +137,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 6, 6, 4, 3, 2, 2, 2, 0},
              {1, 6, 7, 4, 32, 4, 4, 3, 1},
              {2, 4, 5, 4, 6, 1, 1, 1, 1},                  // some windows lie wholly in the padding
-             {2, 5, 4, 3, 4, 3, 3, 2, 4},                  // the same with stride 2
+             {2, 5, 4, 3, 4, 3, 3, 2, 4},                  // some windows lie wholly in the padding, with stride 2
              {1, 3, 3, 5, 8, 3, 3, 1, 3, true, true},      //
              {2, 5, 5, 4, 8, 5, 5, 1, 0},                  // the window covers the image
              {1, 7, 7, 2, 3, 1, 1, 4, 0},                  // the stride is larger than the window
@@ -168,13 +168,13 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {3, 9, 7, 64, 32, 3, 3, 1, 1, true, true},    // extents that no tile of 4 divides
              {3, 8, 8, 128, 128, 3, 3, 1, 1, true, true},  // on Hopper GPUs, two chunks of filters
              {1, 6, 9, 128, 48, 3, 3, 1, 0},               //
-             {3, 9, 7, 64, 64, 3, 3, 1, 1, true, true},    // on Hopper GPUs, packed images: of several tiles,
-             {2, 6, 5, 128, 192, 3, 3, 1, 0, true, true},  // without padding,
-             {3, 7, 10, 64, 128, 3, 3, 2, 1, true, true},  // in phases,
+             {3, 9, 7, 64, 64, 3, 3, 1, 1, true, true},    // Hopper GPUs pack these images: several tiles
+             {2, 6, 5, 128, 192, 3, 3, 1, 0, true, true},  // packed images without padding
+             {3, 7, 10, 64, 128, 3, 3, 2, 1, true, true},  // packed images in phases of the stride
              {2, 5, 7, 128, 64, 3, 3, {1, 2}, {2, 0}},     //
-             {2, 7, 9, 128, 128, 1, 1, 2, 0, true, true},  // of which one is used,
-             {3, 11, 9, 64, 192, 1, 1, 1, 0, true, true},  // for single taps, and
-             {2, 9, 11, 3, 64, 7, 7, 2, 3, true, true},    // rows of first layers
+             {2, 7, 9, 128, 128, 1, 1, 2, 0, true, true},  // packed images in phases, of which one is used
+             {3, 11, 9, 64, 192, 1, 1, 1, 0, true, true},  // packed images for filters of one tap
+             {2, 9, 11, 3, 64, 7, 7, 2, 3, true, true},    // packed rows, as in a first layer
              {3, 9, 8, 3, 128, 3, 3, 1, 1, true, true},    //
              {1, 5, 6, 200, 24, 5, 5, 1, 2},               //
              {1, 20, 40, 32, 32, 3, 3, 1, 1, true, true},  // several bands of the weight gradient
@@ -183,8 +183,8 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 1, 37, 50, 10, 1, 1, 1, 0},               // a linear layer: its samples are the pixels of one image
              {1, 1, 1, 70, 3, 1, 1, 1, 0},                 //
              {1, 1, 256, 128, 10, 1, 1, 1, 0},             //
-             {3, 1, 8, 700, 11, 1, 1, 1, 0},               // the same with many input channels
-             {1, 1, 37, 530, 70, 1, 1, 1, 0},              // the same with several tasks
+             {3, 1, 8, 700, 11, 1, 1, 1, 0},               // a linear layer with many input channels
+             {1, 1, 37, 530, 70, 1, 1, 1, 0},              // a linear layer with several tasks
              {5, 2, 3, 256, 256, 3, 3, 1, 1, true, true},  // bf16: filters larger than the images
              {3, 3, 5, 256, 264, 3, 3, 2, 1},              //
              {13, 16, 16, 64, 128, 3, 3, 2, 1},            // bf16: f32 sums of several parts of the mini-batch
@@ -226,7 +226,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 6, 9, 16, 16, 3, 3, {3, 2}, {1, 2}, true, true, normal, {2, 1}, 8},
              {2, 5, 5, 8, 16, 3, 3, 2, 0, false, true, special, 1, 4},
              {2, 7, 6, 24, 40, 3, 3, 2, 1, true, true, normal, 1, 2}, // many channels in a group
-             // Channels in a group that fill a part of a vector, one, or two; and that divide no vector.
+             // The channels of a group fill a part of a vector, one vector or two, or their number divides no vector.
              {1, 8, 8, 64, 64, 3, 3, 1, 1, true, true, normal, 1, 4},
              {19, 7, 10, 32, 64, 3, 3, 1, 1, true, true, normal, 1, 4},
              {2, 9, 7, 32, 32, 3, 3, 1, 1, true, true, normal, 1, 8},
@@ -235,18 +235,19 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 4, 9, 64, 16, 3, 3, 1, 2, true, true, normal, 1, 2},
              {1, 7, 6, 24, 24, 3, 3, 1, 1, true, true, normal, 1, 3},
              {1, 5, 7, 24, 48, 3, 3, 1, 1, true, true, normal, 1, 2},
-             // Dilation whose parts differ in size; several pieces of an image; a dilation that leaves few results.
+             // The images that a dilation splits an image into differ in size; Winograd takes several pieces of an
+             // image; a dilation leaves few results.
              {2, 13, 15, 16, 24, 3, 3, 1, {2, 3}, true, true, normal, {2, 3}},
              {1, 34, 29, 16, 16, 3, 3, 1, 1, true, true, normal, {1, 2}},
              {3, 9, 14, 32, 32, 3, 3, 1, 2, true, true, normal, {2, 1}, 4},
              {1, 8, 9, 32, 32, 3, 3, 1, 2, true, true, normal, 2, 4}, // more groups than taps in a filter row
              {1, 7, 7, 16, 16, 3, 3, 1, 4, true, true, normal, 4},
-             {9, 40, 40, 16, 10, 1, 1, 1, 0, true, true, normal, 1, 2}, // so large that a few images take their turn
+             {9, 40, 40, 16, 10, 1, 1, 1, 0, true, true, normal, 1, 2}, // 1 x 1 filters on large images
              {0, 4, 4, 32, 32, 3, 3, 1, 1, true, true, normal, 1, 2}})
         add_conv(cases, g);
 }
 
-/// Returns the inputs x, stats, gamma and beta.
+/// Returns the inputs x, stats, gamma and beta of a batch norm. `values` and `stats` say how x and stats are drawn.
 inline std::vector<Input> norm_inputs(const Shape& x, Draw values, Draw stats) {
     return {{x, values}, {{2, x[3]}, stats}, {{x[3]}, Draw::away}, {{x[3]}, Draw::away}};
 }
@@ -282,7 +283,7 @@ inline void add_norms(std::vector<OpCase>& cases) {
     add({0, 4, 4, 6}, true, Draw::normal, kRounded, kSummed);
     add({16, 64, 65, 16}, true, Draw::normal, kRounded, kSummed); // results so large that stores bypass the caches
     add({3, 5, 7, 9}, false, Draw::offset, kCancelled, kCancelled);
-    // Has so many pixels that a GPU adds their sums in two levels.
+    // This case has so many pixels that a GPU adds their sums in two levels.
     cases.push_back({op::channel_stats, {{{131, 32, 32, 2}, Draw::normal}}, {}, kCancelled});
     const Shape x{2, 4, 5, 3};
     cases.push_back({op::batch_norm, norm_inputs(x, Draw::special, Draw::statistics),
@@ -300,7 +301,7 @@ inline void add_layer_norms(std::vector<OpCase>& cases) {
         cases.push_back({op::layer_norm_grad, {{x}, {x, values}, {channels, Draw::away}}, LayerNormGradOp{epsilon},
                          tolerance == kRounded ? kSummed : tolerance});
     };
-    // With one or two channels, dx is a rounding error.
+    // No case has one or two channels: dx would be a rounding error.
     for (const Shape& x : std::initializer_list<Shape>{
              {4, 3}, {1, 5}, {7, 8}, {33, 17},
              {130, 20}, {300, 31}, // more rows than a task has
@@ -339,7 +340,7 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
                                      {{x}, {x}, {x, Draw::squares}, {x}, {{2}, Draw::lr_and_step}, {{}, found}},
                                      AdamUpdateOp{0.9, beta2, 0.1f, decay}, kRounded});
             }
-        // The factors of single parameters, and a limit for the norm of the gradients that is exceeded, or not.
+        // Cases with factors of single parameters, and with limits that the norm of the gradients exceeds, or not.
         const Input squares{x, Draw::squares};
         const std::vector<Input> factors{{{}, Draw::absent}, {{}, Draw::squares}, squares, squares};
         const std::vector<Input> sgdm{{x}, {x}, {x}, {{1}, Draw::lr}};
@@ -363,7 +364,7 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
 }
 
 /// Adds the activations beside ReLU, and arithmetic beside addition. Their loops are those of add_elementwise(), so few
-/// large cases suffice. The executor takes longest for these.
+/// large cases suffice. Large cases take the executor (tests/simt) longest.
 inline void add_other_elementwise(std::vector<OpCase>& cases) {
     for (const Shape& x : std::initializer_list<Shape>{{1}, {0, 5}, {17}, {2, 7, 9, 11}, {3, 3, 5, 64}})
         for (const Activation kind : {Activation::leaky_relu, Activation::gelu, Activation::silu, Activation::sigmoid,

@@ -16,8 +16,8 @@ namespace rg {
 /// of the Draw of each, and the index in op_cases().
 std::string describe(const OpCase& c);
 
-/// Returns random inputs for a case; the same seed gives the same inputs. Floating-point inputs get this type, except
-/// where the case or its Draw demands another.
+/// Returns random inputs for a case; the same seed gives the same inputs. Floating-point inputs get the type `type`,
+/// except where the case or its Draw demands another.
 std::vector<Tensor> draw_inputs(const OpCase& c, DType type, uint64_t seed = 1);
 
 /// Holds a tensor in the middle of a larger block, and detects writes to the margins of the block.
@@ -37,7 +37,7 @@ private:
     Tensor whole_, copy_;
 };
 
-/// Sets a context that it holds, until the end of the scope.
+/// Holds a context, which is that of the thread until the end of the scope.
 struct InContext {
     Context context;
     ContextScope scope{context};
@@ -54,8 +54,8 @@ struct Alias {
 };
 /// Returns the aliases that OpRow::may_be allows for an output and an input of the same shape and type.
 std::vector<Alias> allowed_aliases(const OpCase& c, std::span<const Tensor> inputs);
-/// Runs a kernel, or the kernel of a backend, on guarded buffers with this margin. Outputs have their own memory, except
-/// that of `alias`, and those of OpRow::in_place.
+/// Runs a kernel, or the kernel of a backend, on guarded buffers (see Guarded). Outputs have their own memory, except
+/// the output of `alias` and those of OpRow::in_place.
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Kernel kernel, int64_t margin, Alias alias = {});
 KernelRun run_kernel(const OpCase& c, std::span<const Tensor> inputs, Backend backend, int64_t margin,
                      Alias alias = {});
@@ -74,7 +74,7 @@ struct Floats : std::vector<float> {
 };
 Floats list(const Tensor& t);
 
-/// Return tensors of these values.
+/// Return tensors of the given shape and values.
 template <class... Values>
 Tensor floats(const Shape& shape, Values... values) {
     const float list[] = {float(values)...};

@@ -7,8 +7,8 @@
 
 namespace rg {
 
-/// While an OtherLocale exists, new streams write 1.234,5 for 1234.5. With a German or French locale of the system,
-/// also printf() writes 0,5 for 0.5, and strtod() reads it.
+/// While an OtherLocale exists, new streams write 1.234,5 for 1234.5. If the system has a German or French locale,
+/// printf() also writes 0,5 for 0.5, and strtod() reads it.
 class OtherLocale {
 public:
     OtherLocale() {
@@ -28,7 +28,7 @@ private:
         char do_thousands_sep() const override { return '.'; }
         std::string do_grouping() const override { return "\3"; }
     };
-    std::string c_before_ = std::setlocale(LC_NUMERIC, nullptr); // of printf() and strtod()
+    std::string c_before_ = std::setlocale(LC_NUMERIC, nullptr); // name of the locale of printf() and strtod()
     std::locale before_ = std::locale::global(std::locale(std::locale::classic(), new Numbers));
 };
 

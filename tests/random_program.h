@@ -1,10 +1,10 @@
-// Defines RandomProgram: a function of images that draws what it computes, for tests of plans.
+// Defines RandomProgram: a function of images that computes randomly drawn ops, for tests of plans.
 //
-// The programs hold what real ones combine: convolutions, batch norms with both kinds of statistics, activations, sums,
+// The programs combine what real ones do: convolutions, batch norms with both kinds of statistics, activations, sums,
 // pooling, concatenation, layers that share parameters, frozen parameters, and writes of parameters, running statistics
 // and intermediates between the ops that read them. They ask for gradients of parameters, inputs and intermediates, in
-// memory from outside and in new tensors. Each program is a function of its seed. Its values are of the order of 1, so that rounding stays
-// small.
+// memory from outside and in new tensors. Each program is a function of its seed. Its values are of the order of 1, so
+// that rounding errors stay small.
 #pragma once
 
 #include "core/tape.h"
@@ -17,7 +17,7 @@ namespace rg {
 
 class RandomProgram {
 public:
-    /// Draws the parameters, on the context's device. Activations are of this type.
+    /// Draws the parameters, on the context's device. `type` is the type of activations.
     RandomProgram(uint64_t seed, DType type);
 
     /// Returns inputs for operator(). There are two shapes: those with an odd `number`, and the others.
@@ -28,9 +28,10 @@ public:
     std::vector<Tensor> state() const;
 
 private:
-    DType precise() const { return type_ == DType::f64 ? DType::f64 : DType::f32; } // of parameters and losses
+    DType precise() const { return type_ == DType::f64 ? DType::f64 : DType::f32; } // type of parameters and losses
     Tensor random(const Shape& shape, uint64_t number) const;
-    /// Computes gradients of parameters and `values`. Returns some that are in new memory.
+    /// Computes the gradients of parameters and, at random, of up to two of `values`. Returns some of those in new
+    /// memory.
     std::vector<Tensor> gradients(Tape& tape, const Tensor& loss, const std::vector<Tensor>& values,
                                   const std::function<size_t(size_t)>& draw) const;
 
@@ -43,13 +44,13 @@ private:
     Tensor given_; // memory from outside for the gradients of up to two activations
 };
 
-/// Runs the program of this seed on four inputs, with two shapes in turn, first in training or prediction as the seed
-/// says: op by op, or `traced`. Returns the results and the final state.
+/// Runs the program of this seed four times, op by op or, if `traced`, by plans. The inputs have two shapes in turn.
+/// Two runs train and two predict; the seed chooses which come first. Returns the results and the final state.
 std::vector<Tensor> results_of_program(uint64_t seed, DType type, bool traced);
 
-/// Compares the values of both ways to run the program. Returns "" if they agree: bit for bit if `tolerance` is 0, else
-/// if the root mean square of each difference is at most `tolerance` times that of the values, or times 3e-3 if that is
-/// larger, and the same values are finite.
+/// Runs the program op by op and traced, and compares the values. Returns "" if they agree: bit for bit if `tolerance`
+/// is 0, else if the root mean square of each difference is at most `tolerance` times that of the values, or times 3e-3
+/// if that is larger, and the same values are finite.
 std::string plan_differs(uint64_t seed, DType type, double tolerance);
 
 /// Returns the number of random programs to test: `usual`, or that of the environment variable RG_PROGRAMS.

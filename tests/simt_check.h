@@ -17,7 +17,8 @@ void check_fault(F&& f, std::initializer_list<std::string> parts) {
     CHECK(error_of(f) == Containing(parts));
 }
 
-/// Runs f in a child process, since a sanitizer ends it. Checks that its report has all these parts.
+/// Runs f in a child process, since a sanitizer ends it. Checks that the process fails, and that its standard error
+/// output has all these parts.
 template <class F>
 void check_sanitizer(F&& f, std::initializer_list<std::string> parts) {
     int ends[2];
@@ -27,7 +28,7 @@ void check_sanitizer(F&& f, std::initializer_list<std::string> parts) {
     if (child == 0) {
         ::dup2(ends[1], 2);
         error_of(f);
-        std::exit(0); // not _exit(): ThreadSanitizer's exit status
+        std::exit(0); // not _exit(), which would skip ThreadSanitizer's exit status
     }
     ::close(ends[1]);
     std::string report;

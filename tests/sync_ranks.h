@@ -33,7 +33,7 @@ inline Tensor part_of(const Tensor& batch, int64_t begin, int64_t count) {
     return batch.slice(begin * sample, Shape(extents)).clone();
 }
 
-/// Returns the largest magnitude.
+/// Returns the largest magnitude of an f64 tensor.
 inline double largest_of(const Tensor& t) {
     double largest = 0;
     for (double v : t.span<double>()) largest = std::max(largest, std::abs(v));

@@ -47,7 +47,7 @@ std::string error_of(F&& f) {
     return {};
 }
 
-/// Returns the error of `f` while no file may have more bytes, which stands for a full disk.
+/// Returns the text of the Error that `f` throws while files cannot grow beyond `bytes` bytes, as on a full disk.
 template <class F>
 std::string error_on_full_disk(size_t bytes, F&& f) {
     rlimit before{};
@@ -64,7 +64,7 @@ std::string error_on_full_disk(size_t bytes, F&& f) {
 
 inline bool contains(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
-/// Equals each text that contains all of these parts. A failed comparison shows both.
+/// Equals each text that contains all of these parts. If a check fails, doctest prints the text and the parts.
 struct Containing {
     std::vector<std::string> parts;
     Containing(std::initializer_list<std::string> all_parts) : parts(all_parts) {}

@@ -1,7 +1,7 @@
 // Ranks as threads of one process: a Link without MPI, so that tests can run several ranks quickly.
 //
-// Whichever rank starts last, sender or receiver, copies the message from the sender's buffer to the receiver's. A send
-// is complete only after this copy. That is stricter than MPI, which buffers short messages, so an algorithm that
+// The sender or the receiver, whichever begins last, copies the message from the sender's buffer to the receiver's. A
+// send is complete only after this copy. That is stricter than MPI, which buffers short messages, so an algorithm that
 // works here does not depend on buffering.
 #pragma once
 
@@ -13,7 +13,8 @@ namespace rg::par {
 
 class ThreadWorld {
 public:
-    /// With `per_node`, each `per_node` consecutive ranks form a node, and only they share memory. 0: all do.
+    /// If `per_node` is 0, all ranks share memory. Otherwise each `per_node` consecutive ranks form a node, and only
+    /// they share memory.
     explicit ThreadWorld(int size, int per_node = 0);
     ~ThreadWorld();
     ThreadWorld(const ThreadWorld&) = delete;

@@ -8,8 +8,8 @@
 
 namespace rg {
 
-/// Returns a function of images, which it converts to `type`, and labels. In training, it writes the gradients of the
-/// cross-entropy and returns this loss. Otherwise it returns the scores. The network must live as long.
+/// Returns a function of images and labels, which converts the images to `type`. In training, it writes the gradients
+/// of the cross-entropy and returns this loss. Otherwise it returns the scores. `net` must outlive the function.
 inline Accelerated training_step(const Network& net, DType type = DType::f32) {
     return Accelerated([&net, type](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
         const Tensor x = cast(in[0], type);
