@@ -33,11 +33,11 @@ namespace {
 using rg::par::Algorithm;
 using rg::par::Group;
 
-constexpr size_t kCounts[] = {256, 1024, 16384, 131072, 676714, 4194304}; // floats; 676,714: about cifar_net's
+constexpr size_t kCounts[] = {256, 1024, 16384, 131072, 676714, 4194304}; // floats; cifar_net has about 676714
 struct Kind {
     const char* name;
     std::optional<Algorithm> algorithm; // none: MPI_Allreduce
-    bool in_memory = false;             // true: in the group's memory
+    bool in_memory = false;             // true: the vector is in Group::memory()
     rg::par::Wire wire = rg::par::Wire::full;
 };
 constexpr Kind kKinds[] = {{"MPI_Allreduce", {}},

@@ -57,7 +57,7 @@ struct Times {
     size_t runs;
 };
 
-/// Runs the job for about this time and at least 5 times, after a run that does not count.
+/// Runs the job once without measuring it, and then for about `seconds`, but at least 5 times.
 Times time_of(double seconds, const std::function<void()>& job) {
     std::vector<double> times;
     job();
@@ -232,8 +232,8 @@ void bench_png_files(const Settings& s, bool from_folder) {
 
 // ---- folder of many images ----
 
-/// Loads the folder --data, or a new one: s.photos JPEGs that Pillow makes, or s.images PNGs, which are the images of
-/// the sample again and again. With --pillow, Pillow does so in turn.
+/// Measures how fast a folder is loaded: --data, or a new one with s.photos JPEGs that Pillow makes, or with s.images
+/// PNGs, which repeat the images of the sample. With --pillow, Pillow loads it in turn.
 void bench_many_files(const Settings& s) {
     const TempDir made;
     if (s.photos > 0) {
@@ -263,7 +263,7 @@ void bench_many_files(const Settings& s) {
         cat(s.pillow, " ", shell_word(folder), " ", s.threads, height > 0 ? cat(" ", height, " ", width) : "");
     constexpr int kRounds = 5;
     std::vector<double> ours, pillow, ratios;
-    load(); // does not count
+    load(); // a warm-up, which is not measured
     for (int round = 0; round < kRounds; ++round) {
         ours.push_back(double(images) / seconds_of(load));
         if (s.pillow.empty()) continue;

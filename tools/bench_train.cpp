@@ -35,7 +35,7 @@ struct Subject {
     std::unique_ptr<Network> network;
     int64_t side, channels;
 
-    /// Returns the cross-entropy, plus a tenth of the mean squared error of a second head.
+    /// Returns the cross-entropy. If the network has a second head, adds a tenth of its mean squared error.
     Tensor loss(const Tensor& x, const Tensor& labels, const Tensor& target) const {
         const std::vector<Tensor> out = network->outputs(x, Mode::train);
         const Tensor loss = cross_entropy(out[0], labels);

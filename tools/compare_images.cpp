@@ -1,5 +1,5 @@
-// Resizes images and takes views of them for compare_images.py, and reads files for mixed_folder.py. These compare the
-// results with Pillow.
+// Resizes images and takes views of them for compare_images.py, and reads files for mixed_folder.py. These scripts
+// compare the results with those of Pillow.
 //
 //     compare_images < REQUESTS > RESULTS
 //
@@ -7,8 +7,8 @@
 // line with the error. The other requests change an image.
 //
 // A request is a line "FUNCTION ROWS COLUMNS CHANNELS HEIGHT WIDTH" and the bytes of the image. The function is resize,
-// fit, or view; then the six integers of a View follow in the line. The result is the bytes of the image of HEIGHT x
-// WIDTH.
+// fit or view. For view, the six integers of a View that map pixels to positions follow in the line. The result is the
+// bytes of the image of HEIGHT x WIDTH.
 #include "core/cpu/augment.h"
 #include "core/text.h"
 #include "data/image_folder.h"

@@ -3,9 +3,9 @@
 //
 //     compare_ops DIR
 //
-// Each file holds one case. That of an op has its inputs by name, dy, the result y, and the gradient "d NAME" of each
-// input that has one. For that of an optimizer, see write_optimizer(). The metadata holds the name and the attributes.
-// To cover another op, add a line to op_cases() or main() here, and one to the table in compare_ops.py.
+// Each file holds one case. For an op, it holds the inputs by name, dy, the result y, and the gradient "d NAME" of each
+// input that has one. For an optimizer, see write_optimizer(). The metadata holds the name and the attributes. To cover
+// another op, add a line to op_cases() or main() here, and one to the table in compare_ops.py.
 #include "core/ops.h"
 #include "core/rng.h"
 #include "core/safetensors.h"
@@ -156,8 +156,8 @@ Tensor draw(const Input& input, const Input& first, DType activations, uint64_t 
     return input.kind == Kind::activation ? t.to(activations) : t;
 }
 
-/// Returns a loss whose gradient in y is dy: the mean squared difference from y - dy n / 2, where y has n elements. For
-/// a scalar y, it is dy y.
+/// Returns a loss whose gradient in y is dy: for n elements, the mean squared difference between y and the constant y -
+/// dy n / 2. For a scalar y, it is dy y.
 Tensor loss_with_gradient(const Tensor& y, const Tensor& dy) {
     if (y.numel() == 1) return scale(y, dy.data<float>()[0]);
     Tensor target;
@@ -201,8 +201,9 @@ void write_case(const Case& c, DType activations, const std::string& path) {
 }
 
 /// Writes the parameters before the first step ("start"), the gradients of each step ("g"), and the parameters after it
-/// ("p"), as flat buffers: a vector of biases, unless the optimizer is muon, and then filters. The filters have half of
-/// the learning rate. The metadata holds the options. With an average, also writes that after each step ("average").
+/// ("p"). If options.average is positive, also writes the average of the parameters after each step ("average"). All
+/// are flat buffers: biases, unless the optimizer is muon, and after them filters, which have half of the learning
+/// rate. The metadata holds the options.
 void write_optimizer(const char* name, double lr, const OptimizerOptions& options, const std::string& path) {
     constexpr int64_t kSteps = 20, kFilters = 16, kBiases = 208; // multiples of 16, so that nothing is padded
     const bool is_muon = options.kind == OptimizerOptions::Kind::muon;
@@ -252,7 +253,7 @@ int main(int argc, char** argv) {
     try {
         const std::filesystem::path folder = argv[1];
         std::filesystem::create_directories(folder);
-        int number = 100; // so that the names sort in the order of the tables
+        int number = 100; // three digits, so that the files sort in the order of the cases
         const auto next = [&] { return (folder / cat(number++, ".safetensors")).string(); };
         for (const Case& c : op_cases()) {
             write_case(c, DType::f32, next());

@@ -7,8 +7,8 @@ Needs a Python with torch. Without it, the script says so and exits with status 
 each case to a file: inputs, results, gradients. This script computes the same in PyTorch, in float64, from the same
 inputs. It prints two errors of each case: their root mean square (rms), relative to the rms of PyTorch's result, and
 the largest one, relative to this rms or to the element itself, whichever is larger. The exit status is 1 if an error
-exceeds its limit: 1e-5 and 1e-4 for float32, 8e-3 and 8e-2 for bf16.
-The latter are those of kNarrow in tests/op_cases.h: one rounding to bf16 has an error of up to 4e-3.
+exceeds its limit: 1e-5 and 1e-4 for float32, 8e-3 and 8e-2 for bf16. The limits of bf16 are those of kNarrow in
+tests/op_cases.h: one rounding to bf16 has an error of up to 4e-3.
 
 To cover another op, add a line to OPS (or OPTIMIZERS) and one to the table in compare_ops.cpp.
 """

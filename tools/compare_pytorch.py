@@ -10,8 +10,8 @@ random images, all of them in each mini-batch. The module then loads the trained
 are compared again.
 
 The exit status is 1 if probabilities differ by more than 1e-4, or if a loss differs from that of PyTorch in float64 by
-more than 3e-4 (relative) and than those of PyTorch in float32, in both memory layouts. A rounding decides on which side
-of zero a few activations are, so float32 trainings differ from each other by about as much.
+more than 3e-4 (relative), and by more than the losses of PyTorch in float32 in both memory layouts. A rounding decides
+on which side of zero a few activations are, so trainings in float32 differ from each other by about as much.
 """
 import argparse, json, pathlib, struct, subprocess, sys, tempfile, zlib
 import numpy as np
@@ -59,8 +59,9 @@ def write_png(path, pixels):  # [h w 3], u8
 
 
 def write_images(folder, side):
-    """Writes random images for training and test. Returns those for training, with their labels. Batch norm amplifies
-    roundings too much unless it has some hundred values per channel, so small images are more."""
+    """Writes random images for training and test. Returns the pixels and the labels of those for training. Batch norm
+    amplifies roundings too much unless it has some hundred values per channel, so more images are written if they are
+    small."""
     random, pixels, labels = np.random.default_rng(side), [], []
     for part in ("train", "test"):
         for label in range(CLASSES):
@@ -74,7 +75,7 @@ def write_images(folder, side):
 
 
 def randomise(net):
-    """Gives all batch norms values as after a training."""
+    """Gives all batch norms random values of the size that they have after a training."""
     for module in net.modules():
         if isinstance(module, nn.BatchNorm2d):
             nn.init.uniform_(module.weight, 0.5, 1), nn.init.normal_(module.bias, 0, 0.1)
@@ -94,8 +95,9 @@ def losses(make, state, x, labels, steps, dtype, layout=torch.contiguous_format)
 
 
 def compare(build, folder, name, side, steps, precision):
-    """Returns the differences of the probabilities before and after the training, and the largest relative ones of the
-    losses from those in float64: of ringgrad, and of PyTorch in both layouts."""
+    """Returns the largest difference of a probability from PyTorch before the training, the same after it, and a list
+    of the largest relative differences of losses from those of PyTorch in float64: for ringgrad, and for PyTorch in
+    float32 in both layouts."""
     options, _, official = NETS[name]
     pixels, labels = write_images(folder / "images", side)
     options = [*options, "--data", folder / "images", "--batch-size", len(labels), "--augment", "none", "--shuffle",

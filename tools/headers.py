@@ -24,8 +24,8 @@ def write_changed(path, text):
 
 
 def copy(top, folder, stamp):
-    """Copies changed headers. Each includes the stamp, a checksum of all, which ninja knows as made by this command.
-    So the change of a header compiles the parent's files again."""
+    """Copies the headers that have changed. Each copy includes the stamp, a file with a checksum of all headers. Ninja
+    knows that this command writes the stamp. So after a change of a header, it compiles the parent's files again."""
     copies = {folder / "ringgrad" / path.relative_to(top): with_prefix(path.read_text(), top)
               for name in ("core", "data", "gpu", "models", "par") for path in sorted((top / name).rglob("*.h"))}
     for path, text in copies.items():

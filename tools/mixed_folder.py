@@ -8,8 +8,8 @@ it, the script says so and exits with status 77. Prints the largest and the mean
 The exit status is 1 if a good file differs from Pillow by more than 2, or by 0.1 in the mean of its kind; if a damaged
 file is accepted; or if train_cifar does not count the files that it leaves out.
 
-Pillow cannot write some kinds. Their files are made from others: their pixels change, but both readers must agree on
-them.
+Files of kinds that Pillow cannot write are made by changing other files. The change alters their pixels, but both
+readers must agree on the result.
 """
 import io
 import pathlib
@@ -28,7 +28,7 @@ except ImportError as error:
     sys.exit(77)
 
 LARGEST, MEAN = 2, 0.1  # differences of a byte that are allowed
-DAMAGED = 40            # one of so many files is damaged
+DAMAGED = 40            # one file in this many is damaged
 CLASSES = ["ant", "bee", "cat", "dog", "elk"]
 ImageFile.MAXBLOCK = 1 << 22  # Pillow writes a progressive file in one block
 ADAM7 = [(0, 0, 8, 8), (4, 0, 8, 8), (0, 4, 4, 8), (2, 0, 4, 4), (0, 2, 2, 4), (1, 0, 2, 2), (0, 1, 1, 2)]
@@ -50,7 +50,8 @@ def picture(step=1):
 # ---- JPEG ----
 
 def jpeg(image, plain=False, **options):
-    """Returns a file of random quality. Unless `plain`, its codes and orientation are random, too."""
+    """Returns a file of random quality. Unless `plain`, it may be progressive or have optimised Huffman codes, and may
+    have an orientation."""
     if not plain:
         options |= random.choice([{}, {"progressive": True}, {"optimize": True}])
         if random.random() < 0.5:
@@ -71,7 +72,8 @@ def find(file, *markers):
 
 
 def jpeg_sampled(factors, other, columns, rows):
-    """Gives the blocks of a file of the sampling `other` new sampling factors, and with these another size."""
+    """Returns a file of the sampling `other`, but with other sampling factors for the same blocks. So it has another
+    size: `columns` times the width and `rows` times the height."""
     image = picture(16)
     file = bytearray(jpeg(image, subsampling=other))
     frame = find(file, 0xC0, 0xC2)
@@ -81,7 +83,8 @@ def jpeg_sampled(factors, other, columns, rows):
 
 
 def jpeg_of_planes(mode, planes_mode, transform):
-    """Returns a file whose planes are stored as they are, with the transform of Adobe's marker."""
+    """Returns a file with Adobe's marker, which gives `transform`: how readers get colours from the planes. The planes
+    of a picture are stored as they are, without that transform."""
     file = jpeg(picture().convert(mode) if mode == "CMYK" else Image.merge(planes_mode, picture().split()), plain=True,
                 subsampling=0, **random.choice([{}, {"progressive": True}]))
     first = find(file, 0xE0, 0xEE)  # JFIF or Adobe
@@ -90,7 +93,8 @@ def jpeg_of_planes(mode, planes_mode, transform):
 
 
 def jpeg_restarted(subsampling):
-    """Joins files of one row of MCUs each, which have the same tables, by restart markers."""
+    """Returns a file with restart markers: between them are the data of files that have one row of MCUs (blocks that
+    are coded together) each, and the same tables."""
     image, side = picture(), 16 if subsampling == 2 else 8
     quality_state = random.getstate()
     data = b""
@@ -116,7 +120,8 @@ def png(image, **options):
 
 
 def png_of_rows(width, height, depth, colour, rows_of, interlaced, palette=b""):
-    """Returns a file with random filters. rows_of(pass) yields the rows of a pass as bytes."""
+    """Returns a file with random filters. rows_of(x0, y0, dx, dy) yields the rows of a pass, as bytes: of every dx-th
+    pixel from x0 on in every dy-th row from y0 on."""
     chunk = lambda kind, body: struct.pack(">I", len(body)) + kind + body + struct.pack(">I", zlib.crc32(kind + body))
     samples = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour]
     step, raw = max(1, samples * depth // 8), bytearray()
@@ -137,8 +142,8 @@ def png_of_rows(width, height, depth, colour, rows_of, interlaced, palette=b""):
 
 
 def png_of_samples(depth, colour, interlaced):
-    """Returns a small file of random samples. Those of RGB with 16 bits have two equal bytes, because Pillow cuts off
-    the second one."""
+    """Returns a small file of random samples. With 16 bits, samples of all types but grey have two equal bytes, because
+    Pillow cuts off the second one."""
     width, height = random.randint(1, 40), random.randint(1, 40)
     per_pixel = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[colour] * depth
 
@@ -157,7 +162,7 @@ def with_alpha(image):
     return image
 
 
-# Depths and colour types
+# Depths and colour types of PNGs
 INTERLACED = [(1, 0), (2, 0), (4, 0), (8, 0), (16, 0), (8, 2), (16, 2), (1, 3), (2, 3), (4, 3), (8, 3), (8, 4), (8, 6),
               (16, 6)]
 KINDS = {
@@ -186,10 +191,10 @@ KINDS = {
 
 
 def damaged(file):
-    """Returns a file that must be refused: cut off, or with a wrong byte where both formats find it."""
+    """Returns the file with an error that every reader must find: it is cut off, or has a wrong byte."""
     if random.random() < 0.5:
         return file[:random.randint(4, len(file) - 16)]
-    # The first number of a Huffman table, or the compressed data, which have a checksum
+    # The wrong byte is the first number of a Huffman table (JPEG), or lies in compressed data with a checksum (PNG).
     at = find(file, 0xC4) + 5 if file[0] == 0xFF else file.index(b"IDAT") + 6
     return file[:at] + bytes([file[at] ^ 0xFF]) + file[at + 1:]
 

@@ -4,11 +4,11 @@
 usage: tools/plant_faults.py BUILD_FOLDER [NAME...]
        tools/plant_faults.py --check    checks that the source still has the text of each fault
 
-A fault is an edit of a copy of one file. The kernel file that includes it is compiled from the copy. For a fault in
-C++, it is linked before the library to the unit tests of an existing build, and runs on the executor. For a fault in
-inline assembly, nvcc makes PTX of it, which the interpreter of tests/ptx runs; without nvcc these faults are skipped.
-Prints a line per fault with the first failure. The exit status is 1 if a fault was not detected. Takes up to
-four minutes per fault.
+A fault is an edit of a copy of one file. The kernel file that includes this file is compiled with the copy. For a
+fault in C++, the result is linked before the library to the unit tests of an existing build, and runs on the executor.
+For a fault in inline assembly, nvcc compiles the kernel file to PTX, which the interpreter of tests/ptx runs; without
+nvcc these faults are skipped. Prints a line per fault with the first failure. The exit status is 1 if a fault was not
+detected. Takes up to four minutes per fault.
 """
 import os
 import pathlib

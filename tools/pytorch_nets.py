@@ -1,10 +1,10 @@
-"""The networks of train_cifar as PyTorch modules, and load(), which makes the one of a file. Needs torch.
+"""The networks of train_cifar as PyTorch modules, and load(), which reads a network from a file. Needs torch.
 
     net = load("runs/NAME/model.safetensors").eval()
 
-The modules take normalised images [n c h w] in float32, and return the scores of the classes. A module is made by the
-shapes of the tensors in the file. The metadata "classes" and "normalise" hold the names of the classes, and the mean
-and deviation of the images' bytes / 255.
+The modules take normalised images [n c h w] in float32, and return the scores of the classes. The names and shapes of
+the tensors in the file determine the module. The metadata "classes" and "normalise" hold the names of the classes, and
+the mean and deviation of the images' bytes / 255.
 """
 import json, struct
 import torch
@@ -86,7 +86,7 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """resnet18, resnet50 and resnet20, which torchvision lacks, with its names, and wrn16-4."""
+    """resnet18, resnet20, resnet50 and wrn16-4. Tensors have the names that torchvision gives them in its ResNets."""
 
     def __init__(self, state):
         super().__init__()

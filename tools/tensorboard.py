@@ -55,7 +55,7 @@ def record(step, content):
 
 
 class Run:
-    """The event file of a run."""
+    """Writes the event file of a run."""
 
     def __init__(self, metrics):
         self.metrics, self.events = metrics, metrics.with_name("events.out.tfevents.9999999999.ringgrad")
@@ -63,8 +63,8 @@ class Run:
         self.file, self.read, self.step = None, 0, 0
 
     def update(self):
-        """Adds the complete lines that are new. A resumed training replaces its metrics, so begins again after a
-        START, at which TensorBoard drops the values from its step on."""
+        """Adds the complete lines that are new. When a resumed training has replaced metrics.jsonl, adds all its lines
+        again, after a START event, which makes TensorBoard drop the values before."""
         with self.metrics.open("rb") as file:
             inode = os.fstat(file.fileno()).st_ino
             if inode != self.file:
@@ -84,9 +84,9 @@ class Run:
         try:
             line = json.loads(text)
         except ValueError:
-            return b""  # damaged
+            return b""  # a damaged line
         if not isinstance(line, dict) or not line.keys() & {"step", "epoch"}:
-            return b""  # of the end of the run
+            return b""  # the line at the end of the run
         kind = "step" if "step" in line else "epoch"
         self.step = line.get("step", self.step)
         values = b""
