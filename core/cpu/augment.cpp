@@ -77,7 +77,8 @@ void write(const ViewShape& s, const View& view, const ByteTable<T>& table, cons
         write_sampled<kFixed>(s, view, table, image, out);
 }
 
-/// Writes the pixels that the view's positions choose. Ignores its factors, mixing and erased box.
+/// Writes the window of a view, normalised by `table`: shifted, flipped and transformed, but not recoloured, mixed or
+/// erased.
 template <class T>
 void write_positions(const ViewShape& shape, const View& view, const ByteTable<T>& table, const uint8_t* image,
                      T* out) {

@@ -36,8 +36,8 @@ struct Epilogue {
 };
 
 /// Calls convolve(first, count, result, share) for all chunks of up to `chunk` images. The results go to `out`. If
-/// `out` is null, they go to scratch memory, and done(image, result) follows for each image. A thread convolves and
-/// completes a whole chunk, while the chunk is in its cache. But if no statistics are needed, shares_of() may let
+/// `out` is null, they go to scratch memory, and done(image, result) is then called for each image. A thread does all
+/// this for a whole chunk, while the chunk is in its cache. But if no statistics are needed, shares_of() may let
 /// several threads share each chunk. `products` is the number of multiply-adds per image.
 template <class R, class Convolve, class Done>
 void convolve_chunks(const Epilogue& epilogue, int64_t chunk, double products, R* out, Convolve convolve, Done done) {

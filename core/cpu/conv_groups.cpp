@@ -17,7 +17,8 @@ namespace rg::cpu::groups {
 
 namespace {
 
-/// The largest number of channels of x, and of y, in a group for which LaneConv is used. With more, it is slower.
+/// The largest number of channels of x, and of y, in a group for which LaneConv is used. With more, the other way is
+/// faster.
 constexpr int64_t kMostInLanes = 4;
 /// Approximate number of floats of copied pixels that a thread takes at once. They fit into its second-level cache.
 /// Images with long rows need more (kLeastBand).

@@ -95,7 +95,7 @@ void rescale(const Call& call) {
     const float factor = found ? 1 : a.length / (*call.in[O::norm].data<float>() + O::kEpsilon);
     const float rate = steps ? a.rate * *call.in[O::lr].data<float>() : 0;
     const float *const x = call.in[O::x].data<float>(), *const step = steps ? call.in[O::step].data<float>() : nullptr;
-    float* const y = call.out[0].data<float>(); // may be x
+    float* const y = call.out[0].data<float>(); // the memory of x, if the op runs in place
     each_chunk(call.in[O::x].numel(), [&](int64_t begin, int64_t count) {
         for (int64_t i = begin; i < begin + count; ++i) y[i] = factor * x[i];
         for (int64_t i = begin; steps && i < begin + count; ++i) y[i] -= rate * step[i];

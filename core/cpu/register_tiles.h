@@ -42,7 +42,7 @@ struct Prefetch {
 /// stay.
 template <int NV>
 Prefetch prefetch_of(const float* w, int64_t taps, int64_t tile, int64_t tiles) {
-    constexpr int64_t kLong = 128, kAhead = 1024, kLines = (NV * kWidth + kLine - 1) / kLine; // kLines: per tap
+    constexpr int64_t kLong = 128, kAhead = 1024, kLines = (NV * kWidth + kLine - 1) / kLine; // kLines: lines per tap
     if (taps < kLong) return {};
     if (tiles < kLines) return {w + kAhead, kLines};
     return tile < kLines ? Prefetch{w + taps * NV * kWidth + tile * taps * kLine, 1} : Prefetch{};

@@ -53,7 +53,7 @@ private:
     alignas(64) std::atomic<uint32_t> round_{0}; // number of the round; idle workers wait until it changes
     alignas(64) std::atomic<uint32_t> done_{0};
     std::atomic<bool> failed_{false};
-    static constexpr uint64_t kClosed = 0xFFFFFFFF; // in Queue::next: exceeds all task numbers
+    static constexpr uint64_t kClosed = 0xFFFFFFFF; // lower half of a Queue::next, above all task numbers
     /// Neighbouring tasks of a round. Each thread has a queue, so that it usually runs the same tasks in each round.
     /// Then a kernel finds the results of the kernel before, which often divides its work alike, in the cache of its
     /// core.

@@ -87,7 +87,7 @@ public:
 private:
     static constexpr int64_t kFiltersInCache = 512 << 10; // number of bf16 values of filters that the cache holds
 
-    /// Fills packed_.
+    /// Packs the filters f into packed_.
     void pack(const Filters& f);
     /// Chooses the windows and results of each tile (from_ and to_). If row_step is 0, tiles cover each result
     /// row separately, else all windows of the padded image, with row_step windows from one row to the next.

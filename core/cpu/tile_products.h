@@ -240,7 +240,7 @@ void dot_gradient(const TileGradient& g, const uint16_t* dy, const Column* colum
 /// Computes the sums of 16 filters for N Columns. Adds to the old sums, or overwrites them, as g.add says.
 template <int N>
 void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* columns) {
-    constexpr int kFilters = N == 1 ? 16 : N <= 3 ? 8 : 4; // then 16 to 24 accumulators
+    constexpr int kFilters = N == 1 ? 16 : N <= 3 ? 8 : 4; // gives 16 to 24 accumulators
     for (int first = 0; first < kTileSide; first += kFilters) dot_gradient<kFilters, N>(g, dy, columns, first);
 }
 

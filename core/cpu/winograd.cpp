@@ -168,7 +168,8 @@ template <class T>
 void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const ConvResult<float>& to, Share share) const {
     const int64_t most_tiles = lines_at_once_ * g_.across, v_component = component(most_tiles * g_.c_step);
     const int64_t block = 2 * isa().width, blocks = divide_up(g_.k, block);
-    // If the transformed filters are larger than the transformed inputs, threads share the filters.
+    // If the transformed filters are larger than the transformed inputs, and there are enough blocks of them, threads
+    // share the filters.
     const bool share_filters = blocks >= share.count && g_.k > images * lines_of_image() * g_.across;
     const Share of_blocks = share_filters ? share : Share{}, of_lines = share_filters ? Share{} : share;
     const Inputs x(whole_, in, first, images);

@@ -112,8 +112,8 @@ __attribute__((noinline)) void input_tile(const WinogradImage& g, const Winograd
         [&](int r, int s, Vec value) { store(v + (r * 6 + s) * component, value); });
 }
 
-/// Loads a cache line of 4 pixels in each of kRows rows into the cache. The processor itself prefetches only
-/// contiguous memory, and the rows are far apart.
+/// Loads a cache line of each of 4 pixels in kRows rows into the cache. The processor itself prefetches only contiguous
+/// memory, and the rows are far apart.
 template <int kRows>
 inline __attribute__((always_inline)) void prefetch(const float* first, int64_t row, int64_t pixel) {
     for (int r = 0; r < kRows; ++r)
