@@ -18,9 +18,10 @@ import struct
 import sys
 import time
 
-# A file is a sequence of TFRecords: length of the event (8 bytes), its crc, the event, its crc; all little-endian. A
-# crc is a CRC-32C, masked. An Event (protobuf) has the fields wall_time = 1 (double), step = 2, file_version = 3,
-# summary = 5, session_log = 7; a Summary has value = 1, repeated: {tag = 1, simple_value = 2 (float)}.
+# A file is a sequence of TFRecords: length of the event (8 bytes), crc of the length, event, crc of the event; all
+# little-endian. A crc is a CRC-32C, masked. An Event (protobuf) has the fields wall_time = 1 (double), step = 2,
+# file_version = 3, summary = 5, session_log = 7; a Summary has value = 1, repeated: {tag = 1, simple_value = 2
+# (float)}.
 CRC = []
 for byte in range(256):
     for _ in range(8):
