@@ -108,7 +108,7 @@ inline void add_conv(std::vector<OpCase>& cases, const ConvCase& g) {
                      Conv2dOp{.conv = conv, .with_stats = g.stats}, kConvolved});
     cases.push_back({op::conv2d_grad, {{y, g.values}, {x}, {w}}, Conv2dGradOp{.conv = conv, .filters = false},
                      kConvolved});
-    const Input addend{x, g.groups == 1 ? Draw::normal : Draw::absent}; // plans fuse none with groups
+    const Input addend{x, g.groups == 1 ? Draw::normal : Draw::absent}; // plans do not fuse addends with groups
     cases.push_back(
         {op::conv2d_grad, {{y, g.values}, {x}, {w}, addend}, Conv2dGradOp{.conv = conv, .filters = false}, kConvolved});
     cases.push_back({op::conv2d_grad, {{y}, {x, g.values}, {w}}, Conv2dGradOp{.conv = conv, .data = false},
@@ -226,7 +226,7 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 6, 9, 16, 16, 3, 3, {3, 2}, {1, 2}, true, true, normal, {2, 1}, 8},
              {2, 5, 5, 8, 16, 3, 3, 2, 0, false, true, special, 1, 4},
              {2, 7, 6, 24, 40, 3, 3, 2, 1, true, true, normal, 1, 2}, // many channels in a group
-             // The channels of a group fill a part of a vector, one vector or two, or their number divides no vector.
+             // Groups whose channels fill a part of a vector, one or two vectors, or do not divide a vector.
              {1, 8, 8, 64, 64, 3, 3, 1, 1, true, true, normal, 1, 4},
              {19, 7, 10, 32, 64, 3, 3, 1, 1, true, true, normal, 1, 4},
              {2, 9, 7, 32, 32, 3, 3, 1, 1, true, true, normal, 1, 8},
@@ -235,8 +235,8 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 4, 9, 64, 16, 3, 3, 1, 2, true, true, normal, 1, 2},
              {1, 7, 6, 24, 24, 3, 3, 1, 1, true, true, normal, 1, 3},
              {1, 5, 7, 24, 48, 3, 3, 1, 1, true, true, normal, 1, 2},
-             // The images that a dilation splits an image into differ in size; Winograd takes several pieces of an
-             // image; a dilation leaves few results.
+             // Dilations that split an image into sub-images of different sizes, that Winograd takes in several pieces,
+             // or that leave few results.
              {2, 13, 15, 16, 24, 3, 3, 1, {2, 3}, true, true, normal, {2, 3}},
              {1, 34, 29, 16, 16, 3, 3, 1, 1, true, true, normal, {1, 2}},
              {3, 9, 14, 32, 32, 3, 3, 1, 2, true, true, normal, {2, 1}, 4},
