@@ -205,7 +205,7 @@ void write_case(const Case& c, DType activations, const std::string& path) {
 /// are flat buffers: biases, unless the optimizer is muon, and after them filters, which have half of the learning
 /// rate. The metadata holds the options.
 void write_optimizer(const char* name, double lr, const OptimizerOptions& options, const std::string& path) {
-    constexpr int64_t kSteps = 20, kFilters = 16, kBiases = 208; // multiples of 16, so that nothing is padded
+    constexpr int64_t kSteps = 20, kFilters = 16, kBiases = 208; // filters and biases: multiples of 16, not padded
     const bool is_muon = options.kind == OptimizerOptions::Kind::muon;
     Parameters parameters;
     parameters.add("filters", {kFilters, 5, 5, 2}, Parameters::Entry::Start::random);
