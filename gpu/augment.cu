@@ -1,4 +1,4 @@
-// Shows views of the images of a set: the augmentation of training images, and the windows of test images.
+// Computes views of the images of a set: augmented training images, and windows of test images.
 #include "gpu/elementwise.cuh"
 #include "gpu/kernels.h"
 #include "gpu/reduce.cuh"
@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(kThreads)
     if (threadIdx.x == 0) means[n] = int(rounded_mean(int64_t(sum), images.pixels()));
 }
 
-/// Writes the views. Stores NaN for an image whose index is outside of the data set. With kPositionsOnly, views have
-/// no other numbers, and `means` and `images_each` are not used.
+/// Writes the views. Stores NaN for an image whose index is outside of the data set. With kPositionsOnly, views consist
+/// of positions alone, and `means` and `images_each` are not used.
 template <class T, bool kPositionsOnly>
 struct Augment {
     ViewedImages images;

@@ -29,7 +29,8 @@ public:
         if (memory) sizes_in_use_[memory] = bytes, bytes_taken_ += bytes;
         return memory;
     }
-    /// Precondition: take() has returned `memory`, and it has not been given back since.
+    /// Keeps a block for later calls of take(). `memory` must be a block that take() has returned and that is still in
+    /// use.
     void give_back(void* memory) noexcept {
         const auto block = sizes_in_use_.find(memory);
         bytes_taken_ -= block->second;

@@ -1,10 +1,10 @@
 // For each column of a matrix [rows][columns], computes two sums over all rows, in a fixed order. Mostly, columns are
 // channels and rows are pixels.
 //
-// In the first kernel, a block sums a slab of 512 rows for 32 columns. A thread takes kWidth neighbouring columns: 8 of
-// every 64th row, or one of every 8th row. The sums of a column's threads are added first within each warp, then in
-// shared memory. The second kernel adds the sums of the slabs in double, and hands the two sums of each column to the
-// functor `finish`.
+// In the first kernel, a block sums a slab of 512 rows for 32 columns. A thread takes kWidth neighbouring columns: 8
+// columns in every 64th row, or one column in every 8th row. The sums of a column's threads are added first within each
+// warp, then in shared memory. The second kernel adds the sums of the slabs in double, and hands the two sums of each
+// column to the functor `finish`.
 //
 // A large batch may have thousands of slabs, but only 32 columns. So a block of the second kernel takes only 8 columns,
 // whose 8 floats fill a memory sector of 32 bytes. It has 64 threads per column; a tree reduction adds their sums. More
@@ -32,7 +32,7 @@ struct TwoSums {
 template <int kWidth, class Term>
 __global__ void __launch_bounds__(kColumns* kRows, kWidth == 1 ? 4 : 2)
     column_slab_sums_kernel(int64_t rows, int columns, Term term, float* sums) {
-    constexpr int kLanes = kColumns / kWidth; // threads of a row
+    constexpr int kLanes = kColumns / kWidth; // number of threads that share a row
     SHARED(float, partial, 2 * kRows * kColumns);
     const int thread = int(threadIdx.x), x = thread % kLanes * kWidth, first_column = int(blockIdx.y) * kColumns;
     const int64_t begin = int64_t(blockIdx.x) * kSlabRows, end = begin + kSlabRows < rows ? begin + kSlabRows : rows;
@@ -63,7 +63,8 @@ __global__ void __launch_bounds__(kColumns* kRows, kWidth == 1 ? 4 : 2)
 // moments_of() would spill some.
 constexpr int kReduceColumns = 8, kReduceRows = 64;
 
-/// A `term` functor for column_sums_reduce_kernel: reads sums [slabs][2][columns].
+/// A `term` functor for column_sums_reduce_kernel. Adds the sums of a slab, which are stored as sums
+/// [slabs][2][columns].
 template <class T>
 struct SlabSums {
     const T* sums;

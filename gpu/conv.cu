@@ -38,7 +38,7 @@ struct Memory {
     static constexpr int kUnitBytes = kPlanes * kUnitPitch * int(sizeof(bf16)) + 2 * int(sizeof(int));
     using Results = ResultTile<kTilePixels, kN, kTileThreads>;
     static __host__ __device__ int units(const Tiling& t) { return (t.taps.h * t.taps.w * kOctets + 1) / 2 * 2; }
-    /// Returns the number of values in a plane of staged pixels, or of filters.
+    /// Return the number of bf16 values in one plane (planes.cuh): of the staged pixels, and of the filters.
     static __host__ __device__ int pixel_plane(const Tiling& t) { return kStagedOctets * t.octet_cells * 8; }
     static __host__ __device__ int filter_plane(const Tiling& t) { return units(t) * kUnitPitch; }
     static size_t bytes(const Tiling& t) {
@@ -108,7 +108,8 @@ __device__ __forceinline__ void stage_filters(const Geometry& g, const Tiling& t
 template <class T, bool kDgrad, int kN>
 constexpr int kBlocks = std::is_same_v<T, float> ? 3 : 5 - int(kDgrad) - int(kN > 32);
 
-/// The body of conv2d_forward_kernel and conv2d_dgrad_kernel, which have two names so that profiles show the direction.
+/// The body of conv2d_forward_kernel and conv2d_dgrad_kernel. They have two names so that profiles tell the forward
+/// pass from the data gradient.
 template <class T, bool kDgrad, bool kWhole, int kN, class Reader>
 __device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, const Reader& reader,
                                          const bf16* __restrict__ w, const Epilogue<T>& e, T* __restrict__ out) {
@@ -241,8 +242,8 @@ private:
     const bf16* data_;
 };
 
-/// Runs a convolution or its data gradient, and the reductions. Uses the Hopper kernel if it is enabled and covers the
-/// case.
+/// Runs a convolution or its data gradient, and `reductions` of its results. In bf16, uses a Hopper kernel if one is
+/// enabled and covers the case.
 template <bool kDgrad, class T, class Reader>
 void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& given, Epilogue<T> e, T* out,
                 const ChannelReductions& reductions) {

@@ -7,9 +7,9 @@
 
 namespace rg::RG_GPU {
 
-/// A `term` functor for reduce_slabs() (columns.cuh). Converts a partial of the forward pass into two sums over its
-/// pixels: deviations from the first partial's mean, and their squares. That mean is so close to the total mean that
-/// sums in double stay precise. pixels(partial) returns the number of pixels of a partial.
+/// A `term` functor for reduce_slabs() (columns.cuh). Converts a partial of the forward pass (Epilogue::partials) into
+/// two sums over its pixels: deviations from the first partial's mean, and their squares. That mean is so close to the
+/// total mean that sums in double stay precise. pixels(partial) returns the number of pixels of a partial.
 template <class Pixels>
 struct PartialMoments {
     const float* moments;
@@ -22,7 +22,8 @@ struct PartialMoments {
         squares += double(mean[c]) + n * d * d;
     }
 };
-/// Work on a channel once its statistics are known; see Conv2dOp. A null pointer leaves its part out.
+/// The steps after the statistics of a channel are known: the coefficients of a batch norm, and the running statistics
+/// (see Conv2dOp). A null pointer leaves out its step.
 struct AfterStats {
     const float *gamma = nullptr, *beta = nullptr; // if set, `stats` has 4 rows, and the last two get scale and shift
     float epsilon = 0;
@@ -103,7 +104,8 @@ template <class Reader>
 bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
                         bf16* out, const ChannelReductions& reductions);
 
-/// Returns true if the kernels of conv_hopper.cu are enabled and cover the case, for both directions.
+/// Returns true if the kernels of conv_hopper.cu are enabled and cover the case, for the forward pass and the data
+/// gradient.
 bool hopper_covers(const Geometry& g);
 
 /// Defined in conv_packed_hopper.cu. Does the same as convolve_on_hopper() in the forward pass, for other cases.
@@ -122,9 +124,9 @@ bool conv2d_grad_packed(const Geometry& g, const DyReader& dy, const XReader& x,
 template <class DyReader, class XReader>
 bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db);
 
-/// Returns the number of values from a filter to the next in a partial of the weight gradient. Its first g.taps()
-/// values are the filter's, and the next is that of its bias. The padding lets a quad of lanes store whole sectors of
-/// 32 bytes: parts of a sector cost the L2 cache a read.
+/// A partial of the weight gradient [filters][wgrad_pitch(taps)] holds the sums over some of the pixels. Returns the
+/// distance from a filter to the next: `taps` values of the filter, one of its bias, and padding. The padding lets a
+/// quad of lanes store whole sectors of 32 bytes: parts of a sector cost the L2 cache a read.
 __host__ __device__ constexpr int wgrad_pitch(int taps) { return (taps + 8) / 8 * 8; }
 
 /// Defined in conv_grad.cu. Adds `count` partials [filters][wgrad_pitch(g.taps())] of the weight gradient, and stores

@@ -44,7 +44,7 @@ constexpr int kWarpUnits = kWhole == Whole::both ? 9 : 3;
 template <class T, bool kWhole, class Reader>
 __device__ __forceinline__ void stage_dy(const Geometry& g, const Tiling& t, const Tile& tile, const Reader& reader,
                                          int first_filter, bf16* dy) {
-    // The loads of a batch are in flight together.
+    // The loads of kBatch pixels are in flight together.
     constexpr int kOctets = kFilters / 8, kStep = kTileThreads / kOctets, kBatch = 2;
     const int octet = int(threadIdx.x) % kOctets * 8, filter = first_filter + octet;
     const Source<kWhole, Reader> source(reader, filter < g.to_c ? filter : 0);
@@ -72,8 +72,8 @@ __device__ __forceinline__ void stage_dy(const Geometry& g, const Tiling& t, con
     }
 }
 
-/// The sums of a warp: 32 filters x kUnits units, and 16 filters x 8 ones. For the ones, warps with an even number take
-/// the first 16 filters, and the others the last 16.
+/// The sums of a warp: 32 filters x kUnits units, and for the bias gradient 16 filters x 8 ones. For the ones, warps
+/// with an even number take the first 16 filters, and the others the last 16.
 template <int kUnits>
 struct WarpSums {
     float units[kUnits][2][4] = {}, ones[4] = {};

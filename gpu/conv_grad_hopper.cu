@@ -61,7 +61,7 @@ struct WgradHopperTile {
 struct WgradExtents {
     Divisor tiles_of_image;
     int tiles, in_c, out_c; // tiles in all images, channels of x and dy
-    __host__ __device__ int pitch() const { return wgrad_pitch(9 * in_c); } // of the filters in a partial
+    __host__ __device__ int pitch() const { return wgrad_pitch(9 * in_c); } // in a partial
 };
 
 #ifdef RG_HOPPER
@@ -221,8 +221,8 @@ __device__ __forceinline__ void consume(const WgradExtents& extents, const std::
 
 #endif // RG_HOPPER
 
-/// Stores sums over the pixels of some tiles to partials (conv.cuh) of all splits and parts. The grid has splits x
-/// chunks of input channels x chunks of filters.
+/// Sums over the pixels of each block's split, a set of tiles. Stores the sums to partials (wgrad_pitch() in conv.cuh),
+/// one for each split and part. The grid has splits x chunks of input channels x chunks of filters.
 template <int C, int W, class DyReader, class XReader>
 __global__ void __launch_bounds__(kThreads, 1)
     conv2d_wgrad_hopper_kernel(WgradExtents extents, DyReader dy, XReader x, float* __restrict__ partials) {

@@ -1,5 +1,5 @@
-// The weight gradient of a convolution with packed images (packed_images.cuh), for Hopper GPUs (sm_90a). Covers what
-// conv_packed_hopper.cu covers.
+// The weight gradient of a convolution with packed images (packed_images.cuh), for Hopper GPUs (sm_90a). Covers the
+// same cases as conv_packed_hopper.cu.
 //
 // The sum of a product runs over cells, and dy is 0 in those that are no pixels. So a value of x that is not finite
 // makes the gradients of all taps of its channel NaN, even if no filter reads the value. A warp copies tiles of cells
@@ -24,9 +24,9 @@ static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
 /// Holds the extents of a weight gradient, for the kernel.
 struct WeightGradient {
     Cells cells;
-    int channels, values, out_c; // of a cell of x; of a filter per tap (PackedPlan); of dy
+    int channels, values, out_c; // channels of a cell of x; values of a filter per tap; channels of dy
     int pitch, bias;             // values of a filter in a partial; the place of the bias among them
-    int filters;                 // of a block
+    int filters;                 // that a block computes
     int low;                     // the first cell of x in a tile, relative to that of dy
     // The phases of x that taps read; for each tap, its place in a filter, and the start of its operand in a stage of x
     // in units of 16 bytes
@@ -51,7 +51,7 @@ struct WeightGradient {
 
 #ifdef RG_HOPPER
 
-/// Starts all copies of a block, by one warp.
+/// Starts all bulk copies of a block. One warp calls this.
 template <int N>
 __device__ __forceinline__ void produce(const WeightGradient& p, const bf16* dy, const bf16* x, std::byte* memory,
                                         const StageBarriers& barriers) {
@@ -89,7 +89,7 @@ __device__ __forceinline__ void consume(const WeightGradient& p, const std::byte
                                         const StageBarriers& barriers, float* partials) {
     constexpr int kFirst = kTaps == 1 ? 0 : 5 * kIndex, kCount = kTaps == 1 ? 1 : 5 - kIndex;
     constexpr bool kBias = kTaps == 1 || kIndex == 0;
-    const int first_filter = kTaps == 1 ? 64 * kIndex : 0; // of the block's
+    const int first_filter = kTaps == 1 ? 64 * kIndex : 0; // among the block's
     const bool takes_part = first_filter < p.filters && kFirst < p.taps;
     const int dy_bytes = p.filters / 8 * p.tile_cells * 16;
     float sums[kCount][N / 2] = {}, bias[4] = {};
@@ -145,8 +145,8 @@ __device__ __forceinline__ void consume(const WeightGradient& p, const std::byte
 
 #endif // RG_HOPPER
 
-/// Stores sums over the cells of some tiles to the partial (conv.cuh) of each split. The grid has splits x chunks of N
-/// input channels x chunks of filters.
+/// Sums over the cells of each block's split, a set of tiles. Stores the sums to the partial of the split
+/// (wgrad_pitch() in conv.cuh). The grid has splits x chunks of N input channels x chunks of filters.
 template <int kTaps, int N>
 __global__ void __launch_bounds__(kThreads, 1)
     conv2d_wgrad_packed_hopper_kernel(WeightGradient p, const bf16* dy, const bf16* x, float* __restrict__ partials) {

@@ -79,7 +79,7 @@ struct BlockPixels {
 #ifdef RG_HOPPER
 
 struct Barriers : StageBarriers {
-    uint64_t* consumers; // for all threads of consumers
+    uint64_t* consumers; // a barrier of all consumer threads
 };
 
 __device__ __forceinline__ uint4 add_8(uint4 a, uint4 b) {
@@ -98,7 +98,7 @@ __device__ __forceinline__ void produce(const Tiles& tiles, const Reader& reader
                                         const Barriers& barriers) {
     // A thread always loads the same octet. With each pass, it moves on by kStep pixels of the tile.
     constexpr int kStep = kGroup / T::kOctets, kPasses = ((T::kRows + 2) * W + kStep - 1) / kStep;
-    // The registers allow this many passes in flight.
+    // The loads of so many passes are in flight together; more would need too many registers.
     constexpr int kPassesInFlight =
         kPasses * OctetReader<Reader>::kLoads <= 20 ? kPasses : kPasses / (kPasses % 4 == 0 ? 4 : 2);
     static_assert(kPasses % kPassesInFlight == 0);
@@ -377,10 +377,10 @@ __device__ __forceinline__ void merge_blocks(const Term& term, const Finish& fin
     finish(channel, first, second);
 }
 
-/// The body of the two kernels below, which have two names so that profiles show the direction. In the grid, x numbers
-/// the blocks that share the tiles, and y the chunks of N result channels. Each block has kSharedBytes of dynamic
-/// shared memory. If e.partials is not null, the block of each chunk that ends last reduces the chunk's partials and
-/// hands the totals to `finish`. `arrivals` has a counter per chunk (reduce.cuh).
+/// The body of the two kernels below. They have two names so that profiles tell the forward pass from the data
+/// gradient. In the grid, x numbers the blocks that share the tiles, and y the chunks of N result channels. Each block
+/// has kSharedBytes of dynamic shared memory. If e.partials is not null, the block of each chunk that ends last reduces
+/// the chunk's partials and hands the totals to `finish`. `arrivals` has a counter per chunk (reduce.cuh).
 template <int C, int N, int W, bool kDgrad, class Reader, class Finish>
 __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reader, const GivenFilters& w,
                                          const Epilogue<bf16>& e, const Finish& finish, unsigned* arrivals,
@@ -455,7 +455,7 @@ void run_conv2d(const Geometry& g, bool gradient, const Reader& reader, const Gi
     const Scratch<float> partials(reductions ? size_t(blocks) * 2 * size_t(g.to_c) : 0);
     if (reductions) e.partials = partials;
     if (reductions.sums) e.terms = reductions.sums->terms<bf16>();
-    // Reader Plain is used in both directions, each other reader in one.
+    // Plain reads x in the forward pass and dy in the data gradient, Normalised only x, NormGradient only dy.
     constexpr bool kOnlyForward = std::is_same_v<Reader, Normalised<bf16>>;
     constexpr bool kOnlyDgrad = std::is_same_v<Reader, NormGradient<bf16>>;
     if constexpr (!kOnlyDgrad)

@@ -1,7 +1,7 @@
 // Convolution and its data gradient with packed images (packed_images.cuh), for Hopper GPUs (sm_90a), for images up to
 // some 500 pixels wide. Covers bf16 and multiples of 64 channels and filters, for 3 x 3 and 1 x 1 filters with strides
-// of 1 and 2. And first layers, which have few input channels: a row of their filters has at most 32 values, as in
-// 7 x 7 filters of RGB images, and they need no data gradient. conv_hopper.cu and conv_grad_hopper.cu are faster where
+// of 1 and 2. Also covers first layers, which have few input channels and need no data gradient: a row of their filters
+// has at most 32 values, as in 7 x 7 filters of RGB images. conv_hopper.cu and conv_grad_hopper.cu are faster where
 // conv_hopper.cu covers the case; conv.cu and conv_grad.cu cover all other cases.
 //
 // The rows of a product are consecutive cells. Those that are no pixels of the result are left out when a block stores
@@ -58,9 +58,9 @@ struct PackedHopperTile {
 /// Holds the extents of a convolution or of its data gradient, for the kernel.
 struct PackedConvolution {
     PackedPlan plan;
-    int chunks, out_c;       // of C input channels; channels of the result
-    int stages, stage_cells; // staged cells
-    /// Returns the results of a phase; in the forward pass, there is one.
+    int chunks, out_c;       // chunks of C input channels; channels of the result
+    int stages, stage_cells; // number of stages; cells of a stage
+    /// Returns the results of a phase. In the forward pass, the only phase has all results.
     template <bool kDgrad>
     __device__ ResultPixels results(int phase) const {
         if (!kDgrad) return {plan.out_h, plan.out_w, plan.out_h, plan.out_w, 1, 1, 0, 0};
@@ -73,7 +73,7 @@ struct PackedConvolution {
 /// Returns the number of results of a partial (Epilogue in conv_results.cuh) of the forward pass.
 struct TileResults {
     PackedConvolution c;
-    int cells; // of a tile
+    int cells; // cells of a tile
     __device__ double operator()(int block) const {
         return double(c.results<false>(0).within(c.plan.cells, block * cells, cells));
     }
@@ -81,7 +81,7 @@ struct TileResults {
 
 #ifdef RG_HOPPER
 
-/// Starts all copies of a block, by one thread.
+/// Starts all bulk copies of a block. One thread calls this.
 template <int C, int N, bool kDgrad>
 __device__ __forceinline__ void produce(const PackedConvolution& c, const bf16* images, const bf16* filters,
                                         std::byte* slots, const StageBarriers& slot_barriers, std::byte* stages,
@@ -122,7 +122,7 @@ consume(const PackedConvolution& c, const std::byte* slots, const StageBarriers&
     const Taps& taps = c.plan.taps;
     // The shuffle shows the compiler that all lanes have the same value.
     const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / kGroup, 0);
-    const int first = group * T::kGroupCells - (kDgrad ? -taps.high : taps.low); // of the group's cells in a stage
+    const int first = group * T::kGroupCells - (kDgrad ? -taps.high : taps.low); // the group's first cell in a stage
     Ring slot{T::kSlots}, stage{c.stages};
     const int begin = kDgrad ? int(blockIdx.z) : 0, end = kDgrad ? begin + 1 : taps.phases;
     for (int phase = begin; phase < end; ++phase) {
@@ -153,8 +153,8 @@ consume(const PackedConvolution& c, const std::byte* slots, const StageBarriers&
     }
 }
 
-/// The body of the two kernels below, which have two names so that profiles show the direction. The grid has tiles of
-/// cells x chunks of N result channels x, in the data gradient, phases.
+/// The body of the two kernels below. They have two names so that profiles tell the forward pass from the data
+/// gradient. The grid has tiles of cells x chunks of N result channels x, in the data gradient, phases.
 template <int C, int N, bool kDgrad>
 __device__ __forceinline__ void convolve(const PackedConvolution& c, const bf16* images, const bf16* filters,
                                          const Epilogue<bf16>& e, bf16* __restrict__ out) {
@@ -227,7 +227,7 @@ void run_conv2d(const Geometry& g, const PackedPlan& plan, int channels, const b
     using T = PackedHopperTile<C, N>;
     const int stage_cells = T::kCells + plan.taps.high - plan.taps.low, stage_bytes = T::kOctets * stage_cells * 16;
     const int chunks = channels / C, slot_bytes = T::kSlots * T::kSlotBytes;
-    // Two blocks per SM if each can have two stages, since one then computes while the other stores its results.
+    // Lets an SM run two blocks if each can have two stages: then one computes while the other stores its results.
     const int fit = (kHalfOfShared - slot_bytes) / stage_bytes, most = (kSharedBytes - slot_bytes) / stage_bytes;
     const int uses = (kDgrad ? 1 : plan.taps.phases) * chunks;
     const int stages = std::min({uses, kMaxStages, std::max(fit, std::min(most, 2))});

@@ -48,13 +48,13 @@ struct ResultTile {
     // A padding of 16 bytes puts 8 neighbouring pixels (threads) into different banks.
     static constexpr int kPitch = kN + 4, kSumPitch = 2 * kN + 4;
     static constexpr int kSumsPerChannel = kThreads / (kN / 8); // threads that have the same channels
-    /// The shared memory: the results [pixel][kPitch], then the threads' sums.
+    /// Bytes of shared memory, which holds the results [pixel][kPitch] and then the threads' sums.
     static constexpr int kBytes = (kPixels * kPitch + kSumsPerChannel * kSumPitch) * int(sizeof(float));
 
-    /// The whole block calls this after the barrier that follows the last store to `results`. `first_out` is the
-    /// channel of the first column, and numbers[pixel] the number of the pixel in `out`, or -1 if it is outside of the
-    /// images. If e.partials is not null, the block stores a partial there, with this number. count_pixels() returns
-    /// how many pixels have a number.
+    /// Applies `e` to the results and stores them. The whole block calls this after the barrier that follows the last
+    /// store to `results`. `first_out` is the channel of the first column, and numbers[pixel] the number of the pixel
+    /// in `out`, or -1 if it is outside of the images. If e.partials is not null, the block stores its partial there,
+    /// as number `partial`. count_pixels() returns how many pixels have a number.
     template <bool kDgrad, class T, class Count>
     static __device__ __forceinline__ void finish(const Epilogue<T>& e, int out_c, int first_out, float* results,
                                                   const int* numbers, const Count& count_pixels, unsigned partial,
@@ -76,7 +76,7 @@ struct ResultTile {
             load_coefficients(e.terms.scale, scale), load_coefficients(e.terms.shift, shift);
             load_coefficients(e.terms.mean, mean);
         } else {
-            // The sums are of the deviations from the first pixel of the tile, whose squares are small.
+            // Sums deviations from the tile's first pixel, not values: their squares are smaller and lose fewer digits.
             unpack_8(load_eight(results, in_tile, true, 8), origin);
             RG_UNROLL
             for (float& each : origin) each = numbers[0] >= 0 ? each : 0;

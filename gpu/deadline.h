@@ -6,8 +6,8 @@
 
 namespace rg::gpu {
 
-/// Calls done() until it returns true; then returns true. Returns false after `seconds`. Pauses between calls, but not
-/// during the first 20 ms, since a pause may last 0.1 ms longer than the wait, and most steps are shorter.
+/// Calls done() until it returns true; then returns true. Returns false after `seconds`. Sleeps between calls only
+/// after the first 20 ms: most steps end earlier, and a sleep would notice their end up to 0.1 ms late.
 template <class Done>
 bool ends_within(double seconds, Done done) {
     using Clock = std::chrono::steady_clock;

@@ -37,7 +37,8 @@ void warn_once(bool& warned, const char* what, cudaError_t error) {
     std::fprintf(stderr, "warning: device cuda: %s: %s\n", what, cudaGetErrorString(error));
 }
 
-/// check() for memory of other processes. Clears the error, so that the next launch does not report it again.
+/// Does the same as check(), for memory of other processes. Clears the error, so that the next launch does not report
+/// it again.
 void check_peer(cudaError_t status, const char* action) {
     if (status != cudaSuccess) (void)cudaGetLastError();
     check(status, action);
@@ -72,7 +73,7 @@ struct Stream {
     operator cudaStream_t() const { return stream; }
     /// Makes later work in this stream wait for the event.
     void wait_for(cudaEvent_t event) { check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent"); }
-    /// Blocks until all work in this stream is done, of which error texts say `what`.
+    /// Blocks until all work in this stream is done. `what` names the work in error texts.
     void wait(const char* what = "a kernel or a copy") {
         check(wait_for_gpu(what, [&] { return cudaStreamQuery(stream); }), what);
     }
@@ -103,7 +104,7 @@ struct PinnedSlot {
     Event copied;
 };
 
-/// Copies chunks in both directions at once, with a stream for each direction.
+/// Copies chunks to and from host memory at the same time, with a stream for each direction.
 class CudaRoundTrip final : public Device::RoundTrip {
 public:
     CudaRoundTrip(Stream& ops, void* host, void* device, std::vector<size_t> ends)
@@ -240,14 +241,14 @@ public:
         Shared shared;
         RG_CHECK(handle.copy(reinterpret_cast<char*>(&shared), sizeof shared) == sizeof shared,
                  "open_shared: expected a handle of share(), got another text");
-        // The processes of a GPU run by turns, so each would wait for the turns of all.
+        // Processes that share a GPU take turns on it, so each would wait for the turns of all.
         RG_CHECK(id_of(properties_of(selection_.index)) != std::string(shared.gpu, sizeof shared.gpu) ||
                      peer_memory() == "1",
                  "another rank uses the same GPU; RG_PEER_MEMORY=1 sums there all the same");
         void* memory = nullptr;
         check_peer(cudaIpcOpenMemHandle(&memory, shared.memory, cudaIpcMemLazyEnablePeerAccess),
                    "cudaIpcOpenMemHandle");
-        const auto close = [](std::byte* mapped) { // fails only if earlier work has
+        const auto close = [](std::byte* mapped) { // fails only if earlier work has failed
             if (cudaIpcCloseMemHandle(mapped) != cudaSuccess) (void)cudaGetLastError();
         };
         return {static_cast<std::byte*>(memory), close};
@@ -330,7 +331,7 @@ private:
     }
     std::string name_;
     GpuTraits traits_;
-    Stream stream_, sums_{-1}; // sums_: for sum() and transfer(), for which other GPUs wait
+    Stream stream_, sums_{-1}; // sums_: for sum() and transfer(); other GPUs wait for these
     BlockCache blocks_{allocate_memory, free_memory};
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
     unsigned* arrival_counters_;

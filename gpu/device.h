@@ -16,12 +16,12 @@ namespace rg::gpu {
 /// The GPUs that this build can use.
 struct FoundGpus {
     struct Gpu {
-        int index;      // CUDA's number of the GPU, for open_device(); below those that this build cannot use count too
+        int index;      // CUDA's number of the GPU, for open_device(); GPUs that this build cannot use count, too
         std::string id; // unique across machines
         std::string name; // for people, such as "NVIDIA H200"
     };
     std::vector<Gpu> gpus;
-    std::string why_none; // if there are none, the reason, such as no driver, or no GPU that this build supports
+    std::string why_none; // if `gpus` is empty, the reason, such as that there is no driver
     /// Returns a list for messages, such as "0 (NVIDIA H200), 1 (NVIDIA H200)".
     std::string list() const {
         std::string text;
@@ -32,9 +32,9 @@ struct FoundGpus {
 };
 FoundGpus find_devices();
 
-/// Opens the GPU with this index of find_devices() for this process. Several processes may share a GPU. Throws Error if
-/// there is no such GPU, or if CUDA reports an error. On several ranks, see Machine (models/run/machine.h), which gives
-/// each a GPU.
+/// Opens the GPU whose Gpu::index is `index`, for this process. Several processes may share a GPU. Throws Error if
+/// find_devices() does not find this GPU, or if CUDA reports an error. On several ranks, see Machine
+/// (models/run/machine.h), which gives each a GPU.
 std::shared_ptr<Device> open_device(int index);
 
 /// The functions with which programs find and open GPUs. Tests replace these functions to supply their own devices.
@@ -42,7 +42,7 @@ struct GpuFunctions {
     FoundGpus (*find)();
     std::shared_ptr<Device> (*open)(int index);
 };
-/// Initially find_devices() and open_device().
+/// Returns the functions in use: find_devices() and open_device(), unless a test has replaced them.
 inline GpuFunctions& gpu_functions() {
     static GpuFunctions functions{find_devices, open_device};
     return functions;

@@ -1,14 +1,14 @@
-// Division of integers by a divisor that is known at the launch. A GPU has no instruction for integer division: it
-// takes some 20 instructions, which here become 3.
+// Division of integers by a divisor that is known at the launch. GPUs have no instruction for integer division. A
+// division takes some 20 instructions; Divisor replaces them by 3.
 #pragma once
 
 #include "gpu/cuda.cuh"
 
 namespace rg::RG_GPU {
 
-/// A divisor d >= 1. For 0 <= n < 2^31, n / d is (h + n) >> shift, where h is the upper half of the 64-bit product
-/// n * factor (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994). An object
-/// with d below 1 may exist, but divides nothing.
+/// A divisor d >= 1. For 0 <= n < 2^31, n / d is (h + n) >> shift, where h is the upper half of the 64-bit product n *
+/// factor (Granlund and Montgomery, "Division by invariant integers using multiplication", 1994). A Divisor with d
+/// below 1 may be constructed, but must not be used to divide.
 class Divisor {
 public:
     explicit Divisor(int d) : d_(d) {

@@ -73,7 +73,7 @@ struct Mul {
     __device__ float operator()(float a, float b) const { return a * b; }
 };
 struct Scale {
-    const float* factor; // null: `constant` is the factor
+    const float* factor; // if null, `constant` is the factor
     float constant;
     __device__ float operator()(float v) const { return v * (factor ? *factor : constant); }
 };

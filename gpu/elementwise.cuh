@@ -1,4 +1,4 @@
-// Kernels that compute each value of a tensor on its own. What they compute is a functor, whose name profiles show as a
+// Kernels that compute each value of a tensor on its own. A functor computes the values. Profiles show its name as a
 // template argument of elementwise_kernel or elementwise_groups_kernel.
 #pragma once
 
@@ -23,15 +23,16 @@ void elementwise(int64_t count, const F& f) {
     if (count > 0) RG_LAUNCH(elementwise_kernel<F>, blocks_for(count, kThreads), kThreads, 0, stream(), count, f);
 }
 
-/// Calls f.at<kWidth>(i) for each group of kWidth values from value i on.
+/// Calls f.at<kWidth>(i) for each group of kWidth values, where i is the index of the first of them. `count` is a
+/// multiple of kWidth.
 template <int kWidth, class F>
 __global__ void __launch_bounds__(kThreads) elementwise_groups_kernel(int64_t count, F f) {
     const int64_t i = (int64_t(blockIdx.x) * kThreads + threadIdx.x) * kWidth;
     if (i < count) f.template at<kWidth>(i);
 }
-/// Calls f.at<8>(i) for each octet of values if the tensors are aligned and `row` is a multiple of 8. Else calls
-/// f.at<1>(i) for each value. `row` is the number of values with consecutive channels, and `count` a multiple of it. In
-/// bf16, an octet takes one load of 16 bytes; loads of 2 bytes lose half of the memory's rate.
+/// Calls f.at<8>(i) for each octet of values if the tensors are aligned to 16 bytes and `row` is a multiple of 8. Else
+/// calls f.at<1>(i) for each value. `row` is the number of values with consecutive channels, and `count` a multiple of
+/// it. In bf16, an octet takes one load of 16 bytes; loads of 2 bytes lose half of the memory's rate.
 template <class F>
 void elementwise_groups(int64_t count, int64_t row, std::initializer_list<const void*> tensors, const F& f) {
     if (count == 0) return;
@@ -50,7 +51,7 @@ template <class T, class Reader, class F>
 struct Map {
     Reader x;
     T* y;
-    int channels; // of y; 1 if `x` does not depend on the channel
+    int channels; // channels of y; 1 if `x` does not depend on the channel
     F f;
     template <int kWidth>
     __device__ void at(int64_t i) const {
@@ -65,7 +66,7 @@ struct Identity {
     __device__ float operator()(float v) const { return v; }
 };
 
-/// The same for a function of two values.
+/// For elementwise_groups(): stores f of each pair of values that `a` and `b` read.
 template <class T, class ReaderA, class ReaderB, class F>
 struct Combine {
     ReaderA a;

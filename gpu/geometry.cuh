@@ -31,7 +31,7 @@ struct Geometry {
     __host__ __device__ int taps() const { return r * s * from_c; } // values of a filter
 };
 
-/// `from` and `to` are shapes [n h w c] of the tensors that Geometry describes. `w` holds filters [k r s c/groups].
+/// Returns the Geometry for these shapes [n h w c] of the two tensors, and for filters w [k r s c/groups].
 inline Geometry geometry_of(const Shape& from, const Shape& to, const Tensor& w, const Conv& conv) {
     const PerAxis stride = conv.stride, dilation = conv.dilation;
     const int64_t common_h = std::gcd(stride.h, dilation.h), common_w = std::gcd(stride.w, dilation.w);

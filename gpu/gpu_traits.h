@@ -14,7 +14,7 @@ struct GpuTraits {
 /// Compute capability of a GPU, for example major = 9 and minor = 0 for sm_90.
 struct Capability {
     int major = 0, minor = 0;
-    std::string str() const; // "sm_90"
+    std::string str() const; // returns a text such as "sm_90"
 };
 
 /// Returns true if the GPU can run code for one of the targets. `targets` holds the values of the build option

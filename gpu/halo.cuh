@@ -34,7 +34,7 @@ __host__ __device__ inline int steps_in(int count, int step) {
 
 /// A range of taps along one axis: rows (columns) first + i * step of the filters for 0 <= i < count. If count is 0 or
 /// less, the range is empty. For the result at position p, tap i reads the input at (p + i * distance) * scale +
-/// origin; `distance` is Geometry::dy_step. In the data gradient, p is counted within the phase.
+/// origin; `distance` is Geometry::dy_step. In the data gradient, p is counted within a phase (TapAxis).
 struct TapRange {
     int first, step, count, scale, origin;
 };
@@ -44,8 +44,8 @@ struct TapRange {
 struct Tiling {
     int rows, width;          // result rows of an image, columns of a strip
     int strips, strip_blocks; // number of strips, tiles of a strip
-    Axes taps;                // the most taps in a TapRange
-    int columns, cells;       // staged columns, staged pixels
+    Axes taps;                // the most taps in a TapRange of each axis
+    int columns, cells;       // of a tile: staged columns, staged pixels
     int octet_cells;          // staged pixels from the start of an octet to the start of the next, with padding
     Divisor by_columns, by_image_rows, by_width, by_rows, by_strip_blocks;
     __host__ __device__ int blocks() const { return strips * strip_blocks; }
@@ -58,8 +58,8 @@ inline Tiling tiling_of(const Geometry& g, Axes result_step, int max_taps, int p
     constexpr int kMaxBytes = 64 << 10, kMaxWidth = 32;
     const int rows = std::max(1, steps_in(g.to_h, result_step.h)), all = std::max(1, steps_in(g.to_w, result_step.w));
     const int strips = steps_in(all, kMaxWidth), width = steps_in(all, strips);
-    // The largest number of runs (rows, images) of `length` pixels that a tile touches. Tiles begin at multiples of
-    // kTilePixels.
+    // Returns the largest number of rows, or of images, that a tile touches if each has `length` pixels. Tiles begin at
+    // multiples of kTilePixels.
     const auto touched = [](int length) {
         return (length - std::gcd(length, kTilePixels) + kTilePixels - 1) / length + 1;
     };
@@ -125,8 +125,8 @@ struct TapAxis {
     }
 };
 
-/// A tile of a block: the pixel of the strip with which it begins, its strip's first column, and its first staged row,
-/// counted through all images with their halos.
+/// A tile: the number of its first pixel within its strip, the first column of the strip, and the first row that is
+/// staged, counted through all images with their halos.
 struct Tile {
     int first_pixel, first_column, first_row;
     __device__ __forceinline__ Tile(const Tiling& t, int block)
@@ -134,7 +134,7 @@ struct Tile {
         const int row = first_pixel / t.by_width, image = row / t.by_rows;
         first_row = row + image * (int(t.by_image_rows) - t.rows);
     }
-    /// Returns the number of results that lie in an image. An image has `columns` columns of results.
+    /// Returns the number of the tile's pixels that lie in an image. An image has `columns` columns of results.
     __device__ __forceinline__ int results(const Tiling& t, int images, int columns) const {
         const int end = min(first_pixel + kTilePixels, images * t.rows * t.width);
         const int valid = min(t.width, columns - first_column);
@@ -179,13 +179,13 @@ __device__ __forceinline__ int list_units(const Geometry& g, const Tiling& t, co
     return units;
 }
 
-/// Stages the pixels that a tile reads for the taps `rows` and `columns`: 8 kOctets channels from `first_channel` on, 0
-/// where there are none. The planes of `staged` (planes.cuh) are `plane` values apart.
+/// Stages the pixels that a tile reads for the taps `rows` and `columns`, 8 kOctets channels from `first_channel` on.
+/// Stages 0 where there is no pixel or no channel. The planes of `staged` (planes.cuh) are `plane` values apart.
 template <class T, bool kWhole, int kOctets, class Reader>
 __device__ __forceinline__ void stage_pixels(const Geometry& g, const Tiling& t, const Tile& tile, const TapRange& rows,
                                              const TapRange& columns, const Reader& reader, int first_channel,
                                              bf16* staged, int plane) {
-    // The loads of a batch are in flight together. For 3 x 3 filters, most tiles stage some 200 pixels.
+    // The loads of kBatch pixels are in flight together. For 3 x 3 filters, most tiles stage some 200 pixels.
     constexpr int kStep = kTileThreads / kOctets, kBatch = kOctets == 1 ? 2 : 4;
     const int octet = int(threadIdx.x) % kOctets, channel = first_channel + 8 * octet;
     const bool channel_inside = channel < g.from_c;

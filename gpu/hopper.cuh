@@ -201,14 +201,16 @@ __device__ __forceinline__ void mbarrier_arrive_warp(uint64_t* barrier) {
 /// tells producers that it is free again.
 struct StageBarriers {
     uint64_t *full, *empty;
-    /// One thread calls this, with the number of arrivals that end a phase of each.
+    /// Initialises the barriers. One thread calls this. A phase of full[i] ends after `full_arrivals` arrivals, one of
+    /// empty[i] after `empty_arrivals`.
     __device__ __forceinline__ void init(int stages, int full_arrivals, int empty_arrivals) const {
         for (int i = 0; i < stages; ++i)
             mbarrier_init(full + i, full_arrivals), mbarrier_init(empty + i, empty_arrivals);
     }
 };
 
-/// A stage of a ring, and the parity of its barriers' phase.
+/// A position in a ring of stages. `parity` changes with each round. Consumers wait for the phase `parity` of
+/// full[index], and producers for the phase parity ^ 1 of empty[index].
 struct Ring {
     int size, index = 0, parity = 0;
     __device__ __forceinline__ void advance() {

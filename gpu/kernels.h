@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-struct CUstream_st; // of CUDA
+struct CUstream_st; // the type that CUDA's cudaStream_t points to
 
 namespace rg {
 /// For an op of RG_OPS, returns its element of `kernels`, which has the order of kOps. For any other op, returns

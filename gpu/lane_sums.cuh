@@ -10,8 +10,8 @@ namespace rg::RG_GPU {
 
 constexpr unsigned kAllLanes = 0xffffffffu;
 
-/// Mean and sum of squared deviations (Welford, 1962). mean[c] and squares[c] of a lane belong to channel
-/// 8 (c / 2) + 2 quarter + c % 2, with quarter = lane % 4.
+/// Mean and sum of squared deviations per channel, over the pixels that a lane has counted (Welford, 1962). mean[c] and
+/// squares[c] of a lane belong to channel 8 (c / 2) + 2 quarter + c % 2, with quarter = lane % 4.
 template <int N>
 struct Moments {
     static constexpr int K = N / 4;

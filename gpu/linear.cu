@@ -13,7 +13,7 @@ constexpr int kThreads = 256, kWarps = 32, kMaxResults = 16;
 /// goes through all rows, so more of them would take long.
 constexpr int64_t kMaxRows = 8192;
 
-/// x [rows][c], w [k][c], y [rows][k]
+/// The extents of x [rows][c], w [k][c] and y [rows][k].
 struct Extents {
     int rows, c, k;
 };

@@ -1,6 +1,7 @@
 // Readers of 8 channels (an octet) of a pixel, built on those of values.cuh, and stores of octets. load(index) starts
 // the loads, and transform(loaded) returns the values when the loads have arrived. In bf16, the coefficients of the
-// channels stay in registers. In f32, load() does all the work. The last part is the same for one channel or 8.
+// channels stay in registers. In f32, load() does all the work. The last section of this file reads and stores either 8
+// channels or one.
 #pragma once
 
 #include "gpu/values.cuh"

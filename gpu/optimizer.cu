@@ -42,7 +42,7 @@ struct SgdmUpdate {
     }
 };
 
-/// Computes 1 - beta^t as -expm1(t log(beta)), which loses no precision if beta is close to 1.
+/// The Adam update. Computes 1 - beta^t as -expm1(t log(beta)), which loses no precision if beta is close to 1.
 struct AdamUpdate {
     float *p, *m, *v;
     const float *gradient, *lr_and_step;

@@ -11,8 +11,8 @@ namespace {
 
 /// The taps of one axis, for images with `full` and results with `small` pixels along it.
 struct AxisTaps {
-    int phase[kMaxTaps], offset[kMaxTaps], low = 0, high = 0; // low, high: the smallest and the largest offset, or 0
-    int length;                                               // cells, zeros included
+    int phase[kMaxTaps], offset[kMaxTaps], low = 0, high = 0; // low, high: the offsets and 0 are in [low, high]
+    int length;                                               // number of cells, zeros included
     AxisTaps(int taps, int stride, int pad, int dilation, int full, int small) {
         for (int i = 0; i < taps; ++i) {
             const int position = i * dilation - pad;
@@ -90,7 +90,7 @@ __global__ void __launch_bounds__(256)
     }
 }
 
-/// Stores what pack_filters() returns; `count` is its number of octets.
+/// Computes the result of pack_filters(), which has `count` octets.
 template <bool kDgrad, class Given>
 __global__ void conv2d_pack_filters_hopper_kernel(int count, int n, int taps, int chunks, int c, int values,
                                                   const Given* w, uint4* packed) {

@@ -22,52 +22,53 @@ namespace rg::RG_GPU {
 
 constexpr int kFirstLayer = 32; // values of a cell in a first layer
 constexpr int kMaxTaps = 9, kMaxPhases = 4, kMaxStages = 4;
-/// The number of cells in a plane is a multiple of this, besides the cells at its ends.
+/// A plane (see Cells) has a multiple of this number of cells between its two margins.
 constexpr int kCellStep = 256;
-/// Cells of the smallest tile of the weight gradient.
+/// Number of cells of dy in the smaller tile of the weight gradient (conv_grad_packed_hopper.cu).
 constexpr int kSmallTile = 64;
-/// Shared memory of the forward pass and the data gradient for filters, at most.
+/// The most bytes of shared memory that the forward pass or the data gradient uses for filters.
 constexpr int kSlotsBytes = 48 << 10;
-/// Dynamic shared memory of a block if an SM runs one. The arrays of fixed size take less than kFixedBytes.
+/// Bytes of dynamic shared memory for a block that has an SM to itself. Arrays of fixed size take less than kFixedBytes
+/// more.
 constexpr int kFixedBytes = 2 << 10, kSharedBytes = (227 << 10) - kFixedBytes;
 
-/// The rows and columns of the filters (taps), sorted by phase. In the forward pass and in the weight gradient, a phase
-/// is a set of pixels of x, and the result in cell i reads cell i + offset of the tap's phase. In the data gradient, it
-/// is a set of pixels of dx, and their cell i reads cell i - offset of dy.
+/// The rows and columns of the filters (taps), sorted by phase. A phase is the set of pixels of x, or in the data
+/// gradient of dx, with the same remainders by the stride. The result in cell i reads cell i + offset of the tap's
+/// phase. In the data gradient, cell i of a phase of dx reads cell i - offset of dy.
 struct Taps {
-    int count = 0, phases = 0, low = 0, high = 0; // the smallest and the largest offset, or 0
-    int begin[kMaxPhases + 1] = {};               // of each phase in the arrays below
+    int count = 0, phases = 0, low = 0, high = 0; // low, high: the offsets and 0 are in [low, high]
+    int begin[kMaxPhases + 1] = {};               // index of the first tap of each phase in `place` and `offset`
     int place[kMaxTaps] = {}, offset[kMaxTaps] = {};
     __host__ __device__ bool empty(int phase) const { return begin[phase] == begin[phase + 1]; }
 };
 
-/// The cells of a plane. It begins and ends with `margin` cells of zeros, where offsets lead. Cell 0 is the one after
-/// the first of these margins.
+/// The cells of a plane, which holds one octet of channels of one phase. A plane begins and ends with a margin:
+/// `margin` cells of zeros, since offsets lead there. Cell 0 is the first one after the first margin.
 struct Cells {
     Divisor per_image, per_row;
     int images, margin, count; // `count` includes the margins
     int stride_h, stride_w;
 };
 
-/// A convolution as packed.
+/// How a convolution is computed with packed images.
 struct PackedPlan {
     Taps taps;
     Cells cells;
     bool first_layer;
-    int channels, values; // of a cell; of a filter per tap, which in a first layer are fewer
+    int channels, values; // channels of a cell; values of a filter per tap, at most as many
     int in_h, in_w, out_h, out_w;
 };
 
 /// Returns the plan of a convolution, for its gradients as well, or none if the kernels do not cover it.
 std::optional<PackedPlan> packed_plan_of(const Geometry& g);
 
-/// Return the packed x and dy. Only Plain<bf16> reads the x of a first layer.
+/// Return x and dy as packed images. Only Plain<bf16> can read the x of a first layer.
 template <class Reader>
 Scratch<bf16> pack_x(const PackedPlan& plan, const Geometry& g, const Reader& reader);
 template <class Reader>
 Scratch<bf16> pack_dy(const PackedPlan& plan, const Geometry& g, const Reader& reader);
 
-/// Returns filters w [k][taps][values] as [chunk of n results][tap][chunk of c channels][octet of them][result][8
+/// Returns filters w [k][taps][values] as [chunk of n results][tap][chunk of c channels][octet of channels][result][8
 /// channels]. In the forward pass, results are the k filters, and channels those of a cell. In the data gradient,
 /// results are the values of a filter, and channels the k filters.
 template <bool kDgrad>
@@ -77,7 +78,7 @@ Scratch<bf16> pack_filters(const PackedPlan& plan, int c, int n, int channels, i
 void wgrad_packed(const Geometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
                   const Tensor& db);
 
-/// The pixel of a cell, within its phase.
+/// The place of a cell within its phase. A cell whose image, row or column lies beyond the last one holds no pixel.
 struct CellPixel {
     int image, row, column;
     __device__ __forceinline__ CellPixel(const Cells& cells, int cell) {

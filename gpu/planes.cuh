@@ -2,8 +2,9 @@
 //
 // bf16 values have one plane. f32 values have two: each value is rounded to the sum of two bf16, a high and a low part.
 // Three products of parts replace a product of f32; that of the low parts is left out. So a product has a relative
-// error of 2^-15 at most, and of 2^-18 as a root mean square over varied values, which keeps that of sums below 1e-5
-// (core/README.md). If a value is infinite, or so large that its high part is, its products are NaN.
+// error of 2^-15 at most, and of 2^-18 as a root mean square over varied values. The error of sums, relative to their
+// root mean square, stays below 1e-5 (core/README.md). If a value is infinite, or so large that its high part is, its
+// products are NaN.
 #pragma once
 
 #include "gpu/mma.cuh"
@@ -15,7 +16,8 @@ namespace rg::RG_GPU {
 template <class T>
 constexpr int kPlanes = std::is_same_v<T, float> ? 2 : 1;
 
-/// Stores 8 values of a tensor of type T to each of its planes, which are `plane` values apart.
+/// Stores 8 values of a tensor of type T: in bf16 to one plane, in f32 their high and low parts to two planes, which
+/// are `plane` values apart.
 template <class T>
 __device__ __forceinline__ void store_planes(bf16* to, int, uint4 eight) {
     store_octet(to, eight);

@@ -62,7 +62,7 @@ struct Work {
     }
 };
 
-/// A pixel of a result.
+/// The image, row and column of a pixel of a result.
 struct Result {
     int image, row, column;
     __device__ Result(const Windows& g, int pixel)
@@ -87,7 +87,7 @@ struct Result {
     }
 };
 
-/// Stores kWidth positions within windows.
+/// Stores kWidth (1 or 8) positions as bytes. With 8, `to` must be aligned to 8 bytes.
 template <int kWidth>
 __device__ __forceinline__ void store_positions(uint8_t* to, const int (&positions)[kWidth]) {
     if constexpr (kWidth == 1) {
@@ -157,7 +157,7 @@ struct PoolGrad {
     }
 
 private:
-    /// Sets the values of dy to 0 whose window has its maximum at another position.
+    /// Sets each value of dy to 0 if its window has the maximum at another position than `position`.
     static __device__ __forceinline__ void keep(float (&v)[kWidth], int position, const uint8_t* positions_of_v) {
         uint64_t bytes;
         if constexpr (kWidth == 8)
