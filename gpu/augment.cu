@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t n = blockIdx.x;
     const View view = view_at(views, n, false);
     const int index = indices[n];
-    double sum = 0; // of integers, so it is exact in any order
+    double sum = 0; // a sum of integers, so it is exact in any order
     if (view.contrast != kFactor && index >= 0 && index < images.count)
         for (int i = int(threadIdx.x); i < images.pixels(); i += kThreads) {
             const int row = i / images.window_width, column = i % images.window_width;
@@ -55,10 +55,10 @@ struct Augment {
     const int *indices, *views, *means;
     const float* statistics;
     T* y;
-    int images_each; // 1, or 2 if they are mixed
+    int images_each; // images per result: 2 if they are mixed, else 1
 
     __device__ bool exists(int64_t k) const { return indices[k] >= 0 && indices[k] < images.count; }
-    /// Returns the byte of a channel in view k.
+    /// Returns the byte of a channel that view k shows in a pixel, with its changes of colours.
     __device__ int shown(int64_t k, const View& view, int row, int column, int channel) const {
         const auto byte = [&](int64_t c) { return images.byte(indices[k], view, row, column, int(c)); };
         if (kPositionsOnly || !view.recolours()) return byte(channel);

@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kReduceColumns* kReduceRows)
 inline __device__ float2 moments_of(int64_t count, double shift, double sum, double squares) {
     const double n = double(count), mean = count > 0 ? sum / n : 0,
                  variance = count > 0 ? squares / n - mean * mean : 0;
-    return make_float2(count > 0 ? float(shift + mean) : 0, variance < 0 ? 0 : float(variance)); // keeps NaN
+    return make_float2(count > 0 ? float(shift + mean) : 0, variance < 0 ? 0 : float(variance)); // NaN stays NaN
 }
 
 /// Adds the sums of any number of slabs, and hands the totals of each column to finish().

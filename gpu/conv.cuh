@@ -30,7 +30,8 @@ struct AfterStats {
     float* running = nullptr; // updated with `momentum`
     double momentum = 0;
 };
-/// A `finish` functor for reduce_slabs() with PartialMoments: stores a channel's mean and variance.
+/// A `finish` functor for reduce_slabs() with PartialMoments. Stores a channel's mean and variance, and does the steps
+/// of AfterStats.
 struct FinishStats {
     const float* moments;
     int64_t pixels;
@@ -139,7 +140,7 @@ void reduce_wgrad(const Geometry& g, int count, const float* partials, const Ten
 bool linear_forward(const Call& call);
 bool linear_grad(const Call& call);
 
-/// Defined in conv_groups.cu. Run the ops if Conv::groups > 1.
+/// Defined in conv_groups.cu. Run conv2d and conv2d_grad if Conv::groups > 1.
 void conv2d_in_groups(const Call& call);
 void conv2d_grad_in_groups(const Call& call);
 

@@ -37,13 +37,13 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kGroup = 128, kThreads = 3 * kGroup, kStages = 4;
-constexpr int kRegisters = 168; // per thread, at launch
+constexpr int kRegisters = 168; // registers per thread at launch
 
 /// A tile of a chunk of C filters and C input channels, for images W pixels wide.
 template <int C, int W>
 struct WgradHopperTile {
     static constexpr int kOctets = C / 8, kParts = 64 / C;   // octets of a chunk; parts of the 64 rows of a product
-    static constexpr int kRows = C == 64 && W == 16 ? 4 : 8; // 4: else the loads need too many registers
+    static constexpr int kRows = C == 64 && W == 16 ? 4 : 8; // the loads of 8 would need too many registers
     // The octets of a row should begin in different banks. The 4 octets of 32 channels do so with W + 2 pixels each.
     // The 8 octets of 64 channels do so only with an odd number of pixels each.
     static constexpr int kOctetBytes = 16 * (C == 32 ? W + 2 : (W + 2) | 1), kRowBytes = kOctets * kOctetBytes;
@@ -51,7 +51,7 @@ struct WgradHopperTile {
     // The 16 pixels of a product are 16 of a row, or 8 of a row and 8 of the next row of the same part.
     static constexpr int kColumnStep = std::min(W, 16), kRowStep = 16 / kColumnStep * kParts;
     static constexpr int kNextPixels = W == 8 ? kParts * kRowBytes : 128; // bytes to the next 8 pixels
-    static constexpr int kColumns = (kParts + 2) * C;                     // of a product
+    static constexpr int kColumns = (kParts + 2) * C;                     // columns of a product
     // Registers per thread. Producers hold the loads of a tile in flight. Consumers hold up to 148 sums if C is 64, and
     // up to 100 if C is 32.
     static constexpr int kConsumerRegisters = C == 32 ? 128 : 176;
@@ -61,7 +61,7 @@ struct WgradHopperTile {
 struct WgradExtents {
     Divisor tiles_of_image;
     int tiles, in_c, out_c; // tiles in all images, channels of x and dy
-    __host__ __device__ int pitch() const { return wgrad_pitch(9 * in_c); } // in a partial
+    __host__ __device__ int pitch() const { return wgrad_pitch(9 * in_c); } // from a filter to the next in a partial
 };
 
 #ifdef RG_HOPPER

@@ -15,7 +15,7 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kGroup = 128, kConsumers = 2 * kGroup, kThreads = kConsumers + kGroup;
-constexpr int kLargeTile = 128; // cells
+constexpr int kLargeTile = 128; // cells of a tile of dy
 
 // Registers belong to groups of 128 threads. At launch, all threads have 168. Consumers then get more, for their sums.
 constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
@@ -26,7 +26,7 @@ struct WeightGradient {
     Cells cells;
     int channels, values, out_c; // channels of a cell of x; values of a filter per tap; channels of dy
     int pitch, bias;             // values of a filter in a partial; the place of the bias among them
-    int filters;                 // that a block computes
+    int filters;                 // filters that a block computes
     int low;                     // the first cell of x in a tile, relative to that of dy
     // The phases of x that taps read; for each tap, its place in a filter, and the start of its operand in a stage of x
     // in units of 16 bytes
@@ -89,7 +89,7 @@ __device__ __forceinline__ void consume(const WeightGradient& p, const std::byte
                                         const StageBarriers& barriers, float* partials) {
     constexpr int kFirst = kTaps == 1 ? 0 : 5 * kIndex, kCount = kTaps == 1 ? 1 : 5 - kIndex;
     constexpr bool kBias = kTaps == 1 || kIndex == 0;
-    const int first_filter = kTaps == 1 ? 64 * kIndex : 0; // among the block's
+    const int first_filter = kTaps == 1 ? 64 * kIndex : 0; // index among the block's filters
     const bool takes_part = first_filter < p.filters && kFirst < p.taps;
     const int dy_bytes = p.filters / 8 * p.tile_cells * 16;
     float sums[kCount][N / 2] = {}, bias[4] = {};
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-/// Computes dw and db.
+/// Computes dw and db from packed images.
 template <int kTaps, int N>
 void run_wgrad(const Geometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
                const Tensor& db) {

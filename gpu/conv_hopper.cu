@@ -123,7 +123,7 @@ __device__ __forceinline__ void produce(const Tiles& tiles, const Reader& reader
     };
     typename OctetReader<Reader>::Loaded loaded[kPassesInFlight] = {};
     const auto load = [&](int tile, const Neighbours& neighbours, int first) {
-        const size_t index = (size_t(tile) * T::kRows * W + pixel - W) * C + 8 * octet; // of this thread in pass 0
+        const size_t index = (size_t(tile) * T::kRows * W + pixel - W) * C + 8 * octet; // in pass 0
         RG_UNROLL
         for (int i = 0; i < kPassesInFlight; ++i)
             if (neighbours.contain(row_of(first + i))) loaded[i] = octet_reader.load(index + (first + i) * (kStep * C));
@@ -283,7 +283,7 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
             const size_t first_output = (row * W + right + pixel) * out_c + first_channel + 8 * quarter;
             const auto output_index = [&](int half, int octet) { return first_output + half * W * out_c + 32 * octet; };
             uint4 x[2][N / 32] = {}; // values of x for the terms
-            float weights[2] = {};   // of the lane's two pixels in the means
+            float weights[2] = {};   // weights of the lane's two pixels in the means
             if constexpr (!kDgrad) {
                 weights[0] = lane_sums.next_weight(), weights[1] = lane_sums.next_weight();
             } else if (e.partials) {
@@ -398,7 +398,7 @@ __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reade
             coefficients[c] = e.terms.scale[channel], coefficients[N + c] = e.terms.shift[channel],
             coefficients[2 * N + c] = e.terms.mean[channel];
     const Barriers barriers{{full, empty}, consumers};
-    constexpr int kConsumers = T::kPatches > 1 ? 2 : 1; // per tile; they take its patches in turn
+    constexpr int kConsumers = T::kPatches > 1 ? 2 : 1; // groups that take the patches of a tile in turn
     if (threadIdx.x == 0) {
         barriers.init(T::kStages, kGroup / 32, kConsumers * (kGroup / 32));
         mbarrier_init(consumers, 2 * kGroup);

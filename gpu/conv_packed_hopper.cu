@@ -50,7 +50,7 @@ template <int C, int N>
 struct PackedHopperTile {
     static constexpr int kOctets = C / 8;
     static constexpr int kCells = N == 64 ? 256 : 128, kGroupCells = kCells / 2, kParts = kGroupCells / 64;
-    static constexpr int kSlots = N == 64 ? 6 : 3, kSlotBytes = C * N * 2; // of filters
+    static constexpr int kSlots = N == 64 ? 6 : 3, kSlotBytes = C * N * 2; // slots of filters; bytes of a slot
     static_assert(kSlots * kSlotBytes <= kSlotsBytes);
     using Results = ResultTile<kCells, N, kConsumers>;
 };

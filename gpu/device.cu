@@ -63,7 +63,7 @@ void* allocate_memory(size_t bytes) {
 void free_memory(void* memory) { (void)cudaFree(memory); } // cudaFree reports only errors of earlier work
 
 struct Stream {
-    /// CUDA prefers the blocks of streams with a lower number.
+    /// CUDA prefers the blocks of streams whose priority is a lower number.
     explicit Stream(int priority = 0) {
         check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreate");
     }
@@ -149,7 +149,7 @@ private:
     const std::vector<size_t> ends_;
     Stream down_, up_;
     Event computed_;
-    std::vector<Event> copied_; // after the last copy of each chunk; without host memory, after the chunk's ops
+    std::vector<Event> copied_; // recorded after the last copy of each chunk, or without host memory after its ops
     bool pinned_ = false;
 };
 
@@ -323,7 +323,7 @@ private:
     /// share() returns these bytes as a text.
     struct Shared {
         cudaIpcMemHandle_t memory;
-        char gpu[16]; // its id
+        char gpu[16]; // FoundGpus::Gpu::id
     };
     static std::string_view peer_memory() {
         const char* const value = std::getenv("RG_PEER_MEMORY");

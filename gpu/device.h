@@ -16,8 +16,8 @@ namespace rg::gpu {
 /// The GPUs that this build can use.
 struct FoundGpus {
     struct Gpu {
-        int index;      // CUDA's number of the GPU, for open_device(); GPUs that this build cannot use count, too
-        std::string id; // unique across machines
+        int index;        // CUDA's number of the GPU, for open_device(); GPUs that this build cannot use count, too
+        std::string id;   // unique across machines
         std::string name; // for people, such as "NVIDIA H200"
     };
     std::vector<Gpu> gpus;

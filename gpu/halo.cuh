@@ -93,7 +93,7 @@ inline Tiling tiling_of(const Geometry& g, Axes result_step, int max_taps, int p
     }
 }
 
-/// The taps of one axis, cut into ranges.
+/// The taps of one axis, cut into ranges of at most `limit` taps.
 struct TapAxis {
     int taps, stride, pad, dilation, step, distance, limit;
     static __host__ __device__ __forceinline__ TapAxis rows(const Geometry& g, const Tiling& t) {

@@ -79,7 +79,7 @@ __global__ void __launch_bounds__(kLossThreads)
     const int lane = int(threadIdx.x) % lanes, end = row < rows ? k : 0; // a row beyond the last has no classes
     const float* const logits = x + row * k;
     float top = -INFINITY;
-    int has_nan = 0; // fmaxf ignores NaN
+    int has_nan = 0; // 1 if a logit is NaN, which fmaxf ignores
     for (int j = lane; j < end; j += lanes) top = max(top, logits[j]), has_nan |= logits[j] != logits[j];
     top = warp_max(top, lanes);
     if (warp_max(has_nan, lanes)) top = NAN;

@@ -175,7 +175,7 @@ __device__ __forceinline__ void store_rounded(T* to, float (&v)[kWidth]) {
     }
 }
 
-/// Calls f with kWidth as a constant.
+/// Calls f(Constant<kWidth>).
 template <class F>
 void with_width(int64_t channels, F f) {
     if (channels % 8 == 0)

@@ -68,7 +68,7 @@ struct AdamUpdate {
 struct Rescale {
     const float *x, *norm, *step, *lr;
     const int* non_finite_at;
-    float* y; // may be x
+    float* y; // may have the memory of x
     float length, rate;
     __device__ void operator()(int64_t i) const {
         const bool found = found_non_finite(non_finite_at);

@@ -12,7 +12,7 @@ namespace {
 /// The taps of one axis, for images with `full` and results with `small` pixels along it.
 struct AxisTaps {
     int phase[kMaxTaps], offset[kMaxTaps], low = 0, high = 0; // low, high: the offsets and 0 are in [low, high]
-    int length;                                               // number of cells, zeros included
+    int length;                                               // number of cells along the axis, zeros included
     AxisTaps(int taps, int stride, int pad, int dilation, int full, int small) {
         for (int i = 0; i < taps; ++i) {
             const int position = i * dilation - pad;

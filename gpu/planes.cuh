@@ -2,9 +2,9 @@
 //
 // bf16 values have one plane. f32 values have two: each value is rounded to the sum of two bf16, a high and a low part.
 // Three products of parts replace a product of f32; that of the low parts is left out. So a product has a relative
-// error of 2^-15 at most, and of 2^-18 as a root mean square over varied values. The error of sums, relative to their
-// root mean square, stays below 1e-5 (core/README.md). If a value is infinite, or so large that its high part is, its
-// products are NaN.
+// error of 2^-15 at most, and of 2^-18 as a root mean square over varied values. The root mean square error of sums
+// stays below 1e-5 of their root mean square (core/README.md). If a value is infinite, or so large that its high part
+// is, its products are NaN.
 #pragma once
 
 #include "gpu/mma.cuh"

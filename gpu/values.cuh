@@ -43,7 +43,7 @@ __device__ __forceinline__ void clear(float (&v)[8]) {
 __device__ __forceinline__ float as_stored(float value, float) { return value; }
 __device__ __forceinline__ float as_stored(float value, bf16) { return to_float(to_bf16(value)); }
 
-/// ReLU. Keeps NaN.
+/// Returns the ReLU of x. NaN stays NaN.
 __device__ __forceinline__ float relu_of(float x) { return x <= 0 ? 0 : x; }
 
 // ---- readers --------------------------------------------------------------------------------------------------------
