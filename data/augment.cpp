@@ -98,9 +98,9 @@ double draw(Rng& rng, double least, double most) { return least + (most - least)
 
 constexpr int kTrials = 10;
 
-/// Tries to draw a box of a random area, aspect ratio and place, at most `most` in size, in a window. The area is a
-/// fraction of the window's, and `log_aspect` the range of log(width / height). If all trials are too large, or empty,
-/// returns nothing.
+/// Returns a box of a random area, aspect ratio and place in a window, at most as large as `most`. The area is a
+/// fraction of the window's, and `log_aspect` the range of log(width / height). Returns nothing if all of kTrials boxes
+/// are too large or empty.
 std::optional<Box> draw_box(Rng& rng, ImageSize window, ImageSize most, Interval area, Interval log_aspect) {
     const double pixels = double(window.height * window.width);
     for (int trial = 0; trial < kTrials; ++trial) {
@@ -137,7 +137,7 @@ double draw_beta(Rng& rng, double a) {
 
 int32_t fixed_factor(double factor) { return int32_t(std::llround(factor * double(kFactor))); }
 
-/// Sets which part of a second image a view shows.
+/// Sets view.mixed and view.mixed_share: where, and with what weight, the view shows a second image.
 void draw_mixed(Rng rng, const Augment& a, ImageSize window, View& view) {
     const bool either = rng.uniform_below(2), cut = a.cutmix > 0 && (a.mixup == 0 || either);
     const double second = 1 - draw_beta(rng, cut ? a.cutmix : a.mixup);
@@ -202,7 +202,7 @@ View Augmenter::view(uint64_t seed, int64_t epoch, int64_t index) const {
     view.x0 = first(double(box.left + shift_x) + double(box_width) / 2, view.x_per_row, view.x_per_column);
     if (positions_only()) return view;
 
-    // Each of these has random numbers of its own, so that none changes those of another.
+    // Colours, erasing and mixing each have random numbers of their own, so that none changes those of another.
     const auto stream = [&](Purpose purpose) { return Rng(seed, purpose, uint32_t(epoch), uint64_t(index)); };
     Rng of_jitter = stream(Purpose::jitter), of_erase = stream(Purpose::erase);
     const auto factor = [&](double most) { return fixed_factor(draw(of_jitter, std::max(0.0, 1 - most), 1 + most)); };

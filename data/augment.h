@@ -49,8 +49,9 @@ struct Interval {
     bool operator==(const Interval&) const = default;
 };
 
-/// The largest changes of brightness, contrast and saturation, as of torchvision's ColorJitter. Each factor is drawn
-/// uniformly from [max(0, 1 - x), 1 + x]. torchvision draws the order of the three, too. Here it is always this one.
+/// The largest changes of brightness, contrast and saturation, like the arguments of torchvision's ColorJitter. Each
+/// factor is drawn uniformly from [max(0, 1 - x), 1 + x]. The changes always apply in this order; torchvision draws the
+/// order, too.
 struct Jitter {
     double brightness = 0, contrast = 0, saturation = 0; // 0: off
     bool operator==(const Jitter&) const = default;
@@ -113,20 +114,20 @@ public:
     int64_t width() const { return window_.width; }
 
     /// Writes the normalised view of an image to `out`: [height() width() channels] floats. If there is a second image,
-    /// view.mixed says where it is mixed in.
+    /// view.mixed says where it is mixed in. Throws Error if an image has another size than those of the constructor.
     void apply(std::span<const uint8_t> image, const View& view, float* out, std::span<const uint8_t> second_image = {},
                const View& second_view = {}) const;
 
     /// Returns true if each result is mixed of two images.
     bool mixes() const { return augment_.mixup > 0 || augment_.cutmix > 0; }
-    /// Returns the fraction of a result with this view that the second image has.
+    /// Returns the weight of the second image in a result with this view, from 0 to 1.
     double second_share(const View& view) const;
 
     // Inputs of the augment op (core/ops/augment.h), which does the work of apply() for a mini-batch. view() returns
-    // the view of image `index` in `epoch`. indices() and views() return host tensors for n results, in which
-    // store_view() stores view i; with mixes(), results have the views 2 n and 2 n + 1. statistics() returns the means
-    // (row 0) and standard deviations (row 1) as an f32 tensor [2 channels], on the context's device if it has one.
-    // reflect() is true if uncovered pixels show the mirrored image.
+    // the view of an image in `epoch`; `index` is Draw::stream(). indices() and views() return host tensors for n
+    // results, in which store_view() stores view i; with mixes(), result i has the views 2 i and 2 i + 1. statistics()
+    // returns the means (row 0) and standard deviations (row 1) as an f32 tensor [2 channels], on the context's device
+    // if it has one. reflect() is true if uncovered pixels show the mirrored image.
     View view(uint64_t seed, int64_t epoch, int64_t index) const;
     Tensor indices(int64_t n) const;
     Tensor views(int64_t n) const;

@@ -23,7 +23,7 @@ namespace rg::data {
 namespace fs = std::filesystem;
 
 constexpr double kProgress_s = 10;
-constexpr double kPatience_s = 3; // of a process that waits for another one, until it says so
+constexpr double kPatience_s = 3; // after this time, a process says for which other one it waits
 
 std::string cache_folder(const std::string& cache) {
     const std::string folder = cache.empty() || cache == kNoCache ? user_cache() : cache;
@@ -54,7 +54,7 @@ void make_cache(const std::string& folder) {
 }
 
 void clean_cache(const std::string& folder) {
-    std::error_code error; // others change the folder, too
+    std::error_code error; // other processes change the folder at the same time
     std::vector<fs::path> all;
     for (fs::directory_iterator entry(folder, error), end; entry != end; entry.increment(error))
         all.push_back(entry->path());
@@ -93,8 +93,8 @@ CacheLock::CacheLock(const std::string& path, const std::function<bool()>& is_re
     const std::string lock = path + ".lock";
     for (double next = seconds_now() + kPatience_s;; std::this_thread::sleep_for(std::chrono::milliseconds(20))) {
         check_stop();
-        // Opens the file each time: the last process to hold the lock has removed it. This also unlocks it, or two
-        // processes could wait for each other.
+        // Opens the file each time, since the last process that held the lock may have removed the file. Closing the
+        // old one also unlocks it. Otherwise, two processes with a shared lock could wait for each other.
         file_ = Descriptor(::open(lock.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
         const Locked shared = try_lock(file_.get(), LOCK_SH);
         RG_CHECK(shared != Locked::unsupported, "cache: cannot open and lock ", lock, ": ", std::strerror(errno));

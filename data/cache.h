@@ -1,11 +1,11 @@
 // The cache: a folder for copies of remote data (source.h) and for packed sets (packed.h).
 //
 // Its files are readable only by this user. A cache that belongs to another user, or that others can write into, is
-// refused: they could put false data into it. Jobs may share it: they wait while another one makes what they need, or
-// reads what they would change.
+// refused: they could put false data into it. Several jobs may share a cache. A job waits while another one makes a
+// file that it needs, or reads one that it would change.
 //
-// A lock is CHECKSUM.lock. Whatever else is named CHECKSUM.* lives only as long as a process holds it: archives, parts
-// of files, and temporary copies. So the next start knows what a killed process has left.
+// A lock is a file CHECKSUM.lock. Other files CHECKSUM.* (archives, parts of files, temporary copies) are valid only
+// while a process holds this lock. So the next start knows which files a killed process has left.
 #pragma once
 
 #include "core/base.h"
@@ -16,11 +16,13 @@
 
 namespace rg::data {
 
-/// Returns the folder that LoadOptions::cache names, by default user_cache(). Throws Error if there is none.
+/// Returns the folder of the cache: `cache` (LoadOptions::cache), or user_cache() if that is empty or kNoCache. Throws
+/// Error if user_cache() is empty.
 std::string cache_folder(const std::string& cache);
 
-/// Creates the folder, readable by this user only, and its missing parents. Calls clean_cache(). Throws Error if
-/// it cannot be made, its file system has no locks, it belongs to another user, or others can write into it.
+/// Creates the folder, readable by this user only, and its missing parents. Calls clean_cache(). Throws Error if it
+/// cannot be made or written into, its file system has no locks, it belongs to another user, or others can write into
+/// it.
 void make_cache(const std::string& folder);
 
 /// Removes the locks that no process holds, and the files of killed processes.
@@ -39,9 +41,10 @@ std::string node_name();
 /// Holds the lock of a file or a folder in the cache: alone while it is made, and then together with others.
 class CacheLock {
 public:
-    /// Takes the lock PATH.lock: shared, if `is_ready()` returns true under it; otherwise alone. Then alone() is true,
-    /// and the caller must make the file and call share(). After some seconds, prints which process it waits for. Call
-    /// make_cache() before. Throws Stopped after a stop request.
+    /// Takes the lock PATH.lock: shared, if is_ready() returns true while the lock is held; otherwise alone. Then
+    /// alone() is true, and the caller must make the file or folder, and call share() if others may read it. After some
+    /// seconds, prints for which process it waits. Call make_cache() before. Throws Error if the lock cannot be opened,
+    /// and Stopped after a stop request.
     CacheLock(const std::string& path, const std::function<bool()>& is_ready);
     ~CacheLock();
     CacheLock(const CacheLock&) = delete;
@@ -57,7 +60,7 @@ private:
     bool alone_ = false;
 };
 
-/// Prints a line to standard error when some work begins, and then every 10 seconds.
+/// Prints a line to standard error when some work begins; then update() prints one at most every 10 seconds.
 class Progress {
 public:
     explicit Progress(const std::string& text);

@@ -20,8 +20,8 @@ size_t record_bytes(CifarKind kind) { return label_bytes(kind) + kPixels; }
 
 constexpr const char *kNames = "/batches.meta.txt", *kFineNames = "/fine_label_names.txt";
 
-/// Returns the names of the files of images that a folder must have, since it has one of them. If it has none, returns
-/// none.
+/// If the folder has a file of a CIFAR set, returns the names of all files of images that this set has. Otherwise,
+/// returns none.
 std::vector<std::string> expected_files(const std::string& folder) {
     static const std::vector<std::string> kSets[] = {{"data_batch_1.bin", "data_batch_2.bin", "data_batch_3.bin",
                                                       "data_batch_4.bin", "data_batch_5.bin", "test_batch.bin"},

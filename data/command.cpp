@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kStepBytes = 1 << 16;  // bytes per read
 constexpr size_t kErrorBytes = 4096;    // bytes of standard error that are kept for error texts
-constexpr size_t kLineBytes = 300;      // longest excerpt
+constexpr size_t kLineBytes = 300;      // most bytes of a text that excerpt() shows
 constexpr size_t kMaxErrors = 64 << 20; // limit for standard error: progress bars write less
 constexpr int kPollMs = 20;             // longest wait for output before checking for stop requests and the end
 constexpr int kLowestOther = 3;         // the first descriptor after the standard ones
@@ -138,7 +138,7 @@ private:
 /// The last line of tar after any error; those before it tell the reason.
 constexpr std::string_view kEndOfTar = "tar: Exiting with failure status due to previous errors";
 
-/// Returns ": LINE" with the last line that is not empty, or "".
+/// Returns ": LINE" with the last line that is neither empty nor kEndOfTar, or "".
 std::string last_line(std::string_view text) {
     const size_t last = text.find_last_not_of(" \t\r\n");
     if (last == text.npos) return "";

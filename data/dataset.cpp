@@ -123,7 +123,7 @@ std::string fingerprint(const ImageSet& set, std::span<const uint64_t> more) {
 Tensor resident(const ImageSet& set) {
     set.check("resident");
     const Tensor pixels = Tensor::empty({set.count, set.height, set.width, set.channels}, DType::u8);
-    constexpr int64_t kBytes = 1 << 24; // copied at once: a second copy of all might not fit into memory
+    constexpr int64_t kBytes = 1 << 24; // bytes copied at once: a second copy of all might not fit into memory
     const int64_t bytes = set.image_bytes(), most = std::max<int64_t>(1, kBytes / bytes);
     for (int64_t first = 0; first < set.count; first += most) {
         const int64_t n = std::min(most, set.count - first);
@@ -263,7 +263,7 @@ std::vector<int64_t> permutation(int64_t n, uint64_t seed, int64_t epoch) {
 }
 
 std::vector<Draw> balanced_draws(const ImageSet& set, uint64_t seed, int64_t epoch) {
-    std::map<int32_t, std::vector<int64_t>> images; // of each class, in a random order
+    std::map<int32_t, std::vector<int64_t>> images; // images of each class, in a random order
     for (const int64_t i : permutation(set.count, seed, epoch)) images[set.labels[size_t(i)]].push_back(i);
     std::vector<Draw> draws;
     int64_t position = epoch; // classes take turns in being drawn once more than others

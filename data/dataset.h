@@ -21,7 +21,7 @@ class Pixels {
 public:
     Pixels() = default;
     Pixels(std::vector<uint8_t> bytes);
-    /// The pixels of a packed set.
+    /// Takes the pixels of a packed set.
     explicit Pixels(std::shared_ptr<const PackedFile> file);
 
     int64_t size() const { return size_; }
@@ -77,7 +77,7 @@ struct ImageSet {
 /// takes the same rule, holds out the same images again, and none of the others.
 struct HoldOut {
     std::string salt = {};                      // hashed with each name, such as "test 0"
-    std::map<std::string, int64_t> limits = {}; // by class, from 0; hashes have 63 bits
+    std::map<std::string, int64_t> limits = {}; // limit of each class, at least 0; hashes have 63 bits
     /// Returns this rule, or without limits a new one for a purpose, such as "test", and a seed.
     HoldOut or_new(const std::string& purpose, int64_t seed) const {
         return limits.empty() ? HoldOut{cat(purpose, " ", seed)} : *this;
@@ -90,7 +90,7 @@ struct TrainTest {
     std::string source;                     // description for users: content and origin
     std::vector<std::string> warnings = {}; // for users, about files and folders
     HoldOut held_out = {};                  // the rule of the test images; no limits: they are a set of their own
-    HoldOut validation = {};                // that of the validation images; no limits: there are none
+    HoldOut validation = {};                // the rule of the validation images; no limits: there are none
     ImageSet reserved = {};                 // the real test set, if `test` is a validation set; else it has no images
     std::vector<std::string> left_out = {}; // what --skip-other-images has left out: files with the reason
 };
@@ -105,14 +105,14 @@ inline constexpr const char* kNoCache = "none"; // for LoadOptions::cache
 
 /// How to load images. They become grey (1 channel) or RGB (3 channels), and are resized and cropped to height x width
 /// if that is given (fit() in resize.h). If there is no test set, test_fraction is the fraction of each class held out
-/// for testing, by the rule held_out, or a new one of the seed. If it is 0, nothing is held out, and one of the sets
-/// may be empty.
+/// for testing, by the rule held_out, or a new one of the seed. With a fraction of 0, nothing is held out, and one of
+/// the sets may be empty.
 struct LoadOptions {
     int channels = 3;
     int64_t height = 0, width = 0; // 0: as stored
     double test_fraction = 0.2;
     int64_t seed = 0;
-    HoldOut held_out = {};          // of an earlier run
+    HoldOut held_out = {};          // the rule of an earlier run; no limits: a new one
     bool skip_other_images = false; // false: an image that cannot be used is an error (image_folder.h)
     LabelFrom label_from = LabelFrom::top;
     Labels labels = Labels::one_class;
@@ -127,12 +127,12 @@ TrainTest described(TrainTest sets, const std::string& what, const std::string& 
 
 /// Returns the training images of `sets`, and the test set of `other` (or, if that is empty, its training images).
 /// Gives equal class names equal labels. Throws Error if the test set has a class that the training images lack, or if
-/// image sizes or channels of the two differ.
+/// the sizes, the channels or the target names of the two differ.
 TrainTest with_test_set(TrainTest sets, TrainTest other);
 
-/// Returns the number and extents of the images, and a checksum of pixels, labels, targets and the names of targets, as
-/// a text. Sets with equal texts train alike. Of a packed set, reads the checksums of the images, and not their pixels.
-/// `more` are checksums of further values of the images, such as masks.
+/// Returns a text: the number and extents of the images, and a checksum of pixels, labels, targets and target names.
+/// Sets with equal texts train alike. Reads only the checksums of the images of a packed set, not their pixels. `more`
+/// are checksums of further values of the images, such as masks.
 std::string fingerprint(const ImageSet& set, std::span<const uint64_t> more = {});
 
 /// Returns all pixels as a u8 tensor [count height width channels], in device memory if the context has a device.
@@ -143,14 +143,14 @@ std::vector<int64_t> count_per_label(const ImageSet& set);
 /// Returns a table with the number of training and test images of each class, a line per class. `test` is the heading
 /// of the last column, whose numbers are "-" if there are no such images.
 std::string class_table(const TrainTest& sets, const std::string& test);
-/// Returns class_table() if there are at most 20 classes. If there are more, or if all classes have equally many
-/// images, returns one line that says so.
+/// Returns class_table() if there are at most 20 classes. If there are more, or if in each set all classes have equally
+/// many images, returns one line with the least, median and greatest number of images per class.
 std::string class_counts(const TrainTest& sets, const std::string& test);
 
 /// Indices into a set. Each list is in ascending order.
 struct Split {
     std::vector<int64_t> selected, others;
-    HoldOut rule; // that has selected them
+    HoldOut rule; // the rule that has selected them
 };
 /// Selects images of every class by a rule. For a class without a limit, chooses one that selects
 /// round(fraction * images of the class) images, but of two or more images at least one and not all, and of one image
@@ -192,7 +192,8 @@ struct Draw {
     bool operator==(const Draw&) const = default;
 };
 /// Returns as many draws as there are images, in a random order, by the seed and the epoch. Every class that occurs is
-/// drawn equally often, up to one. Within a class, no image is drawn again before all others have been drawn.
+/// drawn equally often, up to a difference of one. Within a class, no image is drawn again before all others have been
+/// drawn.
 std::vector<Draw> balanced_draws(const ImageSet& set, uint64_t seed, int64_t epoch);
 
 /// Returns a weight for each class that is inversely proportional to its number of images: count / (k * images of the

@@ -16,7 +16,7 @@ namespace rg::data {
 
 namespace {
 
-constexpr int64_t kMostNamed = 5; // in an error text
+constexpr int64_t kMostNamed = 5; // most images that an error text names
 
 /// Most bytes that Memory takes unchecked. To find out how much memory there is takes longer than to decode an image.
 constexpr int64_t kUnchecked = 1 << 24;
@@ -85,7 +85,7 @@ Image Conversion::converted(const Image& image) {
 Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadImage& read) {
     Memory memory(processes_);
     PixelSink& sink = sink_ ? *sink_ : memory;
-    std::map<int64_t, std::string> bad, damaged; // what is wrong, by image
+    std::map<int64_t, std::string> bad, damaged; // error texts, by image
     std::mutex mutex;                            // protects both
     std::atomic<int64_t> differs_at = count;     // the first image with another size than the first good one
     ImageSet set{count, 0, 0, channels_};
@@ -96,7 +96,7 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
     };
     const auto add = [&](int64_t i) {
         check_stop();
-        if (i > differs_at && !skip_bad_) return; // is an error in any case, so do not decode all images first
+        if (i > differs_at && !skip_bad_) return; // read() throws for image differs_at or an earlier one
         Image image;
         try {
             const Image original = read(i);

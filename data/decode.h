@@ -17,7 +17,7 @@ constexpr int64_t kMaxSide = 8192;
 /// number is not in [1, kMaxSide]. `option` is for the error text.
 ImageSize parse_size(const std::string& text, const char* option = "--size");
 
-/// Says that the images of a set differ in size, and that nothing else is wrong with them.
+/// Says that the images of a set differ in size, and that no image before the first one of another size is bad.
 struct SizesDiffer : Error {
     using Error::Error;
 };
@@ -41,7 +41,7 @@ public:
 
 /// Images that were read together.
 struct Converted {
-    ImageSet set;              // all of them, without labels, classes, targets and names
+    ImageSet set;              // all images, even unusable ones; without labels, classes, targets and names
     std::vector<int64_t> kept; // those that can be used; subset() in dataset.h selects them
 };
 
@@ -50,9 +50,10 @@ public:
     /// Uses the channels and the size of the options. The pixels go to `sink`, or if it is null, to memory. A sink
     /// takes one set. Throws Error unless the options ask for 1 or 3 channels.
     explicit Conversion(const LoadOptions& options, PixelSink* sink = nullptr);
-    /// Reads `count` images. If images fail or differ in size from the first good one, throws Error, or SizesDiffer if
-    /// none fails; the first other size ends the reading. With LoadOptions::skip_other_images leaves them out. Also
-    /// throws Error if all images fail or if there is no room for the pixels, and Stopped after a stop request.
+    /// Reads `count` images. If one fails or has another size than the first good one, throws Error, or with
+    /// LoadOptions::skip_other_images leaves it out. The Error is SizesDiffer if the first bad image has another size.
+    /// Unless images are left out, the first one of another size ends the reading. Also throws Error if all images fail
+    /// or if there is no room for the pixels, and Stopped after a stop request.
     Converted read(int64_t count, const NameOfImage& name, const ReadImage& read);
     /// Adds a file that the caller has left out, with the reason.
     void leave_out(const std::string& file) { left_out_.push_back(file); }
@@ -71,7 +72,7 @@ private:
     PixelSink* const sink_;
     const int channels_, processes_;
     const bool skip_bad_;
-    const int64_t height_, width_; // 0: all images of a set must have the size of its first one
+    const int64_t height_, width_; // 0: all images of a set must have the size of its first good one
     std::atomic<int64_t> to_colour_ = 0, to_grey_ = 0, resized_ = 0;
     int64_t damaged_ = 0;
     std::string first_damage_; // Image::damage of the first damaged image

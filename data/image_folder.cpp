@@ -159,14 +159,14 @@ std::vector<std::string> without_images(const Listing& listing) {
 struct Table {
     std::vector<std::string> heading; // names of the values; empty: the table has no heading
     size_t columns = 0;               // number of values in each line
-    std::map<std::string, std::vector<std::string>, std::less<>> values; // by file
+    std::map<std::string, std::vector<std::string>, std::less<>> values; // values of each file
 };
-using Tables = std::map<std::string, Table, std::less<>>; // by the folder of the table, such as "train/"
+using Tables = std::map<std::string, Table, std::less<>>; // the table of each folder, such as "train/"
 
 /// A table with more bytes is refused; ten million images need fewer.
 constexpr uintmax_t kMostTableBytes = uintmax_t{1} << 30;
 
-/// Reads a finite number, which may begin with +.
+/// Reads a finite number, which may begin with +. Returns false if the text is none.
 bool read_value(std::string_view text, float& value) {
     double wide = 0;
     const bool plus = text.starts_with('+') && !text.starts_with("+-");
@@ -252,7 +252,7 @@ Table read_table(const std::string& folder, const std::string& name, const std::
     return table;
 }
 
-/// Returns the values for a path in the nearest table above it, or nullptr.
+/// Returns the values for a path from the nearest table above it that has a line for it, or nullptr.
 const std::vector<std::string>* find_values(const Tables& tables, std::string_view path) {
     for (size_t end = path.rfind('/') + 1;; end = path.rfind('/', end - 2) + 1) {
         if (const auto table = tables.find(path.substr(0, end)); table != tables.end())
@@ -262,7 +262,7 @@ const std::vector<std::string>* find_values(const Tables& tables, std::string_vi
     }
 }
 
-/// Returns the classes in a field, which are separated by spaces, |, commas or semicolons.
+/// Returns the classes in a field, which are separated by spaces, tabs, |, commas or semicolons.
 std::vector<std::string> classes_in(std::string field) {
     std::ranges::replace_if(
         field, [](char c) { return std::string_view("|,;\t").find(c) != std::string_view::npos; }, ' ');
@@ -290,7 +290,7 @@ public:
         }
         if (several_) names.assign(classes.begin(), classes.end());
     }
-    /// Adds the targets of an image, or NAN if it has none.
+    /// Appends the targets of an image to `to`, or NAN if it has none.
     void add(const std::string& file, std::vector<float>& to) const {
         const std::vector<std::string>* const values = find_values(tables_, file);
         to.resize(to.size() + names.size(), values && several_ ? 0.0f : NAN);
@@ -308,7 +308,8 @@ private:
     const bool several_;
 };
 
-/// Returns the labels of images that do not come from their class folders, or none if all do (layout.h).
+/// Returns the argument `labels` of layout_of(): a label for each image, or "" if its class folder gives it. Returns
+/// none if the class folders give all.
 std::vector<std::string> given_labels(const std::string& folder, const std::vector<std::string>& images,
                                       const Tables& tables, const LoadOptions& options) {
     const bool of_classes = options.labels == Labels::one_class, of_parents = options.label_from == LabelFrom::parent;

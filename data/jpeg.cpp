@@ -471,7 +471,8 @@ private:
     }
     void end_interval() { pos_ = size_t(bits_.next - bytes_.data()); }
 
-    /// Takes the bits, after all zeros that replace missing ones. The blocks after this MCU are then lost.
+    /// Ends a block, after which `bits` are left. If zeros have replaced missing bits, throws Error at the end of the
+    /// file; before a marker, all later blocks of the interval are lost.
     void end_block(const ScanBits& bits) {
         bits_ = bits;
         if (!bits.overrun()) return;
@@ -485,7 +486,7 @@ private:
         check_undamaged(false, "got bits that are no Huffman code, or too many coefficients");
     }
 
-    /// Reads a symbol, and as a signed value the bits whose number the symbol has.
+    /// Reads a symbol, and then as a signed value as many bits as its low four bits say.
     int take_symbol(ScanBits& bits, const HuffmanCode& code, int& value) {
         bits.fill();
         const HuffmanCode::Found found = code.found[bits.peek(HuffmanCode::kIndexBits)];

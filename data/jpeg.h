@@ -19,14 +19,14 @@
 
 namespace rg::data {
 
-/// Returns true if the bytes begin with the marker of the start and another marker.
+/// Returns true if the bytes begin with the start marker and the FF of another marker.
 bool is_jpeg(Bytes bytes);
 
 /// Returns an image of 1 or 3 channels of 8 bits. `name` is for error texts. Files with more than kMaxPixels pixels are
 /// refused before memory for pixels is allocated, and so are files with less than one bit per block of 8 x 8 samples.
-/// Blocks while other threads decode large images and leave too little memory (reserve_memory()).
-/// Decoding other files needs at most 10 bytes per pixel, or 18 if the file is progressive; images that are smaller
-/// than an MCU count as one.
+/// Blocks while other threads decode large images and leave too little memory (reserve_memory()). Decoding other files
+/// needs at most 10 bytes per pixel, or 18 if the file is progressive; images that are smaller than an MCU (minimum
+/// coded unit) count as one.
 Image decode_jpeg(Bytes bytes, std::string_view name);
 
 } // namespace rg::data

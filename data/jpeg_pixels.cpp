@@ -91,7 +91,8 @@ void transpose(I16x8 (&x)[8]) {
     }
 }
 
-/// Makes rows of the image's width from a component that may have fewer samples. The rows may be read in steps of 8.
+/// Makes rows of the image's width from a component that may have fewer samples. Rows have room to be read 8 samples at
+/// a time.
 class Upsampler {
 public:
     Upsampler(const JpegPlane& plane, int h_max, int v_max)
@@ -147,7 +148,7 @@ private:
     const JpegPlane& p_;
     int h_max_, v_max_;
     std::vector<uint8_t> wide_;
-    std::vector<uint16_t> sums_; // with copies of the first and the last before and after them
+    std::vector<uint16_t> sums_; // sums of a row, with a copy of the first before it and of the last after it
 };
 
 /// Returns a * x + b * y in units of 1/65536, rounded. The factors are 256 * high + low, so that 16 bits suffice for x
@@ -158,14 +159,15 @@ I16x8 rounded_sum(I16x8 x, int16_t a_high, int16_t a_low, I16x8 y, int16_t b_hig
 }
 
 /// Converts YCbCr to RGB. JFIF 1.02, section 7: R = Y + 1.402 Cr, G = Y - 0.344136 Cb - 0.714136 Cr, B = Y + 1.772 Cb.
-/// The sums have the parts of these factors that are not whole. Writes 8 pixels at a time, and one byte after them.
+/// rounded_sum() takes what remains of these factors after 1, -1 and 1: 0.402, -0.344136, 0.285864 and 0.772. Writes 8
+/// pixels at a time, and one byte after them.
 void ycc_to_rgb(const uint8_t* luma, const uint8_t* blue, const uint8_t* red, int64_t pixels, uint8_t* out) {
     for (int64_t x = 0; x < pixels; x += 8, out += 24) {
         const I16x8 y = I16x8(load_bytes(luma + x)), zero{};
         const I16x8 cb = I16x8(load_bytes(blue + x)) - 128, cr = I16x8(load_bytes(red + x)) - 128;
-        const I16x8 r = clamp_lanes(y + cr + rounded_sum(cr, 102, 233, zero, 0, 0));           // 26345
-        const I16x8 g = clamp_lanes(y - cr + rounded_sum(cb, -88, -26, cr, 73, 46));           // -22554, 18734
-        const I16x8 b = clamp_lanes(y + cb + rounded_sum(cb, 197, 162, zero, 0, 0));           // 50594
+        const I16x8 r = clamp_lanes(y + cr + rounded_sum(cr, 102, 233, zero, 0, 0));           // factor 26345
+        const I16x8 g = clamp_lanes(y - cr + rounded_sum(cb, -88, -26, cr, 73, 46));           // factors -22554, 18734
+        const I16x8 b = clamp_lanes(y + cb + rounded_sum(cb, 197, 162, zero, 0, 0));           // factor 50594
         const I16x8 rgb0[2] = {interleave_low(r | g << 8, b), interleave_high(r | g << 8, b)}; // 4 bytes per pixel
         const auto* from = reinterpret_cast<const uint8_t*>(rgb0);
 #pragma GCC unroll 8
@@ -173,8 +175,8 @@ void ycc_to_rgb(const uint8_t* luma, const uint8_t* blue, const uint8_t* red, in
     }
 }
 
-/// Applies inks to the RGB of the pixels, all inverted as Adobe writes them: the product, where 255 is 1, rounded as in
-/// Pillow.
+/// Multiplies the RGB of the pixels by black / 255, rounded as in Pillow. 255 is no ink, as Adobe writes it. If
+/// `inverted`, `out` holds 255 - RGB before the call.
 void apply_black(const uint8_t* black, int64_t pixels, bool inverted, uint8_t* out) {
     for (int64_t i = 0; i < 3 * pixels; ++i) {
         const int k = black[i / 3], product = (inverted ? out[i] : 255 - out[i]) * k + 128;

@@ -9,7 +9,7 @@
 
 namespace rg::data {
 
-/// The samples of one component. The rows in memory are long enough for whole MCUs.
+/// The samples of one component. The rows in memory are long enough for whole MCUs (minimum coded units).
 struct JpegPlane {
     int h = 1, v = 1;              // sampling factors, 1 to 4
     int64_t width = 0, height = 0; // in samples that belong to the image

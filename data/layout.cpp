@@ -19,7 +19,7 @@ enum class Use : uint8_t { none, train, test, validation, fold };
 
 bool has_word(std::string_view words, std::string_view word) { return words.find(cat(" ", word, " ")) != words.npos; }
 
-/// Returns true for names that need no confirmation by what the folder holds.
+/// Returns true for plain names of sets, such as train, which need no confirmation by the class folders in them.
 bool is_plain(const std::string& name) {
     return has_word(" train training test testing val valid validation ", lower(name));
 }
@@ -53,8 +53,8 @@ int64_t depth(const Listed& image) {
 void descend(Listed& image) { image.position += image.folder().size() + 1; }
 
 /// Skips outer folders: as long as all images lie in folders of one folder, descends into it. Stops at a folder whose
-/// name is in `classes`, and unless the images are those of a set, also at one such as train, unless only such folders
-/// are in it.
+/// name is in `classes`. If not `of_set`, also stops at a folder with a plain name such as train, unless all folders in
+/// it have a use.
 void skip_outer_folders(std::vector<Listed>& images, bool of_set, const std::vector<std::string>& classes = {}) {
     while (!images.empty()) {
         const std::string top(images[0].folder());
@@ -71,13 +71,13 @@ void skip_outer_folders(std::vector<Listed>& images, bool of_set, const std::vec
 /// A folder that may be a set.
 struct Top {
     std::vector<Listed> images;
-    std::vector<std::string> holds; // classes, sorted
+    std::vector<std::string> holds; // names of its class folders, sorted
     Use use = Use::none;
     bool plain = false;
     bool named() const { return use != Use::none && use != Use::fold; }
 };
 
-/// Returns the names that both folders hold, if these are most of the names in one of them.
+/// Returns the class folders that both hold, if these are at least half of those in the smaller one.
 std::vector<std::string> held_by_both(const Top& a, const Top& b) {
     std::vector<std::string> both;
     std::ranges::set_intersection(a.holds, b.holds, std::back_inserter(both));
@@ -96,7 +96,8 @@ void sort_images(std::vector<Listed>& images) {
     });
 }
 
-/// Gives two folders that hold the same both uses, if one has a use, or if they are folds and one is twice as large.
+/// Of two folders that hold the same, if one has a use, gives the other the opposite one. If both are folds, the one
+/// that is at least twice as large is for training, and the other for testing.
 void complete_uses(Top* known, Top* other) {
     const bool folds = known->use == Use::fold && other->use == Use::fold;
     if (other->named() || (folds && other->images.size() > known->images.size())) std::swap(known, other);
@@ -124,7 +125,7 @@ Layout layout_of(const std::vector<std::string>& files, const std::string& folde
 
     std::map<std::string, Top, std::less<>> tops;
     for (const Listed& image : images) tops[std::string(image.folder())].images.push_back(image);
-    std::vector<std::string> held; // by the first and the last folder, if all hold mostly the same
+    std::vector<std::string> held; // class folders in the first and the last folder, if all hold mostly the same
     for (auto& [name, top] : tops) {
         if (name.empty()) continue;
         std::vector<Listed> inner = top.images;
@@ -142,7 +143,7 @@ Layout layout_of(const std::vector<std::string>& files, const std::string& folde
              " and ", tops.rbegin()->first, " (", folder, "); to test on one, move it elsewhere and give it as ",
              "--test-data; --label-from parent takes the others together");
 
-    std::map<Use, std::string> parts; // the folder of each part
+    std::map<Use, std::string> parts; // the folder with each use
     bool all_are_parts = true;
     std::string without_classes;
     for (const auto& [name, top] : tops) {

@@ -39,10 +39,10 @@ struct Layout {
     std::vector<std::string> classes(bool all = false) const;
 };
 
-/// Returns the layout of images with these paths, each below a folder and with '/' between its parts. `labels` replace
-/// the class folders of images: one for each, "" for that of its folder; or none. Throws Error if there are folders
-/// such as train and test, but not all of them hold class folders, if two are for training, or for folds. `folder` is
-/// for error texts.
+/// Returns the layout of images with these paths, each below a folder and with '/' between its parts. `labels` has a
+/// label for each image, where "" stands for the name of its class folder; or it is empty. Throws Error if there are
+/// folders such as train and test, but not all of them hold class folders, if two have the same use and equally plain
+/// names, or if there are folds (rule 4). `folder` is for error texts.
 Layout layout_of(const std::vector<std::string>& files, const std::string& folder,
                  const std::vector<std::string>& labels = {});
 

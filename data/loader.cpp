@@ -1,4 +1,5 @@
-// The queue of parts of mini-batches. Background threads claim parts in order and put the results into a ring of slots.
+// The queue of parts of mini-batches (see LoaderOptions::parts). Background threads claim parts in order and put the
+// results into a ring of slots.
 //
 // A thread claims part i only if i < next_ + depth, where next_ is the next part that the training loop gets. So the
 // slot for the result is free, and memory is limited. The thread prepares the part without the lock, and stores it only
@@ -220,7 +221,7 @@ void Loader::write_images(Batch& batch, const Order& order, Range part, Range wh
     if (weighs_labels()) weights = class_weights(order, whole);
     for (int64_t i = 0; i < n; ++i) {
         const int64_t position = part.begin + i;
-        // Without mixing, only the first counts.
+        // Without mixing, only the first of the two is used.
         const std::array<Draw, 2> draws{order.at(position), order.at(whole.begin + whole.end - 1 - position)};
         std::array<View, 2> views;
         std::array<int32_t, 2> labels;

@@ -43,7 +43,7 @@ struct Column {
     Shape extents; // shape of one sample's value: up to 3 extents
     DType type = DType::f32;
     int64_t count = -1;    // number of samples; -1: any number
-    uint64_t checksum = 0; // of all values; 0: unknown
+    uint64_t checksum = 0; // checksum of all values; 0: unknown
     /// Writes the value of a sample. Several threads may call this at the same time.
     std::function<void(const Sample& sample, std::byte* out)> write = {};
     /// Returns a tensor for the values of n samples, in host memory.
@@ -55,18 +55,18 @@ Column rows(const Tensor& values);
 /// Returns a column of f32 values that f computes.
 Column computed(const Shape& extents, std::function<void(const Sample& sample, std::span<float> out)> f);
 
-/// A part of a mini-batch: n samples, possibly 0, in host memory. Images have c channels, and the height h and width w
-/// of ImageSet::input_size().
+/// A part of a mini-batch (see LoaderOptions::parts): n samples, possibly 0, in host memory. Images have c channels,
+/// and the height h and width w of ImageSet::input_size().
 struct Batch {
     Tensor x;              // f32 [n h w c]; undefined without images, and with LoaderOptions::views
-    Tensor indices, views; // only with views: i32 [n ...], inputs of the augment op (core/ops/augment.h)
+    Tensor indices, views; // only with LoaderOptions::views: i32 [n ...], inputs of the augment op (core/ops/augment.h)
     Tensor labels;         // i32 [n]; undefined without images
     int64_t epoch = 0, index = 0;
     int64_t size = 0, global_size = 0; // number of samples in this part, and in the whole mini-batch
     int64_t first = 0;                 // position of this part's first sample in the epoch's order
     Tensor targets = {};               // f32 [n k], mixed like the images; undefined if the set has no targets
-    // f32 [n] and i32 [n]: weight of each label in a mean over the samples of all parts, second label of each image,
-    // and its weight. Undefined, unless the images are mixed; label_weights is also defined with class weights.
+    // label_weights, second_weights: f32 [n], weights of each image's two labels in a mean over the whole mini-batch.
+    // second_labels: i32 [n]. Undefined unless images are mixed; label_weights is also defined with class weights.
     Tensor label_weights = {}, second_labels = {}, second_weights = {};
     std::vector<Tensor> columns = {}; // [n extents...], in the order of the loader's columns
 };
@@ -105,7 +105,7 @@ public:
     Loader(const Loader&) = delete;
     Loader& operator=(const Loader&) = delete;
 
-    /// Requires images.
+    /// Returns the augmenter of the images. Requires images.
     const Augmenter& augmenter() const { return *augmenter_; }
     const std::vector<Column>& columns() const { return columns_; }
     /// Returns a batch with the tensors of n images, which have arbitrary values. Requires images.
@@ -125,9 +125,9 @@ public:
         RG_CHECK(started_, "loader: expected start() before the first mini-batch, got none; start an epoch");
         return next_ < end();
     }
-    /// Returns the next part of a mini-batch; blocks until it is ready. Requires has_next(). If preparing it failed,
-    /// throws that exception. Later calls throw it again, until start(). But with threads = 0, a later call tries
-    /// again.
+    /// Returns this rank's samples of the next mini-batch, or with own_parts > 1, one of its parts per call. Blocks
+    /// until they are ready. Requires has_next(). If preparing them failed, throws that exception. Later calls throw it
+    /// again until start(), or with threads = 0 try again.
     Batch next();
 
 private:
@@ -137,7 +137,7 @@ private:
         std::exception_ptr error;
     };
     Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Column> columns);
-    /// The order of an epoch's samples. If both are empty, it is that of the set.
+    /// The order of an epoch's samples. If both vectors are empty, it is the order of the set.
     struct Order {
         std::vector<int64_t> permutation;
         std::vector<Draw> draws;
@@ -145,7 +145,7 @@ private:
     };
     Order order_of(int64_t epoch) const;
     void write_images(Batch& batch, const Order& order, Range part, Range whole) const;
-    /// Returns the weight of each class, for the mini-batch with these positions.
+    /// Returns the weight of each class, for the mini-batch that has the positions `whole`.
     std::vector<double> class_weights(const Order& order, Range whole) const;
     /// Returns the positions of a part in the epoch's order, and the size of its whole mini-batch. The parts of this
     /// loader are numbered: part b * own_parts + i is part first_part + i of mini-batch b.
@@ -161,7 +161,7 @@ private:
     const std::optional<Augmenter> augmenter_;
     const std::vector<Column> columns_;
     int64_t count_ = -1, batches_ = 0; // number of samples; mini-batches per epoch
-    bool started_ = false;             // only the consumer uses this
+    bool started_ = false;             // only the consumer (see below) uses this
     OneCaller caller_;
 
     // The consumer is the thread that calls start() and next(). If there are background threads, the lock protects

@@ -21,7 +21,8 @@ namespace fs = std::filesystem;
 
 bool holds_records(const std::string& folder) { return has_cifar(folder) || has_idx(folder); }
 
-/// Returns the folder at or below this one that holds CIFAR or IDX files, or "" if there is none.
+/// Returns the folder that holds CIFAR or IDX files, or "" if there is none: this folder, one with a usual name in it,
+/// or one in a chain of folders that each hold nothing but the next.
 std::string records_folder(const std::string& folder) {
     // Archives unpack into a folder of their own. Users often give the path of its parent folder instead.
     for (const char* const inner : {"", "/cifar-10-batches-bin", "/cifar-100-binary", "/MNIST/raw", "/raw"})
@@ -48,7 +49,7 @@ std::vector<std::string> parts_of(const std::string& folder) {
     return has_cifar(records) ? cifar_files(records) : idx_files(records);
 }
 
-/// Reads a folder. The pixels go to `sink`, or to memory if it is null.
+/// Reads a folder, or the embedded sample if `folder` is empty. The pixels go to `sink`, or to memory if it is null.
 Contents read_folder(const std::string& folder, const LoadOptions& options, PixelSink* sink) {
     Conversion conversion(options, sink);
     Contents contents;

@@ -22,11 +22,11 @@ void declare_reading(Options& options, LoadOptions& reading);
 /// which copies remote data and, unless LoadOptions::cache is kNoCache, makes a packed set on all cores. Then all of
 /// them call load_source() with Source::path. Keep the result until they have returned.
 struct Source {
-    std::string path; // of a folder or a packed set on this node; empty: the embedded sample
+    std::string path; // path of a folder or a packed set on this node; empty: the embedded sample
     std::vector<std::shared_ptr<CacheLock>> locks;
 };
 Source open_source(const std::string& path, const LoadOptions& options);
-/// `shown` is the path that the user gave.
+/// `path` is Source::path. `shown` is the path that the user gave, for descriptions and error texts.
 TrainTest load_source(const std::string& path, const LoadOptions& options, const std::string& shown);
 
 } // namespace rg::data

@@ -1,5 +1,5 @@
-// See packed.h. A file is written as SOURCE.part, and renamed to SOURCE-STATE.images when it is complete. So a kill or
-// a full disk leaves no set that could be taken for whole.
+// See packed.h. A file is written as SOURCE.part, and renamed to SOURCE-STATE.images when it is complete; SOURCE and
+// STATE are checksums. So a kill or a full disk leaves no set that could be taken for whole.
 #include "data/packed.h"
 
 #include "core/atomic_file.h"
@@ -50,7 +50,7 @@ std::vector<std::string> texts_of(const std::vector<uint8_t>& all) {
     return texts;
 }
 
-/// Writes the images into `part`, and renames it in the end.
+/// Writes the images into the file `part`. finish() renames it to `path`.
 class Writer final : public PixelSink {
 public:
     Writer(const std::string& path, const std::string& part, const std::string& source)
@@ -60,7 +60,7 @@ public:
           file_(::open(part.c_str(), O_CREAT | O_TRUNC | O_RDWR | O_CLOEXEC, 0600)) {
         RG_CHECK(file_.get() >= 0, "packed set: cannot open ", part, ": ", std::strerror(errno));
     }
-    ~Writer() override { ::unlink(part_.c_str()); } // after finish(), there is none
+    ~Writer() override { ::unlink(part_.c_str()); } // after finish(), there is no such file
 
     void begin(int64_t count, int64_t height, int64_t width, int64_t channels) override {
         head_.height = uint64_t(height), head_.width = uint64_t(width), head_.channels = uint64_t(channels);

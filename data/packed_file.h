@@ -36,7 +36,7 @@ struct PackedHead {
     static constexpr size_t kBytes = 4096;
     static constexpr uint64_t kMagic = 0x3173'6567'616d'6972; // "rimages1"
     uint64_t magic = kMagic, height = 0, width = 0, channels = 0, images = 0, tail_bytes = 0, tail_checksum = 0;
-    uint64_t checksum = 0; // of the numbers before it
+    uint64_t checksum = 0; // checksum of the numbers before it
     uint64_t own_checksum() const {
         return rg::checksum({reinterpret_cast<const char*>(this), offsetof(PackedHead, checksum)});
     }
@@ -48,7 +48,7 @@ bool is_packed(const std::string& path);
 /// A packed set that is mapped into memory.
 class PackedFile {
 public:
-    /// Throws Error if there is no such file, or if it is not a complete packed set.
+    /// Maps the file. Throws Error if there is no such file, or if it is not a complete packed set.
     explicit PackedFile(const std::string& path);
 
     std::span<const uint8_t> pixels() const { return pixels_; }
@@ -74,7 +74,7 @@ private:
     std::optional<TensorFile> tail_;
     Tensor records_;
     int64_t image_bytes_ = 0;
-    bool ahead_ = false; // true: the file may exceed the memory
+    bool ahead_ = false; // true: the pixels may not fit into memory, so will_need() loads images
     mutable std::vector<std::atomic<uint8_t>> checked_;
 };
 

@@ -2,9 +2,9 @@
 // Encodes in two steps: filters the rows, then compresses them.
 //
 // An image without interlacing is one pass over all pixels. Adam7 has seven passes, each a smaller image. Rows are
-// unfiltered in place, widened to whole samples, and copied to the positions of the pass. The encoder chooses a filter
-// per row by the usual heuristic (least sum of absolute differences) and compresses with fixed Huffman codes. That
-// keeps the code small, but files are larger than those of most other tools.
+// unfiltered in place, widened to whole samples, and copied to the positions of the pass. The encoder filters all rows
+// with Paeth and compresses with fixed Huffman codes. That keeps the code small, but files are larger than those of
+// most other tools.
 #include "data/png.h"
 
 #include "core/control_groups.h"
@@ -39,14 +39,14 @@ struct Header {
 /// Contents of the chunks that the decoder uses. The image data are still compressed.
 struct Contents {
     Header header;
-    int entries = 0;                        // of the palette
+    int entries = 0;                        // number of palette entries
     std::array<uint8_t, 3 * 256> palette{}; // RGB triples; those after the entries are black
     std::vector<uint8_t> alpha;             // alpha of the first palette entries
     std::array<uint16_t, 3> transparent{};  // the transparent colour in tRNS
     bool has_transparency = false;          // there was a tRNS; for grey and RGB only
     std::vector<Bytes> data;                // contents of the IDAT chunks
-    std::string damage;                     // as in Image
-    bool scaled = true;                     // grey samples of less than 8 bits become 8
+    std::string damage;                     // see Image::damage
+    bool scaled = true;                     // grey samples of less than 8 bits are scaled to 8
     int channels() const {
         const int colours = header.colour == kPalette ? 3 : header.samples();
         return colours + (has_transparency || !alpha.empty());
@@ -168,7 +168,7 @@ private:
         std::copy(body_.begin(), body_.end(), c_.palette.begin());
     }
 
-    /// Reads the first valid tRNS, and ignores others. That of a palette is valid only after the palette.
+    /// Reads the first valid tRNS, and ignores others. If the image has a palette, a tRNS is valid only after it.
     void read_transparency() {
         const Header& h = c_.header;
         if (h.colour == kPalette) {
@@ -185,7 +185,7 @@ private:
 
     Bytes bytes_, body_;
     std::string_view name_;
-    size_t begin_ = 0, end_ = sizeof kSignature; // of the chunk
+    size_t begin_ = 0, end_ = sizeof kSignature; // where the current chunk begins and ends
     std::string_view type_;                      // four letters, as next() has checked
     Contents c_;
 };
@@ -202,7 +202,7 @@ Lanes load_pixel(const uint8_t* p) {
     return __builtin_convertvector(std::bit_cast<ByteLanes>(word), Lanes);
 }
 
-/// Requires lanes of 0 to 255.
+/// Stores the lanes, which must be 0 to 255, as bytes.
 template <size_t kStep>
 void store_pixel(uint8_t* p, Lanes lanes) {
     const uint64_t word = std::bit_cast<uint64_t>(__builtin_convertvector(lanes, ByteLanes));
@@ -317,7 +317,7 @@ std::vector<uint8_t> inflate_data(const Contents& c, std::string_view name, std:
 std::shared_ptr<void> reserve_memory(int64_t bytes, std::string_view name) {
     static std::mutex mutex;
     static std::condition_variable released;
-    static int64_t reserved = 0; // by all threads
+    static int64_t reserved = 0; // bytes that all threads have reserved
     if (bytes < 1 << 24) return nullptr;
     std::unique_lock lock(mutex);
     int64_t available = 0;
@@ -358,7 +358,7 @@ Image decode_png(Bytes bytes, std::string_view name, PngSamples samples) {
     std::vector<uint8_t> widened(h.interlaced ? size_t(h.width) * pixel_bytes : 0);
 
     uint8_t* row = raw.data();
-    int highest = -1; // palette index
+    int highest = -1; // the highest palette index so far
     for (const Pass& pass : passes(h)) {
         const int64_t columns = pass.columns(h.width), rows = pass.rows(h.height);
         const size_t row_bytes = h.row_bytes(columns);

@@ -9,8 +9,8 @@
 //   tRNS if its length or place is wrong. A palette may have more entries than the bit depth can use.
 //
 // All other violations throw Error with the name of the file; no partial image is returned. Ancillary chunks other than
-// tRNS are skipped (there is no colour management), and unknown critical chunks are refused. Bytes after IEND are
-// ignored, as in other decoders, because tools append data to PNGs.
+// tRNS are skipped (there is no colour management). Unknown critical chunks are refused, except after the image data.
+// Bytes after IEND are ignored, as in other decoders, because tools append data to PNGs.
 // Source: PNG Specification, third edition, W3C 2025.
 #pragma once
 
@@ -38,8 +38,8 @@ struct Image {
 constexpr int64_t kMaxPixels = int64_t{1} << 27;
 
 /// Reserves memory for decoding an image, until the result is destroyed. Blocks while other threads decode and there is
-/// too little for `bytes` more. Throws Error if there is too little for this image alone. Does not count less than
-/// 16 MiB: to decode takes less time than to find out how much memory there is.
+/// too little for `bytes` more. Throws Error if there is too little for this image alone. Ignores requests below 16
+/// MiB: decoding such an image takes less time than to find out how much memory there is.
 [[nodiscard]] std::shared_ptr<void> reserve_memory(int64_t bytes, std::string_view name);
 
 /// Returns true if the bytes begin with the PNG signature.

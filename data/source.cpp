@@ -34,7 +34,7 @@ namespace {
 
 constexpr std::string_view kS3 = "s3://", kPipe = "pipe:";
 constexpr double kSilence_s = 300;
-constexpr double kReserveBytes = 1e9, kReserveFraction = 0.01; // of the disk: the smaller of the two stays free
+constexpr double kReserveBytes = 1e9, kReserveFraction = 0.01; // fraction of the disk; the smaller stays free
 
 std::string variable(const char* name) {
     const char* const value = std::getenv(name);
@@ -51,7 +51,7 @@ void check_unpacked(const fs::path& folder) {
     }
 }
 
-/// Returns the program that has compressed an archive, or "".
+/// Returns the program that unpacks the compression of an archive, or "" if it has none.
 std::string compressor_of(const std::string& archive) {
     char begin[6] = {};
     std::ifstream(archive, std::ios::binary).read(begin, sizeof begin);
@@ -80,7 +80,7 @@ void check_space(const std::string& folder) {
              " stay free, got ", formatted("%.1f MB", left / 1e6), "; make room there, or choose another --cache");
 }
 
-/// Returns the bytes of all files below a folder that others change meanwhile.
+/// Returns the sum of the sizes of all files below a folder. Other processes may change the folder meanwhile.
 double bytes_below(const std::string& folder) {
     double bytes = 0;
     std::error_code gone;
@@ -129,7 +129,7 @@ void unpack_stream(const std::string& command, const std::string& folder) {
     fs::remove(archive);
 }
 
-/// Returns the first client that a folder of PATH has.
+/// Returns the first of aws, s5cmd and rclone that is executable in a folder of PATH. Throws Error if there is none.
 std::string find_client() {
     const std::string path = variable("PATH");
     for (const char* const client : {"aws", "s5cmd", "rclone"})
@@ -159,7 +159,7 @@ void synchronise(const std::string& url, const std::string& folder) {
     const std::string client = find_client();
     fs::create_directory(folder);
     Progress progress(cat("copying ", url, " into ", folder, " with ", client));
-    int64_t files = 0; // that are new, changed or gone
+    int64_t files = 0; // number of files that are new, changed or gone
     run_command(sync_command(client, url, folder, true), [&](int64_t lines, int64_t errors) {
         files = lines + errors; // rclone lists them on standard error
         if (lines > 0) progress.update([&] { return cat("copying: ", lines, " files found"); });
@@ -195,7 +195,8 @@ std::string sync_command(const std::string& client, const std::string& url, cons
     std::string remote = ":s3,env_auth=true";
     // rclone ends a quoted value at the next quote, and doubled quotes stand for one.
     if (!endpoint.empty()) remote += cat(",provider=Other,endpoint=\"", endpoint, "\"");
-    // It lists files on standard error, and would add lines about its configuration and its statistics.
+    // rclone lists files on standard error. Without these options, it would add lines about its configuration and its
+    // statistics.
     return cat("rclone sync -v --stats 0 --config '' ", dry_run ? "--dry-run " : "",
                shell_word(cat(remote, ":", prefix.substr(kS3.size()))), " ", to);
 }
