@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kTileThreads, kBlocks<T, true, kN>)
     convolve<T, true, kWhole, kN>(g, t, reader, w, e, out);
 }
 
-/// A functor that returns the number of pixels of a block in the forward pass.
+/// A functor that returns the number of result pixels of a block in the forward pass.
 struct BlockPixels {
     Tiling t;
     int images, columns;

@@ -203,8 +203,8 @@ __global__ void __launch_bounds__(256)
     (tap < taps ? dw[filter * taps + tap] : db[filter]) = float(sum);
 }
 
-/// Computes dw [filters, rows, columns, channels] and db [filters]. Uses the Hopper kernel if it is enabled and covers
-/// the case.
+/// Computes dw [filters, rows, columns, channels] and db [filters]. In bf16, uses the Hopper kernel if it is enabled
+/// and covers the case.
 template <class T, class DyReader, class XReader>
 void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     if constexpr (std::is_same_v<T, bf16>)

@@ -1,6 +1,6 @@
 // The weight gradient of a 3 x 3 convolution with stride 1 and padding 1, for Hopper GPUs (sm_90a). Covers bf16,
 // multiples of 32 channels and filters, and images 8, 16 or 32 pixels wide whose height is a multiple of 8.
-// conv_grad.cu, conv_groups.cu and linear.cu cover all other cases.
+// conv_grad_packed_hopper.cu, conv_grad.cu, conv_groups.cu and linear.cu cover the other cases.
 //
 // Each SM runs at most one block at a time. A block computes the gradient of a chunk, which has C filters and C input
 // channels, over some of the tiles of whole image rows. In a block, 128 producer threads load a tile of dy, and a tile

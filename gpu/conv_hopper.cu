@@ -1,7 +1,7 @@
 // 3 x 3 convolution with stride 1 and padding 1, and its data gradient, for Hopper GPUs (sm_90a). Covers bf16, and
 // images 8, 16 or 32 pixels wide whose height is a multiple of 8, or for width 16 of 16. Input and result each have 32
-// or 64 channels. For images 8 pixels wide, either or both may also have 128, but not together with 32. conv.cu,
-// conv_groups.cu and linear.cu cover all other cases.
+// or 64 channels. For images 8 pixels wide, either or both may also have 128, but not together with 32.
+// conv_packed_hopper.cu, conv.cu, conv_groups.cu and linear.cu cover the other cases.
 //
 // Each SM runs at most one block at a time, which stays until its tiles are done. Blocks take tiles of whole image rows
 // in turn. In a block, 128 producer threads load a tile, with one more row above and below, into one of several stages
@@ -276,9 +276,9 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
             RG_UNROLL
             for (int k = 0; k < N / 2; ++k) sum[k] = bias[k / 4 * 2 + k % 2];
 
-            // Prepares for the results. In the data gradient, the loads of x should have arrived when the product is
-            // done. A lane stores octets of its pixels in both rows. The first of them goes to index first_output of
-            // `out`.
+            // Prepares the stores of the results. In the data gradient, starts to load x here, so that the values have
+            // arrived when the product is done. A lane stores octets of its pixels in both rows. The first of them goes
+            // to index first_output of `out`.
             const size_t row = size_t(tile) * T::kRows + down + 2 * warp;
             const size_t first_output = (row * W + right + pixel) * out_c + first_channel + 8 * quarter;
             const auto output_index = [&](int half, int octet) { return first_output + half * W * out_c + 32 * octet; };

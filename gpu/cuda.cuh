@@ -104,9 +104,9 @@ void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_
     const auto check = [&](cudaError_t status, const char* action) {
         check_launch(status, name, action, grid, block, shared_bytes);
     };
-    // Without cudaFuncSetAttribute(), a kernel gets at most 48 KiB of shared memory, static and dynamic together. The
-    // call is made only if a launch needs more than all launches of the kernel before. So a launch that is captured in
-    // a graph, and was made once before, does not make it.
+    // Without cudaFuncSetAttribute(), a kernel gets at most 48 KiB of shared memory, static and dynamic together. Calls
+    // it only if a launch needs more than all earlier launches of the kernel. So a capture of launches that have all
+    // run before does not call it.
     int gpu = 0;
     check(cudaGetDevice(&gpu), "cudaGetDevice");
     thread_local std::map<std::pair<int, const void*>, size_t> granted;

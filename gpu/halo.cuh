@@ -102,7 +102,7 @@ struct TapAxis {
     static __host__ __device__ __forceinline__ TapAxis columns(const Geometry& g, const Tiling& t) {
         return {g.s, g.stride.w, g.pad.w, g.dilation.w, g.tap_step.w, g.dy_step.w, t.taps.w};
     }
-    /// ranges() is the number of all ranges, and phase_ranges() the number for one phase of the data gradient.
+    /// Return the number of all ranges, and the number for one phase of the data gradient.
     __host__ __device__ __forceinline__ int ranges() const { return step * phase_ranges(); }
     __host__ __device__ __forceinline__ int phase_ranges() const { return steps_in(steps_in(taps, step), limit); }
     __device__ __forceinline__ TapRange range(int number) const {

@@ -148,12 +148,12 @@ RG_WGMMA(wgmma_transposed, 192,
 
 // ---- registers: a warpgroup sets its registers per thread to N (setmaxnreg) ----
 
-/// Releases registers to the block's pool.
+/// Lowers the registers per thread to N. The block's pool gets the others.
 template <int N>
 __device__ __forceinline__ void decrease_registers() {
     asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
-/// Takes registers from the block's pool. Blocks until the pool has enough.
+/// Raises the registers per thread to N. Blocks until the block's pool has enough.
 template <int N>
 __device__ __forceinline__ void increase_registers() {
     asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));

@@ -119,7 +119,7 @@ std::optional<PackedPlan> packed_plan_of(const Geometry& g) {
     const AxisTaps rows(g.r, g.stride.h, g.pad.h, g.dilation.h, g.from_h, g.to_h);
     const AxisTaps columns = first_layer ? AxisTaps(1, 1, 0, 1, g.to_w, g.to_w)
                                          : AxisTaps(g.s, g.stride.w, g.pad.w, g.dilation.w, g.from_w, g.to_w);
-    // Many zeros would cost more than these kernels gain.
+    // With more than 4 cells per pixel, the zeros would cost more than these kernels gain.
     const double pixels =
         std::max(double(g.pixels()), double(g.images) * g.from_h * g.from_w / g.stride.h / g.stride.w);
     const double all_cells = double(g.images) * rows.length * columns.length;
