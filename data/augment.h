@@ -73,8 +73,8 @@ struct Augment {
     bool crop = false;             // cuts the window at a random place, as torchvision's RandomCrop(size)
     /// Range of a random window's area, as a fraction of the image's area; {1, 1}: off. The window has a random place
     /// and an aspect ratio of about 3/4 to 4/3. If none of 10 random windows fits into the image, a large central one
-    /// is used. It is resized to the size of the result. This is like torchvision's RandomResizedCrop, but without
-    /// antialiasing.
+    /// is used. The window is resized to the size of the result. This is like torchvision's RandomResizedCrop, but
+    /// without antialiasing.
     Interval crop_area{1, 1};
     Jitter jitter = {}; // for images of 1 or 3 channels
     /// Probability of erasing a box, with 0 after normalisation (Zhong et al., arXiv:1708.04896). Its area is 0.02 to

@@ -1,6 +1,6 @@
 // The cache: a folder for copies of remote data (source.h) and for packed sets (packed.h).
 //
-// Its files are readable only by this user. A cache that belongs to another user, or that others can write into, is
+// A new cache is readable only by its user. A cache that belongs to another user, or that others can write into, is
 // refused: they could put false data into it. Several jobs may share a cache. A job waits while another one makes a
 // file that it needs, or reads one that it would change.
 //

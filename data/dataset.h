@@ -2,8 +2,8 @@
 // take one. This file also has functions that split sets.
 //
 // Pixels stay bytes until a mini-batch is made, so CIFAR-10 takes 184 MB instead of 737 MB. Copies and parts of a set
-// share them. They are in memory, or in a file that all processes of a node map (packed.h). Splits and orders depend
-// only on their arguments, so that all ranks compute the same ones without communication.
+// share the pixels, which are in memory, or in a file that all processes of a node map (packed.h). Splits and orders
+// depend only on their arguments, so that all ranks compute the same ones without communication.
 #pragma once
 
 #include "core/tensor.h"
@@ -74,11 +74,11 @@ struct ImageSet {
 
 /// The rule by which a run holds out images of a class: those whose name has a hash below the limit of the class. It
 /// depends neither on the order of the images nor on other classes. So a later run with more or fewer images, which
-/// takes the same rule, holds out the same images again, and none of the others.
+/// takes the same rule, holds out the same images again, and none that the earlier run has trained on.
 struct HoldOut {
     std::string salt = {};                      // hashed with each name, such as "test 0"
     std::map<std::string, int64_t> limits = {}; // limit of each class, at least 0; hashes have 63 bits
-    /// Returns this rule, or without limits a new one for a purpose, such as "test", and a seed.
+    /// Returns this rule if it has limits. Otherwise, returns a new one for a purpose, such as "test", and a seed.
     HoldOut or_new(const std::string& purpose, int64_t seed) const {
         return limits.empty() ? HoldOut{cat(purpose, " ", seed)} : *this;
     }

@@ -16,10 +16,10 @@
 namespace rg::data {
 
 /// Tables beside images: CSV with a line per image, its path below the folder of the table, and its values. An image
-/// has its line in the nearest table above it that has one. kLabelsFile has what LoadOptions::labels says: a class,
-/// which replaces the class folder; one or more numbers, which become its targets; or any number of classes, separated
-/// by spaces, |, or commas in quotes, which become targets of 0 or 1. kAnglesFile gives numbers, such as an angle, to
-/// images with classes. A table may have a heading, which names the numbers.
+/// has its line in the nearest table above it that has one for it. kLabelsFile has what LoadOptions::labels says: a
+/// class, which replaces the class folder; one or more numbers, which become its targets; or any number of classes,
+/// separated by spaces, |, or commas in quotes, which become targets of 0 or 1. kAnglesFile gives numbers, such as an
+/// angle, to images with classes. A table may have a heading, which names the numbers.
 inline constexpr const char *kAnglesFile = "angles.csv", *kLabelsFile = "labels.csv";
 
 /// Reads all images of a folder. With LoadOptions::unlabelled, an image beside the class folders has the name of the
@@ -37,8 +37,8 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
 /// left out, and tables. Throws Error for a broken link, and if a folder cannot be read.
 std::vector<std::string> image_parts(const std::string& folder);
 
-/// Decodes a PNG or a JPEG. `name` is the name of the file, for error texts. Throws Error if the file is neither, or is
-/// damaged.
+/// Decodes a PNG or a JPEG. `name` is the name of the file, for error texts. Throws Error if the file is neither, or
+/// cannot be decoded (see Image::damage).
 Image decode_image(Bytes bytes, const std::string& name);
 /// Reads the file and decodes it.
 Image read_image(const std::string& path);

@@ -226,7 +226,8 @@ private:
         return bits_.take_unchecked(bits);
     }
 
-    /// `what` names the symbols of the table in error texts.
+    /// Reads the next symbol. Throws Error if the input ends, or if the bits are no code; `what` names the symbols of
+    /// the table in the error text.
     const Entry& take_symbol(const Table& table, const char* what) {
         bits_.fill();
         const Entry& entry = table.find(bits_.buffer);

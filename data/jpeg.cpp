@@ -237,7 +237,7 @@ private:
         if (!good && damage_.empty()) damage_ = error_text(parts...);
     }
 
-    /// Skips other bytes, as libjpeg does. T.81, section B.1.1.2.
+    /// Returns the next marker. Skips the bytes before it, as libjpeg does. T.81, section B.1.1.2.
     int next_marker() {
         const auto skip = [&](bool ff) {
             while (pos_ < bytes_.size() && (bytes_[pos_] == 0xFF) == ff) ++pos_;

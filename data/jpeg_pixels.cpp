@@ -131,7 +131,8 @@ public:
     }
 
 private:
-    /// Interpolates between the sums. The two roundings differ, so that they do not change the mean.
+    /// Writes twice as many samples, interpolated between neighbouring sums. The two roundings differ, so that they do
+    /// not change the mean.
     template <int kShift>
     void double_columns(uint16_t round_left, uint16_t round_right) {
         sums_.front() = sums_[1];

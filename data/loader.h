@@ -115,8 +115,9 @@ public:
     /// Returns true if batches have label_weights.
     bool weighs_labels() const { return !options_.class_weights.empty() || (augmenter_ && augmenter_->mixes()); }
 
-    /// Starts an epoch at mini-batch `first_batch` (at most batches()), and discards those prepared before. May be
-    /// called in the middle of an epoch. Throws Error if there are samples, but too few for one mini-batch.
+    /// Starts an epoch at mini-batch `first_batch`, and discards the mini-batches that were prepared before. May be
+    /// called in the middle of an epoch. Throws Error if `first_batch` is not in [0, batches()], or if there are
+    /// samples, but too few for one mini-batch.
     void start(int64_t epoch, int64_t first_batch = 0);
     /// Number of mini-batches per epoch.
     int64_t batches() const { return batches_; }

@@ -26,7 +26,8 @@ struct Source {
     std::vector<std::shared_ptr<CacheLock>> locks;
 };
 Source open_source(const std::string& path, const LoadOptions& options);
-/// `path` is Source::path. `shown` is the path that the user gave, for descriptions and error texts.
+/// Reads the data at `path`, which is Source::path. `shown` is the path that the user gave, for descriptions and error
+/// texts.
 TrainTest load_source(const std::string& path, const LoadOptions& options, const std::string& shown);
 
 } // namespace rg::data

@@ -143,7 +143,7 @@ private:
 /// and sets its ctime at each change. Others, such as FUSE and FAT, invent numbers. Unlike st_dev, the ID is the same
 /// for all nodes and mounts.
 std::optional<uint64_t> file_system_of(const std::string& path) {
-    // ext2 to ext4, XFS, Btrfs, ZFS, F2FS, tmpfs, overlay, NFS, Lustre, GPFS, Ceph, BeeGFS
+    // The types of ext2 to ext4, XFS, Btrfs, ZFS, F2FS, tmpfs, overlay, NFS, Lustre, GPFS, Ceph, BeeGFS (see statfs)
     static constexpr uint32_t kStable[] = {0xEF53,     0x58465342, 0x9123683E, 0x2FC12FC1, 0xF2F52010, 0x01021994,
                                            0x794C7630, 0x00006969, 0x0BD00BD0, 0x47504653, 0x00C36400, 0x19830326};
     struct statfs info;
@@ -151,7 +151,7 @@ std::optional<uint64_t> file_system_of(const std::string& path) {
     return std::bit_cast<uint64_t>(info.f_fsid);
 }
 
-/// Returns a checksum of the names and identities of files and folders below a folder.
+/// Returns a checksum of the readers, and of the names and identities of files and folders below a folder.
 uint64_t state_of(const std::string& folder, std::vector<std::string> parts) {
     std::sort(parts.begin(), parts.end());
     FileSystems known;

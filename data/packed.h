@@ -24,7 +24,8 @@ struct Contents {
     std::string path = {}; // for a packed set, the path that was packed
 };
 
-/// Returns the contents of a packed set. Throws Error like PackedFile().
+/// Returns the contents of a packed set. Throws Error like PackedFile(), and if the parts of the set do not fit
+/// together.
 Contents read_packed(const std::string& path);
 
 /// Returns the path of the packed set in the cache for a folder, with the channels, the size and the other choices of
