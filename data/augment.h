@@ -81,9 +81,9 @@ struct Augment {
     /// 0.33 of the window's, and height / width is 0.3 to 3.3, drawn uniformly on a logarithmic scale. If none of 10
     /// boxes is smaller than the window, none is erased. This is torchvision's RandomErasing(p) after Normalize.
     double erase = 0;
-    /// Parameter A of the distribution Beta(A, A) of a number L; 0: off. `mixup` adds a second image with the weight
-    /// 1 - L to L times each image (Zhang et al., arXiv:1710.09412). `cutmix` replaces a box with 1 - L of the window's
-    /// area by that part of a second image, but leaves out what lies beyond the window (Yun et al., arXiv:1905.04899).
+    /// Parameter A of the distribution Beta(A, A) of a number L; 0: off. `mixup` adds a second image with the weight 1
+    /// - L to L times each image (Zhang et al., arXiv:1710.09412). `cutmix` replaces a box with 1 - L of the window's
+    /// area by that part of a second image, but leaves out the part beyond the window (Yun et al., arXiv:1905.04899).
     /// With both, one of them is drawn for each image with probability 1/2. Loader chooses the second image.
     double mixup = 0, cutmix = 0;
 };

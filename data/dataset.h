@@ -92,7 +92,7 @@ struct TrainTest {
     HoldOut held_out = {};                  // the rule of the test images; no limits: they are a set of their own
     HoldOut validation = {};                // the rule of the validation images; no limits: there are none
     ImageSet reserved = {};                 // the real test set, if `test` is a validation set; else it has no images
-    std::vector<std::string> left_out = {}; // what --skip-other-images has left out: files with the reason
+    std::vector<std::string> left_out = {}; // files that --skip-other-images has left out, with the reason
 };
 
 /// The class of an image is the name of the outermost folder around it (layout.h), or of the innermost one.

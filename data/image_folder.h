@@ -16,10 +16,10 @@
 namespace rg::data {
 
 /// Tables beside images: CSV with a line per image, its path below the folder of the table, and its values. An image
-/// has its line in the nearest table above it that has one for it. kLabelsFile has what LoadOptions::labels says: a
-/// class, which replaces the class folder; one or more numbers, which become its targets; or any number of classes,
-/// separated by spaces, |, or commas in quotes, which become targets of 0 or 1. kAnglesFile gives numbers, such as an
-/// angle, to images with classes. A table may have a heading, which names the numbers.
+/// has its line in the nearest table above it that has one for it. kLabelsFile has the kind of values that
+/// LoadOptions::labels names: a class, which replaces the class folder; one or more numbers, which become its targets;
+/// or any number of classes, separated by spaces, |, or commas in quotes, which become targets of 0 or 1. kAnglesFile
+/// gives numbers, such as an angle, to images with classes. A table may have a heading, which names the numbers.
 inline constexpr const char *kAnglesFile = "angles.csv", *kLabelsFile = "labels.csv";
 
 /// Reads all images of a folder. With LoadOptions::unlabelled, an image beside the class folders has the name of the

@@ -160,7 +160,7 @@ I16x8 rounded_sum(I16x8 x, int16_t a_high, int16_t a_low, I16x8 y, int16_t b_hig
 }
 
 /// Converts YCbCr to RGB. JFIF 1.02, section 7: R = Y + 1.402 Cr, G = Y - 0.344136 Cb - 0.714136 Cr, B = Y + 1.772 Cb.
-/// rounded_sum() takes what remains of these factors after 1, -1 and 1: 0.402, -0.344136, 0.285864 and 0.772. Writes 8
+/// rounded_sum() takes the rests of these factors after 1, -1 and 1: 0.402, -0.344136, 0.285864 and 0.772. Writes 8
 /// pixels at a time, and one byte after them.
 void ycc_to_rgb(const uint8_t* luma, const uint8_t* blue, const uint8_t* red, int64_t pixels, uint8_t* out) {
     for (int64_t x = 0; x < pixels; x += 8, out += 24) {

@@ -29,7 +29,7 @@ struct Image {
     int channels = 0;  // 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA
     int bit_depth = 8; // 8 or 16
     std::vector<uint8_t> pixels;
-    std::string damage = {}; // what is wrong with a damaged file that could be decoded nevertheless, or ""
+    std::string damage = {}; // the error in a damaged file that could be decoded nevertheless, or ""
 };
 
 /// Files with more pixels are refused before memory for pixels is allocated. Decoding other files needs at most 20

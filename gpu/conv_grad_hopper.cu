@@ -61,7 +61,7 @@ struct WgradHopperTile {
 struct WgradExtents {
     Divisor tiles_of_image;
     int tiles, in_c, out_c; // tiles in all images, channels of x and dy
-    __host__ __device__ int pitch() const { return wgrad_pitch(9 * in_c); } // from a filter to the next in a partial
+    __host__ __device__ int pitch() const { return wgrad_pitch(9 * in_c); } // distance of two filters in a partial
 };
 
 #ifdef RG_HOPPER

@@ -45,7 +45,7 @@ struct Tiling {
     int rows, width;          // result rows of an image, columns of a strip
     int strips, strip_blocks; // number of strips, tiles of a strip
     Axes taps;                // the most taps in a TapRange of each axis
-    int columns, cells;       // of a tile: staged columns, staged pixels
+    int columns, cells;       // staged columns, and staged pixels, of a tile
     int octet_cells;          // staged pixels from the start of an octet to the start of the next, with padding
     Divisor by_columns, by_image_rows, by_width, by_rows, by_strip_blocks;
     __host__ __device__ int blocks() const { return strips * strip_blocks; }
