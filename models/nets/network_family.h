@@ -8,7 +8,8 @@
 
 namespace rg {
 
-/// The images, and the number of classes and of targets that a network is made for, and the seed of its initial values.
+/// The numbers that decide the shapes of a network: extents of images, the number of classes, and the number of targets
+/// (numbers or labels per image). `seed` is for its initial values.
 struct ImageTask {
     int64_t height = 0, width = 0, channels = 0, classes = 0;
     uint64_t seed = 0;

@@ -6,8 +6,8 @@
 //     const TensorFile file = load_tensors("runs/NAME/model.safetensors");
 //     const std::unique_ptr<Network> network = make_network(file); // with the file's values
 //
-// A program registers a network of its own, whose constructor takes an ImageTask, or several networks or options as a
-// family:
+// A program registers a network of its own with RegisterNetwork, if the constructor takes an ImageTask. A family has
+// several networks, or networks with options:
 //
 //     const RegisterNetwork<OwnNetwork> own_network("own");
 //
@@ -32,7 +32,7 @@ using MakeFamily = std::function<std::unique_ptr<NetworkFamily>()>;
 /// from those of all other families.
 void register_networks(MakeFamily make);
 
-/// A MakeFamily.
+/// Makes an object of the class Family, as register_networks() needs it.
 template <class Family>
 std::unique_ptr<NetworkFamily> make_family() {
     return std::make_unique<Family>();
@@ -61,7 +61,7 @@ private:
     };
 };
 
-/// One of several registered networks, with its options.
+/// The network that --net chooses among several registered ones, and its options.
 class NetworkChoice {
 public:
     /// Takes the names of the networks. The first one is the default. Throws Error if there is none, or if one is not
@@ -83,8 +83,8 @@ private:
     std::vector<std::unique_ptr<NetworkFamily>> families_;
 };
 
-/// Returns the size of the images and the number of classes in the file of a model. The seed is 0. Throws Error if they
-/// are missing or malformed.
+/// Returns the extents of the images and the numbers of classes and targets that the file of a model gives. The seed is
+/// 0. Throws Error if a value is malformed, or if the extents or the classes are missing.
 ImageTask stored_task(const TensorFile& file);
 
 /// Returns the network that the file of a model describes, with the values in the file. Throws Error if the file

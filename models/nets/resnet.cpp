@@ -20,8 +20,8 @@ struct Row {
     const char* name;
     Kind kind;
     std::vector<int64_t> blocks; // number of blocks in each stage
-    int64_t stem, width;         // channels of the stem, and of 3 x 3 in the first stage; further stages double that
-    bool by_size;                // true: Stem::automatic goes by the size of the images; false: it is Stem::cifar
+    int64_t stem, width;         // channels: of the stem; of 3 x 3 in stage 1, which each later stage doubles
+    bool by_size;                // true: Stem::automatic depends on the size of the images; false: it means Stem::cifar
 };
 
 const Row& row_of(const std::string& name) {

@@ -44,7 +44,7 @@ Tensor row_of(const Tensor& running, int64_t row) {
     return running.slice(row * running.extent(1), {running.extent(1)});
 }
 
-/// Returns true if the name is that of the layer, or of a part of it.
+/// Returns true if `name` is `layer`, or begins with `layer` and a dot.
 bool is_within(const std::string& name, const std::string& layer) {
     return cat(name, ".").starts_with(cat(layer, "."));
 }
@@ -66,7 +66,7 @@ Tensor channels_first(const Tensor& channels_last) {
 
 std::vector<NamedTensor> state_dict(const Parameters& parameters) {
     std::vector<NamedTensor> tensors;
-    const Tensor all = parameters.all().to_host(); // at once, since a device has a latency
+    const Tensor all = parameters.all().to_host(); // one copy for all, since each copy from a device has a latency
     for (const auto& e : parameters.entries())
         tensors.push_back({e.name, channels_first(all.slice(e.offset, e.shape))});
     const int64_t tracked = parameters.batches_tracked;
@@ -95,7 +95,7 @@ void check_state_dict(const Parameters& parameters, const TensorFile& file, cons
     for (const auto& e : parameters.entries()) {
         if (is_skipped(e.name)) continue;
         const Tensor* tensor = file.find(e.name);
-        const bool other_stem = tensor && e.name == "conv1.weight" && e.shape.rank() == 4 && // of nets/resnet.h
+        const bool other_stem = tensor && e.name == "conv1.weight" && e.shape.rank() == 4 && // see Stem
                                 tensor->shape() == Shape{e.shape[0], e.shape[3], 7, 7};
         RG_CHECK(!tensor || tensor->shape() == file_shape(e.shape), file.source, ": expected tensor ", e.name, " of ",
                  file_shape(e.shape).str(), ", got ", tensor->shape().str(), "; ",

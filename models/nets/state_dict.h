@@ -20,14 +20,14 @@ Tensor channels_first(const Tensor& channels_last);
 std::vector<NamedTensor> state_dict(const Parameters& parameters);
 
 /// Throws Error if a tensor of the network is missing in the file, or has another type or shape there. Also throws
-/// Error if the file has further tensors, values that are not finite, or negative variances. Does not check tensors
-/// of the layers `skip` (--init-skip), and throws Error if there is no such layer. "bn1" skips all tensors of bn1,
-/// "bn1.running_mean" this one. Reads no value of the network, so the network may be made in a DryRun, without
-/// memory.
+/// Error if the file has further tensors, values that are not finite, or negative variances. Does not check tensors of
+/// the layers `skip` (--init-skip): "bn1" skips all tensors of bn1, "bn1.running_mean" only this tensor. Throws Error
+/// if neither the network nor the file has such a layer. Reads no value of the network, so the network may be made in a
+/// DryRun, without memory.
 void check_state_dict(const Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip = {});
 
-/// Copies the values in the file to the network, except the tensors that check_state_dict() skips. If
-/// check_state_dict() throws Error, throws that and changes nothing.
+/// Copies the values in the file to the network, except the tensors that check_state_dict() skips. If that function
+/// throws Error, throws the same Error and changes nothing.
 void load_state_dict(Parameters& parameters, const TensorFile& file, const std::vector<std::string>& skip = {});
 
 } // namespace rg
