@@ -10,7 +10,7 @@
 
 using namespace rg;
 
-/// predict_command() for the runs of these programs.
+/// Runs predict_command() for runs of the three training programs.
 [[maybe_unused]] static int predict_any_command(par::Group& group, const std::string& name,
                                                 const std::vector<std::string>& args) {
     return predict_command(group, name, args, {&train_cifar, &train_digits, &train_digits_angles});
@@ -21,7 +21,7 @@ static int run(par::Group& group, int argc, const char* const* argv) {
 }
 
 int main(int argc, char** argv) {
-    if (std::string_view(RG_NAME) == "predict") // refuses several ranks, so it has to know them
+    if (std::string_view(RG_NAME) == "predict") // refuses several ranks, and only MPI knows their number
         return par::run_ranks_main(argc, argv, [&](par::Group& group) { return run(group, argc, argv); });
     return run_main(argc, argv, [](int n, const char* const* args) { // without MPI
         par::SingleLink link;

@@ -1,7 +1,7 @@
 // train_cifar: trains a classifier on CIFAR-10 or other images, on one process or on several MPI ranks.
 //
-// This file chooses the networks and the defaults. main.cpp calls run_training_main(), which calls Program::run() at
-// the end of models/run/training.cpp. From there, ImageTraining::train() loads the data and trains.
+// This file chooses the networks and the defaults. main.cpp calls run_training_main(), which calls Program::run() in
+// models/run/program.cpp. From there, ImageTraining::train() loads the data and trains.
 #include "data/cifar.h"
 #include "models/programs.h"
 #include "models/run/training.h"

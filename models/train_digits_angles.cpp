@@ -2,9 +2,7 @@
 // rotation. By default, it trains each epoch a second time, op by op (without a plan), and compares the times.
 //
 // The network, and so the saved model, gives the angle in degrees. The loss is cross-entropy + --angle-weight x the
-// mean squared error in degrees^2. By default, training leaves out the last mini-batch of an epoch if it is smaller
-// than the others
-// (--partial-batch). The test uses all images.
+// mean squared error in degrees^2.
 #include "core/formatted.h"
 #include "data/digits.h"
 #include "models/programs.h"
@@ -35,7 +33,7 @@ public:
     int train(Options& options, par::Group& group, TrainingObserver& observer) override;
 
 private:
-    /// The class by the first head, the angle by the second.
+    /// Returns the task with two outputs: the scores of the classes, and the angle.
     Task task(const data::ImageSet&) const override {
         return classification(smoothing).with(regression({{"angle", "degrees"}}, 1, false), angle_weight_);
     }

@@ -12,8 +12,8 @@ namespace {
 
 using Arguments = std::vector<std::string>;
 
-/// A command of all training programs. `run` takes the program, its name with that of the command, and the arguments
-/// after these.
+/// A command of all training programs. `line` describes it in --help. `run` takes the program, a name for messages,
+/// such as "train_cifar predict", and the arguments after the command.
 struct Command {
     const char *name, *line;
     int (*run)(par::Group& group, const Program& program, const std::string& name, const Arguments& arguments);

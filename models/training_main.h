@@ -6,7 +6,7 @@
 namespace rg {
 
 /// Runs a training program from its main(), under MPI or alone. Returns the exit code. The first argument may be a
-/// command, for the networks of this program; training_main.cpp lists them, and so does --help. Without one, trains.
+/// command, such as `predict`; --help lists the commands. Without a command, trains.
 int run_training_main(int argc, char** argv, const Program& program);
 
 } // namespace rg

@@ -25,10 +25,10 @@ namespace {
 
 using namespace rg;
 
-constexpr size_t kMostImages = 256; // in a batch
+constexpr size_t kMostImages = 256; // largest batch of a prediction
 constexpr int kMostThreads = 4096, kMostPixels = 1 << 16;
 
-// Of a fixed size, so that an error that tells of too little memory needs none.
+// The text has a fixed size, so that the error of exhausted memory needs no memory.
 thread_local char last_error[4096] = "";
 
 void set_last_error(const char* text) {
@@ -37,7 +37,7 @@ void set_last_error(const char* text) {
     last_error[size] = '\0';
 }
 
-/// Returns the result of `f`, or `failed` if it throws.
+/// Returns f(). If that throws, sets the text of rg_last_error() and returns `failed`.
 template <class R, class F>
 R guarded(R failed, F f) noexcept {
     try {
@@ -62,7 +62,7 @@ rg_model* opened(const TensorFile& file, int threads) {
     return model.release();
 }
 
-/// Returns an extent of the network's images, or -1 if there is no model.
+/// Returns the member `which` of the network's ImageTask, or -1 if `model` is NULL.
 int extent(const rg_model* model, int64_t ImageTask::*which) {
     return guarded(-1, [&] {
         check(model, "model");
@@ -70,7 +70,7 @@ int extent(const rg_model* model, int64_t ImageTask::*which) {
     });
 }
 
-/// Returns the length of a list, or -1 if there is no model.
+/// Returns the length of a list of the Predictor, or -1 if `model` is NULL.
 template <class List>
 int length(const rg_model* model, List Predictor::*list) {
     return guarded(-1, [&] {
@@ -79,7 +79,8 @@ int length(const rg_model* model, List Predictor::*list) {
     });
 }
 
-/// Returns the text of element `index` of a list.
+/// Returns text(element) for the element `index` of a list of the Predictor, or NULL if there is no such element.
+/// `what` names it in the error text.
 template <class List, class F>
 const char* element(const rg_model* model, List Predictor::*list, int index, const char* what, F text) {
     return guarded<const char*>(nullptr, [&] {
@@ -91,7 +92,8 @@ const char* element(const rg_model* model, List Predictor::*list, int index, con
     });
 }
 
-/// Writes the outputs for n images. part(begin, count) predicts for some of them, with features of `layer` unless "".
+/// Writes the outputs for n images, batch by batch: part(begin, count) predicts for `count` images from image `begin`
+/// on. If `layer` is not "", its results must have the features of this layer.
 template <class F>
 int predict(rg_model* model, const char* layer, size_t n, float* outputs, size_t output_count, F part) {
     check(outputs, "outputs");
@@ -134,7 +136,7 @@ rg_model* rg_open_memory(const void* file, size_t size, int threads) {
 }
 
 void rg_close(rg_model* model) {
-    if (model && model->process == getpid()) delete model; // in a child, there are no threads to wait for
+    if (model && model->process == getpid()) delete model; // a child of fork() has no threads to wait for
 }
 
 int rg_height(const rg_model* model) { return extent(model, &ImageTask::height); }

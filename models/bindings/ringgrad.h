@@ -12,7 +12,7 @@
 // each other; models of their own run in parallel. Close a model after the last call with it. Open models after fork():
 // in a child, a prediction with the parent's model is an error, and rg_close() leaves it as it is.
 //
-// A model of a network that a program has defined itself is an error, which names the program; predict with that.
+// To open a model whose network a program has defined itself is an error, which names that program; predict with it.
 //
 // Link libringgrad_predict.so, or for a static program libringgrad.a and the C++ library. Neither needs MPI or CUDA.
 #pragma once
@@ -26,16 +26,17 @@ extern "C" {
 
 typedef struct rg_model rg_model;
 
-/// Loads a model: model.safetensors in a run's folder, or any safetensors file or checkpoint of a network that ringgrad
-/// knows, unless it takes numbers beside images. Its predictions use `threads` threads, the caller's included, or one
-/// per available core if that is 0.
+/// Loads a model from a run's folder, or from any safetensors file or checkpoint of a network that ringgrad knows. Of a
+/// folder, takes the model that the run tests in the end: model-best.safetensors with --validation, if it exists, else
+/// model.safetensors. A network that takes numbers beside images is an error. Predictions use `threads` threads,
+/// including the caller's, or one per available core if that is 0.
 rg_model* rg_open(const char* path, int threads);
 /// Loads a model from the `size` bytes of its file. They are no longer needed after the call.
 rg_model* rg_open_memory(const void* file, size_t size, int threads);
 /// Frees a model. Does nothing for NULL.
 void rg_close(rg_model* model);
 
-/// Return the size and the number of channels (1 grey, 3 RGB) of the images that the network takes.
+/// Return the height, the width and the number of channels (1 grey, 3 RGB) of the images that the network takes.
 int rg_height(const rg_model* model);
 int rg_width(const rg_model* model);
 int rg_channels(const rg_model* model);
@@ -55,16 +56,16 @@ const char* rg_target_unit(const rg_model* model, int index);
 /// (RGB) or 4 (RGBA) channels, or with those of the network. Images of another size or with other channels than the
 /// network's are resized, cropped and converted as in a training with --size. Writes outputs[n][classes + targets]: for
 /// each image a probability for each class, and then the value of each target. `output_count` is the number of floats,
-/// n * (classes + targets). Returns 0, or -1 if a number is wrong or a result is not finite; then the outputs are
-/// undefined. Each n up to 256 has its own plan, so that the first prediction for an n takes longer.
+/// n * (classes + targets). Returns 0, or -1 if an argument is wrong or a result is not finite; then the outputs are
+/// undefined. The first prediction for each n up to 256 takes longer, since it is planned.
 int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int width, int channels, float* outputs,
                size_t output_count);
 /// Predicts for one image, from the `size` bytes of a PNG or a JPEG file. `output_count` is classes + targets.
 int rg_predict_file(rg_model* model, const void* file, size_t size, float* outputs, size_t output_count);
 
-/// Returns the number k of features that a layer of the network gives for an image, or -1 if there is no such layer;
-/// then the error lists the layers. In the networks of ringgrad, that is block1 to block3, layer1 to layer4 and others.
-/// The features are the means of the layer's channels over all pixels.
+/// Returns the number k of features that a layer of the network gives for an image, 0 for "", or -1 if there is no such
+/// layer; then the error lists the layers. The networks of ringgrad have block1 to block3 (cifar), layer1 to layer4
+/// (resnet18, resnet50) and others. The features are the means of the layer's channels over all pixels.
 int rg_feature_count(rg_model* model, const char* layer);
 /// Do the same as rg_predict() and rg_predict_file(), and write the features of a layer after the targets of each
 /// image. `output_count` is n * (classes + targets + k).
