@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kLeastOthers = 3;
 
-/// Returns a metric of an epoch, in percent if it is a fraction, or NaN if there is none.
+/// Returns the value of a metric in the line of an epoch, in percent if it is a fraction, or NaN if the line has none.
 double shown_value(const Json& epoch, const Ranking& metric) {
     return value_of(epoch, metric.name).value_or(NAN) * (metric.unit == "%" ? 100 : 1);
 }

@@ -1,4 +1,4 @@
-// Rules that end a trial early. They are checked at the ends of epochs.
+// Rules that end a trial, or the whole sweep, early. They are checked at the ends of epochs.
 #pragma once
 
 #include "models/sweep/trial_table.h"
@@ -15,7 +15,7 @@ enum class CompareRule {
 };
 
 struct StopRules {
-    // Both are values of the ranking's metric, in percent if it is a fraction; 0: off.
+    // `below` and `target` are values of the metric that ranks the trials, in percent if it is a fraction. 0: off.
     double below = 0;  // stops a trial that is worse than this
     double target = 0; // stops a trial that has reached this
     CompareRule compare = CompareRule::none;

@@ -9,7 +9,7 @@
 
 namespace rg {
 
-/// Option names without dashes, and their values.
+/// The options that a trial sets: their names without dashes, and their values.
 using TrialSettings = std::vector<std::pair<std::string, std::string>>;
 
 /// Limits, so that a table or a grid cannot use up the memory. With them, a table needs at most 500 bytes of memory per
@@ -39,10 +39,10 @@ std::string settings_text(const TrialSettings& settings);
 std::vector<std::string> arguments_of(const TrialSettings& settings);
 
 /// The metric of an epoch that says which trial is best: its name in metrics.jsonl, such as validation_accuracy, and
-/// how to show it. Trials have no test accuracy: if it chose the best network, it would be too optimistic for this
-/// network.
+/// how to show it. It is never a test accuracy: the test set would rate a network too well that it has helped to
+/// choose.
 using Ranking = MetricName;
-/// Returns the value of a metric in a line of metrics, if it has one that is not NaN.
+/// Returns the value of this metric in a line of metrics.jsonl, or nullopt if the line has none or a NaN.
 std::optional<double> value_of(const Json& line, const std::string& metric);
 
 /// A trial, its state and its results so far.

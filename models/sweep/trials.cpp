@@ -27,7 +27,7 @@ namespace {
 
 constexpr double kControlSeconds = 0.25;
 
-/// The first default argument of all trials, so that each has a validation set by default.
+/// The first argument of all trials: a tenth of the training images is for validation, unless later arguments differ.
 constexpr const char* kDefaultValidation = "--validation=0.1";
 
 /// Reads the complete lines of a control file from the byte `begin` on, and cancels trial N for each line "stop N".
@@ -55,8 +55,8 @@ void for_each_epoch(const std::string& run, const std::function<void(const Json&
         if (line.starts_with("{\"epoch\"")) use(Json::parse(line, run));
 } catch (const Error&) {}
 
-/// Returns the line of the last epoch in the metrics of a run, or null if there is none or the file cannot be read. The
-/// reports of this process are not enough: a resumed trial may end before it finishes another epoch.
+/// Returns the line of the last epoch in the metrics of a run, or null if there is none or the file cannot be read.
+/// Reads the file, since a resumed trial may end before it reports another epoch.
 Json last_epoch(const std::string& run) {
     Json last;
     for_each_epoch(run, [&](const Json& epoch) { last = epoch; });
@@ -87,7 +87,7 @@ public:
         if (stopped && stop_reason_.empty()) stop_reason_ = "on request";
     }
     bool pulse() override {
-        const bool cancelled = task_.cancelled(); // serves the pool
+        const bool cancelled = task_.cancelled(); // also lets the pool handle its messages
         return cancelled || (task_.group().rank() == 0 && stop_requested());
     }
     bool complete() const { return complete_; }
@@ -163,7 +163,8 @@ struct TrialsRun {
     const TrialRow* ended_by = nullptr; // the trial that has ended the sweep by --until, if any
 };
 
-/// Prints the trials that have begun, those with the metric that ranks first.
+/// Prints which trial has ended the sweep by --until, if one has. Then prints the trials that have begun: those with a
+/// value of the ranking metric, best first, and then the others.
 void print_best_first(const TrialsRun& run, std::ostream& out) {
     const Ranking& ranking = run.trials.ranking;
     if (run.ended_by)
@@ -182,8 +183,8 @@ void print_best_first(const TrialsRun& run, std::ostream& out) {
         if (row.state != "queued" && std::find(best.begin(), best.end(), &row) == best.end()) print(row);
 }
 
-/// Tests the best trial on the test set, which no trial has seen. If the data have no test set of their own, it is held
-/// out by the trial's --seed, as it was from the trial. `stopped`: a person has stopped the sweep.
+/// Tests the best trial on the test set, which no trial has seen. If the data have no test set of their own, holds out
+/// the same images for it as the trial did, by its --seed. `stopped`: a person has stopped the sweep.
 void test_best(TrialsRun& run, bool stopped, std::ostream& out) {
     const Ranking& ranking = run.trials.ranking;
     const std::string folder = run.folder.path();
@@ -192,7 +193,7 @@ void test_best(TrialsRun& run, bool stopped, std::ostream& out) {
         const std::string model = folder + "/" + row.folder;
         par::SingleLink link;
         par::Group alone(link);
-        // The ranking compares the values of the last epoch, so this is the network of that.
+        // The trials are ranked by their last epoch, so test the network of that epoch, not the one of the best epoch.
         const TestResult result = run.trials.program->test_run(alone, model + "/model.safetensors", Options("", ""));
         Json summary = Json::object().set("trial", row.number).set(ranking.name, *value_of(row.last, ranking.name));
         for (const auto& [name, value] : result.values.as_object()) summary.set(name, value);
@@ -228,7 +229,7 @@ void update_row(TrialRow& row, const par::TaskRecord& task) {
     if (task.from_journal) row.note += row.note.empty() ? "done before" : "; done before";
 }
 
-/// Controls the pool on rank 0, while all ranks train.
+/// Runs on rank 0 while all ranks train: submits the trials to the pool, shows their progress, and stops trials.
 void control_trials(par::TaskPool& pool, TrialsRun& run) {
     const Trials& trials = run.trials;
     std::vector<TrialRow>& rows = run.rows;
@@ -246,7 +247,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         if (!run.ended_by && row.state != "failed" && !trials.rules.end_reason(row.last).empty())
             run.ended_by = &row, pool.interrupt();
     };
-    if (trials.parallel) pool.set_ranks(trials.ranks); // else a trial on all ranks chooses among them
+    if (trials.parallel) pool.set_ranks(trials.ranks); // else a trial has all ranks; its Machine chooses among them
     TrialComparison comparison(trials.rules, trials.ranking);
     if (trials.resume)
         for (const TrialRow& row : rows)
@@ -300,8 +301,8 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     run.report.write(stop_requested() ? "stopped" : "done");
 }
 
-/// Returns the path of tools/monitor of this installation or of the source folder, or an empty text if neither is where
-/// it is by default, as for a program outside of these.
+/// Returns the path of tools/monitor in the installation or the source folder to which this program belongs, or "" if
+/// there is no such file.
 std::string monitor_path() {
     std::error_code none;
     const fs::path folder = fs::read_symlink("/proc/self/exe", none).parent_path();

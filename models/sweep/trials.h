@@ -14,10 +14,11 @@
 
 namespace rg {
 
-/// Runs `NAME`, the command of `program`. Runs the trials over all ranks, tests the best one on the test set, which
-/// no trial sees, and returns the exit code. Creates a folder with the arguments in its config.json, or with --resume
-/// continues in the folder of the run. Trials that finished or were stopped according to the folder's journal are not
-/// run again, even if the folder was moved or the stop rules have changed. Failed trials are run again.
+/// Runs the command `sweep` of a program: trials over all ranks, and then a test of the best one on the test set, which
+/// no trial sees. Returns the exit code. `name` names the command in messages. Creates a folder with the arguments in
+/// its config.json, or with --resume continues in the folder of the run. Trials that finished or were stopped according
+/// to the folder's journal are not run again, even if the folder was moved or the stop rules have changed. Failed
+/// trials are run again.
 ///
 /// Shows the trials on standard output, and updates results.csv, results.jsonl and report.html; see trials_report.h. A
 /// line "stop N" in the folder's file `control` stops trial N. A signal (signals.h) or a file "stop" in the folder ends

@@ -41,8 +41,10 @@ std::string trial_line(const TrialRow& row, const Ranking& ranking, const std::s
     if (row.state == "running" && row.live.is_object()) {
         if (const Json* epoch = row.live.find("epoch")) line += cat("  epoch ", epoch->as_int());
         if (const Json* step = row.live.find("step")) line += cat("  step ", step->as_int());
-        MetricName metric = ranking; // validation_accuracy: the line of a step has accuracy, that of an epoch
-        metric.name = ranking.name.substr(ranking.name.find('_') + 1); // train_accuracy
+        // A running trial shows its training value. For validation_accuracy, that is accuracy in the line of a step,
+        // and train_accuracy in the line of an epoch.
+        MetricName metric = ranking;
+        metric.name = ranking.name.substr(ranking.name.find('_') + 1);
         metric.label = "train " + ranking.label.substr(ranking.label.find(' ') + 1);
         for (const char* const prefix : {"", "train_"})
             if (const auto value = value_of(row.live, prefix + metric.name)) line += "  " + metric.text(*value);

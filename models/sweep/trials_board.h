@@ -12,18 +12,20 @@
 
 namespace rg {
 
-/// Returns the state of a trial as a line for people, with the metric that ranks. Of the settings, the line has only
-/// those in `differing`; see differing_settings().
+/// Returns a line for people: the state of a trial, its value of the ranking metric, and those of its settings that are
+/// in `differing`; see differing_settings().
 std::string trial_line(const TrialRow& row, const Ranking& ranking, const std::set<std::string>& differing);
 
 class TrialsBoard {
 public:
-    /// Writes to `out`. The rows must outlive this. Tests give the `size` of the terminal, and a clock of seconds.
+    /// Writes to `out`. The rows must outlive this. `size` is that of the terminal; 0 x 0: ask the terminal before each
+    /// drawing. `clock` returns seconds. Tests give both.
     TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranking, std::ostream& out,
                 const ProgressStyle& style, ScreenSize size = {}, std::function<double()> clock = seconds_now);
 
-    /// Shows a changed row. On a terminal, draws all rows: at once if `event` is true, else at most every 0.1 s. In a
-    /// pipe, prints the row when its trial ends, and before that at most every 10 s.
+    /// Shows a changed row; `event` is true if its trial has started or ended, or has finished an epoch. On a terminal,
+    /// draws all rows: at once for an event, else at most every 0.1 s. In a pipe, prints the row when its trial ends,
+    /// and before that at most every 10 s.
     void update(const TrialRow& row, bool event);
 
 private:

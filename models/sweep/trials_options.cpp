@@ -26,7 +26,7 @@ void check_arguments(const std::string& name, const Trials& trials, const std::v
                  "), which is for a single training; use it with ", trials.program->name, " instead");
 }
 
-/// Returns the checked options of a trial. Throws Error, with its number, for a wrong one.
+/// Returns the checked options of a trial. Throws Error, with the trial's number, if an option is wrong.
 Json options_of(const Trials& trials, const std::vector<std::string>& arguments, size_t trial) try {
     return trials.program->check(arguments);
 } catch (const Error& error) {
@@ -155,7 +155,8 @@ void check_trials(par::Group& group, const std::string& name, Trials& trials, co
         for (const char* option : names) key += cat(option, " ", trial.at(option).dump(), "\n");
         return checked.insert(key).second;
     };
-    // Trials on fewer GPUs have some of the ranks of the others. All trials get these, so that no two share a GPU.
+    // Trials on fewer GPUs train on a subset of the ranks of the others. All trials get the smallest set, so that no
+    // two trials share a GPU.
     for (const Json& trial : options)
         if (is_new(trial, kMachineOptions))
             if (const std::vector<int> ranks = check_machine(group, trial);
@@ -167,7 +168,7 @@ void check_trials(par::Group& group, const std::string& name, Trials& trials, co
              trials.ranks_per_trial);
     for (size_t i = 0; i < options.size(); ++i) {
         const std::string& init = options[i].at("init").as_string();
-        // Most resumed trials need no file.
+        // With --resume, the file may be gone: trials that have begun do not need it.
         if (!init.empty() && (!trials.resume || std::filesystem::exists(init)) && is_new(options[i], {"init"}))
             trials.fingerprints.set(cat("--init file of trial ", i + 1),
                                     cat("checksum ", checksum(read_file(load_model(init).source, kMaxTensorFile))));

@@ -21,17 +21,17 @@ struct Trials {
     ProgressKind progress = ProgressKind::automatic;
     std::string stop_below = "0", until;
     StopRules rules;
-    std::vector<std::string> base; // arguments of every trial: the default, then those of the command line
+    std::vector<std::string> base; // arguments of every trial: --validation=0.1, then those of the command line
     std::vector<TrialSettings> table;
     int ranks_each = 1;     // number of ranks of each trial: ranks_per_trial, or all ranks with --no-at-once
-    std::vector<int> ranks; // those that train: with GPUs, those with a GPU of their own
+    std::vector<int> ranks; // the ranks that run trials: those that take images in all of them; see Workers::ranks
     Json fingerprints = Json::object(); // texts that tell whether images or an --init file have changed, by name
 };
 
 /// Returns the arguments of the training program for a trial with these settings.
 std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings);
 
-/// The command line of a program of trials.
+/// The arguments of a sweep: typed ones, or those of the resumed run and then the typed ones.
 struct TrialsArguments {
     std::vector<std::string> texts = {}; // the arguments
     bool resumed = false;                // true if `texts` begins with the arguments of the resumed run
@@ -42,15 +42,15 @@ struct TrialsArguments {
 /// Declares the options of a program that runs trials. Their values go to `s`.
 void declare(Options& o, Trials& s);
 
-/// Returns the trials. Throws Error if the options define none or more than kMaxTrials, or if an option is both in the
-/// table and in the grid.
+/// Returns the settings of all trials. Throws Error if the options define none or more than kMaxTrials, or if an option
+/// is both in the table and in the grid.
 std::vector<TrialSettings> make_table(const Trials& s);
 
 /// Returns the metric of an epoch with this name, or without a name, the main metric on the validation set. `metrics`
 /// are those of the training. Throws Error, which begins with the option, if there is no such metric.
 Ranking ranking_by(const std::string& name, const std::vector<MetricName>& metrics, const char* option = "--rank-by");
-/// Collective. Throws Error if an option of a trial is wrong; see sweep_command(). Sets the metrics of the ranking and
-/// of --until, the ranks and the fingerprints. `stored_in` is that of TrialsArguments.
+/// Collective. Throws Error if an option of a trial is wrong; see sweep_command(). Sets `ranking`, the metric of
+/// --until, `ranks`, `ranks_each` and `fingerprints`. `stored_in` is that of TrialsArguments.
 void check_trials(par::Group& group, const std::string& name, Trials& trials, const std::string& stored_in);
 
 /// Returns the arguments of the run to resume, followed by the `typed` ones and --resume. If `typed` begins with the

@@ -1,5 +1,6 @@
-// See trials_report.h. In the sweep's report, a trial has at most 400 points, and no samples. So the page of 100 trials
-// has only some megabytes. Trials are kept in memory as text, since Json values would need many times more.
+// See trials_report.h. In the sweep's report, a trial has at most 400 lines of steps, and no pictures of samples. So
+// the page of 100 trials has only some megabytes. Trials are kept in memory as text, since Json values would need many
+// times more.
 #include "models/sweep/trials_report.h"
 
 #include "core/atomic_file.h"
@@ -10,7 +11,8 @@
 namespace rg {
 namespace {
 
-// For write_if_due(): shortest pause between two writes, in seconds, and as a multiple of the last write's duration.
+// write_if_due() pauses between two writes for at least kMinPause seconds, and kPausePerWrite times the duration of the
+// last write.
 constexpr double kMinPause = 1, kPausePerWrite = 20;
 
 } // namespace

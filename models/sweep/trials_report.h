@@ -25,7 +25,7 @@ public:
 
     /// Sets a member of "sweep"; see report.h.
     void set(std::string_view member, Json value) { sweep_.set(member, std::move(value)); }
-    /// Says that the files of a trial have changed, and then calls write_if_due(). Call it when a trial has started or
+    /// Notes that the files of a trial have changed, and then calls write_if_due(). Call it when a trial has started or
     /// ended, and after its epochs.
     void update(const TrialRow& row);
     /// Writes the files if update() was called since the last write. Does nothing if the last write ended less than a
