@@ -22,7 +22,7 @@ struct MetricName {
 
     bool operator==(const MetricName&) const = default;
     const std::string& shown() const { return label.empty() ? name : label; }
-    /// Returns true if `value` is better than `other`. A NaN is not.
+    /// Returns true if `value` is better than `other`, and neither is NaN.
     bool is_better(double value, double other) const { return higher_is_better ? value > other : value < other; }
     /// Returns the label and the value for people, such as "acc 93.51 %". `decimals` is for values in percent; others
     /// have one more.
@@ -39,7 +39,7 @@ const MetricName& metric_named(const std::string& option, const std::string& nam
 /// A metric of a batch, an epoch or a set: sums over the samples, and the value that they give.
 struct Metric : MetricName {
     int64_t sums = 1;
-    /// Adds the numbers of a batch to `sums`. All tensors are in host memory, as in loss() in evaluation.
+    /// Adds the terms of a batch to `sums`. All tensors are in host memory, as in Task::loss in Mode::evaluate.
     std::function<void(Outputs outputs, const data::Batch& batch, std::span<double> sums)> add = {};
     /// Returns the value. If it is null, the value is sums[0] / samples.
     std::function<double(std::span<const double> sums, double samples)> finish = {};
@@ -48,20 +48,21 @@ struct Metric : MetricName {
 /// The result of a test over a whole set.
 struct Score {
     double loss = 0;
-    std::vector<double> metrics = {};              // of Task::metrics
-    std::vector<std::vector<double>> details = {}; // of Task::details, [samples numbers] each
-    Json samples = Json::array();                  // of Task::galleries; see report.h
+    std::vector<double> metrics = {};              // one value for each of Task::metrics
+    std::vector<std::vector<double>> details = {}; // for each of Task::details: [samples numbers]
+    Json samples = Json::array();                  // one gallery for each of Task::galleries; see report.h
 };
 
 /// A part of the report that needs numbers of all samples of the test set.
 struct Detail {
-    std::string member; // of the run in report.html; see report.h
-    int64_t numbers;    // kept for each sample
+    std::string member; // name of this part in report.html: a member of a RUN (report.h)
+    int64_t numbers;    // how many numbers are kept for each sample
     /// Sets the numbers [n numbers] of a batch.
     std::function<void(Outputs outputs, const data::Batch& batch, std::span<double> numbers)> keep;
-    /// Returns the member, from the numbers of the whole set [samples numbers]; null: there is none.
+    /// Returns the value of `member`, from the numbers of the whole set [samples numbers]. If null, there is no such
+    /// member.
     std::function<Json(const data::ImageSet& set, std::span<const double> numbers)> report = {};
-    /// Returns tables for the files NAME.csv, and perhaps as text for people; may be null.
+    /// Returns tables for the files NAME.csv. A table may also have a text for people. If null, there are no tables.
     struct Table {
         std::string name, text, csv;
     };
@@ -76,27 +77,30 @@ struct Task {
     std::vector<Metric> metrics = {};
     std::vector<Detail> details = {};
     std::vector<SampleGallery> galleries = {};
-    ModelOutputs outputs = {.kinds = {}}; // of the network, for the model's file
+    ModelOutputs outputs = {.kinds = {}}; // the meaning of the network's outputs, for the model's file
     bool needs_images = false;            // metrics read Batch::x, the normalised images
     bool mixes = false;  // takes mixed images: loss and metrics read Batch::second_labels, or no labels
     bool weighs = false; // the loss reads Batch::label_weights
     /// The loss compares outputs of the kind "numbers" with Batch::targets, and gets both standardised: minus the mean
-    /// and divided by the deviation of the training set. So it does not depend on the units. All else has the units.
+    /// and divided by the deviation of the training set. So it does not depend on the units. Metrics, details and
+    /// galleries get both in their units.
     bool standardises = false;
 
     /// If `standardises`, sets Target::mean and Target::deviation: those in the file of a model (unless it is null) if
     /// it has targets of the same names, else those of the images. The deviation of equal targets is 1.
     void standardise(const data::ImageSet& images, const TensorFile* model);
-    /// Returns the loss of the outputs of the network, and then replaces these by those in units.
+    /// Returns the loss of the network's outputs, and then converts the outputs to their units.
     Tensor take_loss(std::vector<Tensor>& outputs, const data::Batch& batch, Mode mode) const;
 
     /// Returns this task and another one: the loss is the sum of both, the other one times `weight`. The other's
     /// metrics, details and galleries follow. If both have a detail of the same member, only the first is kept.
     Task with(const Task& other, double weight = 1) const;
 
-    /// Returns the number of sums of all metrics, adds up those of a batch, and returns the values that they give.
+    /// Returns the number of sums of all metrics together.
     int64_t sums() const;
+    /// Adds the terms of a batch to `sums`, for all metrics. `sums` has sums() elements.
     void add(Outputs outputs, const data::Batch& batch, std::span<double> sums) const;
+    /// Returns the values of all metrics.
     std::vector<double> values(std::span<const double> sums, double samples) const;
     /// Returns the values of all metrics for people.
     std::string text(std::span<const double> values) const;
@@ -105,32 +109,34 @@ struct Task {
 // The functions below make the tasks of the library. `head` is the number of the network's output, from 0. The report
 // shows the images with the largest errors.
 
-/// One class per image. The output is scores [n classes]. Cross-entropy with label smoothing in training (Szegedy et
-/// al., 2016); the metric is the accuracy. The report has the confusion matrix and the mistakes. Each sample's loss has
-/// the weight of its label in Batch. A mixed image has two labels: its loss is the sum of both, and the accuracy counts
-/// the label that the network predicts by its share of both weights, so in training it cannot reach 1.
+/// Returns the task of one class per image. The output is scores [n classes], the loss is the cross-entropy, in
+/// training with label smoothing (Szegedy et al., 2016), and the metric is the accuracy. The report has the confusion
+/// matrix and the mistakes. Each sample's loss has the weight of its label (Batch::label_weights). A mixed image has
+/// two labels: its loss is the sum of both. The accuracy counts a predicted label by its share of the two weights, so
+/// in training it cannot reach 1.
 Task classification(double smoothing = 0, size_t head = 0);
 
-/// Numbers of each image. The output is [n k], as Batch::targets, for k names. The loss is the mean squared error, the
-/// metrics are the root mean squared errors NAME_rmse. The report shows predicted over true values. The targets of
-/// mixed images are mixed, too. The loss is of standardised targets (Task::standardises), or else of those in units.
+/// Returns the task of numbers for each image. The output is [n k], as Batch::targets, for k names. The loss is the
+/// mean squared error, the metrics are the root mean squared errors NAME_rmse. The report shows predicted over true
+/// values. The targets of mixed images are mixed, too. With `standardise`, the loss is that of standardised numbers;
+/// see Task::standardises.
 Task regression(const std::vector<Target>& targets, size_t head = 0, bool standardise = true);
 
-/// Several labels of each image, or none. The output is scores [n k], and Batch::targets has 0 or 1 for each label [n
-/// k], as with data::Labels::several_classes. The loss is the binary cross-entropy, the metric is the F1 score over all
-/// labels and samples: 2 tp / (2 tp + fp + fn), with a label predicted where its score is positive. It is 0 where no
-/// label is true or predicted, as in scikit-learn.
+/// Returns the task of any number of labels for each image. The output is scores [n k], and Batch::targets has 0 or 1
+/// for each label [n k], as with data::Labels::several_classes. The loss is the binary cross-entropy. A label is
+/// predicted if its score is positive. The metric is the F1 score over all labels and samples, 2 tp / (2 tp + fp + fn),
+/// or 0 if no label is true or predicted, as in scikit-learn.
 Task multi_label(const std::vector<std::string>& labels, size_t head = 0);
 
-/// A class for each pixel. The output is scores [n h w classes], and column `column` of the batch has labels i32
-/// [n h w]. The loss is the cross-entropy over all pixels. The metrics are the mean over the classes of intersection /
-/// union (Everingham et al., "The PASCAL VOC challenge", 2010) over the whole set, without classes that occur neither
-/// in labels nor in predictions, and the accuracy of the pixels. The report shows the images with the lowest mean of
-/// their own, with the true and the predicted classes of their pixels.
+/// Returns the task of a class for each pixel. The output is scores [n h w classes], and column `column` of the batch
+/// has labels i32 [n h w]. The loss is the cross-entropy over all pixels. The main metric is the mean over the classes
+/// of intersection / union (Everingham et al., "The PASCAL VOC challenge", 2010) over the whole set, without classes
+/// that occur neither in labels nor in predictions. The second one is the accuracy of the pixels. The report shows the
+/// images whose own mean of intersection / union is lowest, with the true and the predicted classes of their pixels.
 Task segmentation(int64_t classes, size_t column = 0, size_t head = 0);
 
-/// The image itself, normalised: the output has its shape, [n h w c]. The loss is the mean squared error, the metric is
-/// its root. The report shows images beside their reconstructions.
+/// Returns the task of reconstructing the normalised image: the output has its shape, [n h w c]. The loss is the mean
+/// squared error, the metric is its root. The report shows images beside their reconstructions.
 Task reconstruction(size_t head = 0);
 
 } // namespace rg

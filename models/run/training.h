@@ -27,8 +27,8 @@
 
 namespace rg {
 
-/// The result of a test of a model: its metrics as text and by name, and the members of the report, and its tables.
-/// `folder` is the path of the images as in --data.
+/// The result of a test of a model. `text` and `values` have its metrics, `report` has members of a RUN (report.h).
+/// `folder` is the path of the images, as in --data.
 struct TestResult {
     std::string text;
     Json values, report;
@@ -47,23 +47,24 @@ public:
     /// Collective. Loads the data that the options choose. Without --size, all images must have the same size. Throws
     /// Error if the program cannot train on these data. `pulse`: see run_while_polling() in collective.h.
     virtual data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const;
-    /// Collective. Returns the data of load(), with warnings of data that nothing can be learned from, or whose test is
-    /// too good.
+    /// Collective. Returns the data of load(). Adds warnings if all images have one class, so that nothing can be
+    /// learned, or if images for tests are training images too.
     data::TrainTest checked_data(par::Group& group, const std::function<void()>& pulse) const;
     /// Collective. Trains, and returns the exit code.
     virtual int train(Options& options, par::Group& group, TrainingObserver& observer);
-    /// Tests a model (see load_model()) on the test set that the options choose, without --validation. Throws Stopped
+    /// Tests a model (see load_model()) on the test set that the options choose. Ignores --validation. Throws Stopped
     /// after a stop request. `group` must have a single rank.
     TestResult test(Options& options, par::Group& group, const std::string& model);
     /// Returns the metrics of a training on these images; the first one is the main one.
     std::vector<MetricName> metrics(const data::ImageSet& images) const;
 
 protected:
-    /// Returns what the network learns. This base version returns classification() with --label-smoothing.
+    /// Returns the loss and the metrics of the network. This base version returns classification() with
+    /// --label-smoothing.
     virtual Task task(const data::ImageSet& /*images*/) const { return classification(smoothing); }
     /// Returns the labels that the images must have. This base version returns one_class.
     virtual data::Labels labels() const { return data::Labels::one_class; }
-    /// Returns further values of each image, for the task or the network. `images` outlives them.
+    /// Returns further values of each image, for the task or the network: see Batch::columns. `images` outlives them.
     virtual std::vector<data::Column> columns(const data::ImageSet& /*images*/) const { return {}; }
     /// Returns the outputs of the network. It may be traced, so it may only use ops. This base version returns those
     /// for batch.x and, with takes_numbers, batch.targets. A network may also take inputs from Batch::columns, but then
@@ -87,8 +88,8 @@ protected:
         double train_hits = 0, test_hits = 0;
         double plain_train = 0, plain_test = 0; // the same epochs and tests op by op; 0 without `repeats_plain`
     };
-    /// True: after each complete epoch, trains it again op by op, from the state before it, tests, and keeps the times
-    /// alone.
+    /// If true, repeats each complete epoch and its test op by op, from the state before the epoch. Keeps only the
+    /// times of this, and restores the state after the epoch.
     bool repeats_plain = false;
     /// Called at the end of a training, also of a stopped one, after all tests.
     virtual void trained(TrainingRun&, const Times&) {}
@@ -96,10 +97,11 @@ protected:
 private:
     class Trainer; // training.cpp
 
-    // The phases of train() before the first step, in this order. All are collective.
-    /// Throws Error if the options do not fit together or the machine.
+    // The first two phases of train(), in this order. Both are collective.
+    /// Throws Error if the options contradict each other, or do not fit the machine.
     void check_choices(const Options& options, const Machine& machine) const;
-    /// Loads the data, in which no image is tested that the run's initial model was trained on.
+    /// Loads the data. If the run begins with a model (from a checkpoint or --init) whose file says which images its
+    /// training held out, holds out the same ones, so that no image of that training is tested. If the file does not say so, warns.
     data::TrainTest data_for(TrainingRun& run);
 
     NetworkChoice network_;
@@ -110,10 +112,10 @@ private:
 struct Program {
     const char *name, *description;
     std::unique_ptr<ImageTraining> (*make)();
-    /// The arguments of the two examples in --help. Those of `sweep` begin with the first one.
+    /// The arguments of the two examples in --help. The examples of `sweep` begin with the first one.
     std::array<const char*, 2> examples{"--epochs 3", "--resume"};
-    /// The arguments of --preset matlab, with a space between them, and with --batch-size for each GPU; empty: there is
-    /// no such option.
+    /// The arguments of --preset matlab, with a space between them. Their --batch-size is that of one GPU. If empty,
+    /// there is no such option.
     const char* matlab = "";
 
     /// Parses the arguments of a command line, without the program's name, and returns the values of all options.
@@ -129,9 +131,10 @@ struct Program {
     /// Collective. Loads the data as a training with these arguments does. Throws Error if an argument is bad, or if
     /// the program cannot train on the data.
     DataCheck check_data(par::Group& group, const std::vector<std::string>& args) const;
-    /// Tests a model of a run of this program, by load_model(), on the images that the run was tested on in the end.
-    /// Takes the options from the run's config.json, except --threads, but those of a command line from `given`. Warns
-    /// if the images have changed. Throws Stopped after a stop request. `group` must have a single rank.
+    /// Tests a model of a run of this program (see load_model()) on the images that the run was tested on in the end.
+    /// Takes the options from the command line `given`, and those that it lacks from the run's config.json, except
+    /// --threads. Warns if the images have changed. Throws Stopped after a stop request. `group` must have a single
+    /// rank.
     TestResult test_run(par::Group& group, const std::string& model, const Options& given) const;
     /// Collective. Trains on all ranks of the group. For --help, --help-all and --version, rank 0 prints the answer
     /// instead, with the `commands` of the program. Returns the exit code.

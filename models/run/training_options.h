@@ -37,7 +37,7 @@ struct TrainingOptions {
     std::set<std::string> augmentations{"flip", "alternating-flip", "flip-vertical", "translate",
                                         "crop", "rotate",           "scale",         "resized-crop"};
     enum class Partial : uint8_t { automatic, keep, discard } partial = Partial::automatic;
-    std::string augment = "auto"; // a training replaces it by that of augment_for()
+    std::string augment = "auto"; // a training replaces auto by the result of augment_for()
     int64_t translate = 4, translate_x = -1, translate_y = -1;
     double rotate = 0;
     std::string scale = "1:1", resized_crop = "1:1";
@@ -47,7 +47,7 @@ struct TrainingOptions {
 
     int64_t epochs = 20, steps = -1;
     bool scales_batch_size = true;   // multiply the default of --batch-size by the number of GPUs
-    bool batch_size_per_gpu = false; // multiply --batch-size by it, whatever the number of images
+    bool batch_size_per_gpu = false; // multiply --batch-size by the number of GPUs, whatever the number of images
     DefaultRate default_rate;
     Schedule schedule{.kind = ScheduleKind::cosine, .base = 0};
     std::string drops = "0.9";
@@ -55,9 +55,9 @@ struct TrainingOptions {
     OptimizerOptions optimizer;
     std::string freeze, rate_factors;
     double smoothing = 0;
-    // False: without --label-smoothing, --class-weights and --sampler, for a task() that does not use classes.
+    // False: there is no --label-smoothing, --class-weights and --sampler, for a task() that does not use classes.
     bool has_smoothing = true;
-    // True: the network takes the images and their numbers, which the table of the images has: Batch::targets.
+    // True: the network takes Batch::targets, the numbers that the table of the images has, as a second input.
     bool takes_numbers = false;
 
     MachineOptions machine_options;
@@ -81,8 +81,8 @@ struct TrainingOptions {
     /// Freezes the layers of --freeze, and sets the factors of --lr-scale. Call this before the optimizer is made.
     /// Throws Error if a layer does not exist, or a factor is no number of at least 0.
     void set_rates(Parameters& parameters) const;
-    /// Returns the value of --augment for `auto`. Flips and translations keep the class of most images, and an image
-    /// that is to be reconstructed, but not numbers, masks or other values: then returns none.
+    /// Returns the value that replaces `--augment auto`: flip and translate, as far as the program allows them, if
+    /// `keeps_labels`, else none. They keep classes and reconstructions, but not numbers, masks or other values.
     std::string augment_for(bool keeps_labels) const;
     /// Returns the options for the loader of the training set. Throws Error if --augment is empty or has an unknown
     /// name, if it has crop without --store-size, if a range is not of the form MIN:MAX, if a list of numbers has a
