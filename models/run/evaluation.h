@@ -7,10 +7,10 @@
 
 namespace rg {
 
-/// Returns the outputs of the network for a batch. They may be traced, so the function may only use ops.
+/// Returns the outputs of the network for a batch. The call may be traced, so it may only use ops.
 using Forward = std::function<std::vector<Tensor>(const data::Batch& batch, Mode mode)>;
 
-/// Returns the network's outputs in f32. If the task needs the images, and a device makes them, these follow.
+/// Returns the network's outputs in f32. If the task needs the images and a device makes them, appends the images.
 std::vector<Tensor> outputs_of(const Forward& forward, const Task& task, const data::Batch& batch, Mode mode);
 /// Moves the images that outputs_of() may have added from the outputs to the batch.
 void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& task);
@@ -19,12 +19,13 @@ void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& t
 class Evaluation {
 public:
     /// Returns how many images a worker passes to the network at once. On a CPU that is at most `batch_size`, so that a
-    /// test needs no more memory than a training with mini-batches of this size. A device is faster with more, and
-    /// needs less memory for four times as many than in training, which keeps the results of most layers.
+    /// test needs no more memory than a training with mini-batches of this size. On a device, it is four times
+    /// `batch_size`, at most 2000: this is faster, and still needs less memory than training, which keeps the results
+    /// of most layers.
     static int64_t batch_of(int64_t batch_size, bool on_device);
 
-    /// `batch_size` is that of the training. `columns` are those of the task. Keeps copies of these, of `normalise`
-    /// and of `forward`; all other arguments must outlive this.
+    /// `batch_size` is that of the training. `columns` are the further values of the images. Keeps copies of `columns`,
+    /// `normalise` and `forward`; all other arguments must outlive this.
     Evaluation(par::Group& group, const Machine& machine, const data::ImageSet& set, std::vector<data::Column> columns,
                const data::Normalise& normalise, int64_t batch_size, const Task& task, const Forward& forward);
 
@@ -32,12 +33,12 @@ public:
     /// those for its views. Pixels of a view that lie outside of the image are mirrored at its edges. All ranks call
     /// `pulse` before each mini-batch. To end the test, it throws on all ranks.
     Score score(const std::vector<data::WeightedView>& views = {{}}, const std::function<void()>& pulse = {});
-    /// Returns the members of the report for the details of a score; see report.h.
+    /// Returns the members of the report that show this score; see report.h.
     Json report(const Score& score) const;
-    /// Returns the tables of its details.
+    /// Returns the tables that Task::details make of this score.
     std::vector<Detail::Table> tables(const Score& score) const;
 
-    /// Makes the plans for all sizes of batches.
+    /// Makes the plans for all sizes of batches, unless `predict` runs op by op.
     void plan();
 
     Accelerated predict;

@@ -14,9 +14,10 @@ using OptimizerState = std::vector<NamedTensor>;
 
 /// The formulas are in core/ops/optimizer.h. The learning rate is not an option: see Optimizer::set().
 struct OptimizerOptions {
-    /// muon: as sgd, but for filters [k r s c] before a batch norm, Entry::scale_free (Jordan, 2024; its program
-    /// airbench94_muon). Each step scales them to the norm sqrt(k), and then subtracts lr * orthogonalised(the step of
-    /// sgd), without weight decay. So the lengths of their gradients have no effect.
+    /// muon (Jordan, 2024; its program airbench94_muon) treats filters [k r s c] before a batch norm
+    /// (Entry::scale_free) in its own way, and all else like sgd. Each step scales these filters to the norm sqrt(k),
+    /// and then subtracts lr * orthogonalised(the step of sgd), without weight decay. So a constant factor of their
+    /// gradients has no effect.
     enum class Kind : uint8_t { sgd, adam, adamw, muon } kind = Kind::sgd;
     double momentum = 0.9; // of sgd and muon
     bool nesterov = false; // of sgd and muon
@@ -34,9 +35,9 @@ struct OptimizerOptions {
     /// lookahead.
     double lookahead = 0;
 
-    /// True for the kinds with momentum and one buffer.
+    /// Returns true for sgd and muon. These keep one buffer, the velocity; adam and adamw keep two.
     bool has_momentum() const { return kind == Kind::sgd || kind == Kind::muon; }
-    /// Returns the number of buffers of the optimizer.
+    /// Returns the number of buffers of the optimizer, with those of the average and of lookahead.
     int64_t buffers() const { return (has_momentum() ? 1 : 2) + (average > 0) + (lookahead > 0); }
 };
 
@@ -68,9 +69,9 @@ public:
     /// Returns a scalar with the result of first_non_finite() in the last update().
     const Tensor& non_finite_at() const { return non_finite_at_; }
 
-    /// Sets the average and the slow weights, if the options ask for them, to the current ones.
+    /// Sets the average and the slow weights of lookahead, if there are any, to the current weights.
     void start_averages();
-    /// Calls `use` while parameters and running statistics are their averages, or without an average as they are.
+    /// Calls `use`. Meanwhile, parameters and running statistics have their averages, if there is an average.
     template <class Use>
     void with_average(const Use& use) {
         exchange_average();

@@ -40,7 +40,7 @@ public:
     /// True for a stand-alone program, which prints and handles signals.
     virtual bool standalone() const { return true; }
     /// Called on the group's first rank with each line that is added to metrics.jsonl. If it returns true, the run
-    /// stops before the next step; a TrainingRun after it, or at the end of the epoch.
+    /// stops before the next step; a TrainingRun stops after the next step, or at the end of the epoch.
     virtual bool on_metrics(const Json& /*line*/) { return false; }
     /// Called on the group's first rank when the run ends without an error. `stopped` is true if a stop request ended
     /// it early.
@@ -65,7 +65,7 @@ struct Position {
     int64_t epoch = 1, batch = 0;  // of the next step; epochs count from 1, the steps of an epoch from 0
     int64_t step = 0;              // number of finished steps, also skipped ones, since the start
     double samples = 0;            // of this epoch's applied steps, on all ranks
-    std::vector<double> sums = {}; // weighted, over these samples: of each metric; in TrainingRun of loss, Task::sums()
+    std::vector<double> sums = {}; // over this epoch, of metric * samples; in TrainingRun: loss * images, Task::sums()
     double best = 0;               // best value of the metric that chooses the best model
     int64_t best_epoch = 0;        // epoch of that test; 0 before the first test
 };
@@ -82,9 +82,9 @@ public:
     RunLog(const RunLog&) = delete;
     RunLog& operator=(const RunLog&) = delete;
 
-    /// Runs `work` and returns its exit code. If it throws Stopped, on all ranks and before begin(), since a stop
-    /// request ended the loading of data, returns the exit code for a stop; in a trial of a sweep, throws it on. Throws
-    /// another exception on; if it came on rank 0 and after begin(), report.html then says that the run failed, and
+    /// Runs `work` and returns its exit code. `work` may throw Stopped on all ranks before begin(), if a stop request
+    /// has ended the loading of data: then returns the exit code for a stop, or in a trial of a sweep throws Stopped.
+    /// Passes on other exceptions; if one came on rank 0 after begin(), report.html then says that the run failed, and
     /// why.
     template <class Work>
     int supervise(const Work& work) {
@@ -120,8 +120,9 @@ public:
     bool epoch_is_complete() const { return position.batch > 0 && position.batch == content_.steps_per_epoch; }
     /// Logs a step, and advances `position`. `samples` is the weight of these values in the means of the epoch, such as
     /// the number of images in the mini-batch. The values must be means over all ranks. Pass Optimizer::non_finite_at()
-    /// if there is an optimizer: its update changes nothing if the loss or a gradient is not finite. Throws Error if it
-    /// was so, if a metric is missing or not finite, or if the run was resumed with another number of metrics.
+    /// if there is an optimizer: its update changes nothing if the loss or a gradient is not finite, and step() then
+    /// throws Error. Also throws if a metric is missing or not finite, if the run was resumed with another number of
+    /// metrics, or if an earlier write of a file has failed.
     void step(const NamedValues& values, double samples = 1, const Tensor& non_finite_at = {});
     /// Logs an epoch: the means of all metrics over its samples as "train_" + name, and results such as {"test_rmse",
     /// 3.2}. Advances `position` to the next epoch.
@@ -130,8 +131,8 @@ public:
     void result(const NamedValues& values);
     /// Collective. Blocks until all files are written. Ends the run and returns the exit code; see signals.h.
     [[nodiscard]] int end() { return end(stopped_ && !is_done(), {}, ""); }
-    /// The same for a caller that decides whether the run was stopped early. Prints `lines`, and the command that
-    /// people may want next.
+    /// The same for a caller that decides whether the run was stopped early. Prints `lines`, and then a command: for a
+    /// stopped run, that which resumes it, else `next_command` for its folder, unless that is empty.
     [[nodiscard]] int end(bool stopped, const std::vector<std::string>& lines, const std::string& next_command);
 
     /// Returns true if this rank has a stop request: a signal (outside of sweeps), a file "stop" in the folder, which
@@ -144,19 +145,21 @@ public:
     /// Prints a line on rank 0, in begin() if that was not called yet. Does nothing with --progress none, or in a trial
     /// of a sweep.
     void note(const std::string& line, Colour colour = Colour::none);
-    /// The same for a text that may hold bytes of files, in yellow.
+    /// Prints a text in yellow, like note(). Escapes unprintable bytes, since the text may come from files.
     void warn(const std::string& text);
-    /// Adds a line to metrics.jsonl and the report, and passes it to the observer. Does nothing without a folder.
+    /// Adds a line to metrics.jsonl and the report, and passes it to the observer. Does nothing on a rank without a
+    /// folder.
     void log(const Json& line);
     /// Sets a member of the run in report.html, such as "fields"; see report.h. Call it after begin(). Does nothing
     /// with --no-report.
     void set_in_report(const std::string& name, Json value);
-    /// Writes report.html. While the state is "running", omits this for 20 times the time that the last one took.
+    /// Starts writing report.html on another thread. If the state is "running", does nothing until 20 times the
+    /// duration of the last write has passed since its end.
     void write_report(const std::string& state);
 
-    /// Returns the plan of begin(), with fewer steps after end_early().
+    /// Returns the argument of begin(), with fewer steps after end_early().
     const Content& content() const { return content_; }
-    /// Makes the steps that are done all steps of the run.
+    /// Ends the run with the current step: sets the number of its steps to that of the finished steps.
     void end_early() { content_.steps = std::min(content_.steps, position.step); }
     /// Returns the folder, on rank 0: after begin(), and with --resume from the start. Null on other ranks.
     RunFolder* folder() { return folder_ ? &*folder_ : nullptr; }
@@ -167,7 +170,7 @@ public:
     Options& options;
     par::Group& group;
     TrainingObserver& observer;
-    Position position; // of a resumed run: see Saver::restore()
+    Position position; // of the checkpoint, after Saver::restore() in a resumed run
 
 private:
     static TrainingObserver& program();
@@ -181,7 +184,7 @@ private:
     std::vector<std::pair<std::string, Colour>> early_notes_; // from before begin()
     bool begun_ = false, stopped_ = false;
     bool stop_request_ = false;                     // from the observer or a file
-    double epoch_begin_ = 0, samples_at_begin_ = 0; // of the part of the epoch that this process computes
+    double epoch_begin_ = 0, samples_at_begin_ = 0; // when and with how many samples this process began the epoch
     std::atomic<double> next_report_{0};            // earliest time of the next report while the run goes on
 
 public:

@@ -35,17 +35,18 @@ public:
 
     /// Saves model.safetensors, and a checkpoint from which --resume goes on.
     void save() { save_model(), save_checkpoint(); }
-    /// Each of these saves one file. Before writing, it throws par::RanksDiffer if the ranks differ, and Error if a
+    /// Each of these two saves one file. Before writing, it throws par::RanksDiffer if the ranks differ, and Error if a
     /// value is not finite.
     void save_model() { check(), write_model(&RunFolder::model_path); }
     void save_checkpoint();
     /// Saves the network as model-best.safetensors if `value`, the same on all ranks, is better than in every call
-    /// before, also before a resume. Stores it in RunLog::position. Ignores a value that is not finite.
+    /// before, also before a resume. Stores it in RunLog::position. Ignores a value that is not finite. Throws like
+    /// save_model().
     void save_if_best(double value, bool higher_is_better);
     /// Blocks until the best model is written, and returns it on all ranks. Needs an earlier save_if_best().
     TensorFile best_model();
 
-    /// The metadata of all files, such as those of describe_model().
+    /// Metadata that all models and checkpoints get, such as that of describe_model().
     Metadata metadata;
 
 private:
