@@ -1,7 +1,7 @@
 // Chooses the device, the threads and the precision of a training from its options and from the hardware.
 //
-// If any rank has a GPU, only GPUs compute: the ranks that have none of their own take no images. With the same
-// options, all ranks use one precision.
+// If any rank has a GPU, only GPUs compute. Ranks without one take no images, and of ranks with the same GPU only the
+// first one does, unless --spare-ranks share is given. With the same options, all ranks use one precision.
 #pragma once
 
 #include "core/context.h"

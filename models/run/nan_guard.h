@@ -24,8 +24,8 @@ public:
 
     /// Returns an empty text if the loss and the gradients of a step are finite. Otherwise skips the step, and returns
     /// a warning. `non_finite_at` is the result of first_non_finite() for the gradients and the loss over all ranks;
-    /// unless it is -1, the update has changed nothing. Throws Error if the policy is `stop`, or if the
-    /// previous three steps were skipped too.
+    /// unless it is -1, the update has changed nothing. Throws Error if the policy is `stop`, or if the previous three
+    /// steps were skipped too.
     std::string handle_non_finite(int64_t step, double loss, const Tensor& non_finite_at);
 
 private:

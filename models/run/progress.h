@@ -61,8 +61,7 @@ ScreenSize screen_size();
 
 class Progress {
 public:
-    /// Writes to standard output.
-    /// `samples` is their short name, for rates.
+    /// Writes to standard output. `samples` is the short name of the samples, for rates.
     explicit Progress(ProgressKind kind, const char* samples = "img");
     /// For tests: writes to `out`. `clock` returns seconds.
     Progress(std::ostream& out, const ProgressStyle& style, std::function<double()> clock, const char* samples = "img");

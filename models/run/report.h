@@ -47,18 +47,18 @@ class Plan;
 /// last one, and the means of all other numbers.
 Json::Array metrics_of(const std::string& path, size_t points);
 
-/// The report of one run. The page has the lines of the folder's metrics.jsonl when it is written.
+/// The report of one run. The page has the lines that metrics.jsonl in the folder has when the page is written.
 class Report {
 public:
     static constexpr size_t kSteps = 2000; // largest number of lines of steps in the page
 
-    /// Takes the seconds of a resumed run from the report in its folder.
+    /// If the run is resumed, takes "seconds_before" from the report in its folder.
     Report(const RunFolder& folder, Json config);
 
     /// Sets any member of the run except "metrics".
     void set(std::string_view member, Json value) { run_.set(member, std::move(value)); }
 
-    /// Returns a function that writes the page, atomically, with the present members. It may outlive this.
+    /// Returns a function that writes the page, atomically, with the members that are set now. It may outlive this.
     std::function<void()> writing(const std::string& state);
     void write(const std::string& state) { writing(state)(); }
 
@@ -67,7 +67,7 @@ private:
     Json run_;
 };
 
-/// Returns {"begun", "build", "command"} as members of a RUN that this process begins now.
+/// Returns {"begun", "build", "command"}, members of a RUN, for a run that this process begins now.
 Json report_origin();
 /// Returns the page with `data` in it. `data` is the text of a JSON value.
 std::string report_page(std::string_view data);
@@ -78,9 +78,10 @@ Json read_report(const std::string& path);
 /// "planned_bytes": the memory of the plan of a training step, "unshared_bytes": the same without reuse of memory}.
 Json report_network(const Parameters& parameters, const Plan& plan);
 
-/// Returns {"classes", "counts": a row per true class}. If not all classes are shown (see Confusion), it also has
-/// "images" and "seen" (the number of images of each shown class, and of predictions as this class), "right" (all
-/// correct predictions), "total" (all images), and "left_out" (the number of classes that are not shown).
+/// Returns {"classes", "counts": a row per true class}. `predicted` is [count 2], as for Confusion. If not all classes
+/// are shown (see Confusion), the result also has "images" and "seen" (the number of images of each shown class, and of
+/// predictions as this class), "right" (all correct predictions), "total" (all images), and "left_out" (the number of
+/// classes that are not shown).
 Json report_confusion(const data::ImageSet& set, std::span<const double> predicted);
 
 } // namespace rg

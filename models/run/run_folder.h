@@ -2,11 +2,10 @@
 // model-best.safetensors and checkpoint/. README.md says what they contain.
 //
 // metrics.jsonl has one JSON object per line. Each line is written as a whole, as soon as its values are known, with
-// doubles in full precision. The lines of a step, and of a test after it, have "step" and "epoch"; the line of an epoch
-// has "epoch" but no "step".
-// When a run is resumed, the lines after the checkpoint are removed. So the file of a run that was killed and resumed
-// has the same steps as the file of an uninterrupted run. A folder belongs to one run: no function here overwrites
-// files of another run. Only rank 0 of a run has a RunFolder.
+// doubles in full precision. The lines of a step, and of a test after it, have "step", and "epoch" if the run has
+// epochs; the line of an epoch has "epoch" but no "step". When a run is resumed, the lines after the checkpoint are
+// removed. So the file of a run that was killed and resumed has the same steps as the file of an uninterrupted run. A
+// folder belongs to one run: no function here overwrites files of another run. Only rank 0 of a run has a RunFolder.
 //
 // A running run holds a lock on its folder (flock). The lock keeps other processes from training the same run, and
 // shows tools/monitor that the run is alive. The file owner.json says which process locked it last: "host", "process",

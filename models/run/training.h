@@ -101,7 +101,8 @@ private:
     /// Throws Error if the options contradict each other, or do not fit the machine.
     void check_choices(const Options& options, const Machine& machine) const;
     /// Loads the data. If the run begins with a model (from a checkpoint or --init) whose file says which images its
-    /// training held out, holds out the same ones, so that no image of that training is tested. If the file does not say so, warns.
+    /// training held out, holds out the same ones, so that no image of that training is tested. If the file does not
+    /// say so, warns.
     data::TrainTest data_for(TrainingRun& run);
 
     NetworkChoice network_;

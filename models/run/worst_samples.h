@@ -11,7 +11,7 @@
 
 namespace rg {
 
-/// A network gives one or more tensors [n ...] for a batch of n samples, such as scores [n classes].
+/// The outputs of a network for a batch of n samples: one or more tensors [n ...], such as scores [n classes].
 using Outputs = std::span<const Tensor>;
 
 /// A batch of a test, in host memory.
@@ -42,8 +42,8 @@ struct SampleGallery {
 /// The samples of a test with the largest errors.
 class WorstSamples {
 public:
-    static constexpr size_t kMost = 24;      // samples
-    static constexpr int64_t kMaxSide = 128; // of a picture; larger ones are scaled down
+    static constexpr size_t kMost = 24;      // largest number of samples that are kept
+    static constexpr int64_t kMaxSide = 128; // longer side of a picture in pixels; larger pictures are scaled down
 
     /// `gallery` must outlive this.
     explicit WorstSamples(const SampleGallery& gallery) : gallery_(gallery) {}
@@ -56,7 +56,7 @@ public:
     };
     /// Keeps sample i of the batch if its error is among the largest so far. Only then calls `show`.
     void offer(const TestBatch& test, int64_t i, double error, const std::function<Shown()>& show);
-    /// Collective. Returns the worst samples of all ranks, on all ranks: a member of "samples" of a RUN (report.h).
+    /// Collective. Returns the worst samples of all ranks, on all ranks: an element of "samples" of a RUN (report.h).
     Json gather(par::Group& group, const data::ImageSet& set) const;
 
 private:
