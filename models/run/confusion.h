@@ -17,7 +17,7 @@ class Confusion {
 public:
     explicit Confusion(const std::vector<std::string>& classes) : classes_(classes), sums_(classes.size()) {}
     /// Counts all images of a set. `numbers` are [count 2]: the predicted class, and the rank_of() the true one. Throws
-    /// Error unless there are two for each image.
+    /// Error unless there are two for each image, or if a predicted class is none of the set.
     Confusion(const data::ImageSet& set, std::span<const double> numbers);
     void add(int32_t truth, size_t predicted, size_t rank);
     bool empty() const { return total_ == 0; }

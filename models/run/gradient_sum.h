@@ -38,7 +38,7 @@ namespace rg {
 class GradientSum {
 public:
     /// Collective. Call it after Parameters::allocate(), and before any code keeps a plan or a tensor of the gradients:
-    /// on the CPU with several ranks or workers, it moves the gradients into Group::memory(). Sets them to 0. The
+    /// on the CPU with several ranks or workers, it moves the gradients into Group::memory(). May set them to 0. The
     /// group, the parameters and the device of the gradients must outlive this. `algorithm` and `wire` apply only if
     /// every rank has one worker. `overlap` applies if no rank has its gradients on a device. Without it, finish() sums
     /// gradients in host memory on the caller's thread: all at once, or if other ranks have theirs on devices, by

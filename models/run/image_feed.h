@@ -41,8 +41,8 @@ public:
 
     /// Returns the size of the mini-batches, and the number of images that an epoch leaves out, for people.
     std::string text() const;
-    /// Returns the sizes of the parts that this rank's workers can get, the largest first. The last one is that of a
-    /// partial mini-batch, even if these are left out.
+    /// Returns the sizes of the parts that this rank's workers can get, the largest first. They include those of a
+    /// partial mini-batch, even if partial ones are left out.
     std::vector<int64_t> sizes() const;
 
 private:

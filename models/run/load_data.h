@@ -12,33 +12,33 @@
 
 namespace rg {
 
-/// Further values of the images of each set.
+/// The further values (columns) of the images of each set.
 using Columns = std::map<const data::ImageSet*, std::vector<data::Column>>;
 
 /// The options that choose the images and the mini-batches of a training. Every training program has them.
 struct DataOptions {
     std::string path, test_path, size, store_size;
-    data::LoadOptions reading{.cache = ""};   // what load_options() does not set
-    data::HoldOut test_rule, validation_rule; // of an earlier run with the same images; no limits: by --seed
+    data::LoadOptions reading{.cache = ""};   // load_options() returns a copy with size, seed and test_rule set
+    data::HoldOut test_rule, validation_rule; // of an earlier run, see follow(); no limits: new rules by --seed
     data::Shuffle shuffle = data::Shuffle::epoch;
     int64_t batch_size = 128, seed = 0;
     double validation = 0;
     /// The texts are for --help. `folder` says what a folder may contain, and `none` names the data that are used
     /// without --data.
     void declare(Options& options, const std::string& folder, const std::string& none);
-    /// Returns the options for data::load(). Throws Error if --size or --store-size is malformed, if --store-size is
-    /// smaller than --size, or if it is given alone.
+    /// Returns the options for data::load(). Throws Error if --size or --store-size is malformed, or if --store-size is
+    /// smaller than --size or given without it.
     data::LoadOptions load_options() const;
-    /// With --validation, moves that fraction of each class of the training images, chosen by a rule, into sets.test.
-    /// The real test set becomes sets.reserved, for the network that is chosen in the end. Throws Error if no class has
-    /// 2 images. Without --validation, does nothing.
+    /// With --validation, moves that fraction of each class of the training images, chosen by validation_rule, into
+    /// sets.test. The real test set becomes sets.reserved, on which the best network is tested in the end. Throws Error
+    /// if no class has 2 images. Without --validation, does nothing.
     void hold_out_validation(data::TrainTest& sets) const;
     /// Describes the loaded sets for the files of a model: where they come from, the rules that hold out images, and
-    /// the fingerprints of the sets. Of a command (pipe:), the text has no more than that it is one, since models are
-    /// passed on. `columns` has the sets whose fingerprints are wanted.
+    /// the fingerprints of those sets that `columns` has. Says of a command (pipe:) only that it is one, since people
+    /// pass models on.
     Json describe(const data::TrainTest& sets, const Columns& columns) const;
-    /// Takes the rules from such a description, if the file of a model has one. So this run tests no image that the
-    /// other was trained on.
+    /// Takes the rules that hold out images from the file of a model, if it has the result of describe(). So this run
+    /// tests no image that the model was trained on.
     void follow(const TensorFile& file);
     /// Returns the name of the set that the network is tested on after each epoch.
     std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }
@@ -57,8 +57,8 @@ data::TrainTest load_data(par::Group& group, const std::string& path, const data
 using BuiltInData = std::function<data::TrainTest(const data::LoadOptions&)>;
 /// Collective. Loads the sets of --data and --test-data on all ranks. With --test-data, no test set is held out from
 /// --data, and a test set that --data has is not used. With --store-size, the window of both sets has the size of
-/// --size. Throws Error as with_test_set() does. Without --data, calls
-/// `built_in` for the data, or if it is null, takes the embedded sample.
+/// --size. Throws Error as with_test_set() does. Without --data, calls `built_in` for the data, or if it is null, takes
+/// the embedded sample.
 data::TrainTest load_data(par::Group& group, const DataOptions& options, data::LoadOptions load_options,
                           const std::function<void()>& pulse = {}, const BuiltInData& built_in = {});
 

@@ -18,15 +18,16 @@ struct Target {
 /// the `seed`.
 ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 
-/// Says what the outputs of a network mean, and its further inputs. The file of a model holds this.
+/// The meaning of a network's outputs, and its further inputs, as the file of a model stores them.
 struct ModelOutputs {
     /// Each output has a kind. "classes": scores [n classes] before softmax; "numbers": [n k], see Target; "labels":
     /// scores [n k] before the sigmoid, of labels that each may apply or not; "pixels": scores of each pixel [n h w
     /// classes]; "reconstruction": images [n h w c].
     std::vector<std::string> kinds = {"classes"};
     std::vector<Target> targets = {};              // the names of all numbers and labels
-    data::Labels labels = data::Labels::one_class; // of the images
-    /// The names of the numbers of each image, columns of its table, that the network takes as [n k]; often none.
+    data::Labels labels = data::Labels::one_class; // kind of the labels of the images
+    /// The names of the numbers that the network takes beside each image, as [n k]: columns of the table of the images.
+    /// Most networks take none.
     std::vector<std::string> input_numbers = {};
 
     /// Returns the outputs of a network with numbers in their units, and if `probabilities` is true, those of labels
@@ -46,19 +47,19 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
 /// Decodes the bytes of a model's file: a safetensors file or a checkpoint. Leaves out the optimizer's state of a
 /// checkpoint. `source` is for error texts. Throws Error like decode_tensors().
 TensorFile decode_model(std::string_view bytes, const std::string& source);
-/// Returns the path of a model's file, or in a run's folder that of the network that the run has tested in the end:
-/// model.safetensors, or with --validation model-best.safetensors. Throws Error if there is none.
+/// Returns the path of a file as it is. Of a run's folder, returns the path of the model that the run tests in the end:
+/// with --validation model-best.safetensors, if it exists, else model.safetensors. Throws Error if there is none.
 std::string model_path(std::string path);
 /// Loads the file model_path(path). Throws Error like model_path(), read_file() and decode_model().
 TensorFile load_model(const std::string& path);
-/// Returns the config.json of the run that has saved this model, or is this folder; null if there is none. Sets
-/// `folder` to that of the run.
+/// Returns the config.json of the run to which `model` belongs, and sets `folder` to the folder of the run. `model` is
+/// that folder, or a file in it or in its checkpoint folder. Returns null if there is no such config.json.
 Json config_of(const std::string& model, std::string& folder);
 
 /// Returns the names of the classes in the file of a model. Throws Error if they are missing or malformed.
 std::vector<std::string> stored_classes(const TensorFile& file);
 
-/// Returns what the outputs of a network mean, by the file of its model. Throws Error if that is malformed.
+/// Returns the meaning of a network's outputs that the file of its model stores. Throws Error if that is malformed.
 ModelOutputs stored_outputs(const TensorFile& file);
 
 /// Returns the size to which images are resized and cropped before the network gets their central window, or that of

@@ -58,8 +58,8 @@ public:
     /// Returns the GraphProto, without nodes and constants that no output depends on.
     std::string message() const;
 
-    /// A concatenation of `count` copies of `image`. It may be the first of the two concatenations in an upsample().
-    /// `copies` has it by its key, so that write_upsample() (onnx.cpp) can find it.
+    /// A concatenation of `count` copies of `image`. It may be the first of the two concatenations in an upsample(). In
+    /// `copies`, its key is that of its result, by which write_upsample() (onnx.cpp) finds it.
     struct Copies {
         Tensor image;
         int64_t count;

@@ -8,8 +8,8 @@
 // The file says which network it holds. The program must know this network: register your own ones
 // (models/nets/networks.h).
 //
-// Threads may share a Predictor: their predictions wait for each other. Predictors of their own run in parallel,
-// if the threads have thread pools of their own: those of in_this_context() share one, and need a lock.
+// Threads may share a Predictor: their predictions wait for each other. Several Predictors run in parallel, if each
+// thread has a thread pool of its own. Threads that run work of in_this_context() share a pool, so they need a lock.
 #pragma once
 
 #include "core/accelerate.h"
@@ -36,21 +36,21 @@ public:
     const data::ImageSize resize; // size of images, of which the network gets the central window of the task's size
     const ModelOutputs outputs;
     const std::vector<std::string> classes; // empty if no output gives classes
-    const std::vector<Target> targets;      // numbers, and labels
+    const std::vector<Target> targets;      // numbers and labels that the network predicts; may be empty
     /// Views of each image, whose outputs are added with their weights; see data::mirrored_and_shifted().
     std::vector<data::WeightedView> views = {{}};
 
     struct Outputs {
         Tensor scores;               // f32 [n classes]: probabilities; undefined without classes
         std::vector<Tensor> targets; // f32 [n 1] for each target: its value, or of a label its probability
-        Tensor features;             // f32 [n k] of `layer`; undefined without
+        Tensor features;             // f32 [n k] of `layer`; undefined without a layer
     };
-    /// Predict for n images of any size and number of channels as one batch. read(i) returns image i, for example by
-    /// data::read_image(); several threads call it at the same time, and it must not predict with this object. For many
-    /// images, call it with up to some 256 at a time: each n has its own plan; the plans share memory. Convert them to
-    /// the size `resize` and the network's channels, as the training did. `numbers` are [n k] for the k names in
-    /// outputs.input_numbers. With `layer`, also return the features that this layer gives (see feature_count()). The
-    /// results are in host memory. Throw Error like read() and the function below.
+    /// Predict for n images of any size and number of channels as one batch, and return the results in host memory.
+    /// Images are converted to the size `resize` and the network's channels, as in the training. read(i) returns image
+    /// i, for example by data::read_image(). Several threads call it at the same time, and it must not predict with
+    /// this object. `numbers` are [n k] for the k names in outputs.input_numbers. With `layer`, also return the
+    /// features that this layer gives (see feature_count()). For many images, call this with up to some 256 at a time:
+    /// there is a plan for each n, and all plans share memory. Throw Error like read() and the function below.
     Outputs predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers = {},
                     const std::string& layer = "");
     Outputs predict(std::span<const data::Image> images, std::span<const float> numbers = {},
