@@ -34,24 +34,24 @@ namespace fs = std::filesystem;
 
 constexpr int32_t kUnknown = -1; // label of an image whose class is not known
 
-/// An image, and its true class and values as far as they are known.
+/// The name of an image, and its true class and target values as far as they are known.
 struct Item {
     std::string name;
     int32_t label = kUnknown;
     std::vector<float> targets = {}; // true values; empty: unknown; some may be NAN
 };
 
-/// Images of the size Predictor::resize, with the names, true classes and true values that are known.
+/// Images of the size Predictor::resize, and the known names, classes and target values of each.
 struct LabelledImages {
     data::ImageSet set;
     std::vector<Item> items;         // [count]
-    std::vector<float> numbers = {}; // [count k]: the inputs of a network that takes numbers, too
+    std::vector<float> numbers = {}; // [count k]: the numbers that the network takes beside each image
 };
 
 /// Reads the images that a command line names.
 class Reader {
 public:
-    /// `trained_on` is the folder of a training that held some of its images out, or empty.
+    /// `trained_on` is the path of the images that the model was trained on, if some of them were held out; else "".
     Reader(const Predictor& model, const data::LoadOptions& reading, std::string trained_on)
         : model_(model), options_(reading), trained_on_(std::move(trained_on)) {
         options_.channels = int(model.task.channels);
@@ -59,8 +59,8 @@ public:
         options_.labels = model.outputs.labels;
     }
 
-    /// Returns the images of a test and those of the paths, in their order. Throws Error if the network takes numbers,
-    /// and an image has none.
+    /// Returns the images of a run's test, if it is given, and then those of the paths, in their order. Throws Error if
+    /// the network takes numbers, and an image has none.
     std::vector<LabelledImages> read(const std::vector<std::string>& paths, const std::optional<TestResult>& of_run) {
         std::vector<LabelledImages> parts;
         if (of_run) parts.push_back(labelled(of_run->images, of_run->folder));
@@ -77,11 +77,11 @@ public:
         for (LabelledImages& images : parts) add_numbers(images);
         return parts;
     }
-    /// For users: images that are damaged or left out.
+    /// Returns texts for users about images that are damaged, left out, or also training images.
     const std::vector<std::string>& warnings() const { return warnings_; }
 
 private:
-    /// Returns the images of a set at this path.
+    /// Returns the images of a set that was read from this path, with an Item for each.
     LabelledImages labelled(data::ImageSet set, const std::string& path) const {
         LabelledImages images{std::move(set), {}};
         const std::string folder = path.starts_with("pipe:") || path.empty() ? ""
@@ -91,7 +91,8 @@ private:
         for (int64_t i = 0; i < all.count; ++i) {
             Item item{all.names.empty() ? cat(path.empty() ? "sample" : path, "#", i) : folder + all.names[size_t(i)]};
             const int32_t label = all.labels[size_t(i)];
-            // Files of CIFAR and IDX do not always have names of classes, so these are not compared.
+            // Files of CIFAR and IDX do not always have names of classes. So for these, only the number of classes is
+            // compared.
             if (!all.names.empty())
                 item.label = label_of(all.classes[size_t(label)]);
             else if (all.classes.size() == model_.classes.size())
@@ -133,7 +134,7 @@ private:
         for (std::string& warning : conversion.warnings()) warnings_.push_back(std::move(warning));
         return images;
     }
-    /// Adds the numbers that the network takes.
+    /// Adds the numbers that the network takes. Throws Error if an image lacks one.
     void add_numbers(LabelledImages& images) const {
         for (int64_t i = 0; i < images.set.count; ++i)
             for (const std::string& name : model_.outputs.input_numbers) {
@@ -145,15 +146,16 @@ private:
             }
     }
 
-    /// Returns the number of image i that the table has by this name, or NAN. If the model has a `single` one and the
-    /// table too, their names may differ.
+    /// Returns the number of image i that the table has by this name, or NAN. If the model takes or predicts a `single`
+    /// number, and the table has a single one, their names may differ.
     static float number_of(const data::ImageSet& set, int64_t i, const std::string& name, bool single) {
         const std::vector<std::string>& names = set.target_names;
         const auto match = std::ranges::find(names, name);
         if (match != names.end()) return set.targets_of(i)[size_t(match - names.begin())];
         return single && names.size() == 1 ? set.targets_of(i)[0] : NAN;
     }
-    /// Returns the true values of the model's targets. A label that the table does not have does not apply.
+    /// Returns the true values of the model's targets for image i. Labels that the table does not have count as 0, if
+    /// the image is in the table.
     std::vector<float> targets_of(const data::ImageSet& set, int64_t i) const {
         const bool labels = model_.outputs.labels == data::Labels::several_classes;
         std::vector<float> targets;
@@ -337,7 +339,7 @@ void declare(Options& o, Settings& s) {
     s.machine.declare_compute(o);
 }
 
-/// Returns the test of a model on the images of its run. Throws Error if it belongs to no run of these programs.
+/// Returns the test of a model on the images of its run. Throws Error if the model belongs to no run of these programs.
 TestResult test_of(par::Group& group, const std::string& model, const Options& options,
                    const std::vector<const Program*>& programs) {
     std::string folder;

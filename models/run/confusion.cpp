@@ -14,7 +14,7 @@ std::string percent(int64_t part, int64_t whole) { return formatted("%.1f%%", 10
 
 std::string fraction(int64_t part, int64_t whole) { return whole ? cat(double(part) / double(whole)) : ""; }
 
-/// Returns the begin of a line, up to F1.
+/// Returns the beginning of a line of CSV, up to the column of F1.
 std::string line_of(const std::string& name, int64_t images, int64_t predicted, int64_t correct) {
     return cat(csv_field(name), ",", images, ",", fraction(correct, predicted), ",", fraction(correct, images), ",",
                fraction(2 * correct, images + predicted));

@@ -10,7 +10,7 @@
 namespace rg {
 namespace {
 
-/// The inputs that follow the images themselves, in this order, if a batch has them.
+/// Members of a batch that ImageFeed::inputs() returns after the images, in this order, if they are defined.
 constexpr Tensor data::Batch::*kOfImages[] = {&data::Batch::labels, &data::Batch::label_weights,
                                               &data::Batch::second_labels, &data::Batch::second_weights,
                                               &data::Batch::targets};
@@ -49,7 +49,7 @@ data::Batch ImageFeed::with_view(data::Batch batch, View view) const {
     const int64_t n = batch.size;
     const data::Augmenter& augmenter = loader.augmenter();
     if (machine_.device()) {
-        batch.views = augmenter.views(n); // older ones may still be on their way
+        batch.views = augmenter.views(n); // a new tensor: the old views may still be on their way to the device
         for (int64_t i = 0; i < n; ++i) augmenter.store_view(batch.views, i, view);
         return batch;
     }

@@ -185,7 +185,7 @@ data::TrainTest load_data(par::Group& group, const DataOptions& options, data::L
 
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options,
                           const std::function<void()>& pulse) {
-    data::Source source; // until all ranks have loaded it
+    data::Source source; // is destroyed after all ranks have loaded the data
     // Of the ranks that load the same data on one node, the first opens them.
     const std::vector<std::string> sources = group.allgather(cat(data::node_name(), "\n", path), "data");
     const auto first = std::find(sources.begin(), sources.end(), sources[size_t(group.rank())]) - sources.begin();

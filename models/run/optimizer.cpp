@@ -11,7 +11,7 @@ namespace {
 using Entry = Parameters::Entry;
 
 /// Returns a factor for each value of the flat parameters: factor(entry) for all values of that entry, and 1 for the
-/// gaps. If all factors are 1, returns an undefined tensor.
+/// zeros between entries. If all factors are 1, returns an undefined tensor.
 template <class F>
 Tensor factors_of(const Parameters& parameters, const F& factor) {
     const Tensor values = Tensor::on_host(parameters.values().shape());
@@ -112,7 +112,7 @@ void Optimizer::update(const Tensor& loss) {
     update_filters();
 }
 
-/// Changes the filters of muon. sgdm_update() has updated their velocities already.
+/// Updates the filters that muon treats in its own way. sgdm_update() has updated their velocities already.
 void Optimizer::update_filters() {
     for (const Entry* filter : filters_) {
         const int64_t k = filter->shape[0];

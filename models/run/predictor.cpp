@@ -11,8 +11,8 @@ namespace rg {
 
 namespace {
 
-// In a larger batch, preparing the filters anew takes a small part of the time. Each plan would keep its own, so only
-// those of single images and of the first batch size do.
+// Largest batch whose plan may keep prepared filters. In a larger one, preparing them anew takes a small part of the
+// time. The plans do not share prepared filters, so only those of single images and of the first batch size keep them.
 constexpr int64_t kFewImages = 8;
 
 const Tensor& checked(const Tensor& output, const std::string& source) {

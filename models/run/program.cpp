@@ -1,4 +1,4 @@
-// The tests of saved models, and the programs: see training.h.
+// See training.h. Defines ImageTraining::test() and the functions of Program.
 #include "core/stop.h"
 #include "core/text.h"
 #include "models/run/evaluation.h"

@@ -76,9 +76,9 @@ Json::Array metrics_of(const std::string& path, size_t points) {
     const std::string text = read_file(path);
     size_t steps = 0;
     for (size_t at = 0; (at = text.find("{\"step\"", at)) != std::string::npos; ++at) ++steps;
-    const size_t most = (steps + points - 1) / points; // steps of a point
-    Json point;                                        // step and epoch of its last step
-    std::vector<std::pair<std::string, double>> sums;  // of its other numbers, over its steps
+    const size_t most = (steps + points - 1) / points; // largest number of steps that a point stands for
+    Json point;                                        // has step and epoch of its last step
+    std::vector<std::pair<std::string, double>> sums;  // of the point's other numbers, over its steps
     size_t count = 0;
     const auto end_point = [&] {
         for (const auto& [name, sum] : sums) point.set(name, rounded(sum / double(count)));

@@ -1,5 +1,5 @@
 // See run_folder.h. Each line of metrics.jsonl is appended with one write(), so a kill damages at most the last line.
-// The other files of a run are written atomically. Of these, this file writes config.json.
+// The other files of a run are written atomically. Of these, this file writes config.json and owner.json.
 #include "models/run/run_folder.h"
 
 #include "core/atomic_file.h"
@@ -65,9 +65,9 @@ std::string newest_run(const std::string& root, const std::string& program) {
     return best.second;
 }
 
-/// Returns true if cut_metrics(step, epochs) keeps this line: of a step up to `step`, of a test before it, or of an
-/// epoch up to `epochs`. Other lines are those of the end of a training, which writes them again. Throws Error if the
-/// line is not an object, or if its step or epoch is no integer.
+/// Returns true if cut_metrics(step, epochs) keeps this line: the line of a step up to `step`, of a test before `step`,
+/// or of an epoch up to `epochs`. Other lines are those of the end of a training, which writes them again. Throws Error
+/// if the line is not an object, or if its step or epoch is no integer.
 bool is_before(const Json& line, int64_t step, int64_t epochs) {
     const Json *at = line.find("step"), *epoch = line.find("epoch");
     const bool early = epoch && epoch->as_int() <= epochs;
@@ -171,7 +171,7 @@ void RunFolder::check_in_place() const {
 }
 
 void RunFolder::sync() const {
-    const Descriptor metrics(::open(metrics_path().c_str(), O_RDONLY | O_CLOEXEC)); // log() may use the other one
+    const Descriptor metrics(::open(metrics_path().c_str(), O_RDONLY | O_CLOEXEC)); // not metrics_, which log() may use
     RG_CHECK(metrics.get() < 0 ? errno == ENOENT : ::fsync(metrics.get()) == 0, "metrics: cannot sync ", metrics_path(),
              ": ", std::strerror(errno));
 }

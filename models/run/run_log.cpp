@@ -201,9 +201,9 @@ void RunLog::set_in_report(const std::string& name, Json value) {
 
 void RunLog::write_report(const std::string& state) {
     if (!report_ || (state == "running" && seconds_now() < next_report_)) return;
-    next_report_ = HUGE_VAL; // until this one is written
+    next_report_ = HUGE_VAL; // until this write ends
     writer.add([this, write = report_->writing(state)] {
-        // That of a long training is large, so spend at most a 21st of the time on it.
+        // The report of a long training is large, so spend at most a 21st of the time on it.
         next_report_ = 20 * seconds_of(write) + seconds_now();
     });
 }

@@ -25,8 +25,8 @@ Saver::Saver(RunLog& log) : log_(log) {
     if (!settings.resume) return;
     RG_CHECK(!log.options.was_given("init"), program,
              ": expected --init (starts a new run) or --resume (continues a run), got both; omit one");
-    // Rank 0 holds the lock, if the file system has locks, before the other ranks read. So no other training keeps them
-    // from loading the same checkpoint.
+    // Rank 0 has locked the run, if the file system has locks. So no other training changes the checkpoints while the
+    // ranks read them.
     const std::string own = log.folder() ? log.folder()->checkpoint_path() : "";
     checkpoint_ = load_latest_checkpoint(log.group.allgather(own, "run to resume")[0]);
     restore_options(checkpoint_->state, log.options);
@@ -120,8 +120,8 @@ void Saver::copy_to_cpu_ranks() const {
     }
 }
 
-/// No file may hold non-finite values, or those of ranks that differ: a run that was resumed from it would end without
-/// an error.
+/// Throws if a value is not finite, or if the ranks differ. A file with such values must not be saved: a run that
+/// resumes from it would not notice.
 void Saver::check() const {
     RG_CHECK(parameters_, "Saver: expected restore() before a file is saved, got none; call it once");
     if (first_gpu_rank_ >= 0) copy_to_cpu_ranks();
@@ -132,7 +132,7 @@ void Saver::check() const {
 void Saver::write_model(std::string (RunFolder::*path)() const) {
     make_room();
     if (!log_.folder()) return;
-    // Copies, since after an error the writer may outlive this.
+    // Writes copies of the values, since after an error the writer may outlive this.
     log_.writer.add([path = (log_.folder()->*path)(), tensors = state_dict(*parameters_), metadata = metadata] {
         save_tensors(path, tensors, metadata);
     });
@@ -197,7 +197,7 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
 
 void restore_options(const TensorFile& file, Options& options) {
     std::set<std::string> of_network;
-    if (const std::string* text = file.find_text("network")) { // its name, and its options
+    if (const std::string* text = file.find_text("network")) { // the network's name and options
         const Json network = Json::parse(*text, file.source + ": network");
         for (const auto& [name, value] : network.as_object())
             if (name != "name") of_network.insert(name);

@@ -14,21 +14,22 @@ namespace {
 
 std::atomic<bool> interrupted{false};        // true after a stop signal other than SIGINT
 std::atomic<double> seconds_to_kill{1};      // argument of install_stop_signals()
-std::array<std::atomic<double>, NSIG> times; // when the first signal of each kind came; 0: never
+std::array<std::atomic<double>, NSIG> times; // when the first signal of each kind but SIGPIPE came; 0: never
 
 void on_signal(int number) {
     if (number != SIGINT) interrupted.store(true, std::memory_order_relaxed);
     request_stop();
     double first = 0;
     const double now = seconds_now();
-    // A closed pipe sends a signal for each further line of output.
+    // A closed pipe sends SIGPIPE for each further line of output, so another one must not kill.
     if (number == SIGPIPE || times[size_t(number)].compare_exchange_strong(first, now)) return;
     if (now - first < seconds_to_kill) return;
     std::signal(number, SIG_DFL);
     std::raise(number); // comes when this handler ends, since it blocks its own signal
 }
 
-/// The signal for memory of a mapped file that cannot be read. Without this, the program would end without a word.
+/// Handles SIGBUS: memory of a mapped file cannot be read. Without this handler, the program would end without a
+/// message.
 void on_bus_error(int) {
     constexpr char kText[] =
         "error: cannot read a mapped file, such as a packed set: it was cut off, or its disk failed\n";

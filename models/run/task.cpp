@@ -147,7 +147,7 @@ void Task::standardise(const data::ImageSet& images, const TensorFile* model) {
         };
         double &mean = targets[t].mean, &deviation = targets[t].deviation;
         mean = double(images.targets[t % k]);
-        mean += moment(mean, 1); // relative to one of them, so that the deviation of equal ones is exactly 0
+        mean += moment(mean, 1); // relative to the first target, so that equal targets have a deviation of exactly 0
         deviation = std::sqrt(moment(mean, 2));
         if (deviation < double(std::numeric_limits<float>::min())) deviation = 1;
     }
@@ -197,7 +197,7 @@ Task classification(double smoothing, size_t head) {
         const int64_t classes = scores.extent(1);
         for (int64_t i = 0; i < scores.extent(0); ++i) {
             const int64_t best = best_of(scores.data<float>() + i * classes, classes);
-            double share = 1; // of the first label
+            double share = 1; // of the first label in the weights of both
             if (batch.second_labels.defined()) {
                 const double first = double(batch.label_weights.data<float>()[i]),
                              second = double(batch.second_weights.data<float>()[i]);

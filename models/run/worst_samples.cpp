@@ -27,7 +27,8 @@ data::Image scaled_down(const data::Image& image) {
     return data::resize(image, scaled(image.height), scaled(image.width));
 }
 
-/// Returns red, green and blue of a class. PASCAL VOC spreads the bits of its number over the highest bits of these.
+/// Returns red, green and blue of a class: the bits of its number, spread over the highest bits of these, as in PASCAL
+/// VOC.
 std::array<uint8_t, 3> colour_of(int64_t label) {
     std::array<uint8_t, 3> colour{};
     for (int bit = 7; label > 0 && bit >= 0; --bit, label >>= 3)
@@ -72,7 +73,7 @@ void WorstSamples::offer(const TestBatch& test, int64_t i, double error, const s
 
 Json WorstSamples::gather(par::Group& group, const data::ImageSet& set) const {
     std::map<Key, Json> worst;
-    const auto exchange = [&](const Json& own) { // [[key, sample], ...]
+    const auto exchange = [&](const Json& own) { // [[negative error, index of the image, sample], ...]
         for (const std::string& text : group.allgather(own.dump(), "samples")) {
             const Json all = Json::parse(text, "samples of a rank");
             for (const Json& one : all.as_array()) {
