@@ -4,7 +4,7 @@
     run = ringgrad.train("~/photos", ranks=4, size=64, net="resnet18", epochs=20)
     for event in run:                      # the lines of metrics.jsonl as dicts, as they come
         print(event)
-    model = run.model()                    # or ringgrad.Model("runs/flowers"), or of the bytes of its model.safetensors
+    model = run.model()                    # or ringgrad.Model("runs/flowers"), or Model(BYTES) of a model.safetensors
     for result in model.predict(["rose.jpg", "lily.png"]):
         print(result["class"], result["score"])
 
@@ -14,7 +14,7 @@ whose training must not outlive it calls run.stop() in a `finally` clause.
 
 Programs are searched for beside this file, in ../bin, and on PATH. The library for predictions is searched for beside
 this file, and then where the system finds libraries; the environment variable RG_LIBRARY names another one. Every error
-is a ringgrad.Error, or of reading a file an OSError.
+is a ringgrad.Error, except that reading a file may raise OSError.
 """
 import contextlib
 import ctypes
@@ -37,7 +37,7 @@ _COUNTS = ("rg_height", "rg_width", "rg_channels", "rg_class_count", "rg_target_
 
 
 class Error(Exception):
-    """A wrong model, image or argument, or a training that failed."""
+    """Tells of a wrong model, image or argument, or of a training that failed."""
 
 
 @functools.lru_cache(maxsize=None)
@@ -65,7 +65,7 @@ def _library():
 
 
 def _checked(result):
-    """Returns the result of a function, or raises Error if it has failed."""
+    """Returns the result of a function of the library, or raises Error if the result says that it failed."""
     if result is None or result == -1:
         raise Error(_library().rg_last_error().decode(errors="replace"))
     return result
@@ -87,7 +87,7 @@ def _expanded(path, what):
 
 
 def _pixels(image):
-    """Returns a Pillow image as an array, upright and in grey or RGB, as from its file."""
+    """Returns the bytes [height width channels] of a Pillow image, upright and in grey or RGB, as from its file."""
     from PIL import ImageOps
     if image.mode[:1] in ("I", "F"):
         raise Error(f"predict: expected a Pillow image of 8 bits, got mode {image.mode}; give the path of its file")
@@ -116,7 +116,7 @@ class Model:
 
     height, width, channels: of the images that the network takes
     classes: the names of the classes
-    targets: (name, unit) of each number that the network predicts in addition to the class
+    targets: (name, unit) of each number or label that the network predicts in addition to the class
     """
 
     def __init__(self, source, threads=0):
@@ -130,7 +130,7 @@ class Model:
             model = _library().rg_open_memory(content, len(content), threads)
         else:
             content = os.fsdecode(_encoded(source, "model"))
-            content = content and os.path.join(os.getcwd(), content)  # abspath() would remove LINK/..
+            content = content and os.path.join(os.getcwd(), content)  # not abspath(), which removes LINK/..
             model = _library().rg_open(os.fsencode(content), threads)
         self._model, self._arguments = _Handle(_checked(model)), (content, threads)
         self.height, self.width, self.channels, classes, targets = (
@@ -139,7 +139,7 @@ class Model:
         self.targets = list(zip(self._texts("rg_target_name", targets), self._texts("rg_target_unit", targets)))
 
     def close(self):
-        """Frees the model, after predictions of other threads. `with Model(...) as model:` does so at its end."""
+        """Frees the model when predictions in other threads are done. `with Model(...) as model:` does so at its end."""
         self._model = None
 
     def __enter__(self):
@@ -159,9 +159,9 @@ class Model:
 
     def predict(self, images, features=None):
         """Predicts for one image or several, of any size, and returns a list with a dict for each image:
-        {"class": name, "score": its probability, "scores": [a probability per class], "targets": {name: value}}. Without
-        classes, a model gives no "class" and "score". With features="layer4", or another layer of the network, a dict
-        also has "features": the means of the layer's channels over all pixels.
+        {"class": name, "score": its probability, "scores": [a probability per class], "targets": {name: value}}. A
+        model without classes gives no "class" and "score". With features="layer4", or another layer of the network, a
+        dict also has "features": the means of the layer's channels over all pixels.
 
         images: the path of a PNG or a JPEG, its bytes, a Pillow image, an array of bytes [height width], [height width
         channels] or [n height width channels] (of NumPy, or of anything else that memoryview() takes), or a list of
@@ -226,7 +226,7 @@ def default_runs():
 
 def last_change(folder):
     """Returns when the files of a run were written last, in nanoseconds, or 0 if the folder is not a run."""
-    with contextlib.suppress(OSError):  # the folder of another user
+    with contextlib.suppress(OSError):  # the folder may be another user's
         files = [pathlib.Path(folder, name) for name in ("config.json", "metrics.jsonl", "report.html")]
         return max((file.stat().st_mtime_ns for file in files if file.is_file()), default=0)
     return 0
@@ -307,7 +307,7 @@ class Run:
             if not last_change(folder):
                 raise Error(f"run: expected the folder of a run, got {str(folder)!r}; ringgrad.runs() lists runs")
             return
-        # owner.json of the run will have this name of its job. So no program need be told or print the run's folder.
+        # The run's owner.json will have this job. So its folder is found even if the program chooses the name.
         self._folder, self._root, self._job = None, folder, f"ringgrad.py-{uuid.uuid4().hex}"
         # The output goes into files, since a pipe would block the training if nobody reads it.
         with tempfile.NamedTemporaryFile() as out, tempfile.NamedTemporaryFile() as err:
@@ -324,7 +324,7 @@ class Run:
     def __iter__(self):
         begin, running = 0, True
         while running:
-            running = self.state == "running"  # first: a run that ends later has then written everything
+            running = self.state == "running"  # before the read, so that the last read misses no line
             events, begin = self._read_metrics(begin)
             yield from events
             time.sleep(0.1 if running else 0)
@@ -335,7 +335,7 @@ class Run:
         """The run's folder, or None before the training begins: while it loads images, or if it failed then."""
         for owner in [] if self._folder else self._root.glob("*/owner.json"):
             with contextlib.suppress(OSError):
-                # A resumed run removes its metrics after the checkpoint, and then writes config.json.
+                # A resumed run has old files. After owner.json, it writes metrics.jsonl and config.json again.
                 begun = last_change(owner.parent) >= owner.stat().st_mtime_ns
                 if begun and self._job.encode() in owner.read_bytes():
                     self._folder = owner.parent
@@ -371,13 +371,13 @@ class Run:
 
     def wait(self, progress=True):
         """Blocks until the training has ended, and returns the run. Raises Error if it failed. With `progress`, prints
-        what the program prints; its option progress="bar" makes that a line that changes. The output of an earlier
-        session is lost."""
+        the program's output, in which its option progress="bar" redraws one line. The output of an earlier session is
+        lost."""
         running = True
         while running:
             running = self.state == "running"
             for line in [line for file in self._output for line in file.readlines()]:
-                if progress and not line.startswith("error: "):  # Error has that line
+                if progress and not line.startswith("error: "):  # the Error below has this line
                     print(line, end="", flush=True)
             time.sleep(0.1 if running else 0)
         if self.state == "failed":

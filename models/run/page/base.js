@@ -50,7 +50,7 @@ const chooseRun = run => (run.shown = true, chosen = run.name, update(), poll?.(
 /** Returns the metrics that a run's config.json names, with unit and direction, the main one first. */
 const metricsOf = run => Array.isArray(run?.config?.metrics) ?
   run.config.metrics.filter(metric => typeof metric?.name === 'string') : [];
-/** Returns the same metrics, and before them the loss unless it is one of them, or the run's lines have none. */
+/** Returns metricsOf(run), and before them the loss, unless it is one of them or the run's lines have none. */
 function quantitiesOf(run) {
   const known = latest(run) ?? last(run.steps), hasLoss = !known || Object.keys(known).some(key => key.endsWith('loss'));
   return !hasLoss || metricsOf(run).some(({name}) => name === 'loss') ? metricsOf(run) :
@@ -75,8 +75,9 @@ const testSetName = (...list) => {
   return sets.length === 1 ? sets[0] : 'test';
 };
 /**
- * The lines of metrics: of steps, of epochs, of all tests, some of which follow a step, and by name those of the end.
- * `latest` has the last value of each member in the lines of epochs, or of steps if the run has no epochs.
+ * Returns the members of a run for its lines of metrics, all empty: lists of the lines of steps, of epochs and of tests
+ * (in an epoch or after it), and by name the lines at the end of the run. `latest` has the last value of each member in
+ * the lines of epochs, or of steps if the run has no epochs.
  */
 const noLines = () => ({steps: [], epochs: [], tests: [], ends: {}, latest: null});
 const MAX_STEPS = 8000; // lines of steps per run that the page keeps; if there are more, it drops every second one
@@ -111,8 +112,8 @@ function computed(run, key, make) {
 const latest = run => run.latest ?? (run.last && asTest(run.last));
 /**
  * Returns the metric that ranks a run: that of --rank-by for a sweep and its trials, else the main one on the test set,
- * or in training if the run has no values of a test. `key` is its name in a line of
- * an epoch, `title` its name for people.
+ * or in training if the run has no values of a test. `key` is its name in a line of an epoch, `title` its name for
+ * people.
  */
 function rankingOf(run) {
   const by = run?.rank_by ?? sweep?.rank_by, main = mainMetric(run), known = (run && latest(run)) ?? {};

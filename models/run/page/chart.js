@@ -64,7 +64,7 @@ class Chart {
     this.legend, this.svg, this.values));
     new ResizeObserver(() => this.draw()).observe(this.svg);
   }
-  /** Shows the curves of these runs. Hides the chart if they have no points, unless it is the one to show then. */
+  /** Shows the curves of these runs. Hides the chart if they have no points, unless `isFirst` is true. */
   update(shown, isFirst) {
     const several = shown.length > 1;
     this.lines = this.series(shown).filter(line => line.points.length);
@@ -229,7 +229,7 @@ class Chart {
   }
 }
 
-/** Returns the horizontal axis: a run without epochs has no place on that of epochs. */
+/** Returns the horizontal axis: view.axis, but 'step' in place of 'epoch' if a shown run has no epochs. */
 const axis = () => view.axis === 'epoch' && shownRuns().some(run => run.steps.length && perEpoch(run) === Infinity) ?
   'step' : view.axis;
 /**
@@ -290,7 +290,7 @@ const trainingAndTest = quantity => all => {
     return [...steps, ...epochs];
   });
 };
-/** Returns a `series` of one line per run. Among several, it omits those that failed in epoch 1: they may be far. */
+/** Returns a `series` of one line per run. Of several runs, it omits those that failed in epoch 1, as outliers. */
 const oneLine = (list, key) => shown => {
   const several = shown.length > 1;
   return shown.filter(run => !several || run.state !== 'failed' || run.epochs.length).map(run =>

@@ -10,8 +10,8 @@ function variedOptions(list) {
     new Set(list.map(run => JSON.stringify(option(run, name))).filter(Boolean)).size > 1);
 }
 /**
- * Returns the columns of the table: results, then the settings that differ, then notes. A column has a heading, a
- * function for the value, one for its text or element, and true if a lower value is better.
+ * Returns the columns of the table: name and state, results, the settings that differ, and notes. A column has a
+ * heading, a function for the value, one for its text or element, and true if a lower value is better.
  */
 function columnsOf(list, live) {
   const rankings = list.map(rankingOf).filter((one, i, all) => all.findIndex(other => other.key === one.key) === i);
