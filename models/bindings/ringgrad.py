@@ -139,7 +139,7 @@ class Model:
         self.targets = list(zip(self._texts("rg_target_name", targets), self._texts("rg_target_unit", targets)))
 
     def close(self):
-        """Frees the model when predictions in other threads are done. `with Model(...) as model:` does so at its end."""
+        """Frees the model when predictions of other threads end. `with Model(...) as model:` does so at its end."""
         self._model = None
 
     def __enter__(self):

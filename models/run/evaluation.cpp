@@ -53,7 +53,7 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
     std::vector<double> sums(1 + size_t(task_.sums())); // loss, and the sums of the metrics
     feed_.loader.start(1);
     for (int64_t part = 0; feed_.loader.has_next(); ++part) {
-        if (pulse && part % group_.workers(group_.rank()) == 0) pulse(); // not between this rank's workers
+        if (pulse && part % group_.workers(group_.rank()) == 0) pulse(); // once per mini-batch, not per worker
         const data::Batch indices = feed_.loader.next();
         if (indices.size == 0) continue;
         data::Batch batch;

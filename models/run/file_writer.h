@@ -34,7 +34,7 @@ public:
     /// Blocks until all work is done. Throws like check().
     void finish() { wait(0); }
 
-    /// An epoch writes at most four files: the best model, the last model, a checkpoint and the report.
+    /// Room for the large files of an epoch: the best model, the last model, a checkpoint and the report.
     static constexpr size_t kMost = 4;
 
 private:

@@ -33,7 +33,7 @@ public:
     explicit Predictor(const TensorFile& file, DType activations = DType::f32);
 
     const ImageTask task;         // size and channels of the network's inputs, and number of classes
-    const data::ImageSize resize; // size of images, of which the network gets the central window of the task's size
+    const data::ImageSize resize; // size to which images are converted; the network gets their central window
     const ModelOutputs outputs;
     const std::vector<std::string> classes; // empty if no output gives classes
     const std::vector<Target> targets;      // numbers and labels that the network predicts; may be empty

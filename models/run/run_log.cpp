@@ -89,7 +89,7 @@ void RunLog::begin(const Content& content) {
     if (settings.write_report)
         report_.emplace(*folder_, config);
     else
-        fs::remove(folder_->report_path()); // that of a resumed run would have an old state
+        fs::remove(folder_->report_path()); // the report of a resumed run would show an old state
     set_in_report("summary", content.summary);
     if (content.steps > 0) set_in_report("steps", content.steps);
     if (content.steps_per_epoch > 0)
@@ -233,7 +233,7 @@ int RunLog::end(bool stopped, const std::vector<std::string>& lines, const std::
         // Whole paths, so that the command works in any folder.
         const fs::path folder = fs::absolute(folder_->path()).lexically_normal();
         const auto word = [](const fs::path& path) { return shell_word(path.string()); };
-        const fs::path started = program_path(); // one without a folder was found by PATH
+        const fs::path started = program_path(); // a path without a folder was found by PATH
         const std::string program =
             word(started.has_parent_path() ? fs::absolute(started).lexically_normal() : started);
         const std::string ranks = group.size() > 1 ? cat("mpiexec -n ", group.size(), " ") : "";

@@ -67,7 +67,7 @@ struct Position {
     double samples = 0;            // of this epoch's applied steps, on all ranks
     std::vector<double> sums = {}; // over this epoch, of metric * samples; in TrainingRun: loss * images, Task::sums()
     double best = 0;               // best value of the metric that chooses the best model
-    int64_t best_epoch = 0;        // epoch of that test; 0 before the first test
+    int64_t best_epoch = 0;        // epoch of the test with this value; 0 before the first test
 };
 
 /// Numbers with names, such as {{"loss", 0.25}, {"rmse", 3.5}}.
@@ -75,9 +75,9 @@ using NamedValues = std::vector<std::pair<std::string, double>>;
 
 class RunLog {
 public:
-    /// Collective. In a stand-alone program, turns signals into stop requests. With --resume, opens the run's
-    /// folder and locks it. All arguments must outlive this. Throws Error if the options differ between ranks, or if
-    /// there is no such run.
+    /// Collective. In a stand-alone program, turns signals into stop requests. With --resume, opens the run's folder
+    /// and locks it. All arguments must outlive this. Throws Error if the options differ between ranks, if there is no
+    /// such run, or if another process trains it.
     RunLog(const RunOptions& settings, Options& options, par::Group& group, TrainingObserver& observer = program());
     RunLog(const RunLog&) = delete;
     RunLog& operator=(const RunLog&) = delete;
@@ -110,8 +110,8 @@ public:
         /// Number of epochs, of which the last may be incomplete; 0: the run has none.
         int64_t epochs() const;
     };
-    /// Collective. Creates the folder of a new run and starts the output. If any rank fails before this call, no folder
-    /// is created.
+    /// Collective. Creates the folder of a new run, or removes the lines after the position from metrics.jsonl of a
+    /// resumed run. Starts the output. If any rank fails before this call, no folder is created.
     void begin(const Content& content);
 
     /// Collective. True until all steps are done, or a rank has a stop request.
@@ -153,8 +153,8 @@ public:
     /// Sets a member of the run in report.html, such as "fields"; see report.h. Call it after begin(). Does nothing
     /// with --no-report.
     void set_in_report(const std::string& name, Json value);
-    /// Starts writing report.html on another thread. If the state is "running", does nothing until 20 times the
-    /// duration of the last write has passed since its end.
+    /// Starts writing report.html on another thread. Does nothing with --no-report, or with the state "running" until
+    /// 20 times the duration of the last write have passed since its end.
     void write_report(const std::string& state);
 
     /// Returns the argument of begin(), with fewer steps after end_early().
@@ -181,7 +181,7 @@ private:
     std::optional<RunFolder> folder_;
     std::optional<Report> report_;
     std::optional<Progress> progress_;
-    std::vector<std::pair<std::string, Colour>> early_notes_; // from before begin()
+    std::vector<std::pair<std::string, Colour>> early_notes_; // lines of note() before begin()
     bool begun_ = false, stopped_ = false;
     bool stop_request_ = false;                     // from the observer or a file
     double epoch_begin_ = 0, samples_at_begin_ = 0; // when and with how many samples this process began the epoch

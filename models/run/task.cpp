@@ -64,7 +64,7 @@ std::span<const float> output_of(const TestBatch& test, size_t head, int64_t i) 
 }
 std::span<const float> targets_of(const TestBatch& test, int64_t i) { return sample_of(targets_of(test.batch), i); }
 
-/// Returns a function that keeps all values of an output.
+/// Returns a function for Detail::keep that keeps all values of output `head`.
 auto values_of(size_t head) {
     return [head](Outputs outputs, const data::Batch&, std::span<double> numbers) {
         std::ranges::copy(head_of(outputs, head).span<float>(), numbers.begin());
@@ -197,7 +197,7 @@ Task classification(double smoothing, size_t head) {
         const int64_t classes = scores.extent(1);
         for (int64_t i = 0; i < scores.extent(0); ++i) {
             const int64_t best = best_of(scores.data<float>() + i * classes, classes);
-            double share = 1; // of the first label in the weights of both
+            double share = 1; // weight of the first label, as a fraction of both weights
             if (batch.second_labels.defined()) {
                 const double first = double(batch.label_weights.data<float>()[i]),
                              second = double(batch.second_weights.data<float>()[i]);

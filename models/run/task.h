@@ -1,4 +1,4 @@
-// A task: what a training teaches its network. It consists of a loss and of metrics, which say how good the network is.
+// The task that a training teaches its network: a loss, and metrics, which say how good the network is.
 //
 //     Task task = classification();
 //     Task both = classification().with(regression({{"angle", "degrees"}}, 1), 0.1); // two heads
@@ -31,8 +31,8 @@ struct MetricName {
     Json json() const;
 };
 
-/// Returns the metric of that name. Throws Error, which begins with the option and lists the known names, if there is
-/// none.
+/// Returns the metric of this name among `known`. If there is none, throws Error, which begins with `option` and lists
+/// the known names.
 const MetricName& metric_named(const std::string& option, const std::string& name,
                                const std::vector<MetricName>& known);
 
@@ -41,7 +41,7 @@ struct Metric : MetricName {
     int64_t sums = 1;
     /// Adds the terms of a batch to `sums`. All tensors are in host memory, as in Task::loss in Mode::evaluate.
     std::function<void(Outputs outputs, const data::Batch& batch, std::span<double> sums)> add = {};
-    /// Returns the value. If it is null, the value is sums[0] / samples.
+    /// Returns the value. If this function is null, the value is sums[0] / samples.
     std::function<double(std::span<const double> sums, double samples)> finish = {};
 };
 
@@ -92,7 +92,7 @@ struct Task {
     /// Returns the loss of the network's outputs, and then converts the outputs to their units.
     Tensor take_loss(std::vector<Tensor>& outputs, const data::Batch& batch, Mode mode) const;
 
-    /// Returns this task and another one: the loss is the sum of both, the other one times `weight`. The other's
+    /// Returns a task that joins this one and `other`. Its loss is this loss + weight * the other's loss. The other's
     /// metrics, details and galleries follow. If both have a detail of the same member, only the first is kept.
     Task with(const Task& other, double weight = 1) const;
 

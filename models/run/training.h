@@ -66,9 +66,9 @@ protected:
     virtual data::Labels labels() const { return data::Labels::one_class; }
     /// Returns further values of each image, for the task or the network: see Batch::columns. `images` outlives them.
     virtual std::vector<data::Column> columns(const data::ImageSet& /*images*/) const { return {}; }
-    /// Returns the outputs of the network. It may be traced, so it may only use ops. This base version returns those
-    /// for batch.x and, with takes_numbers, batch.targets. A network may also take inputs from Batch::columns, but then
-    /// no program can predict with its file.
+    /// Returns the outputs of the network. The call may be traced, so it may only use ops. This base version returns
+    /// those for batch.x and, with takes_numbers, batch.targets. A network may also take inputs from Batch::columns,
+    /// but then no program can predict with its file.
     virtual std::vector<Tensor> forward(const Network& network, const data::Batch& batch, Mode mode) const {
         return takes_numbers ? network.outputs(batch.x, batch.targets, mode) : network.outputs(batch.x, mode);
     }
@@ -84,7 +84,7 @@ protected:
     /// Seconds, summed over all epochs in this process, and Accelerated::hit_rate() of training and tests.
     struct Times {
         double train = 0; // includes the tests within epochs (--validate-every)
-        double test = 0;  // after the epochs
+        double test = 0;  // of the tests after complete epochs
         double train_hits = 0, test_hits = 0;
         double plain_train = 0, plain_test = 0; // the same epochs and tests op by op; 0 without `repeats_plain`
     };

@@ -34,7 +34,7 @@ class WorstSamples;
 /// Describes a gallery of pictures in the report: which samples it shows, and how.
 struct SampleGallery {
     std::string title; // such as "largest errors"
-    /// Calls WorstSamples::offer() for sample i, unless it shall not be shown.
+    /// Calls WorstSamples::offer() for sample i if the gallery may show it.
     std::function<void(const TestBatch& test, int64_t i, WorstSamples& worst)> offer;
     std::vector<std::string> classes = {}; // names, for a legend of the colours in picture_of_classes()
 };
