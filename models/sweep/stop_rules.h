@@ -34,9 +34,9 @@ struct StopRules {
 };
 
 /// Applies the rule in StopRules::compare. At the end of a trial's epoch, compares the trial's best value so far with
-/// the other trials' best values up to the same epoch, since single values are noisy. Stops a trial only if three
-/// others have reached that epoch, since fewer say little. Does not wait for slower trials. So the first three trials
-/// that reach an epoch go on, and the order in which trials reach it may decide which ones are stopped.
+/// the other trials' best values up to the same epoch, since single values are noisy. Stops a trial only if at least
+/// three others have reached that epoch, since fewer say little. Does not wait for slower trials. So the first three
+/// trials that reach an epoch go on, and the order in which trials reach it may decide which ones are stopped.
 ///
 /// Median rule: Golovin et al., "Google Vizier", KDD 2017. Halving: ASHA, Li et al., "A system for massively parallel
 /// hyperparameter tuning", MLSys 2020.

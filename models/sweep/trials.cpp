@@ -71,7 +71,7 @@ bool has_checkpoint(const std::string& run) {
     return false;
 }
 
-/// Connects a training with the pool: passes on its metrics, and stops it by rules of fixed values or on request.
+/// Connects a training with the pool: passes on its metrics, and stops it on request or if it reaches a fixed limit.
 class PooledTrial final : public TrainingObserver {
 public:
     PooledTrial(par::TaskContext& task, const Trials& trials) : task_(task), trials_(trials) {}

@@ -7,7 +7,7 @@
 //
 // A task pool (par/task_pool.h) assigns the trials to ranks. Each trial is a run (models/run/training_run.h) in a
 // subfolder of the folder of the sweep. Rank 0 shows the progress, writes the results, and stops trials that lag behind
-// the others. Each trial checks the stop rules of fixed values itself. In the end, rank 0 tests the best trial.
+// the others. Each trial itself checks the stop rules with fixed limits. In the end, rank 0 tests the best trial.
 #pragma once
 
 #include "models/sweep/trials_options.h"
