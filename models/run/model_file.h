@@ -47,8 +47,9 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
 /// Decodes the bytes of a model's file: a safetensors file or a checkpoint. Leaves out the optimizer's state of a
 /// checkpoint. `source` is for error texts. Throws Error like decode_tensors().
 TensorFile decode_model(std::string_view bytes, const std::string& source);
-/// Returns the path of a file as it is. Of a run's folder, returns the path of the model that the run tests in the end:
-/// with --validation model-best.safetensors, if it exists, else model.safetensors. Throws Error if there is none.
+/// Returns the path of a model's file: `path` itself, or if that is a run's folder, the file of the model that the run
+/// tests in the end. With --validation, this is model-best.safetensors, if it exists, else model.safetensors. Throws
+/// Error if there is none.
 std::string model_path(std::string path);
 /// Loads the file model_path(path). Throws Error like model_path(), read_file() and decode_model().
 TensorFile load_model(const std::string& path);

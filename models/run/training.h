@@ -11,8 +11,8 @@
 // gradient and the loss of the mini-batch are sums over the workers of f times the worker's value. Batch norm's running
 // mean is such a sum too. Its running variance also contains the differences between the workers' means
 // (par/aggregate.h). All ranks then apply the same update. A rank is one worker, or with --workers several, one after
-// another; the part of a rank that is idle for want of a GPU is empty. The order of the images in an epoch does not
-// depend on the number of ranks.
+// another. Idle ranks (see Workers in machine.h) take no images. The order of the images in an epoch does not depend on
+// the number of ranks.
 //
 // training.cpp reads from top to bottom: the run, its epochs, the step, and the part of the step that is replayed. For
 // other data, write the loop yourself, with RunLog (run_log.h), Saver (saver.h), Loader (data/loader.h), GradientSum
