@@ -33,7 +33,7 @@ public:
     data::Batch batch(std::span<const Tensor> inputs) const;
 
     /// Returns a batch of a loader with LoaderOptions::views, but without random changes, with this view of all images.
-    /// It is relative to the set's central window.
+    /// `view` is relative to the set's central window.
     data::Batch with_view(data::Batch batch, View view) const;
 
     /// Returns the number of mini-batches of an epoch. Throws Error if the set is too small for one.

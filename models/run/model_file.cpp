@@ -147,7 +147,7 @@ ModelOutputs stored_outputs(const TensorFile& file) {
         const Json list = Json::parse(*text, file.source + ": targets");
         for (const Json& json : list.as_array()) {
             outputs.targets.push_back({json.at("name").as_string(), json.at("unit").as_string()});
-            if (!json.find("mean")) continue; // an older file
+            if (!json.find("mean")) continue; // not standardised
             outputs.targets.back().mean = json.at("mean").as_double();
             outputs.targets.back().deviation = json.at("deviation").as_double();
         }

@@ -14,8 +14,8 @@ struct Target {
     double mean = 0, deviation = 1;
 };
 
-/// Returns the task of a network for these images: the size of its inputs, their channels and number of classes, and
-/// the `seed`.
+/// Returns the task of a network for these images: the size of its inputs, the numbers of channels, classes and
+/// targets, and the `seed`.
 ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 
 /// The meaning of a network's outputs, and its further inputs, as the file of a model stores them.

@@ -97,7 +97,7 @@ private:
     std::map<std::string, std::string> constants_; // name -> TensorProto
     std::map<std::string, int> counts_;            // number of nodes of each type
     std::vector<std::string> outputs_;
-    std::string values_; // the fields of inputs and outputs
+    std::string values_; // encoded fields of the GraphProto: its inputs and outputs
     int unnamed_ = 0;    // number of constants named constant_1, constant_2, ...
 };
 

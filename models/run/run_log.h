@@ -64,7 +64,7 @@ struct RunOptions {
 struct Position {
     int64_t epoch = 1, batch = 0;  // of the next step; epochs count from 1, the steps of an epoch from 0
     int64_t step = 0;              // number of finished steps, also skipped ones, since the start
-    double samples = 0;            // of this epoch's applied steps, on all ranks
+    double samples = 0;            // sum over this epoch's applied steps, of all ranks
     std::vector<double> sums = {}; // over this epoch, of metric * samples; in TrainingRun: loss * images, Task::sums()
     double best = 0;               // best value of the metric that chooses the best model
     int64_t best_epoch = 0;        // epoch of the test with this value; 0 before the first test

@@ -13,7 +13,7 @@
 
 namespace rg {
 
-/// How to name and show a metric.
+/// The name of a metric, and how to show its values.
 struct MetricName {
     std::string name;              // in files; "accuracy" gives train_accuracy, test_accuracy and validation_accuracy
     std::string label = "";        // for people, such as "acc"; empty: the name

@@ -268,8 +268,8 @@ private:
         return network;
     }
 
-    /// Returns the normalisation by --normalise, that of a resumed run, or without the option that of the run in
-    /// --init, and says so in a note of the run.
+    /// Returns the normalisation: in a resumed run that of the checkpoint, else that of --normalise. Without this
+    /// option, returns that of the file of --init, if there is one, and says so in a note of the run.
     data::Normalise chosen_normalise(const Options& options) {
         const data::ImageSet& images = data_.train;
         const Normalisation kind = training_.normalisation;

@@ -19,7 +19,7 @@ const recent = (run, key) => {
   const values = run.steps.slice(-20).map(line => line[key]);
   return values.length && values.every(isNumber) ? sum(values) / values.length : undefined;
 };
-/** Returns the tiles of a run: a value and its title for all that the run has. */
+/** Returns the tiles of a run. Each has a value and its title. Values that the run does not have are left out. */
 function tiles(run) {
   const epoch = last(run.epochs) ?? {}, step = last(run.steps), set = testSetName(run), known = latest(run) ?? {};
   const metric = mainMetric(run), text = metricText(metric), ranking = rankingOf(run);
