@@ -50,7 +50,7 @@ __global__ void __launch_bounds__(kThreads)
 /// Writes the views. Stores NaN for an image whose index is outside of the data set. With kPositionsOnly, views consist
 /// of positions alone, and `means` and `images_each` are not used.
 template <class T, bool kPositionsOnly>
-struct Augment {
+struct AugmentValue {
     ViewedImages images;
     const int *indices, *views, *means;
     const float* statistics;
@@ -95,17 +95,18 @@ void augment(const Call& call) {
     const float* const statistics = pointer<float>(call.in[O::statistics]);
     const bool positions_only = call.in[O::views].extent(1) == kPositionNumbers;
     const int64_t count = call.in[O::indices].numel();
-    const Scratch<int> means(positions_only ? 0 : size_t(count));
+    const DeviceScratch<int> means(positions_only ? 0 : size_t(count));
     if (!positions_only && count > 0)
         RG_LAUNCH(augment_mean_grey_kernel, unsigned(count), kThreads, 0, stream(), images, indices, views, means);
     with_stored(y, [&](auto t) {
         using T = decltype(t);
         const int images_each = call.in[O::indices].shape().rank();
         if (positions_only)
-            elementwise(y.numel(), Augment<T, true>{images, indices, views, nullptr, statistics, pointer<T>(y), 1});
+            elementwise(y.numel(),
+                        AugmentValue<T, true>{images, indices, views, nullptr, statistics, pointer<T>(y), 1});
         else
             elementwise(y.numel(),
-                        Augment<T, false>{images, indices, views, means, statistics, pointer<T>(y), images_each});
+                        AugmentValue<T, false>{images, indices, views, means, statistics, pointer<T>(y), images_each});
     });
 }
 

@@ -8,13 +8,13 @@
 
 namespace rg::gpu {
 
-class BlockCache {
+class DeviceBlockCache {
 public:
     /// allocate(bytes) returns new memory, or null if not enough is left. free(memory) frees it.
-    BlockCache(void* (*allocate)(size_t), void (*free)(void*)) : allocate_(allocate), free_(free) {}
-    ~BlockCache() { free_unused(); }
-    BlockCache(const BlockCache&) = delete;
-    BlockCache& operator=(const BlockCache&) = delete;
+    DeviceBlockCache(void* (*allocate)(size_t), void (*free)(void*)) : allocate_(allocate), free_(free) {}
+    ~DeviceBlockCache() { free_unused(); }
+    DeviceBlockCache(const DeviceBlockCache&) = delete;
+    DeviceBlockCache& operator=(const DeviceBlockCache&) = delete;
 
     /// Returns a block of exactly `bytes` bytes, or null if the device has not enough memory left.
     void* take(size_t bytes) {

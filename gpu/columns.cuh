@@ -124,7 +124,7 @@ template <class Term, class Finish>
 void reduce_slabs(unsigned slabs, int64_t columns, const Term& term, const Finish& finish) {
     const unsigned blocks = blocks_for(columns, kReduceColumns);
     const unsigned groups = blocks > kArrivalCounters ? 1 : std::max(1u, blocks_for(slabs, kReduceSlabs));
-    const Scratch<double> sums(groups > 1 ? size_t(groups) * 2 * size_t(columns) : 0);
+    const DeviceScratch<double> sums(groups > 1 ? size_t(groups) * 2 * size_t(columns) : 0);
     RG_LAUNCH((column_sums_reduce_kernel<Term, Finish>), dim3(blocks, groups), kReduceColumns * kReduceRows, 0,
               stream(), int(slabs), int(blocks_for(slabs, groups)), int(columns), term, finish, sums,
               arrival_counters());
@@ -135,10 +135,10 @@ void reduce_slabs(unsigned slabs, int64_t columns, const Term& term, const Finis
 template <int kWidth, class Term, class Finish>
 void sum_columns(int64_t rows, int64_t columns, const Term& term, const Finish& finish) {
     const unsigned slabs = blocks_for(rows, kSlabRows);
-    const Scratch<float> sums(size_t(slabs) * 2 * size_t(columns));
+    const DeviceScratch<float> sums(size_t(slabs) * 2 * size_t(columns));
     if (slabs > 0)
-        RG_LAUNCH((column_slab_sums_kernel<kWidth, Term>), dim3(slabs, blocks_for(columns, kColumns)),
-                  kColumns * kRows, 0, stream(), rows, int(columns), term, sums);
+        RG_LAUNCH((column_slab_sums_kernel<kWidth, Term>), dim3(slabs, blocks_for(columns, kColumns)), kColumns * kRows,
+                  0, stream(), rows, int(columns), term, sums);
     reduce_slabs(slabs, columns, SlabSums<float>{sums, int(columns)}, finish);
 }
 

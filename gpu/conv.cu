@@ -28,7 +28,7 @@ namespace {
 /// [8 channels], and for each unit the two numbers of list_units(). Then it holds the results and the sums of the
 /// threads.
 template <int kPlanes, int kOctets, int kN>
-struct Memory {
+struct BlockMemory {
     /// Units are multiplied in pairs. If their number is odd, the last one gets a partner that reads zeros: an octet
     /// beyond the last channel or, with kOctets = 1, an additional octet.
     static constexpr int kStagedOctets = kOctets == 1 ? 2 : kOctets;
@@ -76,7 +76,7 @@ __device__ __forceinline__ void multiply(const Tiling& t, const int* cells, cons
 /// [to_c][rows][columns][from_c]; for the data gradient, a kernel has exchanged their channels. Filters of result
 /// channels beyond the last do not matter. `in_channels` is the number of input channels from the units' first one on.
 template <class M, int kPlanes, bool kWhole, int kN>
-__device__ __forceinline__ void stage_filters(const Geometry& g, const Tiling& t, const bf16* w, int first_out,
+__device__ __forceinline__ void stage_filters(const ConvGeometry& g, const Tiling& t, const bf16* w, int first_out,
                                               int in_channels, int units, const int* unit_places, bf16* filters) {
     constexpr int kUnits = 64 / kN; // units that a thread takes at a time; so 4 octets of each plane are in flight
     const int thread = int(threadIdx.x), size = g.taps();
@@ -111,10 +111,10 @@ constexpr int kBlocks = std::is_same_v<T, float> ? 3 : 5 - int(kDgrad) - int(kN 
 /// The body of conv2d_forward_kernel and conv2d_dgrad_kernel. They have two names so that profiles tell the forward
 /// pass from the data gradient.
 template <class T, bool kDgrad, bool kWhole, int kN, class Reader>
-__device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, const Reader& reader,
-                                         const bf16* __restrict__ w, const Epilogue<T>& e, T* __restrict__ out) {
+__device__ __forceinline__ void convolve(const ConvGeometry& g, const Tiling& t, const Reader& reader,
+                                         const bf16* __restrict__ w, const ConvEpilogue<T>& e, T* __restrict__ out) {
     constexpr int kOctets = kWhole ? 4 : 1;
-    using M = Memory<kPlanes<T>, kOctets, kN>;
+    using M = BlockMemory<kPlanes<T>, kOctets, kN>;
     DYNAMIC_SHARED(std::byte, memory);
     SHARED(int, cells, kTilePixels);   // the first staged pixel of each result
     SHARED(int, numbers, kTilePixels); // the pixel number of each result in `out`; -1 outside of the images
@@ -173,14 +173,14 @@ __device__ __forceinline__ void convolve(const Geometry& g, const Tiling& t, con
 
 template <class T, bool kWhole, int kN, class Reader>
 __global__ void __launch_bounds__(kTileThreads, kBlocks<T, false, kN>)
-    conv2d_forward_kernel(Geometry g, Tiling t, Reader reader, const bf16* __restrict__ w, Epilogue<T> e,
+    conv2d_forward_kernel(ConvGeometry g, Tiling t, Reader reader, const bf16* __restrict__ w, ConvEpilogue<T> e,
                           T* __restrict__ out) {
     convolve<T, false, kWhole, kN>(g, t, reader, w, e, out);
 }
 
 template <class T, bool kWhole, int kN, class Reader>
 __global__ void __launch_bounds__(kTileThreads, kBlocks<T, true, kN>)
-    conv2d_dgrad_kernel(Geometry g, Tiling t, Reader reader, const bf16* __restrict__ w, Epilogue<T> e,
+    conv2d_dgrad_kernel(ConvGeometry g, Tiling t, Reader reader, const bf16* __restrict__ w, ConvEpilogue<T> e,
                         T* __restrict__ out) {
     convolve<T, true, kWhole, kN>(g, t, reader, w, e, out);
 }
@@ -221,7 +221,7 @@ __global__ void conv2d_norm_fold_kernel(int count, int size, const float* w, con
 template <bool kDgrad, class T>
 class FilterPlanes {
 public:
-    FilterPlanes(const Geometry& g, const GivenFilters& w)
+    FilterPlanes(const ConvGeometry& g, const GivenFilters& w)
         : copy_(serves(w) ? 0 : kPlanes<T> * size_t(g.taps()) * size_t(g.to_c)),
           data_(serves(w) ? w.rounded : copy_.data()) {
         const auto fill = [&](auto* given) {
@@ -238,14 +238,14 @@ public:
 private:
     /// Returns true if the given filters are the plane that is needed.
     static bool serves(const GivenFilters& w) { return kPlanes<T> == 1 && !kDgrad && w.rounded; }
-    Scratch<bf16> copy_;
+    DeviceScratch<bf16> copy_;
     const bf16* data_;
 };
 
 /// Runs a convolution or its data gradient, and `reductions` of its results. In bf16, uses a Hopper kernel if one is
 /// enabled and covers the case.
 template <bool kDgrad, class T, class Reader>
-void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& given, Epilogue<T> e, T* out,
+void run_conv2d(const ConvGeometry& g, const Reader& reader, const GivenFilters& given, ConvEpilogue<T> e, T* out,
                 const ChannelReductions& reductions) {
     if constexpr (std::is_same_v<T, bf16>)
         if (convolve_on_hopper(g, kDgrad, reader, given, e, out, reductions)) return;
@@ -255,11 +255,11 @@ void run_conv2d(const Geometry& g, const Reader& reader, const GivenFilters& giv
     const auto launch_kernel = [&](auto whole, auto channels) {
         constexpr bool kWhole = decltype(whole)::value;
         constexpr int kOctets = kWhole ? 4 : 1, kN = decltype(channels)::value;
-        using M = Memory<kPlanes<T>, kOctets, kN>;
+        using M = BlockMemory<kPlanes<T>, kOctets, kN>;
         const Axes step = kDgrad ? g.stride : Axes(1); // there are step.h x step.w phases; phase 0 has the most pixels
         const Tiling t = tiling_of(g, step, g.r * g.s, M::kPixelBytes, kOctets * M::kUnitBytes);
         const unsigned blocks = unsigned(t.blocks()), phases = unsigned(step.h * step.w);
-        const Scratch<float> partials(reductions ? size_t(blocks) * phases * 2 * size_t(g.to_c) : 0);
+        const DeviceScratch<float> partials(reductions ? size_t(blocks) * phases * 2 * size_t(g.to_c) : 0);
         if (reductions) e.partials = partials;
         if (reductions.sums) e.terms = reductions.sums->terms<T>();
         const dim3 grid(blocks, blocks_for(g.to_c, kN), phases);
@@ -291,7 +291,7 @@ void conv2d(const Call& call) {
     if (a.conv.groups > 1) return conv2d_in_groups(call);
     if (linear_forward(call)) return;
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &y = call.out[O::y];
-    const Geometry g = geometry_of(x.shape(), y.shape(), w, a.conv);
+    const ConvGeometry g = geometry_of(x.shape(), y.shape(), w, a.conv);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         with_reader<T>(a.x_norm.operand(call.in), [&](const auto& reader) {
@@ -302,10 +302,10 @@ void conv2d(const Call& call) {
                     {.stats = a.with_stats ? call.out[O::stats] : Tensor(),
                      .after = {pointer<float>(y_norm.gamma), pointer<float>(y_norm.beta), a.y_norm.epsilon,
                                pointer<float>(call.in[O::running]), double(a.momentum)}});
-            const AffineNorm norm(y_norm);
+            const NormCoefficients norm(y_norm);
             const int count = int(w.numel());
-            const Scratch<float> bias(size_t(g.to_c));
-            const Scratch<T> filters(static_cast<size_t>(count));
+            const DeviceScratch<float> bias(size_t(g.to_c));
+            const DeviceScratch<T> filters(static_cast<size_t>(count));
             RG_LAUNCH(conv2d_norm_fold_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count, count / g.to_c,
                       pointer<float>(w), pointer<float>(call.in[O::bias]), norm.scale(), norm.shift(), filters, bias);
             run_conv2d<false>(g, reader, filters.data(), {.bias = bias, .relu = a.y_norm.relu}, pointer<T>(y), {});
@@ -315,13 +315,13 @@ void conv2d(const Call& call) {
 
 template <class T, class Reader>
 void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
-                   const Tensor& dx, const NormSums* sums) {
+                   const Tensor& dx, const NormGradientSums* sums) {
     run_conv2d<true>(geometry_of(dy_shape, dx.shape(), w, conv), dy, w, {.residual = pointer<T>(addend)},
                      pointer<T>(dx), {{}, sums});
 }
 #define RG_DATA_GRADIENT(T, Reader)                                                                                    \
     template void data_gradient<T>(const Reader<T>&, const Shape&, const Tensor&, const Conv&, const Tensor&,          \
-                                   const Tensor&, const NormSums*);
+                                   const Tensor&, const NormGradientSums*);
 RG_DATA_GRADIENT(float, Plain)
 RG_DATA_GRADIENT(float, NormGradient)
 RG_DATA_GRADIENT(bf16, Plain)

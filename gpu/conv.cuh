@@ -7,9 +7,9 @@
 
 namespace rg::RG_GPU {
 
-/// A `term` functor for reduce_slabs() (columns.cuh). Converts a partial of the forward pass (Epilogue::partials) into
-/// two sums over its pixels: deviations from the first partial's mean, and their squares. That mean is so close to the
-/// total mean that sums in double stay precise. pixels(partial) returns the number of pixels of a partial.
+/// A `term` functor for reduce_slabs() (columns.cuh). Converts a partial of the forward pass (ConvEpilogue::partials)
+/// into two sums over its pixels: deviations from the first partial's mean, and their squares. That mean is so close to
+/// the total mean that sums in double stay precise. pixels(partial) returns the number of pixels of a partial.
 template <class Pixels>
 struct PartialMoments {
     const float* moments;
@@ -55,17 +55,18 @@ struct FinishStats {
 
 /// The reductions of a convolution's results over all pixels, per channel. At most one of `stats` and `sums` is set.
 struct ChannelReductions {
-    Tensor stats;                   // receives each channel's mean and variance; undefined if not needed
-    const NormSums* sums = nullptr; // receives the sums of dx for the gradient of a batch norm; null if not needed
+    Tensor stats; // receives each channel's mean and variance; undefined if not needed
+    const NormGradientSums* sums =
+        nullptr; // receives the sums of dx for the gradient of a batch norm; null if not needed
     AfterStats after = {};
     explicit operator bool() const { return stats.defined() || sums; }
     /// Returns a functor that stores a channel's statistics.
-    FinishStats finish_stats(const float* partials, const Geometry& g) const {
+    FinishStats finish_stats(const float* partials, const ConvGeometry& g) const {
         return {partials, g.pixels(), g.to_c, pointer<float>(stats), after, unbias_factor(g.pixels())};
     }
-    /// Reduces `count` partials (see Epilogue) to the results.
+    /// Reduces `count` partials (see ConvEpilogue) to the results.
     template <class Pixels>
-    void finish(const float* partials, unsigned count, const Pixels& pixels, const Geometry& g) const {
+    void finish(const float* partials, unsigned count, const Pixels& pixels, const ConvGeometry& g) const {
         if (stats.defined())
             reduce_slabs(count, g.to_c, PartialMoments<Pixels>{partials, pixels, g.to_c}, finish_stats(partials, g));
         if (sums) reduce_slabs(count, g.to_c, SlabSums<float>{partials, g.to_c}, sums->finish());
@@ -97,33 +98,33 @@ struct GivenFilters {
 /// `dy` is a reader of dy, which has shape dy_shape. If `sums` is not null, also computes these sums of dx.
 template <class T, class Reader>
 void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
-                   const Tensor& dx, const NormSums* sums);
+                   const Tensor& dx, const NormGradientSums* sums);
 
 /// Defined in conv_hopper.cu. Runs the convolution, or its data gradient, with the Hopper kernel and returns true.
 /// Returns false and does nothing if that kernel is not enabled (GpuTraits) or does not cover the case.
 template <class Reader>
-bool convolve_on_hopper(const Geometry& g, bool dgrad, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
-                        bf16* out, const ChannelReductions& reductions);
+bool convolve_on_hopper(const ConvGeometry& g, bool dgrad, const Reader& reader, const GivenFilters& w,
+                        ConvEpilogue<bf16> e, bf16* out, const ChannelReductions& reductions);
 
 /// Returns true if the kernels of conv_hopper.cu are enabled and cover the case, for the forward pass and the data
 /// gradient.
-bool hopper_covers(const Geometry& g);
+bool hopper_covers(const ConvGeometry& g);
 
 /// Defined in conv_packed_hopper.cu. Does the same as convolve_on_hopper() in the forward pass, for other cases.
 template <class Reader>
-bool convolve_packed(const Geometry& g, const Reader& reader, const GivenFilters& w, const Epilogue<bf16>& e, bf16* out,
-                     const ChannelReductions& reductions);
+bool convolve_packed(const ConvGeometry& g, const Reader& reader, const GivenFilters& w, const ConvEpilogue<bf16>& e,
+                     bf16* out, const ChannelReductions& reductions);
 
 /// Defined in conv_packed_hopper.cu. Runs conv2d_grad with readers of dy and x, and returns true; `sums` is as in
 /// data_gradient(). Returns false if its kernels are not enabled or do not cover the case, or if hopper_covers().
 template <class DyReader, class XReader>
-bool conv2d_grad_packed(const Geometry& g, const DyReader& dy, const XReader& x, const Call& call,
-                        const NormSums* sums);
+bool conv2d_grad_packed(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Call& call,
+                        const NormGradientSums* sums);
 
 /// Defined in conv_grad_hopper.cu. Computes the weight gradient dw and the bias gradient db with the Hopper kernel and
 /// returns true. Returns false and does nothing if that kernel is not enabled or does not cover the case.
 template <class DyReader, class XReader>
-bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db);
+bool wgrad_on_hopper(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db);
 
 /// A partial of the weight gradient [filters][wgrad_pitch(taps)] holds the sums over some of the pixels. Returns the
 /// distance from a filter to the next: `taps` values of the filter, one of its bias, and padding. The padding lets a
@@ -132,7 +133,7 @@ __host__ __device__ constexpr int wgrad_pitch(int taps) { return (taps + 8) / 8 
 
 /// Defined in conv_grad.cu. Adds `count` partials [filters][wgrad_pitch(g.taps())] of the weight gradient, and stores
 /// dw and db.
-void reduce_wgrad(const Geometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db);
+void reduce_wgrad(const ConvGeometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db);
 
 /// Defined in linear.cu. Run conv2d or conv2d_grad and return true if the convolution is a linear layer (1 x 1 filters,
 /// stride 1, no padding) in f32 with few results and pixels, and without fused steps. Otherwise return false and do

@@ -42,14 +42,14 @@ constexpr int kWarpUnits = kWhole == Whole::both ? 9 : 3;
 /// Stages the planes of a tile of dy for 32 filters. Pixels and filters beyond the last are 0. There, loads of octets
 /// read the start of dy instead: with a branch around a load, the compiler would wait for one load before the next.
 template <class T, bool kWhole, class Reader>
-__device__ __forceinline__ void stage_dy(const Geometry& g, const Tiling& t, const Tile& tile, const Reader& reader,
+__device__ __forceinline__ void stage_dy(const ConvGeometry& g, const Tiling& t, const Tile& tile, const Reader& reader,
                                          int first_filter, bf16* dy) {
     // The loads of kBatch pixels are in flight together.
     constexpr int kOctets = kFilters / 8, kStep = kTileThreads / kOctets, kBatch = 2;
     const int octet = int(threadIdx.x) % kOctets * 8, filter = first_filter + octet;
-    const Source<kWhole, Reader> source(reader, filter < g.to_c ? filter : 0);
+    const OctetSource<kWhole, Reader> source(reader, filter < g.to_c ? filter : 0);
     for (int begin = int(threadIdx.x) / kOctets; begin < kTilePixels; begin += kBatch * kStep) {
-        typename Source<kWhole, Reader>::Loaded loaded[kBatch];
+        typename OctetSource<kWhole, Reader>::Loaded loaded[kBatch];
         bool inside[kBatch];
         RG_UNROLL
         for (int i = 0; i < kBatch; ++i) {
@@ -128,7 +128,7 @@ __device__ __forceinline__ void multiply(const bf16* dy, const bf16* x, int x_pl
 /// launch bound keeps the compiler from spilling registers to get one block more.
 template <class T, Whole kWhole, class DyReader, class XReader>
 __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
-    conv2d_wgrad_kernel(Geometry g, Tiling t, DyReader dy_reader, XReader x_reader, int tiles_per_split,
+    conv2d_wgrad_kernel(ConvGeometry g, Tiling t, DyReader dy_reader, XReader x_reader, int tiles_per_split,
                         float* __restrict__ partials) {
     constexpr int kUnits = kWarpUnits<kWhole>, kMaxUnits = kWarps * kUnits, kChannels = 8 * kOctets<kWhole>;
     DYNAMIC_SHARED(bf16, x);
@@ -206,7 +206,7 @@ __global__ void __launch_bounds__(256)
 /// Computes dw [filters, rows, columns, channels] and db [filters]. In bf16, uses the Hopper kernel if it is enabled
 /// and covers the case.
 template <class T, class DyReader, class XReader>
-void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
+void run_wgrad(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     if constexpr (std::is_same_v<T, bf16>)
         if (wgrad_on_hopper(g, dy, x, dw, db)) return;
     const size_t count = size_t(g.to_c) * size_t(wgrad_pitch(g.taps()));
@@ -221,7 +221,7 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
             std::min(std::max(1, blocks / int(grid.x * grid.y)), steps_in(t.blocks(), kTilesPerBlock));
         const int per_split = steps_in(t.blocks(), std::max(1, max_splits));
         const unsigned splits = blocks_for(t.blocks(), std::max(1, per_split));
-        const Scratch<float> partials(splits * count);
+        const DeviceScratch<float> partials(splits * count);
         if (splits > 0)
             RG_LAUNCH((conv2d_wgrad_kernel<T, kWhole, DyReader, XReader>), dim3(grid.x, grid.y, splits), kTileThreads,
                       size_t(t.octet_cells * kPixelBytes), stream(), g, t, dy, x, per_split, partials);
@@ -237,7 +237,7 @@ void run_wgrad(const Geometry& g, const DyReader& dy, const XReader& x, const Te
 
 } // namespace
 
-void reduce_wgrad(const Geometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db) {
+void reduce_wgrad(const ConvGeometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db) {
     const int values = count >= 8 ? 32 : 256; // few splits need no sharing
     const int64_t all = int64_t(g.to_c) * wgrad_pitch(g.taps());
     RG_CHECK(all < INT32_MAX - values, "conv2d_grad: expected fewer than 2^31 values in all filters, got ", all);
@@ -254,10 +254,10 @@ void conv2d_grad(const Call& call) {
     if (linear_grad(call)) return;
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &y = call.in[O::y];
     const Tensor &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
-    const Geometry g = geometry_of(a.data ? dx.shape() : x.shape(), dy.shape(), w, a.conv);
+    const ConvGeometry g = geometry_of(a.data ? dx.shape() : x.shape(), dy.shape(), w, a.conv);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        const auto run = [&](const auto& dy_reader, const auto& x_reader, const NormSums* sums) {
+        const auto run = [&](const auto& dy_reader, const auto& x_reader, const NormGradientSums* sums) {
             if constexpr (std::is_same_v<T, bf16>)
                 if (conv2d_grad_packed(g, dy_reader, x_reader, call, sums)) return;
             if (a.filters) run_wgrad<T>(g, dy_reader, x_reader, dw, dbias);
@@ -265,11 +265,11 @@ void conv2d_grad(const Call& call) {
         };
         const Plain<T> plain_x{pointer<T>(x)};
         if (!y.defined()) return run(Plain<T>{pointer<T>(dy)}, plain_x, nullptr);
-        const AffineNorm y_norm(a.y_norm.given(call.in), call.in[O::y_sums], double(g.pixels()));
+        const NormCoefficients y_norm(a.y_norm.given(call.in), call.in[O::y_sums], double(g.pixels()));
         const NormGradient<T> reader = y_norm.gradient<T>(dy, y);
         if (!a.x_norm.given(call.in)) return run(reader, plain_x, nullptr);
-        const AffineNorm x_norm(a.x_norm.given(call.in));
-        std::optional<NormSums> sums;
+        const NormCoefficients x_norm(a.x_norm.given(call.in));
+        std::optional<NormGradientSums> sums;
         if (a.with_sums) sums.emplace(x_norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta], call.out[O::x_sums]);
         run(reader, x_norm.read<T>(x), sums ? &*sums : nullptr);
     });

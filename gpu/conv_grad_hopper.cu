@@ -60,7 +60,7 @@ struct WgradHopperTile {
 
 struct WgradExtents {
     Divisor tiles_of_image;
-    int tiles, in_c, out_c; // tiles in all images, channels of x and dy
+    int tiles, in_c, out_c;                                                 // tiles in all images, channels of x and dy
     __host__ __device__ int pitch() const { return wgrad_pitch(9 * in_c); } // distance of two filters in a partial
 };
 
@@ -82,10 +82,10 @@ __device__ __forceinline__ void set_registers() {
 /// tile. store() transforms and stores them; rows outside of the image are 0. There, load() reads a row inside instead:
 /// with a branch around a load, the compiler would wait for one load before the next.
 template <int C, int W, int kHalo, class Reader>
-class Loader {
+class TileLoader {
 public:
-    __device__ __forceinline__ Loader(const Reader& reader, int channels, int first_channel,
-                                      const Divisor& tiles_of_image)
+    __device__ __forceinline__ TileLoader(const Reader& reader, int channels, int first_channel,
+                                          const Divisor& tiles_of_image)
         : reader_(reader, first_channel + octet() * 8),
           channels_(channels),
           channel_(first_channel + octet() * 8),
@@ -138,8 +138,8 @@ __device__ __forceinline__ void produce(const WgradExtents& extents, const DyRea
                           i % 2 * (W + 1) * 16,
                       make_uint4(0, 0, 0, 0));
     }
-    Loader<C, W, 1, XReader> x(x_reader, extents.in_c, int(blockIdx.y) * C, extents.tiles_of_image);
-    Loader<C, W, 0, DyReader> dy(dy_reader, extents.out_c, int(blockIdx.z) * C, extents.tiles_of_image);
+    TileLoader<C, W, 1, XReader> x(x_reader, extents.in_c, int(blockIdx.y) * C, extents.tiles_of_image);
+    TileLoader<C, W, 0, DyReader> dy(dy_reader, extents.out_c, int(blockIdx.z) * C, extents.tiles_of_image);
     x.load(int(blockIdx.x)), dy.load(int(blockIdx.x));
     for (int i = 0, tile = int(blockIdx.x); tile < extents.tiles; tile += int(gridDim.x), ++i) {
         std::byte* const stage = stages + i % kStages * T::kStageBytes;
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 } // namespace
 
 template <class DyReader, class XReader>
-bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
+bool wgrad_on_hopper(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     if (!gpu_traits().hopper_kernels || g.pixels() == 0 || g.pixels() >= INT32_MAX || g.r != 3 || g.s != 3 ||
         g.stride != Axes(1) || g.pad != Axes(1) || g.dilation != Axes(1) || g.from_c % 32 != 0 || g.to_c % 32 != 0 ||
         (g.from_w != 8 && g.from_w != 16 && g.from_w != 32) || g.from_h % 8 != 0)
@@ -268,7 +268,7 @@ bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, co
         const int in_chunks = g.from_c / C, out_chunks = g.to_c / C;
         const int splits = std::clamp(gpu_traits().sm_count / (in_chunks * out_chunks), 1, extents.tiles);
         const int count = splits * WgradHopperTile<C, W>::kParts;
-        const Scratch<float> partials(size_t(count) * size_t(g.to_c) * size_t(extents.pitch()));
+        const DeviceScratch<float> partials(size_t(count) * size_t(g.to_c) * size_t(extents.pitch()));
         RG_LAUNCH((conv2d_wgrad_hopper_kernel<C, W, DyReader, XReader>),
                   dim3(unsigned(splits), unsigned(in_chunks), unsigned(out_chunks)), kThreads,
                   kStages * WgradHopperTile<C, W>::kStageBytes, stream(), extents, dy, x, partials);
@@ -280,10 +280,11 @@ bool wgrad_on_hopper(const Geometry& g, const DyReader& dy, const XReader& x, co
     if (g.from_w == 8) by_64 ? run(Constant<64>{}, Constant<8>{}) : run(Constant<32>{}, Constant<8>{});
     return true;
 }
-template bool wgrad_on_hopper(const Geometry&, const Plain<bf16>&, const Plain<bf16>&, const Tensor&, const Tensor&);
-template bool wgrad_on_hopper(const Geometry&, const NormGradient<bf16>&, const Plain<bf16>&, const Tensor&,
+template bool wgrad_on_hopper(const ConvGeometry&, const Plain<bf16>&, const Plain<bf16>&, const Tensor&,
                               const Tensor&);
-template bool wgrad_on_hopper(const Geometry&, const NormGradient<bf16>&, const Normalised<bf16>&, const Tensor&,
+template bool wgrad_on_hopper(const ConvGeometry&, const NormGradient<bf16>&, const Plain<bf16>&, const Tensor&,
+                              const Tensor&);
+template bool wgrad_on_hopper(const ConvGeometry&, const NormGradient<bf16>&, const NormReader<bf16>&, const Tensor&,
                               const Tensor&);
 
 } // namespace rg::RG_GPU

@@ -35,7 +35,7 @@ struct WeightGradient {
     int tiles = 0, tile_cells = 0, x_cells = 0; // tiles; cells of a tile of dy, and of x, which has a halo
     int stages = 0, stage_bytes = 0;
     /// Divides the cells into tiles of this size.
-    void set_tile(int size, const Taps& all, int octets) {
+    void set_tile(int size, const PackedTaps& all, int octets) {
         tile_cells = size, x_cells = size + all.high - all.low, tiles = (cells.count - 2 * cells.margin) / size;
         taps = all.count, phases = 0;
         for (int i = 0; i < all.phases; ++i) {
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 /// Computes dw and db from packed images.
 template <int kTaps, int N>
-void run_wgrad(const Geometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
+void run_wgrad(const ConvGeometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
                const Tensor& db) {
     const int filters = kTaps == 1 && g.to_c % 128 == 0 ? 128 : 64, taps = g.taps();
     WeightGradient p{plan.cells, plan.channels, plan.values, g.to_c, wgrad_pitch(taps), taps, filters, plan.taps.low};
@@ -187,7 +187,7 @@ void run_wgrad(const Geometry& g, const PackedPlan& plan, const bf16* dy, const 
     RG_CHECK(p.stages > 0, "conv2d_grad: expected a stage of at most ", kSharedBytes, " bytes, got ", p.stage_bytes);
     const int in_chunks = plan.channels / N, out_chunks = g.to_c / p.filters;
     const int splits = std::clamp(gpu_traits().sm_count / (in_chunks * out_chunks), 1, p.tiles);
-    const Scratch<float> partials(size_t(splits) * size_t(g.to_c) * size_t(p.pitch));
+    const DeviceScratch<float> partials(size_t(splits) * size_t(g.to_c) * size_t(p.pitch));
     RG_LAUNCH((conv2d_wgrad_packed_hopper_kernel<kTaps, N>),
               dim3(unsigned(splits), unsigned(in_chunks), unsigned(out_chunks)), kThreads,
               size_t(p.stages * p.stage_bytes), stream(), p, dy, x, partials);
@@ -196,7 +196,7 @@ void run_wgrad(const Geometry& g, const PackedPlan& plan, const bf16* dy, const 
 
 } // namespace
 
-void wgrad_packed(const Geometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
+void wgrad_packed(const ConvGeometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
                   const Tensor& db) {
     const auto run = plan.first_layer      ? run_wgrad<kMaxTaps, kFirstLayer>
                      : plan.taps.count > 1 ? run_wgrad<kMaxTaps, 64>

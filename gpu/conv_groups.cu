@@ -10,7 +10,7 @@ namespace {
 
 /// Extents of the convolution. In g, `from` is x and `to` is y, for the data gradient as well.
 struct Groups {
-    Geometry g;
+    ConvGeometry g;
     int c, k; // input channels and filters of a group
     Groups(const Shape& x, const Shape& y, const Tensor& w, const Conv& conv)
         : g(geometry_of(x, y, w, conv)), c(int(x[3] / conv.groups)), k(int(y[3] / conv.groups)) {}
@@ -35,7 +35,7 @@ struct Conv2dGroupsForward {
     const float* bias;
     T* y;
     __device__ void operator()(int64_t i) const {
-        const Geometry& g = a.g;
+        const ConvGeometry& g = a.g;
         const int filter = int(i % g.to_c);
         float sum = bias ? bias[filter] : 0;
         for (int r = 0; r < g.r; ++r)
@@ -62,7 +62,7 @@ struct Conv2dGroupsDgrad {
     const W* w;
     T* dx;
     __device__ void operator()(int64_t i) const {
-        const Geometry& g = a.g;
+        const ConvGeometry& g = a.g;
         const int channel = int(i % g.from_c), column = int(i / g.from_c % g.from_w),
                   row = int(i / g.from_c / g.from_w % g.from_h);
         const size_t image = size_t(i / g.from_c / g.from_w / g.from_h);

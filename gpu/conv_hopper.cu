@@ -69,7 +69,7 @@ struct Tiles {
 };
 
 /// Returns the number of pixels that a partial covers. Each block stores one partial: two values per channel, computed
-/// from the block's pixels (Epilogue in conv_results.cuh).
+/// from the block's pixels (ConvEpilogue in conv_results.cuh).
 struct BlockPixels {
     Tiles tiles;
     int pixels; // pixels per tile
@@ -111,28 +111,28 @@ __device__ __forceinline__ void produce(const Tiles& tiles, const Reader& reader
 
     const int first_row = kStep > W ? pixel / W : 0;
     const auto row_of = [&](int pass) { return first_row + pass * kStep / W; };
-    struct Neighbours { // true if the image has a row above the tile, or below it
+    struct HaloRows { // true if the image has a row above the tile, or below it
         bool above, below;
         __device__ bool contain(int row) const {
             return (row > 0 || above) && (row <= T::kRows || below) && row < T::kRows + 2;
         }
     };
-    const auto neighbours_of = [&](int tile) {
+    const auto halo_of = [&](int tile) {
         const int number = tile % tiles.per_image;
-        return Neighbours{number > 0, number + 1 < tiles.per_image};
+        return HaloRows{number > 0, number + 1 < tiles.per_image};
     };
     typename OctetReader<Reader>::Loaded loaded[kPassesInFlight] = {};
-    const auto load = [&](int tile, const Neighbours& neighbours, int first) {
+    const auto load = [&](int tile, const HaloRows& halo, int first) {
         const size_t index = (size_t(tile) * T::kRows * W + pixel - W) * C + 8 * octet; // in pass 0
         RG_UNROLL
         for (int i = 0; i < kPassesInFlight; ++i)
-            if (neighbours.contain(row_of(first + i))) loaded[i] = octet_reader.load(index + (first + i) * (kStep * C));
+            if (halo.contain(row_of(first + i))) loaded[i] = octet_reader.load(index + (first + i) * (kStep * C));
     };
     std::byte* const first_cell = stages + first_row * T::kRowBytes + octet * T::kOctetBytes + (pixel % W + 1) * 16;
 
     int tile = int(blockIdx.x);
-    Neighbours neighbours = neighbours_of(tile);
-    load(tile, neighbours, 0);
+    HaloRows halo = halo_of(tile);
+    load(tile, halo, 0);
     for (int i = 0; tile < tiles.count; ++i) {
         const int stage = i % T::kStages;
         // Waits until consumers have freed the stage. At the first use of a stage, the wait returns at once.
@@ -146,15 +146,15 @@ __device__ __forceinline__ void produce(const Tiles& tiles, const Reader& reader
                 if (row_of(pass) < T::kRows + 2)
                     store_operand(first_cell + stage * T::kStageBytes + pass * kStep / W * T::kRowBytes +
                                       pass * kStep % W * 16,
-                                  choose(neighbours.contain(row_of(pass)), values, 0));
+                                  choose(halo.contain(row_of(pass)), values, 0));
             }
-            if (first + kPassesInFlight < kPasses) load(tile, neighbours, first + kPassesInFlight);
+            if (first + kPassesInFlight < kPasses) load(tile, halo, first + kPassesInFlight);
         }
         fence_proxy_async();
         mbarrier_arrive_warp(barriers.full + stage);
         tile += int(gridDim.x);
-        neighbours = neighbours_of(tile);
-        if (tile < tiles.count) load(tile, neighbours, 0);
+        halo = halo_of(tile);
+        if (tile < tiles.count) load(tile, halo, 0);
     }
 }
 
@@ -247,7 +247,7 @@ __device__ __forceinline__ float2 merge_warps(const float* stored, int channel, 
 template <class T, int N, int W, bool kDgrad>
 __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* stages, std::byte* filters,
                                         float* warp_sums, const Barriers& barriers, const GivenFilters& w,
-                                        const Epilogue<bf16>& e, const NormTerms<bf16>& terms, bf16* out) {
+                                        const ConvEpilogue<bf16>& e, const NormTerms<bf16>& terms, bf16* out) {
     const int out_c = int(gridDim.y) * N, first_channel = int(blockIdx.y) * N;
     // The shuffles show the compiler that all lanes have the same value.
     const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / kGroup - 1, 0);
@@ -383,7 +383,7 @@ __device__ __forceinline__ void merge_blocks(const Term& term, const Finish& fin
 /// the chunk's partials and hands the totals to `finish`. `arrivals` has a counter per chunk (reduce.cuh).
 template <int C, int N, int W, bool kDgrad, class Reader, class Finish>
 __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reader, const GivenFilters& w,
-                                         const Epilogue<bf16>& e, const Finish& finish, unsigned* arrivals,
+                                         const ConvEpilogue<bf16>& e, const Finish& finish, unsigned* arrivals,
                                          bf16* __restrict__ out) {
     using T = HopperTile<C, N, W>;
     DYNAMIC_SHARED(std::byte, memory); // the filters, then the stages
@@ -433,30 +433,30 @@ __device__ void convolve(const Arguments&...) {
 
 template <int C, int N, int W, class Reader>
 __global__ void __launch_bounds__(kThreads, 1)
-    conv2d_forward_hopper_kernel(Tiles tiles, Reader reader, GivenFilters w, Epilogue<bf16> e, FinishStats finish,
+    conv2d_forward_hopper_kernel(Tiles tiles, Reader reader, GivenFilters w, ConvEpilogue<bf16> e, FinishStats finish,
                                  unsigned* arrivals, bf16* __restrict__ out) {
     convolve<C, N, W, false>(tiles, reader, w, e, finish, arrivals, out);
 }
 
 template <int C, int N, int W, class Reader>
 __global__ void __launch_bounds__(kThreads, 1)
-    conv2d_dgrad_hopper_kernel(Tiles tiles, Reader reader, GivenFilters w, Epilogue<bf16> e, FinishNormSums finish,
-                               unsigned* arrivals, bf16* __restrict__ out) {
+    conv2d_dgrad_hopper_kernel(Tiles tiles, Reader reader, GivenFilters w, ConvEpilogue<bf16> e,
+                               FinishNormGradientSums finish, unsigned* arrivals, bf16* __restrict__ out) {
     convolve<C, N, W, true>(tiles, reader, w, e, finish, arrivals, out);
 }
 
 template <int C, int N, int W, class Reader>
-void run_conv2d(const Geometry& g, bool gradient, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
+void run_conv2d(const ConvGeometry& g, bool gradient, const Reader& reader, const GivenFilters& w, ConvEpilogue<bf16> e,
                 bf16* out, const ChannelReductions& reductions) {
     using T = HopperTile<C, N, W>;
     const Tiles tiles{g.images * (g.from_h / T::kRows), Divisor(g.from_h / T::kRows)};
     const int chunks = g.to_c / N, blocks = std::min(tiles.count, std::max(1, gpu_traits().sm_count / chunks));
     const dim3 grid{unsigned(blocks), unsigned(chunks)};
-    const Scratch<float> partials(reductions ? size_t(blocks) * 2 * size_t(g.to_c) : 0);
+    const DeviceScratch<float> partials(reductions ? size_t(blocks) * 2 * size_t(g.to_c) : 0);
     if (reductions) e.partials = partials;
     if (reductions.sums) e.terms = reductions.sums->terms<bf16>();
-    // Plain reads x in the forward pass and dy in the data gradient, Normalised only x, NormGradient only dy.
-    constexpr bool kOnlyForward = std::is_same_v<Reader, Normalised<bf16>>;
+    // Plain reads x in the forward pass and dy in the data gradient, NormReader only x, NormGradient only dy.
+    constexpr bool kOnlyForward = std::is_same_v<Reader, NormReader<bf16>>;
     constexpr bool kOnlyDgrad = std::is_same_v<Reader, NormGradient<bf16>>;
     if constexpr (!kOnlyDgrad)
         if (!gradient)
@@ -465,13 +465,13 @@ void run_conv2d(const Geometry& g, bool gradient, const Reader& reader, const Gi
     if constexpr (!kOnlyForward)
         if (gradient)
             RG_LAUNCH((conv2d_dgrad_hopper_kernel<C, N, W, Reader>), grid, kThreads, T::kSharedBytes, stream(), tiles,
-                      reader, w, e, reductions.sums ? reductions.sums->finish() : FinishNormSums{}, arrival_counters(),
-                      out);
+                      reader, w, e, reductions.sums ? reductions.sums->finish() : FinishNormGradientSums{},
+                      arrival_counters(), out);
 }
 
 } // namespace
 
-bool hopper_covers(const Geometry& g) {
+bool hopper_covers(const ConvGeometry& g) {
     const auto covered = [](int channels) { return channels == 32 || channels == 64 || channels == 128; };
     if (!gpu_traits().hopper_kernels || g.images == 0 || g.r != 3 || g.s != 3 || g.stride != Axes(1) ||
         g.pad != Axes(1) || g.dilation != Axes(1) || !covered(g.from_c) || !covered(g.to_c) ||
@@ -481,8 +481,8 @@ bool hopper_covers(const Geometry& g) {
 }
 
 template <class Reader>
-bool convolve_on_hopper(const Geometry& g, bool gradient, const Reader& reader, const GivenFilters& w, Epilogue<bf16> e,
-                        bf16* out, const ChannelReductions& reductions) {
+bool convolve_on_hopper(const ConvGeometry& g, bool gradient, const Reader& reader, const GivenFilters& w,
+                        ConvEpilogue<bf16> e, bf16* out, const ChannelReductions& reductions) {
     if (!hopper_covers(g)) return false;
     const auto with_chunk = [&](auto f) { g.to_c == 32 ? f(Constant<32>{}) : f(Constant<64>{}); };
     const auto with_width = [&](auto f) {
@@ -503,11 +503,11 @@ bool convolve_on_hopper(const Geometry& g, bool gradient, const Reader& reader, 
         });
     return true;
 }
-template bool convolve_on_hopper(const Geometry&, bool, const Plain<bf16>&, const GivenFilters&, Epilogue<bf16>, bf16*,
-                                 const ChannelReductions&);
-template bool convolve_on_hopper(const Geometry&, bool, const Normalised<bf16>&, const GivenFilters&, Epilogue<bf16>,
+template bool convolve_on_hopper(const ConvGeometry&, bool, const Plain<bf16>&, const GivenFilters&, ConvEpilogue<bf16>,
                                  bf16*, const ChannelReductions&);
-template bool convolve_on_hopper(const Geometry&, bool, const NormGradient<bf16>&, const GivenFilters&, Epilogue<bf16>,
-                                 bf16*, const ChannelReductions&);
+template bool convolve_on_hopper(const ConvGeometry&, bool, const NormReader<bf16>&, const GivenFilters&,
+                                 ConvEpilogue<bf16>, bf16*, const ChannelReductions&);
+template bool convolve_on_hopper(const ConvGeometry&, bool, const NormGradient<bf16>&, const GivenFilters&,
+                                 ConvEpilogue<bf16>, bf16*, const ChannelReductions&);
 
 } // namespace rg::RG_GPU

@@ -70,7 +70,7 @@ struct PackedConvolution {
     }
 };
 
-/// Returns the number of results of a partial (Epilogue in conv_results.cuh) of the forward pass.
+/// Returns the number of results of a partial (ConvEpilogue in conv_results.cuh) of the forward pass.
 struct TileResults {
     PackedConvolution c;
     int cells; // cells of a tile
@@ -87,7 +87,7 @@ __device__ __forceinline__ void produce(const PackedConvolution& c, const bf16* 
                                         std::byte* slots, const StageBarriers& slot_barriers, std::byte* stages,
                                         const StageBarriers& stage_barriers) {
     using T = PackedHopperTile<C, N>;
-    const Taps& taps = c.plan.taps;
+    const PackedTaps& taps = c.plan.taps;
     const int first_cell = c.plan.cells.margin + int(blockIdx.x) * T::kCells + (kDgrad ? -taps.high : taps.low);
     Ring slot{T::kSlots}, stage{c.stages};
     const int begin = kDgrad ? int(blockIdx.z) : 0, end = kDgrad ? begin + 1 : taps.phases;
@@ -120,7 +120,7 @@ __device__ __forceinline__ void
 consume(const PackedConvolution& c, const std::byte* slots, const StageBarriers& slot_barriers, const std::byte* stages,
         const StageBarriers& stage_barriers, float (&sum)[PackedHopperTile<C, N>::kParts][N / 2]) {
     using T = PackedHopperTile<C, N>;
-    const Taps& taps = c.plan.taps;
+    const PackedTaps& taps = c.plan.taps;
     // The shuffle shows the compiler that all lanes have the same value.
     const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / kGroup, 0);
     const int first = group * T::kGroupCells - (kDgrad ? -taps.high : taps.low); // the group's first cell in a stage
@@ -158,7 +158,7 @@ consume(const PackedConvolution& c, const std::byte* slots, const StageBarriers&
 /// gradient. The grid has tiles of cells x chunks of N result channels x, in the data gradient, phases.
 template <int C, int N, bool kDgrad>
 __device__ __forceinline__ void convolve(const PackedConvolution& c, const bf16* images, const bf16* filters,
-                                         const Epilogue<bf16>& e, bf16* __restrict__ out) {
+                                         const ConvEpilogue<bf16>& e, bf16* __restrict__ out) {
     using T = PackedHopperTile<C, N>;
     DYNAMIC_SHARED(std::byte, memory); // slots of filters, then stages of cells; at the end, the results
     SHARED(uint64_t, barriers, 2 * (T::kSlots + kMaxStages));
@@ -209,22 +209,22 @@ __device__ void convolve(const Arguments&...) {
 
 template <int C, int N>
 __global__ void __launch_bounds__(kThreads, 2)
-    conv2d_forward_packed_hopper_kernel(PackedConvolution c, const bf16* images, const bf16* filters, Epilogue<bf16> e,
-                                        bf16* __restrict__ out) {
+    conv2d_forward_packed_hopper_kernel(PackedConvolution c, const bf16* images, const bf16* filters,
+                                        ConvEpilogue<bf16> e, bf16* __restrict__ out) {
     convolve<C, N, false>(c, images, filters, e, out);
 }
 
 template <int N>
 __global__ void __launch_bounds__(kThreads, 2)
-    conv2d_dgrad_packed_hopper_kernel(PackedConvolution c, const bf16* images, const bf16* filters, Epilogue<bf16> e,
-                                      bf16* __restrict__ out) {
+    conv2d_dgrad_packed_hopper_kernel(PackedConvolution c, const bf16* images, const bf16* filters,
+                                      ConvEpilogue<bf16> e, bf16* __restrict__ out) {
     convolve<64, N, true>(c, images, filters, e, out);
 }
 
 /// Runs the convolution or its data gradient for packed images with `channels` channels.
 template <int C, int N, bool kDgrad>
-void run_conv2d(const Geometry& g, const PackedPlan& plan, int channels, const bf16* images, const GivenFilters& w,
-                Epilogue<bf16> e, bf16* out, const ChannelReductions& reductions) {
+void run_conv2d(const ConvGeometry& g, const PackedPlan& plan, int channels, const bf16* images, const GivenFilters& w,
+                ConvEpilogue<bf16> e, bf16* out, const ChannelReductions& reductions) {
     using T = PackedHopperTile<C, N>;
     const int stage_cells = T::kCells + plan.taps.high - plan.taps.low, stage_bytes = T::kOctets * stage_cells * 16;
     const int chunks = channels / C, slot_bytes = T::kSlots * T::kSlotBytes;
@@ -237,10 +237,10 @@ void run_conv2d(const Geometry& g, const PackedPlan& plan, int channels, const b
     const PackedConvolution c{plan, chunks, g.to_c, stages, stage_cells};
     const unsigned tiles = unsigned((plan.cells.count - 2 * plan.cells.margin) / T::kCells);
     const dim3 grid(tiles, unsigned(g.to_c / N), kDgrad ? unsigned(plan.taps.phases) : 1);
-    const Scratch<float> partials(reductions ? size_t(tiles) * grid.z * 2 * size_t(g.to_c) : 0);
+    const DeviceScratch<float> partials(reductions ? size_t(tiles) * grid.z * 2 * size_t(g.to_c) : 0);
     if (reductions) e.partials = partials;
     if (reductions.sums) e.terms = reductions.sums->terms<bf16>();
-    const Scratch<bf16> filters = pack_filters<kDgrad>(plan, C, N, channels, g.to_c, w);
+    const DeviceScratch<bf16> filters = pack_filters<kDgrad>(plan, C, N, channels, g.to_c, w);
     if constexpr (kDgrad)
         RG_LAUNCH(conv2d_dgrad_packed_hopper_kernel<N>, grid, kThreads, size_t(bytes), stream(), c, images, filters, e,
                   out);
@@ -253,45 +253,46 @@ void run_conv2d(const Geometry& g, const PackedPlan& plan, int channels, const b
 } // namespace
 
 template <class Reader>
-bool convolve_packed(const Geometry& g, const Reader& reader, const GivenFilters& w, const Epilogue<bf16>& e, bf16* out,
-                     const ChannelReductions& reductions) {
+bool convolve_packed(const ConvGeometry& g, const Reader& reader, const GivenFilters& w, const ConvEpilogue<bf16>& e,
+                     bf16* out, const ChannelReductions& reductions) {
     const std::optional<PackedPlan> found = packed_plan_of(g);
     if (!found || (found->first_layer && !std::is_same_v<Reader, Plain<bf16>>)) return false;
     const PackedPlan& plan = *found;
-    const Scratch<bf16> x = pack_x(plan, g, reader);
+    const DeviceScratch<bf16> x = pack_x(plan, g, reader);
     const auto run = plan.first_layer    ? run_conv2d<kFirstLayer, 64, false>
                      : g.to_c % 128 == 0 ? run_conv2d<64, 128, false>
                                          : run_conv2d<64, 64, false>;
     run(g, plan, plan.channels, x, w, e, out, reductions);
     return true;
 }
-template bool convolve_packed(const Geometry&, const Plain<bf16>&, const GivenFilters&, const Epilogue<bf16>&, bf16*,
-                              const ChannelReductions&);
-template bool convolve_packed(const Geometry&, const Normalised<bf16>&, const GivenFilters&, const Epilogue<bf16>&,
+template bool convolve_packed(const ConvGeometry&, const Plain<bf16>&, const GivenFilters&, const ConvEpilogue<bf16>&,
                               bf16*, const ChannelReductions&);
+template bool convolve_packed(const ConvGeometry&, const NormReader<bf16>&, const GivenFilters&,
+                              const ConvEpilogue<bf16>&, bf16*, const ChannelReductions&);
 
 template <class DyReader, class XReader>
-bool conv2d_grad_packed(const Geometry& g, const DyReader& dy_reader, const XReader& x, const Call& call,
-                        const NormSums* sums) {
+bool conv2d_grad_packed(const ConvGeometry& g, const DyReader& dy_reader, const XReader& x, const Call& call,
+                        const NormGradientSums* sums) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();
     const std::optional<PackedPlan> found = packed_plan_of(g);
     if (!found || hopper_covers(g) || (found->first_layer && (a.data || !std::is_same_v<XReader, Plain<bf16>>)))
         return false;
     const PackedPlan& plan = *found;
-    const Scratch<bf16> dy = pack_dy(plan, g, dy_reader);
+    const DeviceScratch<bf16> dy = pack_dy(plan, g, dy_reader);
     if (a.filters) wgrad_packed(g, plan, dy, pack_x(plan, g, x), call.out[O::dw], call.out[O::dbias]);
     if (!a.data) return true;
     const Tensor &w = call.in[O::w], &dx = call.out[O::dx];
-    const Geometry of_dx = geometry_of(call.in[O::dy].shape(), dx.shape(), w, a.conv);
+    const ConvGeometry of_dx = geometry_of(call.in[O::dy].shape(), dx.shape(), w, a.conv);
     const auto dgrad = g.from_c % 128 == 0 ? run_conv2d<64, 128, true> : run_conv2d<64, 64, true>;
     dgrad(of_dx, plan, g.to_c, dy, w, {.residual = pointer<bf16>(call.in[O::addend])}, pointer<bf16>(dx), {{}, sums});
     return true;
 }
-template bool conv2d_grad_packed(const Geometry&, const Plain<bf16>&, const Plain<bf16>&, const Call&, const NormSums*);
-template bool conv2d_grad_packed(const Geometry&, const NormGradient<bf16>&, const Plain<bf16>&, const Call&,
-                                 const NormSums*);
-template bool conv2d_grad_packed(const Geometry&, const NormGradient<bf16>&, const Normalised<bf16>&, const Call&,
-                                 const NormSums*);
+template bool conv2d_grad_packed(const ConvGeometry&, const Plain<bf16>&, const Plain<bf16>&, const Call&,
+                                 const NormGradientSums*);
+template bool conv2d_grad_packed(const ConvGeometry&, const NormGradient<bf16>&, const Plain<bf16>&, const Call&,
+                                 const NormGradientSums*);
+template bool conv2d_grad_packed(const ConvGeometry&, const NormGradient<bf16>&, const NormReader<bf16>&, const Call&,
+                                 const NormGradientSums*);
 
 } // namespace rg::RG_GPU

@@ -9,7 +9,7 @@ namespace rg::RG_GPU {
 
 /// The operations on a result before a kernel stores it.
 template <class T>
-struct Epilogue {
+struct ConvEpilogue {
     const float* bias = nullptr; // null if there is none
     bool relu = false;
     const T* residual = nullptr; // added to a data gradient; null if there is none
@@ -56,7 +56,7 @@ struct ResultTile {
     /// in `out`, or -1 if it is outside of the images. If e.partials is not null, the block stores its partial there,
     /// as number `partial`. count_pixels() returns how many pixels have a number.
     template <bool kDgrad, class T, class Count>
-    static __device__ __forceinline__ void finish(const Epilogue<T>& e, int out_c, int first_out, float* results,
+    static __device__ __forceinline__ void finish(const ConvEpilogue<T>& e, int out_c, int first_out, float* results,
                                                   const int* numbers, const Count& count_pixels, unsigned partial,
                                                   T* __restrict__ out) {
         // A thread takes 8 channels of every kStep-th pixel, and adds up their terms of the statistics.

@@ -62,14 +62,14 @@ void* allocate_memory(size_t bytes) {
 }
 void free_memory(void* memory) { (void)cudaFree(memory); } // cudaFree reports only errors of earlier work
 
-struct Stream {
+struct CudaStream {
     /// CUDA prefers the blocks of streams whose priority is a lower number.
-    explicit Stream(int priority = 0) {
+    explicit CudaStream(int priority = 0) {
         check(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, priority), "cudaStreamCreate");
     }
-    ~Stream() { (void)cudaStreamDestroy(stream); }
-    Stream(const Stream&) = delete;
-    Stream& operator=(const Stream&) = delete;
+    ~CudaStream() { (void)cudaStreamDestroy(stream); }
+    CudaStream(const CudaStream&) = delete;
+    CudaStream& operator=(const CudaStream&) = delete;
     operator cudaStream_t() const { return stream; }
     /// Makes later work in this stream wait for the event.
     void wait_for(cudaEvent_t event) { check(cudaStreamWaitEvent(stream, event, 0), "cudaStreamWaitEvent"); }
@@ -80,13 +80,13 @@ struct Stream {
     cudaStream_t stream = nullptr;
 };
 
-struct Event {
-    explicit Event(unsigned flags = cudaEventDisableTiming) {
+struct CudaEvent {
+    explicit CudaEvent(unsigned flags = cudaEventDisableTiming) {
         check(cudaEventCreateWithFlags(&event, flags), "cudaEventCreate");
     }
-    ~Event() { (void)cudaEventDestroy(event); }
-    Event(const Event&) = delete;
-    Event& operator=(const Event&) = delete;
+    ~CudaEvent() { (void)cudaEventDestroy(event); }
+    CudaEvent(const CudaEvent&) = delete;
+    CudaEvent& operator=(const CudaEvent&) = delete;
     operator cudaEvent_t() const { return event; }
     void record(cudaStream_t stream) { check(cudaEventRecord(event, stream), "cudaEventRecord"); }
     void wait() { // returns at once if never recorded
@@ -101,13 +101,13 @@ struct PinnedSlot {
     PinnedSlot() { check(cudaMallocHost(&memory, kBytes), "cudaMallocHost"); }
     ~PinnedSlot() { (void)cudaFreeHost(memory); }
     void* memory = nullptr;
-    Event copied;
+    CudaEvent copied;
 };
 
 /// Copies chunks to and from host memory at the same time, with a stream for each direction.
 class CudaRoundTrip final : public Device::RoundTrip {
 public:
-    CudaRoundTrip(Stream& ops, void* host, void* device, std::vector<size_t> ends)
+    CudaRoundTrip(CudaStream& ops, void* host, void* device, std::vector<size_t> ends)
         : ops_(ops),
           host_(static_cast<std::byte*>(host)),
           device_(static_cast<std::byte*>(device)),
@@ -144,12 +144,12 @@ private:
         const size_t begin = chunk == 0 ? 0 : ends_[chunk - 1];
         check(cudaMemcpyAsync(to + begin, from + begin, ends_[chunk] - begin, kind, stream), "cudaMemcpyAsync");
     }
-    Stream& ops_;
+    CudaStream& ops_;
     std::byte *const host_, *const device_;
     const std::vector<size_t> ends_;
-    Stream down_, up_;
-    Event computed_;
-    std::vector<Event> copied_; // recorded after the last copy of each chunk, or without host memory after its ops
+    CudaStream down_, up_;
+    CudaEvent computed_;
+    std::vector<CudaEvent> copied_; // recorded after the last copy of each chunk, or without host memory after its ops
     bool pinned_ = false;
 };
 
@@ -292,9 +292,9 @@ public:
         constexpr int kRounds = 1 << 14;
         const Context on_this_device{.device = this};
         const ContextScope scope(on_this_device);
-        const gpu::Scratch<std::byte> from(kBytes), to(kBytes);
+        const gpu::DeviceScratch<std::byte> from(kBytes), to(kBytes);
         const int blocks = 4 * traits_.sm_count;
-        const gpu::Scratch<float> sums(size_t(blocks) * kMultiplyThreads);
+        const gpu::DeviceScratch<float> sums(size_t(blocks) * kMultiplyThreads);
         Rates best;
         for (int i = 0; i < 5; ++i) {
             const double copy_time = time_of([&] { copy(to, from, kBytes); });
@@ -331,15 +331,15 @@ private:
     }
     std::string name_;
     GpuTraits traits_;
-    Stream stream_, sums_{-1}; // sums_: for sum() and transfer(); other GPUs wait for these
-    BlockCache blocks_{allocate_memory, free_memory};
+    CudaStream stream_, sums_{-1}; // sums_: for sum() and transfer(); other GPUs wait for these
+    DeviceBlockCache blocks_{allocate_memory, free_memory};
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
     unsigned* arrival_counters_;
     std::array<PinnedSlot, 4> slots_; // for uploads; at most 4 copies of up to 1 MiB are in flight
     PinnedSlot download_slot_;
     PinnedDownloads downloads_{download_slot_.memory, PinnedSlot::kBytes};
     size_t next_slot_ = 0;
-    Event began_{cudaEventDefault}, ended_{cudaEventDefault};
+    CudaEvent began_{cudaEventDefault}, ended_{cudaEventDefault};
 };
 
 class CudaGraph final : public Device::Graph {

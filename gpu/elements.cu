@@ -114,7 +114,7 @@ struct SumGrad {
 };
 
 template <class T>
-struct Slice {
+struct SliceForward {
     const T* x; // first element of the slice
     T* y;
     __device__ void operator()(int64_t i) const { y[i] = x[i]; }
@@ -144,7 +144,7 @@ struct CopyRows {
 
 /// Value i uses the first number of Rng(seed, Purpose::dropout, stream, i) (core/rng.h).
 template <class T>
-struct Dropout {
+struct DropoutForward {
     const T* x;
     T* y;
     float rate;
@@ -182,7 +182,7 @@ void activation_grad(const Call& call) {
         });
     });
     const auto sum = [&](const Operand& of, const Tensor& dgamma, const Tensor& dbeta) {
-        if (of.norm) NormSums(AffineNorm(of.norm), dx, of.x, dgamma, dbeta).compute();
+        if (of.norm) NormGradientSums(NormCoefficients(of.norm), dx, of.x, dgamma, dbeta).compute();
     };
     sum(attrs.a_norm.operand(call.in), call.out[O::a_dgamma], call.out[O::a_dbeta]);
     sum(attrs.b_norm.operand(call.in), call.out[O::b_dgamma], call.out[O::b_dbeta]);
@@ -217,7 +217,7 @@ void sum(const Call& call) {
     const Tensor& x = call.in[SumOp::x];
     const int64_t count = x.numel(), chunks = std::max<int64_t>(1, blocks_for(count, kSumChunk));
     const double divisor = call.attrs.as<SumOp>().mean && count > 0 ? double(count) : 1;
-    const Scratch<double> sums{size_t(chunks)};
+    const DeviceScratch<double> sums{size_t(chunks)};
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         RG_LAUNCH((sum_kernel<T, double>), unsigned(chunks), kThreads, 0, stream(), count, kSumChunk, pointer<T>(x), 1,
@@ -253,7 +253,7 @@ void slice(const Call& call) {
     with_stored(call.in[0], [&](auto t) {
         using T = decltype(t);
         const T* const first = pointer<T>(call.in[SliceOp::x]) + call.attrs.as<SliceOp>().begin;
-        elementwise(call.out[0].numel(), Slice<T>{first, pointer<T>(call.out[0])});
+        elementwise(call.out[0].numel(), SliceForward<T>{first, pointer<T>(call.out[0])});
     });
 }
 
@@ -318,7 +318,7 @@ void dropout(const Call& call) {
     const Tensor &x = call.in[DropoutOp::x], &y = call.out[0];
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        elementwise(y.numel(), Dropout<T>{pointer<T>(x), pointer<T>(y), a.probability,
+        elementwise(y.numel(), DropoutForward<T>{pointer<T>(x), pointer<T>(y), a.probability,
                                           pointer<int32_t>(call.in[DropoutOp::seed]), a.stream});
     });
 }

@@ -56,7 +56,7 @@ struct Map {
     template <int kWidth>
     __device__ void at(int64_t i) const {
         float v[kWidth];
-        ChannelReader<kWidth, Reader>(x, int(i % channels)).read(size_t(i), v);
+        VectorReader<kWidth, Reader>(x, int(i % channels)).read(size_t(i), v);
         RG_UNROLL
         for (float& each : v) each = f(each);
         store_rounded(y + i, v);
@@ -78,8 +78,8 @@ struct Combine {
     __device__ void at(int64_t i) const {
         const int channel = int(i % channels);
         float v[kWidth], other[kWidth];
-        ChannelReader<kWidth, ReaderA>(a, channel).read(size_t(i), v);
-        ChannelReader<kWidth, ReaderB>(b, channel).read(size_t(i), other);
+        VectorReader<kWidth, ReaderA>(a, channel).read(size_t(i), v);
+        VectorReader<kWidth, ReaderB>(b, channel).read(size_t(i), other);
         RG_UNROLL
         for (int j = 0; j < kWidth; ++j) v[j] = f(v[j], other[j]);
         store_rounded(y + i, v);

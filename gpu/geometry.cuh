@@ -20,7 +20,7 @@ struct Axes {
 /// Extents of a convolution with filters of r rows and s columns. from_h, from_w and from_c are those of the tensor
 /// that the filters are applied to, and to_h, to_w and to_c those of the result. In the forward pass, these are x and
 /// y. In the data gradient, they are dy and dx. The weight gradient has the geometry of the forward pass.
-struct Geometry {
+struct ConvGeometry {
     int images, from_h, from_w, from_c, to_h, to_w, to_c, r, s;
     Axes stride, pad, dilation;
     // With a stride, a pixel of dx uses only rows (columns) of the filters that are multiples of tap_step apart.
@@ -31,8 +31,8 @@ struct Geometry {
     __host__ __device__ int taps() const { return r * s * from_c; } // values of a filter
 };
 
-/// Returns the Geometry for these shapes [n h w c] of the two tensors, and for filters w [k r s c/groups].
-inline Geometry geometry_of(const Shape& from, const Shape& to, const Tensor& w, const Conv& conv) {
+/// Returns the ConvGeometry for these shapes [n h w c] of the two tensors, and for filters w [k r s c/groups].
+inline ConvGeometry geometry_of(const Shape& from, const Shape& to, const Tensor& w, const Conv& conv) {
     const PerAxis stride = conv.stride, dilation = conv.dilation;
     const int64_t common_h = std::gcd(stride.h, dilation.h), common_w = std::gcd(stride.w, dilation.w);
     return {int(from[0]),

@@ -34,7 +34,7 @@ __host__ __device__ inline int steps_in(int count, int step) {
 
 /// A range of taps along one axis: rows (columns) first + i * step of the filters for 0 <= i < count. If count is 0 or
 /// less, the range is empty. For the result at position p, tap i reads the input at (p + i * distance) * scale +
-/// origin; `distance` is Geometry::dy_step. In the data gradient, p is counted within a phase (TapAxis).
+/// origin; `distance` is ConvGeometry::dy_step. In the data gradient, p is counted within a phase (TapAxis).
 struct TapRange {
     int first, step, count, scale, origin;
 };
@@ -54,7 +54,7 @@ struct Tiling {
 /// Returns the tiling. `result_step` is the distance between neighbouring results of a phase: the stride in the data
 /// gradient, else 1. A block takes at most `max_taps` pairs of a row and a column of the filters at a time. A staged
 /// pixel takes pixel_bytes bytes of shared memory, and each of these pairs tap_bytes.
-inline Tiling tiling_of(const Geometry& g, Axes result_step, int max_taps, int pixel_bytes, int tap_bytes) {
+inline Tiling tiling_of(const ConvGeometry& g, Axes result_step, int max_taps, int pixel_bytes, int tap_bytes) {
     constexpr int kMaxBytes = 64 << 10, kMaxWidth = 32;
     const int rows = std::max(1, steps_in(g.to_h, result_step.h)), all = std::max(1, steps_in(g.to_w, result_step.w));
     const int strips = steps_in(all, kMaxWidth), width = steps_in(all, strips);
@@ -96,10 +96,10 @@ inline Tiling tiling_of(const Geometry& g, Axes result_step, int max_taps, int p
 /// The taps of one axis, cut into ranges of at most `limit` taps.
 struct TapAxis {
     int taps, stride, pad, dilation, step, distance, limit;
-    static __host__ __device__ __forceinline__ TapAxis rows(const Geometry& g, const Tiling& t) {
+    static __host__ __device__ __forceinline__ TapAxis rows(const ConvGeometry& g, const Tiling& t) {
         return {g.r, g.stride.h, g.pad.h, g.dilation.h, g.tap_step.h, g.dy_step.h, t.taps.h};
     }
-    static __host__ __device__ __forceinline__ TapAxis columns(const Geometry& g, const Tiling& t) {
+    static __host__ __device__ __forceinline__ TapAxis columns(const ConvGeometry& g, const Tiling& t) {
         return {g.s, g.stride.w, g.pad.w, g.dilation.w, g.tap_step.w, g.dy_step.w, t.taps.w};
     }
     /// Return the number of all ranges, and the number for one phase of the data gradient.
@@ -163,7 +163,7 @@ struct TilePixel {
 /// the number is odd, adds a unit that reads the octet after the last and has places[unit] = -1. Returns the number of
 /// units.
 template <bool kPairs>
-__device__ __forceinline__ int list_units(const Geometry& g, const Tiling& t, const TapRange& rows,
+__device__ __forceinline__ int list_units(const ConvGeometry& g, const Tiling& t, const TapRange& rows,
                                           const TapRange& columns, int first_channel, int octets, int* cells,
                                           int* places) {
     const int count = rows.count * columns.count * octets, units = kPairs ? (count + 1) / 2 * 2 : count;
@@ -182,17 +182,17 @@ __device__ __forceinline__ int list_units(const Geometry& g, const Tiling& t, co
 /// Stages the pixels that a tile reads for the taps `rows` and `columns`, 8 kOctets channels from `first_channel` on.
 /// Stages 0 where there is no pixel or no channel. The planes of `staged` (planes.cuh) are `plane` values apart.
 template <class T, bool kWhole, int kOctets, class Reader>
-__device__ __forceinline__ void stage_pixels(const Geometry& g, const Tiling& t, const Tile& tile, const TapRange& rows,
-                                             const TapRange& columns, const Reader& reader, int first_channel,
-                                             bf16* staged, int plane) {
+__device__ __forceinline__ void stage_pixels(const ConvGeometry& g, const Tiling& t, const Tile& tile,
+                                             const TapRange& rows, const TapRange& columns, const Reader& reader,
+                                             int first_channel, bf16* staged, int plane) {
     // The loads of kBatch pixels are in flight together. For 3 x 3 filters, most tiles stage some 200 pixels.
     constexpr int kStep = kTileThreads / kOctets, kBatch = kOctets == 1 ? 2 : 4;
     const int octet = int(threadIdx.x) % kOctets, channel = first_channel + 8 * octet;
     const bool channel_inside = channel < g.from_c;
-    const Source<kWhole, Reader> source(reader, channel_inside ? channel : 0);
+    const OctetSource<kWhole, Reader> source(reader, channel_inside ? channel : 0);
     bf16* const to = staged + size_t(octet * t.octet_cells * 8);
     for (int begin = int(threadIdx.x) / kOctets; begin < t.cells; begin += kBatch * kStep) {
-        typename Source<kWhole, Reader>::Loaded loaded[kBatch];
+        typename OctetSource<kWhole, Reader>::Loaded loaded[kBatch];
         bool inside[kBatch];
         RG_UNROLL
         for (int i = 0; i < kBatch; ++i) {

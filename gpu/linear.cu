@@ -40,9 +40,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 /// Computes dx = dy w. A thread computes a value.
-__global__ void __launch_bounds__(kThreads)
-    linear_dgrad_kernel(Extents e, Divisor c, const float* __restrict__ dy, const float* __restrict__ w,
-                        float* __restrict__ dx) {
+__global__ void __launch_bounds__(kThreads) linear_dgrad_kernel(Extents e, Divisor c, const float* __restrict__ dy,
+                                                                const float* __restrict__ w, float* __restrict__ dx) {
     const int i = int(blockIdx.x) * kThreads + int(threadIdx.x);
     if (i >= e.rows * e.c) return;
     const int row = i / c, column = i % c;
@@ -57,7 +56,7 @@ __global__ void __launch_bounds__(32 * kWarps)
     linear_wgrad_kernel(Extents e, const float* __restrict__ dy, const float* __restrict__ x, float* __restrict__ dw,
                         float* __restrict__ dbias) {
     constexpr int kRows = 8 * kWarps; // rows of dy in shared memory, 8 for each warp
-    SHARED(float, gradients, kRows * kMaxResults);
+    SHARED(float, gradients, kRows* kMaxResults);
     SHARED(float, sums, kWarps * 33); // the padding puts the sums of a column into different banks
     const int thread = int(threadIdx.x), warp = thread / 32, lane = thread % 32;
     const int first_column = int(blockIdx.x) * 32, column = first_column + lane;

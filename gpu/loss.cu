@@ -185,7 +185,7 @@ void run_softmax(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
     const int64_t rows = x.extent(0), k = x.extent(1);
     const int lanes = k <= 32 ? 1 : 32;
     const unsigned blocks = std::max(1u, blocks_for(rows * lanes, kLossThreads));
-    const Scratch<float> losses(c.loss && blocks > 1 ? size_t(rows) : 0);
+    const DeviceScratch<float> losses(c.loss && blocks > 1 ? size_t(rows) : 0);
     if (blocks > 1) c.losses = losses;
     RG_LAUNCH(softmax_cross_entropy_kernel, blocks, kLossThreads, 0, stream(), rows, int(k), lanes, pointer<float>(x),
               pointer<float>(p), c);
@@ -195,8 +195,8 @@ void run_softmax(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
 }
 
 /// Computes Weights::sums if there are class weights.
-Scratch<float> sum_class_weights(const Tensor& weights, const Tensor& labels) {
-    Scratch<float> sums(2);
+DeviceScratch<float> sum_class_weights(const Tensor& weights, const Tensor& labels) {
+    DeviceScratch<float> sums(2);
     if (weights.defined())
         RG_LAUNCH(class_weight_sums_kernel, 1, kThreads, 0, stream(), labels.numel(), int(weights.numel()),
                   pointer<int>(labels), pointer<float>(weights), sums);
@@ -218,7 +218,7 @@ void softmax_grad(const Call& call) {
 void cross_entropy(const Call& call) {
     using O = CrossEntropyOp;
     const Tensor& dloss = call.in[O::dloss];
-    const Scratch<float> sums = sum_class_weights(call.in[O::weights], call.in[O::labels]);
+    const DeviceScratch<float> sums = sum_class_weights(call.in[O::weights], call.in[O::labels]);
     const Weights weights{pointer<float>(call.in[O::weights]), sums, pointer<float>(call.in[O::sample_weights])};
     run_softmax(call.in[O::logits], dloss.defined() ? call.out[O::dlogits] : call.out[O::probabilities],
                 {.labels = pointer<int>(call.in[O::labels]),
@@ -231,7 +231,7 @@ void cross_entropy(const Call& call) {
 void cross_entropy_grad(const Call& call) {
     using O = CrossEntropyGradOp;
     const Tensor& p = call.in[O::probabilities];
-    const Scratch<float> sums = sum_class_weights(call.in[O::weights], call.in[O::labels]);
+    const DeviceScratch<float> sums = sum_class_weights(call.in[O::weights], call.in[O::labels]);
     const Weights weights{pointer<float>(call.in[O::weights]), sums, pointer<float>(call.in[O::sample_weights])};
     elementwise(p.numel(), CrossEntropyGrad{p.extent(0), int(p.extent(1)), pointer<float>(p),
                                             pointer<int>(call.in[O::labels]), pointer<float>(call.in[O::dloss]),

@@ -10,7 +10,8 @@ namespace rg::RG_GPU {
 
 namespace {
 
-/// Computes the coefficients of class AffineNorm (norm.cuh): scale and shift, and also b and d if `sums` is not null.
+/// Computes the coefficients of class NormCoefficients (norm.cuh): scale and shift, and also b and d if `sums` is not
+/// null.
 __global__ void batch_norm_coefficients_kernel(const float* stats, const float* gamma, const float* beta, int c,
                                                float epsilon, const float* sums, double count, float* out) {
     const int i = int(blockIdx.x * blockDim.x + threadIdx.x);
@@ -55,8 +56,8 @@ struct NormGradientTerms {
     __device__ void operator()(int64_t row, int column, TwoSums (&sum)[kWidth]) const {
         const size_t index = size_t(row) * c + column;
         float dy_values[kWidth], x_values[kWidth];
-        ChannelReader<kWidth, Plain<T>>({dy}, column).read(index, dy_values);
-        ChannelReader<kWidth, Plain<T>>({terms.x}, column).read(index, x_values);
+        VectorReader<kWidth, Plain<T>>({dy}, column).read(index, dy_values);
+        VectorReader<kWidth, Plain<T>>({terms.x}, column).read(index, x_values);
         terms.add_of(dy_values, x_values, column, sum);
     }
 };
@@ -156,7 +157,7 @@ struct StoreLayerNormSums {
 
 } // namespace
 
-AffineNorm::AffineNorm(const GivenNorm& norm, const Tensor& sums, double count)
+NormCoefficients::NormCoefficients(const GivenNorm& norm, const Tensor& sums, double count)
     : c_(int(norm.gamma.numel())),
       attrs_(norm.options),
       stats_(pointer<float>(norm.stats)),
@@ -170,7 +171,7 @@ AffineNorm::AffineNorm(const GivenNorm& norm, const Tensor& sums, double count)
                   pointer<float>(norm.beta), c_, attrs_.epsilon, pointer<float>(sums), count, coefficients_);
 }
 
-void NormSums::compute() const {
+void NormGradientSums::compute() const {
     const int c = norm_.channels();
     with_stored(dy_, [&](auto t) {
         using T = decltype(t);
@@ -195,27 +196,28 @@ void channel_stats(const Call& call) {
 
 void batch_norm(const Call& call) {
     using O = BatchNormOp;
-    const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
+    const NormCoefficients norm(call.attrs.as<O>().norm.given(call.in));
     with_stored(call.in[O::x], [&](auto t) {
         using T = decltype(t);
-        const Normalised<T> x = norm.read<T>(call.in[O::x]);
+        const NormReader<T> x = norm.read<T>(call.in[O::x]);
         const Tensor& y = call.out[0];
         const int c = norm.channels();
         elementwise_groups(y.numel(), c, {x.x, pointer<T>(y)},
-                           Map<T, Normalised<T>, Identity>{x, pointer<T>(y), c, {}});
+                           Map<T, NormReader<T>, Identity>{x, pointer<T>(y), c, {}});
     });
 }
 
 void batch_norm_sums(const Call& call) {
     using O = BatchNormSumsOp;
-    const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
-    NormSums(norm, call.in[O::dy], call.in[O::x], call.out[O::dgamma], call.out[O::dbeta]).compute();
+    const NormCoefficients norm(call.attrs.as<O>().norm.given(call.in));
+    NormGradientSums(norm, call.in[O::dy], call.in[O::x], call.out[O::dgamma], call.out[O::dbeta]).compute();
 }
 
 void batch_norm_grad(const Call& call) {
     using O = BatchNormGradOp;
     const Tensor& x = call.in[O::x];
-    const AffineNorm norm(call.attrs.as<O>().norm.given(call.in), call.in[O::sums], double(x.numel() / x.extent(3)));
+    const NormCoefficients norm(call.attrs.as<O>().norm.given(call.in), call.in[O::sums],
+                                double(x.numel() / x.extent(3)));
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         const NormGradient<T> gradient = norm.gradient<T>(call.in[O::dy], x);
@@ -267,7 +269,7 @@ void layer_norm_grad(const Call& call) {
     using O = LayerNormGradOp;
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x];
     const int64_t c = call.in[O::gamma].numel(), rows = x.numel() / c;
-    const Scratch<RowStats> stats(static_cast<size_t>(rows));
+    const DeviceScratch<RowStats> stats(static_cast<size_t>(rows));
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         if (rows > 0)

@@ -6,12 +6,13 @@
 
 namespace rg::RG_GPU {
 
-/// Returns the coefficients scale and shift of a channel (see class AffineNorm).
+/// Returns the coefficients scale and shift of a channel (see class NormCoefficients).
 inline __device__ float2 scale_and_shift(float mean, float variance, float gamma, float beta, float epsilon) {
     const float scale = float(double(gamma) / sqrt(double(variance) + double(epsilon)));
     return make_float2(scale, float(double(beta) - double(mean) * double(scale)));
 }
-/// Returns the coefficients b and d of a channel (see class AffineNorm). dgamma is sum(dz x^), and dbeta is sum(dz).
+/// Returns the coefficients b and d of a channel (see class NormCoefficients). dgamma is sum(dz x^), and dbeta is
+/// sum(dz).
 inline __device__ float2 b_and_d(float mean, float variance, float gamma, float epsilon, float dgamma, float dbeta,
                                  double count) {
     const double sigma = sqrt(double(variance) + double(epsilon)), scale = double(gamma) / sigma;
@@ -28,13 +29,14 @@ inline double unbias_factor(int64_t count) { return count > 1 ? double(count) / 
 
 /// Coefficients of batch norm: scale = gamma / sigma and shift = beta - mean * scale, with sigma^2 = variance +
 /// epsilon. `sums` holds sum(dz x^) and sum(dz) over the `count` values of a channel. x^ is (x - mean) / sigma, and dz
-/// is the gradient with respect to the result before ReLU. If `sums` is defined, AffineNorm also has the coefficients b
-/// and d of the gradient: dx = gamma / sigma * (dz - sum(dz) / count - x^ * sum(dz x^) / count) = scale dz + b x + d.
-class AffineNorm {
+/// is the gradient with respect to the result before ReLU. If `sums` is defined, NormCoefficients also has the
+/// coefficients b and d of the gradient: dx = gamma / sigma * (dz - sum(dz) / count - x^ * sum(dz x^) / count) = scale
+/// dz + b x + d.
+class NormCoefficients {
 public:
     /// If the statistics and, where defined, sums have 4 rows (core/ops/norm.h), these include the coefficients.
     /// Otherwise, a kernel computes them.
-    explicit AffineNorm(const GivenNorm& norm, const Tensor& sums = {}, double count = 0);
+    explicit NormCoefficients(const GivenNorm& norm, const Tensor& sums = {}, double count = 0);
     const float* scale() const { return scale_; }
     const float* shift() const { return scale_ + c_; }
     const float* stats() const { return stats_; }
@@ -43,7 +45,7 @@ public:
     const BatchNorm& attrs() const { return attrs_; }
     /// Returns a reader of the normalised x.
     template <class T>
-    Normalised<T> read(const Tensor& x) const {
+    NormReader<T> read(const Tensor& x) const {
         return {pointer<T>(x), scale(), shift(), attrs_.relu};
     }
     /// Returns a reader of the gradient with respect to x. Requires that the constructor got sums.
@@ -57,15 +59,15 @@ private:
     BatchNorm attrs_;
     const float *stats_, *gamma_;
     bool has_coefficients_;
-    Scratch<float> coefficients_; // scale, shift and, with sums, b, d: c values each; empty if has_coefficients_
-    const float *scale_, *b_;     // shift follows scale, and d follows b
+    DeviceScratch<float> coefficients_; // scale, shift and, with sums, b, d: c values each; empty if has_coefficients_
+    const float *scale_, *b_;           // shift follows scale, and d follows b
 };
 
 /// Calls f with a reader of the operand, which normalises x if the operand has a batch norm.
 template <class T, class F>
 void with_reader(const Operand& operand, F f) {
     if (!operand.norm) return f(Plain<T>{pointer<T>(operand.x)});
-    const AffineNorm norm(operand.norm);
+    const NormCoefficients norm(operand.norm);
     f(norm.read<T>(operand.x));
 }
 
@@ -95,7 +97,7 @@ struct NormTerms {
 };
 /// Converts a channel's two sums of NormTerms into dgamma and dbeta, the gradients of batch norm's parameters. If
 /// `sums` [4][c] is not null, it receives dgamma, dbeta, and the coefficients b and d for `count` values per channel.
-struct FinishNormSums {
+struct FinishNormGradientSums {
     const float *stats, *gamma;
     int c;
     float epsilon;
@@ -113,13 +115,14 @@ struct FinishNormSums {
     }
 };
 
-/// Computes dgamma = sum of g x^ and dbeta = sum of g for each channel, with g as in NormTerms and x^ as in AffineNorm.
-/// There are two ways. compute() reads dy from memory. Or the kernel that computes dy also sums the terms(), and
-/// finish() converts the totals. If `sums` [4 c] is defined and not empty, also computes its rows (FinishNormSums).
-class NormSums {
+/// Computes dgamma = sum of g x^ and dbeta = sum of g for each channel, with g as in NormTerms and x^ as in
+/// NormCoefficients. There are two ways. compute() reads dy from memory. Or the kernel that computes dy also sums the
+/// terms(), and finish() converts the totals. If `sums` [4 c] is defined and not empty, also computes its rows
+/// (FinishNormGradientSums).
+class NormGradientSums {
 public:
-    NormSums(const AffineNorm& norm, const Tensor& dy, const Tensor& x, const Tensor& dgamma, const Tensor& dbeta,
-             const Tensor& sums = {})
+    NormGradientSums(const NormCoefficients& norm, const Tensor& dy, const Tensor& x, const Tensor& dgamma,
+                     const Tensor& dbeta, const Tensor& sums = {})
         : norm_(norm),
           dy_(dy),
           x_(x),
@@ -135,13 +138,13 @@ public:
     NormTerms<T> terms() const {
         return {pointer<T>(x_), norm_.scale(), norm_.shift(), norm_.stats(), norm_.attrs().relu};
     }
-    const FinishNormSums& finish() const { return finish_; }
+    const FinishNormGradientSums& finish() const { return finish_; }
     void compute() const; // in norm.cu
 
 private:
-    const AffineNorm& norm_;
+    const NormCoefficients& norm_;
     Tensor dy_, x_;
-    FinishNormSums finish_;
+    FinishNormGradientSums finish_;
 };
 
 } // namespace rg::RG_GPU

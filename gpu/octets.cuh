@@ -49,18 +49,18 @@ struct OctetReader<Plain<bf16>> {
 };
 
 template <>
-struct OctetReader<Normalised<bf16>> {
+struct OctetReader<NormReader<bf16>> {
     static constexpr int kLoads = 1;
     using Loaded = uint4;
     const bf16* x;
     float scale[8], shift[8];
     bool relu;
-    __device__ OctetReader(const Normalised<bf16>& reader, int c) : x(reader.x), relu(reader.relu) {
+    __device__ OctetReader(const NormReader<bf16>& reader, int c) : x(reader.x), relu(reader.relu) {
         load_8(reader.scale + c, scale);
         load_8(reader.shift + c, shift);
     }
     __device__ __forceinline__ Loaded load(size_t index) const { return load_16(x + index); }
-    /// Rounds after ReLU, while Normalised (values.cuh) rounds before it; both give the same bits. Computes the result
+    /// Rounds after ReLU, while NormReader (values.cuh) rounds before it; both give the same bits. Computes the result
     /// with and without ReLU, and chooses.
     __device__ __forceinline__ uint4 transform(const Loaded& x_values) const {
         float v[8];
@@ -113,7 +113,7 @@ struct SingleValues {
     __device__ __forceinline__ Octet transform(const Octet& octet) const { return octet; }
 };
 template <bool kWhole, class Reader>
-using Source = std::conditional_t<kWhole, OctetReader<Reader>, SingleValues<Reader>>;
+using OctetSource = std::conditional_t<kWhole, OctetReader<Reader>, SingleValues<Reader>>;
 
 /// Returns v, or 8 copies of `other` if `inside` is false.
 __device__ __forceinline__ uint4 choose(bool inside, uint4 v, float other) {
@@ -145,9 +145,9 @@ __device__ __forceinline__ void store_octet(T* to, const Octet& octet) {
 
 /// Reads kWidth values of a pixel, the first of which belongs to channel c, an argument of the constructor.
 template <int kWidth, class Reader>
-class ChannelReader {
+class VectorReader {
 public:
-    __device__ ChannelReader(const Reader& reader, int c) : source_(reader, c), c_(c) {}
+    __device__ VectorReader(const Reader& reader, int c) : source_(reader, c), c_(c) {}
     __device__ __forceinline__ void read(size_t index, float (&v)[kWidth]) const {
         if constexpr (kWidth == 8)
             unpack_8(source_.transform(source_.load(index)), v);
@@ -156,7 +156,7 @@ public:
     }
 
 private:
-    Source<kWidth == 8, Reader> source_;
+    OctetSource<kWidth == 8, Reader> source_;
     int c_;
 };
 

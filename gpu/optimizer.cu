@@ -174,7 +174,7 @@ void first_non_finite(const Call& call) {
     using O = FirstNonFiniteOp;
     const int64_t count = call.in[O::values].numel();
     const int blocks = int(std::clamp<int64_t>(blocks_for(count, kThreads), 1, kSearchBlocks));
-    const Scratch<double> sums(kSearchBlocks);
+    const DeviceScratch<double> sums(kSearchBlocks);
     RG_LAUNCH(first_non_finite_kernel, blocks, kThreads, 0, stream(), count, pointer<float>(call.in[O::values]),
               pointer<float>(call.in[O::loss]), pointer<int>(call.out[0]), sums,
               call.attrs.as<O>().with_norm ? pointer<float>(call.out[O::norm]) : nullptr, arrival_counters());

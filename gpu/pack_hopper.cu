@@ -111,7 +111,7 @@ __global__ void conv2d_pack_filters_hopper_kernel(int count, int n, int taps, in
 
 } // namespace
 
-std::optional<PackedPlan> packed_plan_of(const Geometry& g) {
+std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g) {
     const bool first_layer = g.from_c % 64 != 0, square = g.r == g.s && (g.r == 1 || g.r == 3);
     const bool covered =
         first_layer ? g.r <= kMaxTaps && g.s * g.from_c <= kFirstLayer && g.dilation.w == 1 : square && g.stride.w <= 2;
@@ -126,7 +126,7 @@ std::optional<PackedPlan> packed_plan_of(const Geometry& g) {
     if (g.pixels() == 0 || all_cells > 4 * pixels || all_cells > 1 << 28) return {};
 
     const int filter_columns = first_layer ? 1 : g.s, stride_w = first_layer ? 1 : g.stride.w;
-    Taps taps;
+    PackedTaps taps;
     taps.phases = g.stride.h * stride_w;
     int used_phases = 0;
     for (int phase = 0; phase < taps.phases; ++phase) {
@@ -162,9 +162,9 @@ std::optional<PackedPlan> packed_plan_of(const Geometry& g) {
 }
 
 template <class Reader>
-Scratch<bf16> pack_x(const PackedPlan& plan, const Geometry& g, const Reader& reader) {
-    const Taps& taps = plan.taps;
-    Scratch<bf16> packed(size_t(taps.phases) * size_t(plan.channels) * size_t(plan.cells.count));
+DeviceScratch<bf16> pack_x(const PackedPlan& plan, const ConvGeometry& g, const Reader& reader) {
+    const PackedTaps& taps = plan.taps;
+    DeviceScratch<bf16> packed(size_t(taps.phases) * size_t(plan.channels) * size_t(plan.cells.count));
     unsigned phases = 0;
     for (int i = 0; i < taps.phases; ++i) phases |= unsigned(!taps.empty(i)) << i;
     const unsigned cells = blocks_for(plan.cells.count, 256), z = unsigned(taps.phases);
@@ -180,22 +180,23 @@ Scratch<bf16> pack_x(const PackedPlan& plan, const Geometry& g, const Reader& re
               phases, g.from_h, g.from_w, g.from_c, reader, packed);
     return packed;
 }
-template Scratch<bf16> pack_x(const PackedPlan&, const Geometry&, const Plain<bf16>&);
-template Scratch<bf16> pack_x(const PackedPlan&, const Geometry&, const Normalised<bf16>&);
+template DeviceScratch<bf16> pack_x(const PackedPlan&, const ConvGeometry&, const Plain<bf16>&);
+template DeviceScratch<bf16> pack_x(const PackedPlan&, const ConvGeometry&, const NormReader<bf16>&);
 
 template <class Reader>
-Scratch<bf16> pack_dy(const PackedPlan& plan, const Geometry& g, const Reader& reader) {
-    Scratch<bf16> packed(size_t(g.to_c) * size_t(plan.cells.count));
+DeviceScratch<bf16> pack_dy(const PackedPlan& plan, const ConvGeometry& g, const Reader& reader) {
+    DeviceScratch<bf16> packed(size_t(g.to_c) * size_t(plan.cells.count));
     RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, dim3(blocks_for(plan.cells.count, 256), unsigned(g.to_c / 64)), 256, 0,
               stream(), plan.cells, 1u, g.to_h, g.to_w, g.to_c, reader, packed);
     return packed;
 }
-template Scratch<bf16> pack_dy(const PackedPlan&, const Geometry&, const Plain<bf16>&);
-template Scratch<bf16> pack_dy(const PackedPlan&, const Geometry&, const NormGradient<bf16>&);
+template DeviceScratch<bf16> pack_dy(const PackedPlan&, const ConvGeometry&, const Plain<bf16>&);
+template DeviceScratch<bf16> pack_dy(const PackedPlan&, const ConvGeometry&, const NormGradient<bf16>&);
 
 template <bool kDgrad>
-Scratch<bf16> pack_filters(const PackedPlan& plan, int c, int n, int channels, int results, const GivenFilters& w) {
-    Scratch<bf16> packed(size_t(plan.taps.count) * size_t(channels) * size_t(results));
+DeviceScratch<bf16> pack_filters(const PackedPlan& plan, int c, int n, int channels, int results,
+                                 const GivenFilters& w) {
+    DeviceScratch<bf16> packed(size_t(plan.taps.count) * size_t(channels) * size_t(results));
     const int count = plan.taps.count * channels / 8 * results;
     const auto pack = [&](auto* given) {
         RG_LAUNCH((conv2d_pack_filters_hopper_kernel<kDgrad, std::decay_t<decltype(*given)>>), blocks_for(count, 256),
@@ -205,7 +206,7 @@ Scratch<bf16> pack_filters(const PackedPlan& plan, int c, int n, int channels, i
     w.visit(pack);
     return packed;
 }
-template Scratch<bf16> pack_filters<false>(const PackedPlan&, int, int, int, int, const GivenFilters&);
-template Scratch<bf16> pack_filters<true>(const PackedPlan&, int, int, int, int, const GivenFilters&);
+template DeviceScratch<bf16> pack_filters<false>(const PackedPlan&, int, int, int, int, const GivenFilters&);
+template DeviceScratch<bf16> pack_filters<true>(const PackedPlan&, int, int, int, int, const GivenFilters&);
 
 } // namespace rg::RG_GPU

@@ -35,7 +35,7 @@ constexpr int kFixedBytes = 2 << 10, kSharedBytes = (227 << 10) - kFixedBytes;
 /// The rows and columns of the filters (taps), sorted by phase. A phase is the set of pixels of x, or in the data
 /// gradient of dx, with the same remainders by the stride. The result in cell i reads cell i + offset of the tap's
 /// phase. In the data gradient, cell i of a phase of dx reads cell i - offset of dy.
-struct Taps {
+struct PackedTaps {
     int count = 0, phases = 0, low = 0, high = 0; // low, high: the offsets and 0 are in [low, high]
     int begin[kMaxPhases + 1] = {};               // index of the first tap of each phase in `place` and `offset`
     int place[kMaxTaps] = {}, offset[kMaxTaps] = {};
@@ -52,7 +52,7 @@ struct Cells {
 
 /// How a convolution is computed with packed images.
 struct PackedPlan {
-    Taps taps;
+    PackedTaps taps;
     Cells cells;
     bool first_layer;
     int channels, values; // channels of a cell; values of a filter per tap, at most as many
@@ -60,22 +60,23 @@ struct PackedPlan {
 };
 
 /// Returns the plan of a convolution, for its gradients as well, or none if the kernels do not cover it.
-std::optional<PackedPlan> packed_plan_of(const Geometry& g);
+std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g);
 
 /// Return x and dy as packed images. Only Plain<bf16> can read the x of a first layer.
 template <class Reader>
-Scratch<bf16> pack_x(const PackedPlan& plan, const Geometry& g, const Reader& reader);
+DeviceScratch<bf16> pack_x(const PackedPlan& plan, const ConvGeometry& g, const Reader& reader);
 template <class Reader>
-Scratch<bf16> pack_dy(const PackedPlan& plan, const Geometry& g, const Reader& reader);
+DeviceScratch<bf16> pack_dy(const PackedPlan& plan, const ConvGeometry& g, const Reader& reader);
 
 /// Returns filters w [k][taps][values] as [chunk of n results][tap][chunk of c channels][octet of channels][result][8
 /// channels]. In the forward pass, results are the k filters, and channels those of a cell. In the data gradient,
 /// results are the values of a filter, and channels the k filters.
 template <bool kDgrad>
-Scratch<bf16> pack_filters(const PackedPlan& plan, int c, int n, int channels, int results, const GivenFilters& w);
+DeviceScratch<bf16> pack_filters(const PackedPlan& plan, int c, int n, int channels, int results,
+                                 const GivenFilters& w);
 
 /// Defined in conv_grad_packed_hopper.cu. Computes the weight gradient dw and the bias gradient db from packed images.
-void wgrad_packed(const Geometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
+void wgrad_packed(const ConvGeometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
                   const Tensor& db);
 
 /// The place of a cell within its phase. A cell whose image, row or column lies beyond the last one holds no pixel.

@@ -16,10 +16,10 @@ namespace {
 constexpr int kThreads = 256;
 
 /// The windows along one axis of an image.
-struct Axis {
+struct WindowAxis {
     Divisor extent, results, stride;
     int window, pad;
-    Axis(int64_t extent, int64_t results, int64_t window, int64_t stride, int64_t pad)
+    WindowAxis(int64_t extent, int64_t results, int64_t window, int64_t stride, int64_t pad)
         : extent(int(extent)), results(int(results)), stride(int(stride)), window(int(window)), pad(int(pad)) {}
     /// begin() returns a window's first pixel inside the image, and end() the pixel after its last one there.
     __device__ int begin(int result) const { return max(result * stride - pad, 0); }
@@ -27,7 +27,7 @@ struct Axis {
 };
 
 struct Windows {
-    Axis rows, columns;
+    WindowAxis rows, columns;
     int c;
     bool count_pad;
     Windows(const Shape& x, const Shape& y, const Pool& pool)
@@ -48,10 +48,10 @@ struct Windows {
 /// Divides the values of a result among threads, kWidth neighbouring channels each. Gradients with sums use
 /// sum_columns() instead.
 template <int kWidth>
-struct Work {
+struct ThreadWork {
     int threads;   // number of threads that have work
     Divisor lanes; // number of threads per pixel
-    Work(int64_t values, int c) : threads(int(values / kWidth)), lanes(c / kWidth) {}
+    ThreadWork(int64_t values, int c) : threads(int(values / kWidth)), lanes(c / kWidth) {}
     unsigned blocks() const { return blocks_for(threads, kThreads); }
     /// Calls f(pixel, channel, index) with the number of the thread's pixel, counted through all images, the first of
     /// its channels, and the index of its first value.
@@ -63,9 +63,9 @@ struct Work {
 };
 
 /// The image, row and column of a pixel of a result.
-struct Result {
+struct PooledPixel {
     int image, row, column;
-    __device__ Result(const Windows& g, int pixel)
+    __device__ PooledPixel(const Windows& g, int pixel)
         : image(pixel / g.columns.results / g.rows.results),
           row(pixel / g.columns.results % g.rows.results),
           column(pixel % g.columns.results) {}
@@ -104,10 +104,10 @@ __device__ __forceinline__ void store_positions(uint8_t* to, const int (&positio
 /// wins over all values, so that a diverged network remains visible.
 template <class T, int kWidth, class Reader>
 __global__ void __launch_bounds__(kThreads)
-    max_pool2d_forward_kernel(Windows g, Work<kWidth> work, Reader reader, T* y, uint8_t* positions) {
+    max_pool2d_forward_kernel(Windows g, ThreadWork<kWidth> work, Reader reader, T* y, uint8_t* positions) {
     work.run([&](int pixel, int channel, size_t to) {
-        const ChannelReader<kWidth, Reader> source(reader, channel);
-        const Result result(g, pixel);
+        const VectorReader<kWidth, Reader> source(reader, channel);
+        const PooledPixel result(g, pixel);
         float best[kWidth];
         int position[kWidth];
         RG_UNROLL
@@ -133,11 +133,11 @@ struct PoolGrad {
     const T* dy;
     const uint8_t* positions;
     __device__ __forceinline__ void compute(int pixel, int channel, float (&sum)[kWidth]) const {
-        const Axis &rows = g.rows, &columns = g.columns;
+        const WindowAxis &rows = g.rows, &columns = g.columns;
         const int row_of_all = pixel / columns.extent, image = row_of_all / rows.extent;
         // Row and column in the padded image.
         const int row = row_of_all % rows.extent + rows.pad, column = pixel % columns.extent + columns.pad;
-        const ChannelReader<kWidth, Plain<T>> source({dy}, channel);
+        const VectorReader<kWidth, Plain<T>> source({dy}, channel);
         RG_UNROLL
         for (float& s : sum) s = 0;
         for (int i = min(row / rows.stride, rows.results - 1); i >= 0 && row - i * rows.stride < rows.window; --i)
@@ -171,7 +171,8 @@ private:
 };
 
 template <class T, int kWidth>
-__global__ void __launch_bounds__(kThreads) pool2d_grad_kernel(Work<kWidth> work, PoolGrad<T, kWidth> gradient, T* dx) {
+__global__ void __launch_bounds__(kThreads)
+    pool2d_grad_kernel(ThreadWork<kWidth> work, PoolGrad<T, kWidth> gradient, T* dx) {
     work.run([&](int pixel, int channel, size_t to) {
         float v[kWidth];
         gradient.compute(pixel, channel, v);
@@ -188,7 +189,7 @@ struct PoolGradTerms {
     __device__ __forceinline__ void operator()(int64_t pixel, int channel, TwoSums (&sum)[kWidth]) const {
         const size_t index = size_t(pixel) * gradient.g.c + channel;
         float x[kWidth], v[kWidth];
-        ChannelReader<kWidth, Plain<T>>({terms.x}, channel).read(index, x);
+        VectorReader<kWidth, Plain<T>>({terms.x}, channel).read(index, x);
         gradient.compute(int(pixel), channel, v);
         store_rounded<kWidth>(dx + index, v);
         terms.add_of(v, x, channel, sum);
@@ -197,10 +198,10 @@ struct PoolGradTerms {
 
 template <class T, int kWidth, class Reader>
 __global__ void __launch_bounds__(kThreads)
-    avg_pool2d_forward_kernel(Windows g, Work<kWidth> work, Reader reader, T* y) {
+    avg_pool2d_forward_kernel(Windows g, ThreadWork<kWidth> work, Reader reader, T* y) {
     work.run([&](int pixel, int channel, size_t to) {
-        const ChannelReader<kWidth, Reader> source(reader, channel);
-        const Result result(g, pixel);
+        const VectorReader<kWidth, Reader> source(reader, channel);
+        const PooledPixel result(g, pixel);
         float sum[kWidth] = {};
         result.each_pixel(g, channel, [&](size_t index, int) {
             float v[kWidth];
@@ -227,12 +228,13 @@ void run_pool_grad(const Call& call, const Tensor& positions) {
             constexpr int kWidth = decltype(width)::value;
             const PoolGrad<T, kWidth> gradient{g, pointer<T>(dy), pointer<uint8_t>(positions)};
             if (x.defined()) {
-                const AffineNorm norm(a.x_norm.given(call.in));
-                const NormSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta], call.out[O::x_sums]);
+                const NormCoefficients norm(a.x_norm.given(call.in));
+                const NormGradientSums sums(norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta],
+                                            call.out[O::x_sums]);
                 sum_columns<kWidth>(dx.numel() / g.c, g.c,
                                     PoolGradTerms<T, kWidth>{gradient, sums.terms<T>(), pointer<T>(dx)}, sums.finish());
             } else if (dx.numel() > 0) {
-                const Work<kWidth> work(dx.numel(), g.c);
+                const ThreadWork<kWidth> work(dx.numel(), g.c);
                 RG_LAUNCH((pool2d_grad_kernel<T, kWidth>), work.blocks(), kThreads, 0, stream(), work, gradient,
                           pointer<T>(dx));
             }
@@ -253,7 +255,7 @@ void max_pool2d(const Call& call) {
         with_reader<T>(a.x_norm.operand(call.in), [&]<class Reader>(const Reader& reader) {
             with_width(g.c, [&](auto width) {
                 constexpr int kWidth = decltype(width)::value;
-                const Work<kWidth> work(y.numel(), g.c);
+                const ThreadWork<kWidth> work(y.numel(), g.c);
                 RG_LAUNCH((max_pool2d_forward_kernel<T, kWidth, Reader>), work.blocks(), kThreads, 0, stream(), g, work,
                           reader, pointer<T>(y), pointer<uint8_t>(call.out[O::positions]));
             });
@@ -273,7 +275,7 @@ void avg_pool2d(const Call& call) {
         with_reader<T>(a.x_norm.operand(call.in), [&]<class Reader>(const Reader& reader) {
             with_width(g.c, [&](auto width) {
                 constexpr int kWidth = decltype(width)::value;
-                const Work<kWidth> work(y.numel(), g.c);
+                const ThreadWork<kWidth> work(y.numel(), g.c);
                 if (y.numel() > 0)
                     RG_LAUNCH((avg_pool2d_forward_kernel<T, kWidth, Reader>), work.blocks(), kThreads, 0, stream(), g,
                               work, reader, pointer<T>(y));

@@ -22,11 +22,11 @@ const gpu::GpuTraits& gpu_traits();
 
 /// Holds scratch memory for `count` values until it is destroyed.
 template <class T>
-class Scratch {
+class DeviceScratch {
 public:
-    explicit Scratch(size_t count) : data_(static_cast<T*>(take_scratch(count * sizeof(T)))) {}
-    Scratch(Scratch&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
-    ~Scratch() {
+    explicit DeviceScratch(size_t count) : data_(static_cast<T*>(take_scratch(count * sizeof(T)))) {}
+    DeviceScratch(DeviceScratch&& other) noexcept : data_(std::exchange(other.data_, nullptr)) {}
+    ~DeviceScratch() {
         if (data_) give_back_scratch(data_);
     }
     operator T*() const { return data_; }

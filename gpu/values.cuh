@@ -60,7 +60,7 @@ struct Plain {
 
 /// Reads x * scale + shift with per-channel coefficients, rounded as if stored as T. Then applies ReLU if `relu`.
 template <class T>
-struct Normalised {
+struct NormReader {
     const T* x;
     const float *scale, *shift;
     bool relu;
@@ -72,7 +72,7 @@ struct Normalised {
     __device__ __forceinline__ void values(size_t index, int c, float (&v)[8]) const {
         float scales[8], shifts[8];
         load_8(x + index, v), load_8(scale + c, scales), load_8(shift + c, shifts);
-        const Normalised of_8{x, scales, shifts, relu};
+        const NormReader of_8{x, scales, shifts, relu};
         RG_UNROLL
         for (int i = 0; i < 8; ++i) v[i] = of_8.transform(v[i], i);
     }

@@ -357,7 +357,7 @@ TEST_SUITE("simt") {
             static void drop(void* memory) { made -= *static_cast<size_t*>(memory), std::free(memory); }
         };
         {
-            gpu::BlockCache blocks(Block::make, Block::drop);
+            gpu::DeviceBlockCache blocks(Block::make, Block::drop);
             void* const a = blocks.take(300);
             void* const b = blocks.take(500);
             CHECK(blocks.bytes_taken() == 800);
