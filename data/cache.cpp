@@ -105,7 +105,7 @@ CacheLock::CacheLock(const std::string& path, const std::function<bool()>& is_re
         next += 20 * kPatience_s;
         char holder[300] = {};
         (void)::pread(file_.get(), holder, sizeof holder - 1, 0);
-        Progress(cat("waiting for ", holder, ", which makes or reads ", path, "; if it hangs, end it"));
+        ProgressLines(cat("waiting for ", holder, ", which makes or reads ", path, "; if it hangs, end it"));
     }
     const std::string self = cat("process ", ::getpid(), " on ", node_name());
     (void)(::pwrite(file_.get(), self.data(), self.size(), 0) > 0 && ::ftruncate(file_.get(), off_t(self.size())) == 0);
@@ -116,11 +116,11 @@ CacheLock::~CacheLock() {
     clean_cache(folder_);
 }
 
-Progress::Progress(const std::string& text) : next_(seconds_now() + kProgress_s) {
+ProgressLines::ProgressLines(const std::string& text) : next_(seconds_now() + kProgress_s) {
     std::cerr << printable(text) << "\n";
 }
 
-void Progress::update(const std::function<std::string()>& text) {
+void ProgressLines::update(const std::function<std::string()>& text) {
     if (seconds_now() < next_) return;
     next_ += kProgress_s;
     std::cerr << printable(text()) << "\n";

@@ -61,9 +61,9 @@ private:
 };
 
 /// Prints a line to standard error when some work begins; then update() prints one at most every 10 seconds.
-class Progress {
+class ProgressLines {
 public:
-    explicit Progress(const std::string& text);
+    explicit ProgressLines(const std::string& text);
     void update(const std::function<std::string()>& text);
 
 private:

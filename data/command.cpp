@@ -31,9 +31,9 @@ constexpr int kPollMs = 20;             // longest wait for output before checki
 constexpr int kLowestOther = 3;         // the first descriptor after the standard ones
 
 /// A pipe for one output of the child.
-class Output {
+class OutputPipe {
 public:
-    Output() {
+    OutputPipe() {
         int ends[2];
         RG_CHECK(::pipe2(ends, O_CLOEXEC) == 0, "command: cannot open: ", std::strerror(errno));
         read_ = Descriptor(ends[0]), write_ = Descriptor(ends[1]);
@@ -79,9 +79,9 @@ void kill_tree(pid_t pid) {
     ::kill(pid, SIGKILL);
 }
 
-class Child {
+class ChildProcess {
 public:
-    Child(const std::string& command, Output& out, Output& err) {
+    ChildProcess(const std::string& command, OutputPipe& out, OutputPipe& err) {
         posix_spawn_file_actions_t files;
         posix_spawn_file_actions_init(&files);
         posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
@@ -106,13 +106,13 @@ public:
         out.close_write();
         err.close_write();
     }
-    ~Child() {
+    ~ChildProcess() {
         if (ended_) return;
         kill_tree(pid_);
         while (::waitpid(pid_, &status_, 0) < 0 && errno == EINTR) {}
     }
-    Child(const Child&) = delete;
-    Child& operator=(const Child&) = delete;
+    ChildProcess(const ChildProcess&) = delete;
+    ChildProcess& operator=(const ChildProcess&) = delete;
 
     bool ended() {
         if (ended_) return true;
@@ -151,8 +151,8 @@ std::string last_line(std::string_view text) {
 
 void run_command(const std::string& command, const std::function<void(int64_t lines, int64_t errors)>& poll) {
     RG_CHECK(command.find('\0') == std::string::npos, "command: expected a text without zero bytes, got one");
-    Output out, err;
-    Child child(command, out, err);
+    OutputPipe out, err;
+    ChildProcess child(command, out, err);
     int64_t lines = 0, errors = 0;
     std::string error_text;
     size_t error_bytes = 0;

@@ -18,13 +18,14 @@ namespace {
 
 constexpr int64_t kMostNamed = 5; // most images that an error text names
 
-/// Most bytes that Memory takes unchecked. To find out how much memory there is takes longer than to decode an image.
+/// Most bytes that MemorySink takes unchecked. To find out how much memory there is takes longer than to decode an
+/// image.
 constexpr int64_t kUnchecked = 1 << 24;
 
 /// Keeps pixels in memory.
-class Memory final : public PixelSink {
+class MemorySink final : public PixelSink {
 public:
-    explicit Memory(int processes) : processes_(processes) {}
+    explicit MemorySink(int processes) : processes_(processes) {}
     /// Checks the memory: Linux grants more than it has, and would kill this process later, without a message.
     void begin(int64_t count, int64_t height, int64_t width, int64_t channels) override {
         image_bytes_ = height * width * channels;
@@ -83,7 +84,7 @@ Image Conversion::converted(const Image& image) {
 }
 
 Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadImage& read) {
-    Memory memory(processes_);
+    MemorySink memory(processes_);
     PixelSink& sink = sink_ ? *sink_ : memory;
     std::map<int64_t, std::string> bad, damaged; // error texts, by image
     std::mutex mutex;                            // protects both

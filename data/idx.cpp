@@ -15,40 +15,41 @@ namespace {
 constexpr uint8_t kBytesType = 0x08; // the type of values u8
 
 /// One of the four files of MNIST: images or labels, for training or testing.
-struct Kind {
+struct IdxFile {
     bool train;
     const char *what, *type;
     std::string in_mnist() const { return cat(train ? "train-" : "t10k-", what, "-", type, "-ubyte"); }
 };
-constexpr Kind kKinds[] = {
+constexpr IdxFile kIdxFiles[] = {
     {true, "images", "idx3"}, {true, "labels", "idx1"}, {false, "images", "idx3"}, {false, "labels", "idx1"}};
 
 /// Returns the sorted names of the folder's files of this kind. If a file has MNIST's own name (or that and .gz),
 /// returns only that name. Sets like MNIST add words to the names (emnist-letters-test-labels-idx1-ubyte), or have a
 /// point in the place of a hyphen. A .gz is ignored if the same file lies unpacked beside it.
-std::vector<std::string> files_of(const std::string& folder, const Kind& kind) {
+std::vector<std::string> files_of(const std::string& folder, const IdxFile& wanted) {
     std::set<std::string> names;
     for (const auto& entry : std::filesystem::directory_iterator(folder)) {
         const std::string name = entry.path().filename().string();
         const auto has = [&](const char* word) { return name.find(word) != name.npos; };
-        const bool part = kind.train ? has("train") : !has("train") && (has("t10k") || has("test"));
+        const bool part = wanted.train ? has("train") : !has("train") && (has("t10k") || has("test"));
         const bool ends = name.ends_with("ubyte") || name.ends_with("ubyte.gz"); // excludes incomplete downloads
-        if (part && has(kind.what) && has(kind.type) && ends && !name.starts_with('.') && entry.is_regular_file())
+        if (part && has(wanted.what) && has(wanted.type) && ends && !name.starts_with('.') && entry.is_regular_file())
             names.insert(name);
     }
     for (const char* const ending : {"", ".gz"})
-        if (const std::string name = kind.in_mnist() + ending; names.contains(name)) return {name};
+        if (const std::string name = wanted.in_mnist() + ending; names.contains(name)) return {name};
     std::vector<std::string> files;
     for (const std::string& name : names)
         if (!name.ends_with(".gz") || !names.contains(name.substr(0, name.size() - 3))) files.push_back(name);
     return files;
 }
 
-std::string find_file(const std::string& folder, const Kind& kind) {
-    const std::vector<std::string> files = files_of(folder, kind);
-    RG_CHECK(!files.empty(), "idx: expected ", kind.in_mnist(), " or a file like it, which is missing (", folder, ")");
-    RG_CHECK(files.size() == 1, "idx: expected one file like ", kind.in_mnist(), ", got ", files[0], " and ", files[1],
-             " (", folder, "); each set needs a folder of its own");
+std::string find_file(const std::string& folder, const IdxFile& wanted) {
+    const std::vector<std::string> files = files_of(folder, wanted);
+    RG_CHECK(!files.empty(), "idx: expected ", wanted.in_mnist(), " or a file like it, which is missing (", folder,
+             ")");
+    RG_CHECK(files.size() == 1, "idx: expected one file like ", wanted.in_mnist(), ", got ", files[0], " and ",
+             files[1], " (", folder, "); each set needs a folder of its own");
     return folder + "/" + files[0];
 }
 
@@ -117,12 +118,12 @@ ImageSet read_idx_set(const std::string& images_path, const std::string& labels_
 } // namespace
 
 bool has_idx(const std::string& folder) {
-    return std::ranges::any_of(kKinds, [&](const Kind& kind) { return !files_of(folder, kind).empty(); });
+    return std::ranges::any_of(kIdxFiles, [&](const IdxFile& wanted) { return !files_of(folder, wanted).empty(); });
 }
 
 std::vector<std::string> idx_files(const std::string& folder) {
     std::vector<std::string> paths;
-    for (const Kind& kind : kKinds) paths.push_back(find_file(folder, kind));
+    for (const IdxFile& wanted : kIdxFiles) paths.push_back(find_file(folder, wanted));
     return paths;
 }
 

@@ -22,11 +22,11 @@ namespace fs = std::filesystem;
 using namespace std::string_view_literals;
 
 /// An image format: its file name endings, each between spaces, and its identifying bytes at `offset`, if it has any.
-struct Format {
+struct ImageFormat {
     std::string_view name, endings, bytes;
     size_t offset = 0;
 };
-constexpr Format kFormats[] = {
+constexpr ImageFormat kFormats[] = {
     {"JPEG", " .jpg .jpeg .jpe .jfif ", "\xFF\xD8\xFF"},
     {"PNG", " .png ", "\x89PNG\r\n\x1A\n"},
     {"GIF", " .gif ", "GIF8"},
@@ -53,12 +53,12 @@ std::string how_to_convert(const fs::path& path) {
 constexpr size_t kFormatBytes = 16;
 std::string image_format(const std::string& name, Bytes begin) {
     const std::string_view bytes = as_text(begin.first(std::min(begin.size(), kFormatBytes)));
-    for (const Format& format : kFormats)
+    for (const ImageFormat& format : kFormats)
         if (!format.bytes.empty() && bytes.size() > format.offset &&
             bytes.substr(format.offset).starts_with(format.bytes))
             return std::string(format.name);
     if (const std::string ending = lower(fs::path(name).extension().string()); !ending.empty())
-        for (const Format& format : kFormats)
+        for (const ImageFormat& format : kFormats)
             if (format.endings.find(cat(" ", ending, " ")) != format.endings.npos) return std::string(format.name);
     return {};
 }
@@ -156,12 +156,12 @@ std::vector<std::string> without_images(const Listing& listing) {
     return empty;
 }
 
-struct Table {
+struct CsvTable {
     std::vector<std::string> heading; // names of the values; empty: the table has no heading
     size_t columns = 0;               // number of values in each line
     std::map<std::string, std::vector<std::string>, std::less<>> values; // values of each file
 };
-using Tables = std::map<std::string, Table, std::less<>>; // the table of each folder, such as "train/"
+using CsvTables = std::map<std::string, CsvTable, std::less<>>; // the table of each folder, such as "train/"
 
 /// A table with more bytes is refused; ten million images need fewer.
 constexpr uintmax_t kMostTableBytes = uintmax_t{1} << 30;
@@ -195,8 +195,8 @@ std::string advice_for(const std::vector<std::string>& images, const std::string
 /// count. Throws Error, with the table and the line, for a wrong line, a second line for a file, or in labels.csv a
 /// line without an image. The first line tells how many numbers there are; classes are one field. The fields before are
 /// the file, which may have commas. A first line is a heading if its file is no image, and its values are no numbers.
-Table read_table(const std::string& folder, const std::string& name, const std::vector<std::string>& images,
-                 Labels labels, bool skip_other_images) {
+CsvTable read_table(const std::string& folder, const std::string& name, const std::vector<std::string>& images,
+                    Labels labels, bool skip_other_images) {
     const std::string path = folder + "/" + name, where = name.substr(0, name.rfind('/') + 1);
     const bool of_numbers = labels == Labels::numbers;
     RG_CHECK(fs::file_size(path) <= kMostTableBytes, "image folder: expected a table of at most ",
@@ -206,7 +206,7 @@ Table read_table(const std::string& folder, const std::string& name, const std::
     constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF"; // spreadsheets begin a table in UTF-8 with it
     if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
     const char line_break = text.find('\n') == text.npos ? '\r' : '\n'; // old spreadsheets write \r alone
-    Table table;
+    CsvTable table;
     for (int64_t number = 1; !text.empty(); ++number) {
         check_stop();
         const size_t end = std::min(text.find(line_break), text.size());
@@ -253,7 +253,7 @@ Table read_table(const std::string& folder, const std::string& name, const std::
 }
 
 /// Returns the values for a path from the nearest table above it that has a line for it, or nullptr.
-const std::vector<std::string>* find_values(const Tables& tables, std::string_view path) {
+const std::vector<std::string>* find_values(const CsvTables& tables, std::string_view path) {
     for (size_t end = path.rfind('/') + 1;; end = path.rfind('/', end - 2) + 1) {
         if (const auto table = tables.find(path.substr(0, end)); table != tables.end())
             if (const auto line = table->second.values.find(path.substr(end)); line != table->second.values.end())
@@ -272,9 +272,10 @@ std::vector<std::string> classes_in(std::string field) {
 }
 
 /// The targets of images, from tables of numbers or of several classes.
-class Targets {
+class TargetReader {
 public:
-    Targets(Tables tables, Labels labels) : tables_(std::move(tables)), several_(labels == Labels::several_classes) {
+    TargetReader(CsvTables tables, Labels labels)
+        : tables_(std::move(tables)), several_(labels == Labels::several_classes) {
         std::set<std::string> classes;
         for (const auto& [where, table] : tables_) {
             if (several_) {
@@ -304,14 +305,14 @@ public:
     std::vector<std::string> names; // sorted, if they are classes
 
 private:
-    Tables tables_;
+    CsvTables tables_;
     const bool several_;
 };
 
 /// Returns the argument `labels` of layout_of(): a label for each image, or "" if its class folder gives it. Returns
 /// none if the class folders give all.
 std::vector<std::string> given_labels(const std::string& folder, const std::vector<std::string>& images,
-                                      const Tables& tables, const LoadOptions& options) {
+                                      const CsvTables& tables, const LoadOptions& options) {
     const bool of_classes = options.labels == Labels::one_class, of_parents = options.label_from == LabelFrom::parent;
     const bool from_folders = tables.empty() && of_classes;
     if (from_folders && !of_parents) return {};
@@ -355,22 +356,23 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
     const Listing listing = list(folder, options.skip_other_images);
     leave_out(listing.others, options, conversion);
     const auto read_tables = [&](const std::vector<std::string>& files, Labels labels) {
-        Tables tables;
+        CsvTables tables;
         for (const std::string& file : files)
             tables[file.substr(0, file.rfind('/') + 1)] =
                 read_table(folder, file, listing.images, labels, options.skip_other_images);
         return tables;
     };
-    const Tables labels = options.labels == Labels::none ? Tables() : read_tables(listing.labels, options.labels);
+    const CsvTables labels = options.labels == Labels::none ? CsvTables() : read_tables(listing.labels, options.labels);
     Layout layout = layout_of(listing.images, folder, given_labels(folder, listing.images, labels, options));
     const bool of_classes = options.labels == Labels::one_class;
-    const Targets targets = of_classes ? Targets(read_tables(listing.angles, Labels::numbers), Labels::numbers)
-                                       : Targets(labels, options.labels);
+    const TargetReader targets = of_classes
+                                     ? TargetReader(read_tables(listing.angles, Labels::numbers), Labels::numbers)
+                                     : TargetReader(labels, options.labels);
     const std::vector<std::string> empty_folders = without_images(listing);
     const std::string own_name = fs::canonical(folder).filename().string();
     if (options.unlabelled)
-        for (std::vector<Layout::Image>* const images : {&layout.train, &layout.test})
-            for (Layout::Image& image : *images)
+        for (std::vector<Layout::ListedImage>* const images : {&layout.train, &layout.test})
+            for (Layout::ListedImage& image : *images)
                 if (image.label().empty()) image.given = own_name;
     const std::vector<std::string> classes = layout.classes(options.unlabelled);
     RG_CHECK(!classes.empty(), "image folder: expected class folders of images, got ",
@@ -380,8 +382,8 @@ TrainTest read_images(const std::string& folder, const LoadOptions& options, Con
     ImageSet all{.classes = classes, .target_names = targets.names};
     int64_t train = 0; // number of images for training; they come first
     std::map<std::string, std::string> beside;
-    for (const std::vector<Layout::Image>* images : {&layout.train, &layout.test})
-        for (const Layout::Image& image : *images) {
+    for (const std::vector<Layout::ListedImage>* images : {&layout.train, &layout.test})
+        for (const Layout::ListedImage& image : *images) {
             if (image.label().empty()) {
                 beside.emplace(folder + "/" + image.file, kBeside);
                 continue;

@@ -24,7 +24,7 @@ static_assert(std::endian::native == std::endian::little, "the bit buffer is fil
 
 namespace {
 
-struct Entry {
+struct DecodeEntry {
     uint16_t value = 0; // literal; base of a length or distance; start of a secondary table
     uint8_t bits = 0;   // length of the whole code
     uint8_t kind = 0;   // if below kLiteral: number of extra bits, and `value` is a base
@@ -37,7 +37,7 @@ constexpr int kMaxCodeBits = 15, kLiteralIndexBits = 10, kDistanceIndexBits = 8,
 constexpr auto kLiteralSymbols = [] {
     constexpr uint16_t kBase[29] = {3,  4,  5,  6,  7,  8,  9,  10, 11,  13,  15,  17,  19,  23, 27,
                                     31, 35, 43, 51, 59, 67, 83, 99, 115, 131, 163, 195, 227, 258};
-    std::array<Entry, 288> symbols{};
+    std::array<DecodeEntry, 288> symbols{};
     for (size_t i = 0; i < 256; ++i) symbols[i] = {uint16_t(i), 0, kLiteral};
     symbols[256] = {0, 0, kEnd};
     for (size_t i = 0; i < 29; ++i) symbols[257 + i] = {kBase[i], 0, uint8_t(i < 8 || i == 28 ? 0 : i / 4 - 1)};
@@ -45,19 +45,19 @@ constexpr auto kLiteralSymbols = [] {
     return symbols;
 }();
 constexpr auto kDistanceSymbols = [] {
-    std::array<Entry, 32> symbols{};
+    std::array<DecodeEntry, 32> symbols{};
     for (unsigned i = 0; i < 4; ++i) symbols[i] = {uint16_t(i + 1), 0, 0};
     for (unsigned i = 4; i < 30; ++i) symbols[i] = {uint16_t(((2 + i % 2) << (i / 2 - 1)) + 1), 0, uint8_t(i / 2 - 1)};
     symbols[30] = symbols[31] = {0, 0, kInvalid};
     return symbols;
 }();
 
-struct Table {
+struct DecodeTable {
     int index_bits = 0;
-    std::vector<Entry> entries;
+    std::vector<DecodeEntry> entries;
 
-    const Entry& find(uint64_t buffer) const {
-        const Entry& entry = entries[buffer & ((1u << index_bits) - 1)];
+    const DecodeEntry& find(uint64_t buffer) const {
+        const DecodeEntry& entry = entries[buffer & ((1u << index_bits) - 1)];
         if (!(entry.kind & kSecondary)) return entry;
         return entries[entry.value + ((buffer >> index_bits) & ((1u << (entry.kind & 15)) - 1))];
     }
@@ -78,7 +78,8 @@ constexpr unsigned reverse(unsigned code, int bits) {
 
 /// Fills `table` for the canonical code with these lengths, and returns complete or sparse. Leaves `table` alone if
 /// there are too many or too few codes.
-CodeState build(Table& table, int index_bits, std::span<const uint8_t> lengths, std::span<const Entry> meaning) {
+CodeState build_table(DecodeTable& table, int index_bits, std::span<const uint8_t> lengths,
+                      std::span<const DecodeEntry> meaning) {
     std::array<int, kMaxCodeBits + 2> count{}, next{};
     for (const uint8_t length : lengths) ++count[length];
     int left = 1, longest = 0;
@@ -103,20 +104,20 @@ CodeState build(Table& table, int index_bits, std::span<const uint8_t> lengths, 
             secondary_bits[reversed & mask] = std::max(secondary_bits[reversed & mask], uint8_t(bits - index_bits));
     }
     table.index_bits = index_bits;
-    table.entries.assign(mask + 1, Entry{0, 1, kInvalid});
+    table.entries.assign(mask + 1, DecodeEntry{0, 1, kInvalid});
     for (unsigned prefix = 0; longest > index_bits && prefix <= mask; ++prefix)
         if (const int bits = secondary_bits[prefix]) {
             table.entries[prefix] = {uint16_t(table.entries.size()), 0, uint8_t(kSecondary | bits)};
-            table.entries.resize(table.entries.size() + (size_t{1} << bits), Entry{0, 1, kInvalid});
+            table.entries.resize(table.entries.size() + (size_t{1} << bits), DecodeEntry{0, 1, kInvalid});
         }
     for (size_t i = 0; i < lengths.size(); ++i) {
         const int bits = lengths[i];
         if (bits == 0) continue;
-        Entry entry = meaning[i];
+        DecodeEntry entry = meaning[i];
         entry.bits = uint8_t(bits);
         size_t first = code[i], step = size_t{1} << bits, end = mask + 1;
         if (bits > index_bits) {
-            const Entry& pointer = table.entries[code[i] & mask];
+            const DecodeEntry& pointer = table.entries[code[i] & mask];
             first = pointer.value + size_t(code[i] >> index_bits);
             step = size_t{1} << (bits - index_bits);
             end = pointer.value + (size_t{1} << (pointer.kind & 15));
@@ -126,19 +127,19 @@ CodeState build(Table& table, int index_bits, std::span<const uint8_t> lengths, 
     return left > 0 ? CodeState::sparse : CodeState::complete;
 }
 
-struct Codes {
-    Table literals, distances;
+struct BlockCodes {
+    DecodeTable literals, distances;
 };
 
-const Codes& fixed_codes() {
-    static const Codes codes = [] {
+const BlockCodes& fixed_codes() {
+    static const BlockCodes codes = [] {
         std::array<uint8_t, 288> literal;
         for (size_t i = 0; i < literal.size(); ++i) literal[i] = i < 144 ? 8 : i < 256 ? 9 : i < 280 ? 7 : 8;
         std::array<uint8_t, 32> distance;
         distance.fill(5);
-        Codes c;
-        build(c.literals, kLiteralIndexBits, literal, kLiteralSymbols);
-        build(c.distances, kDistanceIndexBits, distance, kDistanceSymbols);
+        BlockCodes c;
+        build_table(c.literals, kLiteralIndexBits, literal, kLiteralSymbols);
+        build_table(c.distances, kDistanceIndexBits, distance, kDistanceSymbols);
         return c;
     }();
     return codes;
@@ -146,7 +147,7 @@ const Codes& fixed_codes() {
 
 /// Bit buffer. The next `count` bits of the input are the low bits of `buffer`. Bits above these are zeros or already
 /// the input bits that follow.
-struct Bits {
+struct BitBuffer {
     Bytes in;
     size_t pos = 0;
     uint64_t buffer = 0;
@@ -228,9 +229,9 @@ private:
 
     /// Reads the next symbol. Throws Error if the input ends, or if the bits are no code; `what` names the symbols of
     /// the table in the error text.
-    const Entry& take_symbol(const Table& table, const char* what) {
+    const DecodeEntry& take_symbol(const DecodeTable& table, const char* what) {
         bits_.fill();
-        const Entry& entry = table.find(bits_.buffer);
+        const DecodeEntry& entry = table.find(bits_.buffer);
         if (entry.bits > bits_.count) bad("expected more data, got the end of the input");
         if (entry.kind == kInvalid) bad("got a bit pattern that is no ", what);
         bits_.drop(entry.bits);
@@ -270,7 +271,7 @@ private:
     }
 
     /// Reads the codes of a block with dynamic Huffman codes. RFC 1951, section 3.2.7.
-    const Codes& read_codes() {
+    const BlockCodes& read_codes() {
         static constexpr uint8_t kOrder[19] = {16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15};
         const uint32_t literals = take(5) + 257, distances = take(5) + 1, code_lengths = take(4) + 4;
         if (literals > 286) bad("expected at most 286 literal and length codes, got ", literals);
@@ -282,7 +283,7 @@ private:
         std::array<uint8_t, 286 + 30> lengths{};
         const uint32_t total = literals + distances;
         for (uint32_t i = 0; i < total;) {
-            const Entry& entry = take_symbol(lengths_code_, "code length");
+            const DecodeEntry& entry = take_symbol(lengths_code_, "code length");
             if (entry.value < 16) {
                 lengths[i++] = uint8_t(entry.value);
                 continue;
@@ -302,25 +303,25 @@ private:
         return codes_;
     }
 
-    void make_table(Table& table, int index_bits, std::span<const uint8_t> lengths, std::span<const Entry> meaning,
-                    const char* what) {
-        const CodeState state = build(table, index_bits, lengths, meaning);
+    void make_table(DecodeTable& table, int index_bits, std::span<const uint8_t> lengths,
+                    std::span<const DecodeEntry> meaning, const char* what) {
+        const CodeState state = build_table(table, index_bits, lengths, meaning);
         if (state == CodeState::too_many) bad("the code of the ", what, " has more codes than its lengths allow");
         if (state == CodeState::too_few || (state == CodeState::sparse && &table == &lengths_code_))
             bad("the code of the ", what, " is incomplete");
     }
 
     /// Decodes literals and matches while neither input nor output can run out. Throws Error above the limit.
-    void fast_symbols(const Codes& codes) {
+    void fast_symbols(const BlockCodes& codes) {
         if (bits_.in.size() < kInputRoom || out_.empty()) return;
         const size_t in_end = bits_.in.size() - kInputRoom, out_end = out_.size() - kOutputRoom;
-        Bits bits = bits_;
+        BitBuffer bits = bits_;
         uint8_t* const out = out_.data();
         const size_t start = start_;
         size_t position = size_;
         while (bits.pos <= in_end && position <= out_end) {
             bits.fill_fast();
-            Entry entry = codes.literals.find(bits.buffer);
+            DecodeEntry entry = codes.literals.find(bits.buffer);
             for (int i = 0; i < 2 && entry.kind == kLiteral; ++i) { // 56 bits hold three codes of at most 15 bits
                 bits.drop(entry.bits);
                 out[position++] = uint8_t(entry.value);
@@ -339,7 +340,7 @@ private:
             const int count = bits.count;
             bits.drop(entry.bits);
             const size_t length = entry.value + bits.take_unchecked(entry.kind);
-            const Entry distance_code = codes.distances.find(bits.buffer);
+            const DecodeEntry distance_code = codes.distances.find(bits.buffer);
             bits.drop(distance_code.bits);
             const size_t distance = distance_code.value + bits.take_unchecked(distance_code.kind & 15);
             if (distance_code.kind >= kLiteral || distance > position - start) {
@@ -372,17 +373,17 @@ private:
         }
     }
 
-    void coded_block(const Codes& codes) {
+    void coded_block(const BlockCodes& codes) {
         for (;;) {
             fast_symbols(codes);
-            const Entry& entry = take_symbol(codes.literals, "literal or length code");
+            const DecodeEntry& entry = take_symbol(codes.literals, "literal or length code");
             if (entry.kind == kEnd) return;
             if (entry.kind == kLiteral) {
                 append(1, [&](uint8_t* to, size_t n) { std::fill_n(to, n, uint8_t(entry.value)); });
                 continue;
             }
             const size_t length = entry.value + take(entry.kind);
-            const Entry& distance_code = take_symbol(codes.distances, "distance code");
+            const DecodeEntry& distance_code = take_symbol(codes.distances, "distance code");
             const size_t distance = distance_code.value + take(distance_code.kind);
             if (distance > size_ - start_) bad("expected a distance of at most ", size_ - start_, ", got ", distance);
             append(length, [&](uint8_t* to, size_t n) {
@@ -392,13 +393,13 @@ private:
         }
     }
 
-    Bits bits_;
+    BitBuffer bits_;
     size_t limit_;
     std::string_view name_;
     std::vector<uint8_t> out_; // size_ bytes of output, then unused room; empty until the first append()
     size_t size_ = 0, start_ = 0;
-    Table lengths_code_;
-    Codes codes_;
+    DecodeTable lengths_code_;
+    BlockCodes codes_;
 };
 
 uint32_t load_le32(const uint8_t* p) {

@@ -12,10 +12,10 @@ namespace rg::data {
 
 namespace {
 
-using Listed = Layout::Image;
+using ListedImage = Layout::ListedImage;
 
-/// The uses that names of folders tell. `validation` is the test set only if there is no `test`.
-enum class Use : uint8_t { none, train, test, validation, fold };
+/// The roles that names of folders tell. `validation` is the test set only if there is no `test`.
+enum class FolderRole : uint8_t { none, train, test, validation, fold };
 
 bool has_word(std::string_view words, std::string_view word) { return words.find(cat(" ", word, " ")) != words.npos; }
 
@@ -24,8 +24,8 @@ bool is_plain(const std::string& name) {
     return has_word(" train training test testing val valid validation ", lower(name));
 }
 
-/// Returns the use that a word in the name tells, such as train in TrainData. A fold also has a number or a letter.
-Use use_of(std::string_view name) {
+/// Returns the role that a word in the name tells, such as train in TrainData. A fold also has a number or a letter.
+FolderRole role_of(std::string_view name) {
     static constexpr std::string_view kWords[] = {
         "", " train training trainval trainset traindata xtrain trn learn learning fit ",
         " test testing testset testdata xtest tst eval evaluation holdout ",
@@ -38,47 +38,47 @@ Use use_of(std::string_view name) {
     }
     const std::vector<std::string> parts = split(lower(words), ' ');
     const bool numbered = name.find_first_of("0123456789") != name.npos || parts.back().size() == 1;
-    for (size_t use = 1; use < std::size(kWords) - !numbered; ++use)
+    for (size_t role = 1; role < std::size(kWords) - !numbered; ++role)
         for (const std::string& word : parts)
-            if (!word.empty() && has_word(kWords[use], word)) return Use(use);
-    return Use::none;
+            if (!word.empty() && has_word(kWords[role], word)) return FolderRole(role);
+    return FolderRole::none;
 }
 
 /// Returns the number of folders between `position` and the file.
-int64_t depth(const Listed& image) {
+int64_t depth(const ListedImage& image) {
     return std::count(image.file.begin() + std::ptrdiff_t(image.position), image.file.end(), '/');
 }
 
 /// Moves to the next inner folder.
-void descend(Listed& image) { image.position += image.folder().size() + 1; }
+void descend(ListedImage& image) { image.position += image.folder().size() + 1; }
 
 /// Skips outer folders: as long as all images lie in folders of one folder, descends into it. Stops at a folder whose
 /// name is in `classes`. If not `of_set`, also stops at a folder with a plain name such as train, unless all folders in
-/// it have a use.
-void skip_outer_folders(std::vector<Listed>& images, bool of_set, const std::vector<std::string>& classes = {}) {
+/// it have a role.
+void skip_outer_folders(std::vector<ListedImage>& images, bool of_set, const std::vector<std::string>& classes = {}) {
     while (!images.empty()) {
         const std::string top(images[0].folder());
-        const auto inside = [&](const Listed& image) { return image.folder() == top && depth(image) > 1; };
+        const auto inside = [&](const ListedImage& image) { return image.folder() == top && depth(image) > 1; };
         if (!std::ranges::all_of(images, inside) || std::ranges::find(classes, top) != classes.end()) return;
-        std::vector<Listed> inner = images;
+        std::vector<ListedImage> inner = images;
         std::ranges::for_each(inner, descend);
-        const auto is_part = [](const Listed& image) { return use_of(image.folder()) != Use::none; };
+        const auto is_part = [](const ListedImage& image) { return role_of(image.folder()) != FolderRole::none; };
         if (!of_set && is_plain(top) && !std::ranges::all_of(inner, is_part)) return;
         images = std::move(inner);
     }
 }
 
 /// A folder that may be a set.
-struct Top {
-    std::vector<Listed> images;
+struct TopFolder {
+    std::vector<ListedImage> images;
     std::vector<std::string> holds; // names of its class folders, sorted
-    Use use = Use::none;
+    FolderRole role = FolderRole::none;
     bool plain = false;
-    bool named() const { return use != Use::none && use != Use::fold; }
+    bool named() const { return role != FolderRole::none && role != FolderRole::fold; }
 };
 
 /// Returns the class folders that both hold, if these are at least half of those in the smaller one.
-std::vector<std::string> held_by_both(const Top& a, const Top& b) {
+std::vector<std::string> held_by_both(const TopFolder& a, const TopFolder& b) {
     std::vector<std::string> both;
     std::ranges::set_intersection(a.holds, b.holds, std::back_inserter(both));
     return both.size() * 2 < std::min(a.holds.size(), b.holds.size()) ? std::vector<std::string>() : both;
@@ -90,27 +90,28 @@ bool path_less(const std::string& a, const std::string& b) {
     return std::ranges::lexicographical_compare(a, b, {}, rank, rank);
 }
 
-void sort_images(std::vector<Listed>& images) {
-    std::sort(images.begin(), images.end(), [](const Listed& a, const Listed& b) {
+void sort_images(std::vector<ListedImage>& images) {
+    std::sort(images.begin(), images.end(), [](const ListedImage& a, const ListedImage& b) {
         return a.label() != b.label() ? a.label() < b.label() : path_less(a.file, b.file);
     });
 }
 
-/// Of two folders that hold the same, if one has a use, gives the other the opposite one. If both are folds, the one
+/// Of two folders that hold the same, if one has a role, gives the other the opposite one. If both are folds, the one
 /// that is at least twice as large is for training, and the other for testing.
-void complete_uses(Top* known, Top* other) {
-    const bool folds = known->use == Use::fold && other->use == Use::fold;
+void complete_roles(TopFolder* known, TopFolder* other) {
+    const bool folds = known->role == FolderRole::fold && other->role == FolderRole::fold;
     if (other->named() || (folds && other->images.size() > known->images.size())) std::swap(known, other);
-    if (folds && known->images.size() >= 2 * other->images.size()) known->use = Use::train;
-    if (known->named() && !other->named()) other->use = known->use == Use::train ? Use::test : Use::train;
+    if (folds && known->images.size() >= 2 * other->images.size()) known->role = FolderRole::train;
+    if (known->named() && !other->named())
+        other->role = known->role == FolderRole::train ? FolderRole::test : FolderRole::train;
 }
 
 } // namespace
 
 std::vector<std::string> Layout::classes(bool all) const {
     std::set<std::string, std::less<>> names;
-    for (const std::vector<Listed>* const images : {&train, &test})
-        for (const Listed& image : *images)
+    for (const std::vector<ListedImage>* const images : {&train, &test})
+        for (const ListedImage& image : *images)
             if ((all || train.empty() || images == &train) && !names.contains(image.label()))
                 names.emplace(image.label());
     names.erase("");
@@ -119,45 +120,45 @@ std::vector<std::string> Layout::classes(bool all) const {
 
 Layout layout_of(const std::vector<std::string>& files, const std::string& folder,
                  const std::vector<std::string>& labels) {
-    std::vector<Listed> images;
+    std::vector<ListedImage> images;
     for (size_t i = 0; i < files.size(); ++i) images.push_back({files[i], labels.empty() ? "" : labels[i]});
     skip_outer_folders(images, false);
 
-    std::map<std::string, Top, std::less<>> tops;
-    for (const Listed& image : images) tops[std::string(image.folder())].images.push_back(image);
+    std::map<std::string, TopFolder, std::less<>> tops;
+    for (const ListedImage& image : images) tops[std::string(image.folder())].images.push_back(image);
     std::vector<std::string> held; // class folders in the first and the last folder, if all hold mostly the same
     for (auto& [name, top] : tops) {
         if (name.empty()) continue;
-        std::vector<Listed> inner = top.images;
+        std::vector<ListedImage> inner = top.images;
         std::ranges::for_each(inner, descend);
         skip_outer_folders(inner, true);
-        top = {std::move(top.images), Layout{std::move(inner), {}, {}}.classes(), use_of(name), is_plain(name)};
+        top = {std::move(top.images), Layout{std::move(inner), {}, {}}.classes(), role_of(name), is_plain(name)};
     }
     for (const auto& [name, top] : tops)
         if (held = held_by_both(tops.begin()->second, top); held.empty()) break;
-    if (tops.size() == 2 && held.size() > 1) complete_uses(&tops.begin()->second, &tops.rbegin()->second);
+    if (tops.size() == 2 && held.size() > 1) complete_roles(&tops.begin()->second, &tops.rbegin()->second);
     size_t folds = 0, named = 0;
-    for (const auto& [name, top] : tops) folds += top.use == Use::fold, named += top.named();
+    for (const auto& [name, top] : tops) folds += top.role == FolderRole::fold, named += top.named();
     RG_CHECK(!labels.empty() || folds < 2 || folds + named < tops.size() || held.empty(),
              "image folder: expected folders for training and testing, got folds such as ", tops.begin()->first,
              " and ", tops.rbegin()->first, " (", folder, "); to test on one, move it elsewhere and give it as ",
              "--test-data; --label-from parent takes the others together");
 
-    std::map<Use, std::string> parts; // the folder with each use
+    std::map<FolderRole, std::string> parts; // the folder with each role
     bool all_are_parts = true;
     std::string without_classes;
     for (const auto& [name, top] : tops) {
         const auto confirms = [&, own = &top](const auto& other) {
-            return other.second.named() && other.second.use != own->use &&
+            return other.second.named() && other.second.role != own->role &&
                    (named == tops.size() || !held_by_both(other.second, *own).empty());
         };
         const bool is_part = top.named() && (top.plain || std::ranges::any_of(tops, confirms));
         const bool holds_classes = std::ranges::all_of(
-            top.images, [](const Listed& image) { return depth(image) > 1 || !image.given.empty(); });
+            top.images, [](const ListedImage& image) { return depth(image) > 1 || !image.given.empty(); });
         all_are_parts &= is_part;
         if (is_part && !holds_classes) without_classes = name;
         if (!is_part || !holds_classes) continue;
-        const auto [other, is_new] = parts.emplace(top.use, name);
+        const auto [other, is_new] = parts.emplace(top.role, name);
         RG_CHECK(is_new || top.plain != tops[other->second].plain,
                  "image folder: expected one folder of each set, got ", other->second, " and ", name, " (", folder,
                  "); merge the two");
@@ -166,14 +167,15 @@ Layout layout_of(const std::vector<std::string>& files, const std::string& folde
     RG_CHECK(!all_are_parts || without_classes.empty() || (parts.size() > 1 && !is_plain(without_classes)) ||
                  tops.size() == 1,
              "image folder: expected class folders in ", without_classes, ", got images (", folder,
-             parts.contains(Use::train) ? cat("); give ", folder, "/", parts[Use::train], " to use it alone")
-                                        : "); make a folder for each class");
+             parts.contains(FolderRole::train)
+                 ? cat("); give ", folder, "/", parts[FolderRole::train], " to use it alone")
+                 : "); make a folder for each class");
 
     Layout layout;
-    if (!parts.empty() && (all_are_parts || (parts.contains(Use::train) && parts.size() > 1))) {
+    if (!parts.empty() && (all_are_parts || (parts.contains(FolderRole::train) && parts.size() > 1))) {
         // No other folder has the name "", since images beside the folders are no set.
-        const std::string train = parts[Use::train],
-                          test = parts[parts.contains(Use::test) ? Use::test : Use::validation];
+        const std::string train = parts[FolderRole::train],
+                          test = parts[parts.contains(FolderRole::test) ? FolderRole::test : FolderRole::validation];
         for (auto& [name, top] : tops) {
             if (name.empty() || (name != train && name != test)) {
                 layout.warnings.push_back(cat("warning: ", name.empty() ? "beside the folders" : name, ": left out ",

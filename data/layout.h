@@ -21,7 +21,7 @@
 namespace rg::data {
 
 struct Layout {
-    struct Image {
+    struct ListedImage {
         std::string file;    // where the image lies below the folder
         std::string given;   // label that does not come from a folder, or ""
         size_t position = 0; // where the name of the class folder begins in `file`
@@ -32,8 +32,8 @@ struct Layout {
         }
         std::string_view label() const { return given.empty() ? folder() : given; }
     };
-    std::vector<Image> train, test;    // sorted by label, and then by path, folder by folder
-    std::vector<std::string> warnings; // for users: which folders are sets, left out, or may be mistaken
+    std::vector<ListedImage> train, test; // sorted by label, and then by path, folder by folder
+    std::vector<std::string> warnings;    // for users: which folders are sets, left out, or may be mistaken
 
     /// Returns the sorted labels of the training images, or those of all images if there are none or with `all`.
     std::vector<std::string> classes(bool all = false) const;

@@ -116,14 +116,14 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
     RG_CHECK(batches_ > 0 || count_ == 0, "loader: expected at least ", options_.batch_size,
              " samples for a mini-batch, got ", count_, "; make batch_size smaller, or set keep_partial");
     started_ = true;
-    auto order = std::make_shared<const Order>(order_of(epoch));
+    auto order = std::make_shared<const EpochOrder>(order_of(epoch));
     {
         std::lock_guard lock(mutex_);
         ++generation_;
         epoch_ = epoch;
         next_ = claimed_ = first_batch * options_.own_parts;
         order_ = std::move(order);
-        for (Slot& slot : slots_) slot = {};
+        for (BatchSlot& slot : slots_) slot = {};
     }
     work_available_.notify_all();
 }
@@ -137,7 +137,7 @@ Batch Loader::next() {
         return batch;
     }
     std::unique_lock lock(mutex_);
-    Slot& slot = slots_[size_t(next_ % options_.depth)];
+    BatchSlot& slot = slots_[size_t(next_ % options_.depth)];
     batch_ready_.wait(lock, [&] { return slot.ready; });
     if (slot.error) std::rethrow_exception(slot.error);
     Batch batch = std::move(slot.batch);
@@ -156,9 +156,9 @@ void Loader::work() {
         if (stopping_) return;
         const int64_t index = claimed_++, epoch = epoch_;
         const uint64_t generation = generation_;
-        const std::shared_ptr<const Order> order = order_;
+        const std::shared_ptr<const EpochOrder> order = order_;
         lock.unlock();
-        Slot result{true, {}, nullptr};
+        BatchSlot result{true, {}, nullptr};
         try {
             result.batch = make(*order, epoch, index);
         } catch (...) {
@@ -171,19 +171,19 @@ void Loader::work() {
     }
 }
 
-Draw Loader::Order::at(int64_t position) const {
+Draw Loader::EpochOrder::at(int64_t position) const {
     if (!draws.empty()) return draws[size_t(position)];
     return {permutation.empty() ? position : permutation[size_t(position)]};
 }
 
-Loader::Order Loader::order_of(int64_t epoch) const {
+Loader::EpochOrder Loader::order_of(int64_t epoch) const {
     if (options_.shuffle == Shuffle::never) return {};
     const int64_t drawn_for = options_.shuffle == Shuffle::once ? 0 : epoch;
     if (options_.balanced) return {{}, balanced_draws(*set_, options_.seed, drawn_for)};
     return {permutation(count_, options_.seed, drawn_for), {}};
 }
 
-std::vector<double> Loader::class_weights(const Order& order, Range whole) const {
+std::vector<double> Loader::class_weights(const EpochOrder& order, Range whole) const {
     std::vector<double> weights(set_->classes.size(), 1.0);
     if (options_.class_weights.empty()) return weights;
     std::ranges::copy(options_.class_weights, weights.begin());
@@ -209,7 +209,7 @@ Batch Loader::allocate(int64_t n) const {
     return batch;
 }
 
-void Loader::write_images(Batch& batch, const Order& order, Range part, Range whole) const {
+void Loader::write_images(Batch& batch, const EpochOrder& order, Range part, Range whole) const {
     RG_CHECK(set_->count == count_ && std::ssize(set_->labels) == count_,
              "loader: the set was changed while the loader used it (epoch ", batch.epoch, ", batch ", batch.index, ")");
     const Augmenter& augmenter = *augmenter_;
@@ -263,7 +263,7 @@ int64_t Loader::batch_size(int64_t part) const {
     return std::min(options_.batch_size, count_ - part / options_.own_parts * options_.batch_size);
 }
 
-Batch Loader::make(const Order& order, int64_t epoch, int64_t index) const {
+Batch Loader::make(const EpochOrder& order, int64_t epoch, int64_t index) const {
     const Range part = positions(index);
     if (const int64_t ahead = index + options_.depth; set_ && ahead < end())
         for (int64_t i = positions(ahead).begin; i < positions(ahead).end; ++i) set_->will_need(order.at(i).index);

@@ -132,27 +132,27 @@ public:
     Batch next();
 
 private:
-    struct Slot {
+    struct BatchSlot {
         bool ready = false;
         Batch batch;
         std::exception_ptr error;
     };
     Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Column> columns);
     /// The order of an epoch's samples. If both vectors are empty, it is the order of the set.
-    struct Order {
+    struct EpochOrder {
         std::vector<int64_t> permutation;
         std::vector<Draw> draws;
         Draw at(int64_t position) const;
     };
-    Order order_of(int64_t epoch) const;
-    void write_images(Batch& batch, const Order& order, Range part, Range whole) const;
+    EpochOrder order_of(int64_t epoch) const;
+    void write_images(Batch& batch, const EpochOrder& order, Range part, Range whole) const;
     /// Returns the weight of each class, for the mini-batch that has the positions `whole`.
-    std::vector<double> class_weights(const Order& order, Range whole) const;
+    std::vector<double> class_weights(const EpochOrder& order, Range whole) const;
     /// Returns the positions of a part in the epoch's order, and the size of its whole mini-batch. The parts of this
     /// loader are numbered: part b * own_parts + i is part first_part + i of mini-batch b.
     Range positions(int64_t part) const;
     int64_t batch_size(int64_t part) const;
-    Batch make(const Order& order, int64_t epoch, int64_t part) const;
+    Batch make(const EpochOrder& order, int64_t epoch, int64_t part) const;
     int64_t end() const { return batches_ * options_.own_parts; }
     void work();
     void stop();
@@ -172,8 +172,8 @@ private:
     int64_t next_, claimed_; // number of the next part for the consumer, and for a background thread; see positions()
     int64_t epoch_ = 0;
     uint64_t generation_ = 0; // number of epochs started; results of older ones are dropped
-    std::shared_ptr<const Order> order_;
-    std::vector<Slot> slots_; // part i is in slot i % depth
+    std::shared_ptr<const EpochOrder> order_;
+    std::vector<BatchSlot> slots_; // part i is in slot i % depth
     bool stopping_ = false;
     std::vector<std::thread> threads_;
 };

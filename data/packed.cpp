@@ -136,7 +136,7 @@ private:
     int64_t image_bytes_ = 0, done_ = 0;
     Tensor records_;
     std::mutex mutex_;
-    std::optional<Progress> progress_;
+    std::optional<ProgressLines> progress_;
 };
 
 /// Returns the ID of a file system if it keeps the inode of a file as long as the file exists, the same on all nodes,

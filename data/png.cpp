@@ -55,17 +55,17 @@ struct Contents {
     bool wide() const { return header.colour != kPalette && header.depth >= 8 && !has_transparency; }
 };
 
-struct Pass {
+struct InterlacePass {
     int64_t x0, y0, dx, dy; // first pixel, and steps between pixels
     int64_t columns(int64_t width) const { return width > x0 ? (width - x0 + dx - 1) / dx : 0; }
     int64_t rows(int64_t height) const { return height > y0 ? (height - y0 + dy - 1) / dy : 0; }
 };
-constexpr Pass kWhole[] = {{0, 0, 1, 1}};
-constexpr Pass kAdam7[] = {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4},
-                           {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}};
+constexpr InterlacePass kWhole[] = {{0, 0, 1, 1}};
+constexpr InterlacePass kAdam7[] = {{0, 0, 8, 8}, {4, 0, 8, 8}, {0, 4, 4, 8}, {2, 0, 4, 4},
+                                    {0, 2, 2, 4}, {1, 0, 2, 2}, {0, 1, 1, 2}};
 
-std::span<const Pass> passes(const Header& header) {
-    return header.interlaced ? std::span<const Pass>(kAdam7) : std::span<const Pass>(kWhole);
+std::span<const InterlacePass> passes(const Header& header) {
+    return header.interlaced ? std::span<const InterlacePass>(kAdam7) : std::span<const InterlacePass>(kWhole);
 }
 
 constexpr const char* kCutOff = "; the file is cut off, so copy or download it again";
@@ -299,7 +299,7 @@ int widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out) {
 /// Returns the inflated image data, as many bytes as the header asks for. `damage`: see inflate_zlib().
 std::vector<uint8_t> inflate_data(const Contents& c, std::string_view name, std::string& damage) {
     size_t expected = 0;
-    for (const Pass& pass : passes(c.header))
+    for (const InterlacePass& pass : passes(c.header))
         if (const int64_t columns = pass.columns(c.header.width))
             expected += size_t(pass.rows(c.header.height)) * (1 + c.header.row_bytes(columns));
     std::vector<uint8_t> combined; // used if there are several IDAT chunks
@@ -359,7 +359,7 @@ Image decode_png(Bytes bytes, std::string_view name, PngSamples samples) {
 
     uint8_t* row = raw.data();
     int highest = -1; // the highest palette index so far
-    for (const Pass& pass : passes(h)) {
+    for (const InterlacePass& pass : passes(h)) {
         const int64_t columns = pass.columns(h.width), rows = pass.rows(h.height);
         const size_t row_bytes = h.row_bytes(columns);
         const uint8_t* up = zeros.data();

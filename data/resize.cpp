@@ -13,27 +13,25 @@ namespace {
 constexpr int kWeightBits = 22;
 
 /// A result of `extent` pixels of which only the positions [begin, begin + count) are computed.
-struct Part {
+struct CroppedAxis {
     int64_t extent, begin, count;
 };
 
 /// The source pixels [first, first + count) that one pixel of the result uses, and the index of their first weight.
-struct Taps {
+struct Support {
     int64_t first, count;
     size_t weights;
 };
 
-/// One axis of the result: the taps of each position, and all weights.
-struct Axis {
-    std::vector<Taps> taps;
+/// How one axis is resampled: the support of each computed position, and the weights of all supports.
+struct ResampleFilter {
+    std::vector<Support> supports;
     std::vector<int32_t> weights;
-
-    int64_t size() const { return int64_t(taps.size()); }
 };
 
-Axis resampled(int64_t source, const Part& part) {
+ResampleFilter filter_of(int64_t source, const CroppedAxis& part) {
     const double scale = double(source) / double(part.extent), reach = std::max(1.0, scale), inverse = 1 / reach;
-    Axis axis;
+    ResampleFilter filter;
     std::vector<double> weights;
     for (int64_t i = part.begin; i < part.begin + part.count; ++i) {
         const double centre = (double(i) + 0.5) * scale;
@@ -45,11 +43,11 @@ Axis resampled(int64_t source, const Part& part) {
             weights.push_back(std::max(0.0, 1 - std::abs((double(pixel) - centre + 0.5) * inverse)));
             sum += weights.back();
         }
-        axis.taps.push_back({first, end - first, axis.weights.size()});
+        filter.supports.push_back({first, end - first, filter.weights.size()});
         for (const double weight : weights)
-            axis.weights.push_back(int32_t(0.5 + weight / sum * double(1 << kWeightBits)));
+            filter.weights.push_back(int32_t(0.5 + weight / sum * double(1 << kWeightBits)));
     }
-    return axis;
+    return filter;
 }
 
 // Sums of weights times bytes stay below 2^31: weights add up to 2^22, and rounding to integers at most doubles each.
@@ -58,45 +56,47 @@ uint8_t to_byte(int32_t sum) { return uint8_t(std::min(255, sum >> kWeightBits))
 
 /// Resamples a row. kFixed is the number of channels, or 0 for any number.
 template <int kFixed>
-void resample_row(const Axis& axis, int any_channels, const uint8_t* row, uint8_t* out) {
+void resample_row(const ResampleFilter& filter, int any_channels, const uint8_t* row, uint8_t* out) {
     const int64_t channels = kFixed ? kFixed : any_channels;
-    for (const Taps& taps : axis.taps) {
+    for (const Support& support : filter.supports) {
         int32_t sums[kFixed ? kFixed : kMaxImageChannels];
         std::fill_n(sums, channels, kHalf);
-        const uint8_t* pixel = row + taps.first * channels;
-        const int32_t* const weights = axis.weights.data() + taps.weights;
-        for (int64_t i = 0; i < taps.count; ++i, pixel += channels)
+        const uint8_t* pixel = row + support.first * channels;
+        const int32_t* const weights = filter.weights.data() + support.weights;
+        for (int64_t i = 0; i < support.count; ++i, pixel += channels)
             for (int64_t c = 0; c < channels; ++c) sums[c] += weights[i] * pixel[c];
         for (int64_t c = 0; c < channels; ++c) *out++ = to_byte(sums[c]);
     }
 }
 
-void resample_row(const Axis& axis, int channels, const uint8_t* row, uint8_t* out) {
+void resample_row(const ResampleFilter& filter, int channels, const uint8_t* row, uint8_t* out) {
     switch (channels) {
-    case 1: return resample_row<1>(axis, channels, row, out);
-    case 3: return resample_row<3>(axis, channels, row, out);
-    default: return resample_row<0>(axis, channels, row, out);
+    case 1: return resample_row<1>(filter, channels, row, out);
+    case 3: return resample_row<3>(filter, channels, row, out);
+    default: return resample_row<0>(filter, channels, row, out);
     }
 }
 
 /// Writes weighted sums of rows of `bytes` bytes to `out`. `rows` has the source rows from number `first_row` on.
-void resample_column(const Axis& axis, const uint8_t* rows, int64_t first_row, int64_t bytes, uint8_t* out) {
+void resample_column(const ResampleFilter& filter, const uint8_t* rows, int64_t first_row, int64_t bytes,
+                     uint8_t* out) {
     std::vector<int32_t> sums(static_cast<size_t>(bytes));
-    for (const Taps& taps : axis.taps) {
+    for (const Support& support : filter.supports) {
         std::fill(sums.begin(), sums.end(), kHalf);
-        const uint8_t* row = rows + (taps.first - first_row) * bytes;
-        for (int64_t i = 0; i < taps.count; ++i, row += bytes) {
-            const int32_t weight = axis.weights[taps.weights + size_t(i)];
+        const uint8_t* row = rows + (support.first - first_row) * bytes;
+        for (int64_t i = 0; i < support.count; ++i, row += bytes) {
+            const int32_t weight = filter.weights[support.weights + size_t(i)];
             for (int64_t x = 0; x < bytes; ++x) sums[size_t(x)] += weight * row[x];
         }
         for (const int32_t sum : sums) *out++ = to_byte(sum);
     }
 }
 
-Image resample(const Image& image, const Part& height, const Part& width) {
-    const Axis columns = resampled(image.width, width), rows = resampled(image.height, height);
+Image resample(const Image& image, const CroppedAxis& height, const CroppedAxis& width) {
+    const ResampleFilter columns = filter_of(image.width, width), rows = filter_of(image.height, height);
     // Only these rows of the source contribute to the result.
-    const int64_t first_row = rows.taps.front().first, end_row = rows.taps.back().first + rows.taps.back().count;
+    const int64_t first_row = rows.supports.front().first,
+                  end_row = rows.supports.back().first + rows.supports.back().count;
     const int64_t in_bytes = image.width * image.channels, bytes = width.count * image.channels;
     std::vector<uint8_t> narrow(size_t((end_row - first_row) * bytes));
     for (int64_t y = first_row; y < end_row; ++y)
@@ -120,7 +120,7 @@ void check(const char* function, const Image& image, int64_t height, int64_t wid
 }
 
 /// Returns the middle `count` of `extent` pixels.
-Part centre(int64_t extent, int64_t count) { return {extent, centre_offset(extent, count), count}; }
+CroppedAxis centre(int64_t extent, int64_t count) { return {extent, centre_offset(extent, count), count}; }
 
 } // namespace
 

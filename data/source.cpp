@@ -95,7 +95,7 @@ double bytes_below(const std::string& folder) {
 void unpack_stream(const std::string& command, const std::string& folder) {
     const std::string archive = folder + ".tar", part = folder + ".part";
     fs::remove_all(part);
-    Progress progress(cat("copying ", kPipe, excerpt(command), " into ", folder));
+    ProgressLines progress(cat("copying ", kPipe, excerpt(command), " into ", folder));
     uintmax_t bytes = 0;
     const double begin = seconds_now();
     double last_growth = begin;
@@ -139,7 +139,7 @@ std::string find_client() {
 }
 
 /// Runs the command of a client that prints a line for each of `files` files.
-void copy_objects(const std::string& command, int64_t files, const std::string& folder, Progress& progress) {
+void copy_objects(const std::string& command, int64_t files, const std::string& folder, ProgressLines& progress) {
     const double begin = seconds_now(), before = bytes_below(folder);
     run_command(command, [&](int64_t lines, int64_t errors) {
         check_space(folder);
@@ -158,7 +158,7 @@ void copy_objects(const std::string& command, int64_t files, const std::string& 
 void synchronise(const std::string& url, const std::string& folder) {
     const std::string client = find_client();
     fs::create_directory(folder);
-    Progress progress(cat("copying ", url, " into ", folder, " with ", client));
+    ProgressLines progress(cat("copying ", url, " into ", folder, " with ", client));
     int64_t files = 0; // number of files that are new, changed or gone
     run_command(sync_command(client, url, folder, true), [&](int64_t lines, int64_t errors) {
         files = lines + errors; // rclone lists them on standard error

@@ -19,8 +19,8 @@ using Names = std::vector<std::string>;
 /// " ?" for each note.
 std::string text_of(const Layout& layout) {
     std::string text;
-    const auto add = [&](const std::vector<Layout::Image>& images) {
-        for (const Layout::Image& image : images) {
+    const auto add = [&](const std::vector<Layout::ListedImage>& images) {
+        for (const Layout::ListedImage& image : images) {
             if (!text.empty() && text.back() != ' ') text += ' ';
             text += cat(image.label(), ":", image.file.substr(image.file.rfind('/') + 1));
         }
