@@ -57,13 +57,7 @@ __device__ __forceinline__ void stage_dy(const ConvGeometry& g, const Tiling& t,
             inside[i] = pixel.image < g.images && pixel.column < g.to_w && filter < g.to_c;
             const int number = (pixel.image * g.to_h + pixel.row) * g.to_w + pixel.column;
             const size_t index = inside[i] ? size_t(number) * g.to_c + filter : 0;
-            if constexpr (kWhole) {
-                loaded[i] = source.load(index);
-            } else {
-                RG_UNROLL
-                for (int j = 0; j < 8; ++j)
-                    loaded[i].v[j] = inside[i] && filter + j < g.to_c ? reader.value(index + j, filter + j) : 0;
-            }
+            load_octet<kWhole, Reader>(source, index, inside[i], filter, g.to_c, loaded[i]);
         }
         RG_UNROLL
         for (int i = 0; i < kBatch; ++i)

@@ -37,7 +37,6 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kGroup = 128, kThreads = 3 * kGroup, kStages = 4;
-constexpr int kRegisters = 168; // registers per thread at launch
 
 /// A tile of a chunk of C filters and C input channels, for images W pixels wide.
 template <int C, int W>
@@ -65,15 +64,6 @@ struct WgradExtents {
 };
 
 #ifdef RG_HOPPER
-
-/// Sets the registers per thread to N.
-template <int N>
-__device__ __forceinline__ void set_registers() {
-    if constexpr (N > kRegisters)
-        increase_registers<N>();
-    else
-        decrease_registers<N>();
-}
 
 // ---- producers -----------------------------------------------------------------------------------------------------
 

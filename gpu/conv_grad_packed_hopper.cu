@@ -17,9 +17,9 @@ namespace {
 constexpr int kGroup = 128, kConsumers = 2 * kGroup, kThreads = kConsumers + kGroup;
 constexpr int kLargeTile = 128; // cells of a tile of dy
 
-// Registers belong to groups of 128 threads. At launch, all threads have 168. Consumers then get more, for their sums.
+// Registers per thread. Consumers get more than at the launch, for their sums.
 constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
-static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
+static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * kRegisters);
 
 /// Holds the extents of a weight gradient, for the kernel.
 struct WeightGradient {
@@ -162,10 +162,10 @@ __global__ void __launch_bounds__(kThreads, 1)
     __syncthreads();
     const int group = int(threadIdx.x) / kGroup;
     if (group == 2) {
-        decrease_registers<kProducerRegisters>();
+        set_registers<kProducerRegisters>();
         if (threadIdx.x < kConsumers + 32) produce<N>(p, dy, x, memory, barriers);
     } else {
-        increase_registers<kConsumerRegisters>();
+        set_registers<kConsumerRegisters>();
         if (group == 0)
             consume<kTaps, N, 0>(p, memory, ones, barriers, partials);
         else

@@ -39,9 +39,9 @@ namespace rg::RG_GPU {
 namespace {
 
 constexpr int kGroup = 128, kThreads = 3 * kGroup;
-// Registers per thread. At launch, all threads have 168. Producers then get more, to keep a tile's loads in flight.
+// Registers per thread. Producers get more than at the launch, to keep a tile's loads in flight.
 constexpr int kProducerRegisters = 216, kConsumerRegisters = 144;
-static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * 168);
+static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * kRegisters);
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
 
@@ -406,10 +406,10 @@ __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reade
     }
     __syncthreads();
     if (threadIdx.x < kGroup) {
-        increase_registers<kProducerRegisters>();
+        set_registers<kProducerRegisters>();
         produce<T, C, W>(tiles, reader, memory + T::kFilterBytes, barriers);
     } else {
-        decrease_registers<kConsumerRegisters>();
+        set_registers<kConsumerRegisters>();
         consume<T, N, W, kDgrad>(tiles, memory + T::kFilterBytes, memory, warp_sums, barriers, w, e, terms, out);
     }
     if (!e.partials || !is_last_block(arrivals + blockIdx.y, gridDim.x)) return;

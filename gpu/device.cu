@@ -14,6 +14,7 @@
 #include "gpu/scratch.cuh"
 #include "gpu/scratch_stack.h"
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <utility>
@@ -418,9 +419,8 @@ FoundGpus find_devices() {
 std::shared_ptr<Device> open_device(int index) {
     const FoundGpus found = find_devices();
     RG_CHECK(!found.gpus.empty(), "device cuda: ", found.why_none);
-    bool known = false;
-    for (const FoundGpus::Gpu& gpu : found.gpus) known = known || gpu.index == index;
-    RG_CHECK(known, "device cuda: expected one of the GPUs ", found.list(), ", got ", index);
+    RG_CHECK(std::ranges::count(found.gpus, index, &FoundGpus::Gpu::index) > 0,
+             "device cuda: expected one of the GPUs ", found.list(), ", got ", index);
     return std::make_shared<CudaDevice>(index);
 }
 

@@ -204,13 +204,7 @@ __device__ __forceinline__ void stage_pixels(const ConvGeometry& g, const Tiling
                         column >= 0 && column < g.from_w;
             const size_t index =
                 inside[i] ? (size_t(image * g.from_h + row) * g.from_w + column) * g.from_c + channel : 0;
-            if constexpr (kWhole) {
-                loaded[i] = source.load(index);
-            } else {
-                RG_UNROLL
-                for (int j = 0; j < 8; ++j)
-                    loaded[i].v[j] = inside[i] && channel + j < g.from_c ? reader.value(index + j, channel + j) : 0;
-            }
+            load_octet<kWhole, Reader>(source, index, inside[i], channel, g.from_c, loaded[i]);
         }
         RG_UNROLL
         for (int i = 0; i < kBatch; ++i)

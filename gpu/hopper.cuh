@@ -42,6 +42,9 @@
 
 namespace rg::RG_GPU {
 
+/// Registers per thread at the launch of a block of 3 warpgroups, if an SM runs one such block.
+constexpr int kRegisters = 168;
+
 #ifdef __CUDACC__
 #ifdef RG_HOPPER
 
@@ -146,17 +149,16 @@ RG_WGMMA(wgmma_transposed, 192,
 #undef RG_D4
 #undef RG_D16
 
-// ---- registers: a warpgroup sets its registers per thread to N (setmaxnreg) ----
+// ---- registers ----
 
-/// Lowers the registers per thread to N. The block's pool gets the others.
+/// Sets the registers per thread of a warpgroup to N. The block's pool gets the others.
+/// If N is more than at the launch, blocks until the pool has enough.
 template <int N>
-__device__ __forceinline__ void decrease_registers() {
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
-}
-/// Raises the registers per thread to N. Blocks until the block's pool has enough.
-template <int N>
-__device__ __forceinline__ void increase_registers() {
-    asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+__device__ __forceinline__ void set_registers() {
+    if constexpr (N > kRegisters)
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N));
+    else
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N));
 }
 
 #endif
@@ -181,12 +183,8 @@ inline void store_operand(void* shared, uint4 value,
     simt::operand_stored(shared, site);
 }
 template <int N>
-void decrease_registers() {
+void set_registers() {
     static_assert(N >= 24 && N <= 256 && N % 8 == 0);
-}
-template <int N>
-void increase_registers() {
-    decrease_registers<N>();
 }
 
 #endif

@@ -14,12 +14,6 @@ namespace {
 
 constexpr int kRows = kThreads / 32, kLossThreads = 1024;
 
-/// The row that this warp computes, and the lane of this thread.
-struct WarpRow {
-    int64_t row = int64_t(blockIdx.x) * kRows + threadIdx.x / 32;
-    int lane = int(threadIdx.x) % 32;
-};
-
 /// Returns weight * value, and 0 for a weight of 0, whatever the value: a logit may be infinite.
 __device__ __forceinline__ float weighted(float weight, float value) { return weight == 0 ? 0 : weight * value; }
 
@@ -138,7 +132,8 @@ struct BinaryCrossEntropy {
 
 __global__ void __launch_bounds__(kThreads)
     softmax_grad_kernel(int64_t rows, int k, const float* dy, const float* y, float* dx) {
-    const auto [row, lane] = WarpRow();
+    const int64_t row = int64_t(blockIdx.x) * kRows + threadIdx.x / 32; // of this warp
+    const int lane = int(threadIdx.x) % 32;
     if (row >= rows) return;
     float dot = 0;
     for (int j = lane; j < k; j += 32) dot += dy[row * k + j] * y[row * k + j];

@@ -103,8 +103,7 @@ struct OctetReader<NormGradient<bf16>> {
     }
 };
 
-/// Replaces OctetReader if the number of channels is no multiple of 8. It has no load(): callers load values one by one
-/// through `reader`.
+/// Replaces OctetReader if the number of channels is no multiple of 8. It has no load(): see load_octet().
 template <class Reader>
 struct SingleValues {
     using Loaded = Octet;
@@ -114,6 +113,21 @@ struct SingleValues {
 };
 template <bool kWhole, class Reader>
 using OctetSource = std::conditional_t<kWhole, OctetReader<Reader>, SingleValues<Reader>>;
+
+/// Starts the loads of the octet from `index` on, which begins with `channel` of `channels`. If not kWhole, loads
+/// single values, and none if not `inside`; those that it does not load are 0.
+template <bool kWhole, class Reader>
+__device__ __forceinline__ void load_octet(const OctetSource<kWhole, Reader>& source, size_t index, bool inside,
+                                           int channel, int channels,
+                                           typename OctetSource<kWhole, Reader>::Loaded& loaded) {
+    if constexpr (kWhole) {
+        loaded = source.load(index);
+    } else {
+        RG_UNROLL
+        for (int j = 0; j < 8; ++j)
+            loaded.v[j] = inside && channel + j < channels ? source.reader.value(index + j, channel + j) : 0;
+    }
+}
 
 /// Returns v, or 8 copies of `other` if `inside` is false.
 __device__ __forceinline__ uint4 choose(bool inside, uint4 v, float other) {

@@ -242,45 +242,40 @@ void run_pool_grad(const Call& call, const Tensor& positions) {
     });
 }
 
-} // namespace
-
-void max_pool2d(const Call& call) {
+/// Calls launch(type of y, kWidth, windows, work, reader of x) if y has values.
+template <class F>
+void run_pool(const Call& call, const F& launch) {
     using O = Pool2dOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &y = call.out[O::y];
     if (y.numel() == 0) return;
     const Windows g(x.shape(), y.shape(), a.pool);
     with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        with_reader<T>(a.x_norm.operand(call.in), [&]<class Reader>(const Reader& reader) {
+        with_reader<decltype(t)>(a.x_norm.operand(call.in), [&](const auto& reader) {
             with_width(g.c, [&](auto width) {
-                constexpr int kWidth = decltype(width)::value;
-                const ThreadWork<kWidth> work(y.numel(), g.c);
-                RG_LAUNCH((max_pool2d_forward_kernel<T, kWidth, Reader>), work.blocks(), kThreads, 0, stream(), g, work,
-                          reader, pointer<T>(y), pointer<uint8_t>(call.out[O::positions]));
+                launch(t, width, g, ThreadWork<decltype(width)::value>(y.numel(), g.c), reader);
             });
         });
+    });
+}
+
+} // namespace
+
+void max_pool2d(const Call& call) {
+    run_pool(call, [&]<class T, class Width, class Work, class Reader>(T, Width, const Windows& g, const Work& work,
+                                                                       const Reader& reader) {
+        RG_LAUNCH((max_pool2d_forward_kernel<T, Width::value, Reader>), work.blocks(), kThreads, 0, stream(), g, work,
+                  reader, pointer<T>(call.out[Pool2dOp::y]), pointer<uint8_t>(call.out[Pool2dOp::positions]));
     });
 }
 
 void max_pool2d_grad(const Call& call) { run_pool_grad(call, call.in[Pool2dGradOp::positions]); }
 
 void avg_pool2d(const Call& call) {
-    using O = Pool2dOp;
-    const auto& a = call.attrs.as<O>();
-    const Tensor &x = call.in[O::x], &y = call.out[0];
-    const Windows g(x.shape(), y.shape(), a.pool);
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        with_reader<T>(a.x_norm.operand(call.in), [&]<class Reader>(const Reader& reader) {
-            with_width(g.c, [&](auto width) {
-                constexpr int kWidth = decltype(width)::value;
-                const ThreadWork<kWidth> work(y.numel(), g.c);
-                if (y.numel() > 0)
-                    RG_LAUNCH((avg_pool2d_forward_kernel<T, kWidth, Reader>), work.blocks(), kThreads, 0, stream(), g,
-                              work, reader, pointer<T>(y));
-            });
-        });
+    run_pool(call, [&]<class T, class Width, class Work, class Reader>(T, Width, const Windows& g, const Work& work,
+                                                                       const Reader& reader) {
+        RG_LAUNCH((avg_pool2d_forward_kernel<T, Width::value, Reader>), work.blocks(), kThreads, 0, stream(), g, work,
+                  reader, pointer<T>(call.out[Pool2dOp::y]));
     });
 }
 
