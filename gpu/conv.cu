@@ -12,6 +12,7 @@
 // mean and a sum of squared deviations. In the data gradient, they are the two sums that batch norm's gradient needs.
 // ChannelReductions (conv.cuh) merges the values of all blocks in a fixed order.
 #include "gpu/conv.cuh"
+#include "gpu/conv_choice.cuh"
 #include "gpu/conv_results.cuh"
 #include "gpu/halo.cuh"
 #include "gpu/kernels.h"
@@ -72,7 +73,7 @@ __device__ __forceinline__ void multiply(const Tiling& t, const int* cells, cons
 
 // ---- the kernels ---------------------------------------------------------------------------------------------------
 
-/// Stages the filters of all units for kN channels of the result. Each plane of w holds filters
+/// Stages the filters of all units for kN channels of the result. Each plane of w (planes.cuh) holds filters
 /// [to_c][rows][columns][from_c]; for the data gradient, a kernel has exchanged their channels. Filters of result
 /// channels beyond the last do not matter. `in_channels` is the number of input channels from the units' first one on.
 template <class M, int kPlanes, bool kWhole, int kN>
@@ -242,15 +243,15 @@ private:
     const bf16* data_;
 };
 
-/// Runs a convolution or its data gradient, and `reductions` of its results. In bf16, uses a Hopper kernel if one is
-/// enabled and covers the case.
+/// Runs a convolution or its data gradient, and `reductions` of its results. `g` has the extents of this direction.
 template <bool kDgrad, class T, class Reader>
-void run_conv2d(const ConvGeometry& g, const Reader& reader, const GivenFilters& given, ConvEpilogue<T> e, T* out,
-                const ChannelReductions& reductions) {
+void run_conv2d(const KernelChoice& choice, const ConvGeometry& g, const Reader& reader, const GivenFilters& given,
+                ConvEpilogue<T> e, T* out, const ChannelReductions& reductions) {
     if constexpr (std::is_same_v<T, bf16>)
-        if (convolve_on_hopper(g, kDgrad, reader, given, e, out, reductions)) return;
+        if (choice.family == KernelFamily::hopper)
+            return convolve_on_hopper(g, kDgrad, reader, given, e, out, reductions);
     if constexpr (std::is_same_v<T, bf16> && !kDgrad)
-        if (convolve_packed(g, reader, given, e, out, reductions)) return;
+        if (choice.plan) return convolve_packed(g, *choice.plan, reader, given, e, out, reductions);
     const FilterPlanes<kDgrad, T> w(g, given);
     const auto launch_kernel = [&](auto whole, auto channels) {
         constexpr bool kWhole = decltype(whole)::value;
@@ -288,17 +289,18 @@ void run_conv2d(const ConvGeometry& g, const Reader& reader, const GivenFilters&
 void conv2d(const Call& call) {
     using O = Conv2dOp;
     const auto& a = call.attrs.as<O>();
-    if (a.conv.groups > 1) return conv2d_in_groups(call);
-    if (linear_forward(call)) return;
+    const KernelChoice choice = choose_conv2d(call);
+    if (choice.family == KernelFamily::groups) return conv2d_in_groups(call);
+    if (choice.family == KernelFamily::linear) return linear_forward(call);
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &y = call.out[O::y];
-    const ConvGeometry g = geometry_of(x.shape(), y.shape(), w, a.conv);
+    const ConvGeometry& g = choice.g;
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         with_reader<T>(a.x_norm.operand(call.in), [&](const auto& reader) {
             const GivenNorm y_norm = a.y_norm.given(call.in);
             if (!y_norm) // y_norm may still have gamma and beta: then `after` computes coefficients from the statistics
                 return run_conv2d<false>(
-                    g, reader, w, {.bias = pointer<float>(call.in[O::bias])}, pointer<T>(y),
+                    choice, g, reader, w, {.bias = pointer<float>(call.in[O::bias])}, pointer<T>(y),
                     {.stats = a.with_stats ? call.out[O::stats] : Tensor(),
                      .after = {pointer<float>(y_norm.gamma), pointer<float>(y_norm.beta), a.y_norm.epsilon,
                                pointer<float>(call.in[O::running]), double(a.momentum)}});
@@ -308,20 +310,21 @@ void conv2d(const Call& call) {
             const DeviceScratch<T> filters(static_cast<size_t>(count));
             RG_LAUNCH(conv2d_norm_fold_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count, count / g.to_c,
                       pointer<float>(w), pointer<float>(call.in[O::bias]), norm.scale(), norm.shift(), filters, bias);
-            run_conv2d<false>(g, reader, filters.data(), {.bias = bias, .relu = a.y_norm.relu}, pointer<T>(y), {});
+            run_conv2d<false>(choice, g, reader, filters.data(), {.bias = bias, .relu = a.y_norm.relu}, pointer<T>(y),
+                              {});
         });
     });
 }
 
 template <class T, class Reader>
-void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
-                   const Tensor& dx, const NormGradientSums* sums) {
-    run_conv2d<true>(geometry_of(dy_shape, dx.shape(), w, conv), dy, w, {.residual = pointer<T>(addend)},
-                     pointer<T>(dx), {{}, sums});
+void data_gradient(const KernelChoice& choice, const Reader& dy, const Call& call, const NormGradientSums* sums) {
+    using O = Conv2dGradOp;
+    const Tensor &w = call.in[O::w], &dx = call.out[O::dx];
+    run_conv2d<true>(choice, geometry_of(call.in[O::dy].shape(), dx.shape(), w, call.attrs.as<O>().conv), dy, w,
+                     {.residual = pointer<T>(call.in[O::addend])}, pointer<T>(dx), {{}, sums});
 }
 #define RG_DATA_GRADIENT(T, Reader)                                                                                    \
-    template void data_gradient<T>(const Reader<T>&, const Shape&, const Tensor&, const Conv&, const Tensor&,          \
-                                   const Tensor&, const NormGradientSums*);
+    template void data_gradient<T>(const KernelChoice&, const Reader<T>&, const Call&, const NormGradientSums*);
 RG_DATA_GRADIENT(float, Plain)
 RG_DATA_GRADIENT(float, NormGradient)
 RG_DATA_GRADIENT(bf16, Plain)

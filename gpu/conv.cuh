@@ -73,75 +73,47 @@ struct ChannelReductions {
     }
 };
 
-/// Filters as an op gets them: in f32, or already rounded to bf16. The other pointer is null.
-struct GivenFilters {
-    const float* f32 = nullptr;
-    const bf16* rounded = nullptr;
-    GivenFilters(const float* w) : f32(w) {}
-    GivenFilters(const bf16* w) : rounded(w) {}
-    GivenFilters(const Tensor& w) {
-        if (w.dtype() == DType::bf16)
-            rounded = pointer<bf16>(w);
-        else
-            f32 = pointer<float>(w);
-    }
-    /// Calls f with the pointer that is not null.
-    template <class F>
-    __host__ __device__ __forceinline__ void visit(const F& f) const {
-        if (f32)
-            f(f32);
-        else
-            f(rounded);
-    }
-};
-/// Defined in conv.cu. Computes the data gradient dx of a convolution with filters w, plus `addend` if that is defined.
-/// `dy` is a reader of dy, which has shape dy_shape. If `sums` is not null, also computes these sums of dx.
-template <class T, class Reader>
-void data_gradient(const Reader& dy, const Shape& dy_shape, const Tensor& w, const Conv& conv, const Tensor& addend,
-                   const Tensor& dx, const NormGradientSums* sums);
+struct KernelChoice; // conv_choice.cuh
+struct PackedPlan;   // packed_images.cuh
 
-/// Defined in conv_hopper.cu. Runs the convolution, or its data gradient, with the Hopper kernel and returns true.
-/// Returns false and does nothing if that kernel is not enabled (GpuTraits) or does not cover the case.
+// ---- functions of other files, for the cases that conv_choice.cuh gives them ----------------------------------------
+
+/// In conv.cu: computes dx of conv2d_grad. `dy` is a reader of dy. If `sums` is not null, also computes these sums of
+/// dx.
+template <class T, class Reader>
+void data_gradient(const KernelChoice& choice, const Reader& dy, const Call& call, const NormGradientSums* sums);
+
+/// In conv_hopper.cu: runs the convolution, or its data gradient.
 template <class Reader>
-bool convolve_on_hopper(const ConvGeometry& g, bool dgrad, const Reader& reader, const GivenFilters& w,
+void convolve_on_hopper(const ConvGeometry& g, bool dgrad, const Reader& reader, const GivenFilters& w,
                         ConvEpilogue<bf16> e, bf16* out, const ChannelReductions& reductions);
 
-/// Returns true if the kernels of conv_hopper.cu are enabled and cover the case, for the forward pass and the data
-/// gradient.
-bool hopper_covers(const ConvGeometry& g);
-
-/// Defined in conv_packed_hopper.cu. Does the same as convolve_on_hopper() in the forward pass, for other cases.
+/// In conv_packed_hopper.cu: runs the convolution.
 template <class Reader>
-bool convolve_packed(const ConvGeometry& g, const Reader& reader, const GivenFilters& w, const ConvEpilogue<bf16>& e,
-                     bf16* out, const ChannelReductions& reductions);
+void convolve_packed(const ConvGeometry& g, const PackedPlan& plan, const Reader& reader, const GivenFilters& w,
+                     const ConvEpilogue<bf16>& e, bf16* out, const ChannelReductions& reductions);
 
-/// Defined in conv_packed_hopper.cu. Runs conv2d_grad with readers of dy and x, and returns true; `sums` is as in
-/// data_gradient(). Returns false if its kernels are not enabled or do not cover the case, or if hopper_covers().
+/// In conv_packed_hopper.cu: runs conv2d_grad with readers of dy and x. `sums` is as in data_gradient().
 template <class DyReader, class XReader>
-bool conv2d_grad_packed(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Call& call,
+void conv2d_grad_packed(const KernelChoice& choice, const DyReader& dy, const XReader& x, const Call& call,
                         const NormGradientSums* sums);
 
-/// Defined in conv_grad_hopper.cu. Computes the weight gradient dw and the bias gradient db with the Hopper kernel and
-/// returns true. Returns false and does nothing if that kernel is not enabled or does not cover the case.
+/// In conv_grad_hopper.cu: computes the weight gradient dw and the bias gradient db.
 template <class DyReader, class XReader>
-bool wgrad_on_hopper(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db);
+void wgrad_on_hopper(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db);
 
 /// A partial of the weight gradient [filters][wgrad_pitch(taps)] holds the sums over some of the pixels. Returns the
 /// distance from a filter to the next: `taps` values of the filter, one of its bias, and padding. The padding lets a
 /// quad of lanes store whole sectors of 32 bytes: parts of a sector cost the L2 cache a read.
 __host__ __device__ constexpr int wgrad_pitch(int taps) { return (taps + 8) / 8 * 8; }
 
-/// Defined in conv_grad.cu. Adds `count` partials [filters][wgrad_pitch(g.taps())] of the weight gradient, and stores
-/// dw and db.
+/// In conv_grad.cu: adds `count` partials [filters][wgrad_pitch(g.taps())] of the weight gradient, and stores dw
+/// and db.
 void reduce_wgrad(const ConvGeometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db);
 
-/// Defined in linear.cu. Run conv2d or conv2d_grad and return true if the convolution is a linear layer (1 x 1 filters,
-/// stride 1, no padding) in f32 with few results and pixels, and without fused steps. Otherwise return false and do
-/// nothing.
-bool linear_forward(const Call& call);
-bool linear_grad(const Call& call);
-
-/// Defined in conv_groups.cu. Run conv2d and conv2d_grad if Conv::groups > 1.
+/// In linear.cu and conv_groups.cu: run conv2d or conv2d_grad.
+void linear_forward(const Call& call);
+void linear_grad(const Call& call);
 void conv2d_in_groups(const Call& call);
 void conv2d_grad_in_groups(const Call& call);
 

@@ -8,6 +8,7 @@
 // transposed, as ldmatrix loads them. Both are in one or two planes (planes.cuh). An additional product by ones gives
 // the bias gradient.
 #include "gpu/conv.cuh"
+#include "gpu/conv_choice.cuh"
 #include "gpu/divisor.cuh"
 #include "gpu/halo.cuh"
 #include "gpu/kernels.h"
@@ -25,7 +26,7 @@ constexpr int kFilters = 32, kWarps = kTileThreads / 32;
 /// at most one such block per 4 tiles (rounded up), since the blocks' sums must be added.
 constexpr int kBlocksPerSm = 3, kTilesPerBlock = 512 / kTilePixels;
 /// Values from a pixel of dy to the next, with a padding that puts 8 neighbouring pixels into different banks. And
-/// values in a plane of dy.
+/// values of a tile of dy in bf16, which may need two such tiles (planes.cuh).
 constexpr int kDyPitch = kFilters + 8, kDyPlane = kTilePixels * kDyPitch;
 
 /// The operands that are loaded by octets of channels. `both` and `dy` require that their numbers of channels are
@@ -197,12 +198,9 @@ __global__ void __launch_bounds__(256)
     (tap < taps ? dw[filter * taps + tap] : db[filter]) = float(sum);
 }
 
-/// Computes dw [filters, rows, columns, channels] and db [filters]. In bf16, uses the Hopper kernel if it is enabled
-/// and covers the case.
+/// Computes dw [filters, rows, columns, channels] and db [filters].
 template <class T, class DyReader, class XReader>
 void run_wgrad(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
-    if constexpr (std::is_same_v<T, bf16>)
-        if (wgrad_on_hopper(g, dy, x, dw, db)) return;
     const size_t count = size_t(g.to_c) * size_t(wgrad_pitch(g.taps()));
     const auto launch_kernel = [&](auto whole) {
         constexpr Whole kWhole = decltype(whole)::value;
@@ -244,27 +242,31 @@ void reduce_wgrad(const ConvGeometry& g, int count, const float* partials, const
 void conv2d_grad(const Call& call) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();
-    if (a.conv.groups > 1) return conv2d_grad_in_groups(call);
-    if (linear_grad(call)) return;
-    const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &y = call.in[O::y];
-    const Tensor &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
-    const ConvGeometry g = geometry_of(a.data ? dx.shape() : x.shape(), dy.shape(), w, a.conv);
+    const KernelChoice choice = choose_conv2d_grad(call);
+    if (choice.family == KernelFamily::groups) return conv2d_grad_in_groups(call);
+    if (choice.family == KernelFamily::linear) return linear_grad(call);
+    const bool hopper = choice.family == KernelFamily::hopper || choice.family == KernelFamily::hopper_wgrad;
+    const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &y = call.in[O::y];
+    const Tensor &dw = call.out[O::dw], &dbias = call.out[O::dbias];
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
         const auto run = [&](const auto& dy_reader, const auto& x_reader, const NormGradientSums* sums) {
-            if constexpr (std::is_same_v<T, bf16>)
-                if (conv2d_grad_packed(g, dy_reader, x_reader, call, sums)) return;
-            if (a.filters) run_wgrad<T>(g, dy_reader, x_reader, dw, dbias);
-            if (a.data) data_gradient<T>(dy_reader, dy.shape(), w, a.conv, call.in[O::addend], dx, sums);
+            if constexpr (std::is_same_v<T, bf16>) {
+                if (choice.plan) return conv2d_grad_packed(choice, dy_reader, x_reader, call, sums);
+                if (a.filters && hopper) wgrad_on_hopper(choice.g, dy_reader, x_reader, dw, dbias);
+            }
+            if (a.filters && !hopper) run_wgrad<T>(choice.g, dy_reader, x_reader, dw, dbias);
+            if (a.data) data_gradient<T>(choice, dy_reader, call, sums);
         };
         const Plain<T> plain_x{pointer<T>(x)};
         if (!y.defined()) return run(Plain<T>{pointer<T>(dy)}, plain_x, nullptr);
-        const NormCoefficients y_norm(a.y_norm.given(call.in), call.in[O::y_sums], double(g.pixels()));
+        const NormCoefficients y_norm(a.y_norm.given(call.in), call.in[O::y_sums], double(choice.g.pixels()));
         const NormGradient<T> reader = y_norm.gradient<T>(dy, y);
         if (!a.x_norm.given(call.in)) return run(reader, plain_x, nullptr);
         const NormCoefficients x_norm(a.x_norm.given(call.in));
         std::optional<NormGradientSums> sums;
-        if (a.with_sums) sums.emplace(x_norm, dx, x, call.out[O::x_dgamma], call.out[O::x_dbeta], call.out[O::x_sums]);
+        if (a.with_sums)
+            sums.emplace(x_norm, call.out[O::dx], x, call.out[O::x_dgamma], call.out[O::x_dbeta], call.out[O::x_sums]);
         run(reader, x_norm.read<T>(x), sums ? &*sums : nullptr);
     });
 }

@@ -246,11 +246,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 } // namespace
 
 template <class DyReader, class XReader>
-bool wgrad_on_hopper(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
-    if (!gpu_traits().hopper_kernels || g.pixels() == 0 || g.pixels() >= INT32_MAX || g.r != 3 || g.s != 3 ||
-        g.stride != Axes(1) || g.pad != Axes(1) || g.dilation != Axes(1) || g.from_c % 32 != 0 || g.to_c % 32 != 0 ||
-        (g.from_w != 8 && g.from_w != 16 && g.from_w != 32) || g.from_h % 8 != 0)
-        return false;
+void wgrad_on_hopper(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     const auto run = [&](auto channels, auto width) {
         constexpr int C = decltype(channels)::value, W = decltype(width)::value;
         const int tiles_of_image = g.from_h / WgradHopperTile<C, W>::kRows;
@@ -268,13 +264,12 @@ bool wgrad_on_hopper(const ConvGeometry& g, const DyReader& dy, const XReader& x
     if (g.from_w == 32) run(Constant<32>{}, Constant<32>{}); // with 64 channels, the stages would be too large
     if (g.from_w == 16) by_64 ? run(Constant<64>{}, Constant<16>{}) : run(Constant<32>{}, Constant<16>{});
     if (g.from_w == 8) by_64 ? run(Constant<64>{}, Constant<8>{}) : run(Constant<32>{}, Constant<8>{});
-    return true;
 }
-template bool wgrad_on_hopper(const ConvGeometry&, const Plain<bf16>&, const Plain<bf16>&, const Tensor&,
+template void wgrad_on_hopper(const ConvGeometry&, const Plain<bf16>&, const Plain<bf16>&, const Tensor&,
                               const Tensor&);
-template bool wgrad_on_hopper(const ConvGeometry&, const NormGradient<bf16>&, const Plain<bf16>&, const Tensor&,
+template void wgrad_on_hopper(const ConvGeometry&, const NormGradient<bf16>&, const Plain<bf16>&, const Tensor&,
                               const Tensor&);
-template bool wgrad_on_hopper(const ConvGeometry&, const NormGradient<bf16>&, const NormReader<bf16>&, const Tensor&,
+template void wgrad_on_hopper(const ConvGeometry&, const NormGradient<bf16>&, const NormReader<bf16>&, const Tensor&,
                               const Tensor&);
 
 } // namespace rg::RG_GPU

@@ -4,6 +4,7 @@
 // The sum of a product runs over cells, and dy is 0 in those that are no pixels. So a value of x that is not finite
 // makes the gradients of all taps of its channel NaN, even if no filter reads the value. A warp copies tiles of cells
 // to shared memory, and two groups of 128 threads multiply.
+#include "gpu/conv.cuh"
 #include "gpu/hopper.cuh"
 #include "gpu/octets.cuh"
 #include "gpu/packed_images.cuh"
@@ -28,8 +29,8 @@ struct WeightGradient {
     int pitch, bias;             // values of a filter in a partial; the place of the bias among them
     int filters;                 // filters that a block computes
     int low;                     // the first cell of x in a tile, relative to that of dy
-    // The phases of x that taps read; for each tap, its place in a filter, and the start of its operand in a stage of x
-    // in units of 16 bytes
+    // The phases of x that taps read. For each tap: its place in a filter, and where its operand starts in a stage of
+    // x, divided by 16 bytes.
     int phases = 0, phase[kMaxPhases] = {};
     int taps = 0, place[kMaxTaps] = {}, start[kMaxTaps] = {};
     int tiles = 0, tile_cells = 0, x_cells = 0; // tiles; cells of a tile of dy, and of x, which has a halo
@@ -82,8 +83,8 @@ __device__ __forceinline__ void produce(const WeightGradient& p, const bf16* dy,
     }
 }
 
-/// The work of consumer group kIndex. With 9 taps, group 0 computes the first 5 of them and group 1 the others, for 64
-/// filters. With one tap, each group computes 64 of up to 128 filters.
+/// The work of consumer group kIndex. For filters of up to 9 rows and columns (taps), group 0 computes the first 5 taps
+/// and group 1 the others, of 64 filters. For 1 x 1 filters, each group computes 64 of up to 128 filters.
 template <int kTaps, int N, int kIndex>
 __device__ __forceinline__ void consume(const WeightGradient& p, const std::byte* memory, const uint4* ones,
                                         const StageBarriers& barriers, float* partials) {

@@ -27,6 +27,7 @@
 // ends last merges all blocks. For given shapes, the order of the sums depends only on the number of SMs, so a GPU
 // gives the same bits in every run.
 #include "gpu/conv.cuh"
+#include "gpu/conv_choice.cuh"
 #include "gpu/divisor.cuh"
 #include "gpu/hopper.cuh"
 #include "gpu/lane_sums.cuh"
@@ -44,8 +45,6 @@ constexpr int kProducerRegisters = 216, kConsumerRegisters = 144;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * kRegisters);
 
 // ---- tiles ---------------------------------------------------------------------------------------------------------
-
-constexpr int rows_of_tile(int width) { return width == 16 ? 16 : 8; }
 
 /// A tile of images W pixels wide, with C input channels, and the filters of N result channels.
 template <int C, int N, int W>
@@ -471,19 +470,9 @@ void run_conv2d(const ConvGeometry& g, bool gradient, const Reader& reader, cons
 
 } // namespace
 
-bool hopper_covers(const ConvGeometry& g) {
-    const auto covered = [](int channels) { return channels == 32 || channels == 64 || channels == 128; };
-    if (!gpu_traits().hopper_kernels || g.images == 0 || g.r != 3 || g.s != 3 || g.stride != Axes(1) ||
-        g.pad != Axes(1) || g.dilation != Axes(1) || !covered(g.from_c) || !covered(g.to_c) ||
-        (g.from_w != 8 && g.from_w != 16 && g.from_w != 32) || g.from_h % rows_of_tile(g.from_w) != 0)
-        return false;
-    return std::max(g.from_c, g.to_c) < 128 || (std::min(g.from_c, g.to_c) > 32 && g.from_w == 8);
-}
-
 template <class Reader>
-bool convolve_on_hopper(const ConvGeometry& g, bool gradient, const Reader& reader, const GivenFilters& w,
+void convolve_on_hopper(const ConvGeometry& g, bool gradient, const Reader& reader, const GivenFilters& w,
                         ConvEpilogue<bf16> e, bf16* out, const ChannelReductions& reductions) {
-    if (!hopper_covers(g)) return false;
     const auto with_chunk = [&](auto f) { g.to_c == 32 ? f(Constant<32>{}) : f(Constant<64>{}); };
     const auto with_width = [&](auto f) {
         if (g.from_w == 8) f(Constant<8>{});
@@ -501,13 +490,12 @@ bool convolve_on_hopper(const ConvGeometry& g, bool gradient, const Reader& read
             with_width(
                 [&](auto width) { g.from_c == 32 ? run(Constant<32>{}, n, width) : run(Constant<64>{}, n, width); });
         });
-    return true;
 }
-template bool convolve_on_hopper(const ConvGeometry&, bool, const Plain<bf16>&, const GivenFilters&, ConvEpilogue<bf16>,
+template void convolve_on_hopper(const ConvGeometry&, bool, const Plain<bf16>&, const GivenFilters&, ConvEpilogue<bf16>,
                                  bf16*, const ChannelReductions&);
-template bool convolve_on_hopper(const ConvGeometry&, bool, const NormReader<bf16>&, const GivenFilters&,
+template void convolve_on_hopper(const ConvGeometry&, bool, const NormReader<bf16>&, const GivenFilters&,
                                  ConvEpilogue<bf16>, bf16*, const ChannelReductions&);
-template bool convolve_on_hopper(const ConvGeometry&, bool, const NormGradient<bf16>&, const GivenFilters&,
+template void convolve_on_hopper(const ConvGeometry&, bool, const NormGradient<bf16>&, const GivenFilters&,
                                  ConvEpilogue<bf16>, bf16*, const ChannelReductions&);
 
 } // namespace rg::RG_GPU

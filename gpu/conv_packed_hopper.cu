@@ -10,10 +10,10 @@
 //   staged cells     [octet][cell][8 channels]
 //   staged filters   [octet of input channels][result channel][8 input channels], for one row and column of the filters
 #include "gpu/conv.cuh"
+#include "gpu/conv_choice.cuh"
 #include "gpu/conv_results.cuh"
 #include "gpu/hopper.cuh"
 #include "gpu/lane_sums.cuh"
-#include "gpu/packed_images.cuh"
 
 #include <algorithm>
 
@@ -253,46 +253,39 @@ void run_conv2d(const ConvGeometry& g, const PackedPlan& plan, int channels, con
 } // namespace
 
 template <class Reader>
-bool convolve_packed(const ConvGeometry& g, const Reader& reader, const GivenFilters& w, const ConvEpilogue<bf16>& e,
-                     bf16* out, const ChannelReductions& reductions) {
-    const std::optional<PackedPlan> found = packed_plan_of(g);
-    if (!found || (found->first_layer && !std::is_same_v<Reader, Plain<bf16>>)) return false;
-    const PackedPlan& plan = *found;
+void convolve_packed(const ConvGeometry& g, const PackedPlan& plan, const Reader& reader, const GivenFilters& w,
+                     const ConvEpilogue<bf16>& e, bf16* out, const ChannelReductions& reductions) {
     const DeviceScratch<bf16> x = pack_x(plan, g, reader);
     const auto run = plan.first_layer    ? run_conv2d<kFirstLayer, 64, false>
                      : g.to_c % 128 == 0 ? run_conv2d<64, 128, false>
                                          : run_conv2d<64, 64, false>;
     run(g, plan, plan.channels, x, w, e, out, reductions);
-    return true;
 }
-template bool convolve_packed(const ConvGeometry&, const Plain<bf16>&, const GivenFilters&, const ConvEpilogue<bf16>&,
-                              bf16*, const ChannelReductions&);
-template bool convolve_packed(const ConvGeometry&, const NormReader<bf16>&, const GivenFilters&,
+template void convolve_packed(const ConvGeometry&, const PackedPlan&, const Plain<bf16>&, const GivenFilters&,
+                              const ConvEpilogue<bf16>&, bf16*, const ChannelReductions&);
+template void convolve_packed(const ConvGeometry&, const PackedPlan&, const NormReader<bf16>&, const GivenFilters&,
                               const ConvEpilogue<bf16>&, bf16*, const ChannelReductions&);
 
 template <class DyReader, class XReader>
-bool conv2d_grad_packed(const ConvGeometry& g, const DyReader& dy_reader, const XReader& x, const Call& call,
+void conv2d_grad_packed(const KernelChoice& choice, const DyReader& dy_reader, const XReader& x, const Call& call,
                         const NormGradientSums* sums) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();
-    const std::optional<PackedPlan> found = packed_plan_of(g);
-    if (!found || hopper_covers(g) || (found->first_layer && (a.data || !std::is_same_v<XReader, Plain<bf16>>)))
-        return false;
-    const PackedPlan& plan = *found;
+    const ConvGeometry& g = choice.g;
+    const PackedPlan& plan = *choice.plan;
     const DeviceScratch<bf16> dy = pack_dy(plan, g, dy_reader);
     if (a.filters) wgrad_packed(g, plan, dy, pack_x(plan, g, x), call.out[O::dw], call.out[O::dbias]);
-    if (!a.data) return true;
+    if (!a.data) return;
     const Tensor &w = call.in[O::w], &dx = call.out[O::dx];
     const ConvGeometry of_dx = geometry_of(call.in[O::dy].shape(), dx.shape(), w, a.conv);
     const auto dgrad = g.from_c % 128 == 0 ? run_conv2d<64, 128, true> : run_conv2d<64, 64, true>;
     dgrad(of_dx, plan, g.to_c, dy, w, {.residual = pointer<bf16>(call.in[O::addend])}, pointer<bf16>(dx), {{}, sums});
-    return true;
 }
-template bool conv2d_grad_packed(const ConvGeometry&, const Plain<bf16>&, const Plain<bf16>&, const Call&,
+template void conv2d_grad_packed(const KernelChoice&, const Plain<bf16>&, const Plain<bf16>&, const Call&,
                                  const NormGradientSums*);
-template bool conv2d_grad_packed(const ConvGeometry&, const NormGradient<bf16>&, const Plain<bf16>&, const Call&,
+template void conv2d_grad_packed(const KernelChoice&, const NormGradient<bf16>&, const Plain<bf16>&, const Call&,
                                  const NormGradientSums*);
-template bool conv2d_grad_packed(const ConvGeometry&, const NormGradient<bf16>&, const NormReader<bf16>&, const Call&,
+template void conv2d_grad_packed(const KernelChoice&, const NormGradient<bf16>&, const NormReader<bf16>&, const Call&,
                                  const NormGradientSums*);
 
 } // namespace rg::RG_GPU

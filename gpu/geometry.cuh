@@ -1,4 +1,4 @@
-// The extents of a convolution, as its kernels (conv*.cu) use them.
+// The extents and the filters of a convolution, as its kernels (conv*.cu) take them.
 //
 // In shapes such as [n h w c], n is the number of images, and h, w and c are their rows, columns and channels. k is the
 // number of filters, and r and s are the rows and columns of a filter.
@@ -50,5 +50,27 @@ inline ConvGeometry geometry_of(const Shape& from, const Shape& to, const Tensor
             PerAxis(stride.h / common_h, stride.w / common_w),
             PerAxis(dilation.h / common_h, dilation.w / common_w)};
 }
+
+/// Filters as an op gets them: in f32, or already rounded to bf16. The other pointer is null.
+struct GivenFilters {
+    const float* f32 = nullptr;
+    const bf16* rounded = nullptr;
+    GivenFilters(const float* w) : f32(w) {}
+    GivenFilters(const bf16* w) : rounded(w) {}
+    GivenFilters(const Tensor& w) {
+        if (w.dtype() == DType::bf16)
+            rounded = pointer<bf16>(w);
+        else
+            f32 = pointer<float>(w);
+    }
+    /// Calls f with the pointer that is not null.
+    template <class F>
+    __host__ __device__ __forceinline__ void visit(const F& f) const {
+        if (f32)
+            f(f32);
+        else
+            f(rounded);
+    }
+};
 
 } // namespace rg::RG_GPU

@@ -2,16 +2,14 @@
 // often such a layer. In f32, the tiles of the convolution kernels have 32 filters, so that most of their products
 // would be wasted. The order of all sums is fixed.
 #include "gpu/conv.cuh"
+#include "gpu/conv_choice.cuh"
 #include "gpu/divisor.cuh"
 
 namespace rg::RG_GPU {
 
 namespace {
 
-constexpr int kThreads = 256, kWarps = 32, kMaxResults = 16;
-/// The most rows (samples, or pixels of a 1 x 1 convolution) that these kernels take. Each block of the weight gradient
-/// goes through all rows, so more of them would take long.
-constexpr int64_t kMaxRows = 8192;
+constexpr int kThreads = 256, kWarps = 32, kMaxResults = kMaxLinearResults;
 
 /// The extents of x [rows][c], w [k][c] and y [rows][k].
 struct Extents {
@@ -98,43 +96,27 @@ __global__ void __launch_bounds__(32 * kWarps)
     }
 }
 
-/// Returns the extents if the kernels cover the case. Otherwise, `rows` is 0.
-Extents extents_of(int64_t rows, const Tensor& w, const Conv& conv) {
-    const int64_t c = w.extent(3), k = w.extent(0);
-    const bool covered = w.dtype() == DType::f32 && w.extent(1) == 1 && w.extent(2) == 1 && conv.groups == 1 &&
-                         Axes(conv.stride) == Axes(1) && Axes(conv.pad) == Axes(0) && k <= kMaxResults &&
-                         rows <= kMaxRows && rows * c < INT32_MAX - kThreads;
-    return {covered ? int(rows) : 0, int(c), int(k)};
-}
-
 } // namespace
 
-bool linear_forward(const Call& call) {
+void linear_forward(const Call& call) {
     using O = Conv2dOp;
-    const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &w = call.in[O::w];
-    const Extents e = extents_of(x.numel() / w.extent(3), w, a.conv);
-    if (e.rows == 0 || x.dtype() != DType::f32 || a.with_stats || a.x_norm.given(call.in) || a.y_norm.given(call.in))
-        return false;
+    const Extents e{int(x.numel() / w.extent(3)), int(w.extent(3)), int(w.extent(0))};
     RG_LAUNCH(linear_forward_kernel, blocks_for(e.rows, kThreads / 32), kThreads, 0, stream(), e, pointer<float>(x),
               pointer<float>(w), pointer<float>(call.in[O::bias]), pointer<float>(call.out[O::y]));
-    return true;
 }
 
-bool linear_grad(const Call& call) {
+void linear_grad(const Call& call) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &w = call.in[O::w];
-    const Extents e = extents_of(dy.numel() / w.extent(0), w, a.conv);
-    if (e.rows == 0 || dy.dtype() != DType::f32 || call.in[O::y].defined() || call.in[O::addend].defined())
-        return false;
+    const Extents e{int(dy.numel() / w.extent(0)), int(w.extent(3)), int(w.extent(0))};
     if (a.filters)
         RG_LAUNCH(linear_wgrad_kernel, blocks_for(e.c + 1, 32), 32 * kWarps, 0, stream(), e, pointer<float>(dy),
                   pointer<float>(call.in[O::x]), pointer<float>(call.out[O::dw]), pointer<float>(call.out[O::dbias]));
     if (a.data)
         RG_LAUNCH(linear_dgrad_kernel, blocks_for(int64_t(e.rows) * e.c, kThreads), kThreads, 0, stream(), e,
                   Divisor(e.c), pointer<float>(dy), pointer<float>(w), pointer<float>(call.out[O::dx]));
-    return true;
 }
 
 } // namespace rg::RG_GPU

@@ -1,4 +1,4 @@
-// Decides which convolutions are computed with packed images (packed_images.cuh), and packs images and filters.
+// Plans how images are packed (packed_images.cuh), and packs images and filters.
 #include "gpu/packed_images.cuh"
 
 #include "gpu/octets.cuh"
@@ -112,10 +112,7 @@ __global__ void conv2d_pack_filters_hopper_kernel(int count, int n, int taps, in
 } // namespace
 
 std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g) {
-    const bool first_layer = g.from_c % 64 != 0, square = g.r == g.s && (g.r == 1 || g.r == 3);
-    const bool covered =
-        first_layer ? g.r <= kMaxTaps && g.s * g.from_c <= kFirstLayer && g.dilation.w == 1 : square && g.stride.w <= 2;
-    if (!gpu_traits().hopper_kernels || !covered || g.to_c % 64 != 0 || g.stride.h > 2) return {};
+    const bool first_layer = g.from_c % 64 != 0;
     const AxisTaps rows(g.r, g.stride.h, g.pad.h, g.dilation.h, g.from_h, g.to_h);
     const AxisTaps columns = first_layer ? AxisTaps(1, 1, 0, 1, g.to_w, g.to_w)
                                          : AxisTaps(g.s, g.stride.w, g.pad.w, g.dilation.w, g.from_w, g.to_w);

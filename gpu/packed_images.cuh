@@ -12,8 +12,8 @@
 // channels. So its filters have a single column.
 #pragma once
 
-#include "gpu/conv.cuh"
 #include "gpu/divisor.cuh"
+#include "gpu/geometry.cuh"
 #include "gpu/scratch.cuh"
 
 #include <optional>
@@ -59,7 +59,8 @@ struct PackedPlan {
     int in_h, in_w, out_h, out_w;
 };
 
-/// Returns the plan of a convolution, for its gradients as well, or none if the kernels do not cover it.
+/// Returns the plan of a convolution, for its gradients as well. Requires strides of at most 2 and at most kMaxTaps
+/// taps along each axis. Returns none if the plan would hold too many zeros, or not fit into shared memory.
 std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g);
 
 /// Return x and dy as packed images. Only Plain<bf16> can read the x of a first layer.

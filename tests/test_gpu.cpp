@@ -168,7 +168,7 @@ std::vector<LayerCase> cases_of(const Layer& layer, int64_t images, const Tensor
 void check_same_layers(Device& device, Device& other, int64_t images) {
     const InContext on{{.device = &device}};
     const Tensor values = sixteenths({images * 16 * 32 * 64 + 8 * 1009}, DType::bf16, 1);
-    // First some layers for the kernels with packed images (packed_images.cuh). Then all layers that hopper_covers(),
+    // First some layers for the kernels with packed images (packed_images.cuh). Then all layers of KernelFamily::hopper,
     // for conv_hopper.cu and conv_grad_hopper.cu.
     std::vector<Layer> layers = {
         {64, 64, 9}, {128, 128, 9, 3, 2}, {64, 128, 9, 1}, {128, 64, 10, 1, 2}, {3, 64, 10, 7, 2}};

@@ -1,6 +1,7 @@
 // Every CUDA kernel, thread by thread on the executor: over the cases of op_cases.h against the reference, with guards
 // around every buffer, and the same bits in whatever order the threads run.
 #include "core/context.h"
+#include "gpu/conv_choice.cuh"
 #include "gpu/deadline.h"
 #include "gpu/kernels.h"
 #include "models/nets/cifar_net.h"
@@ -185,6 +186,66 @@ TEST_SUITE("simt") {
         CHECK(gpu::ends_within(60, [&] { return ++calls == 3; }));
         CHECK(calls == 3);
         CHECK_FALSE(gpu::ends_within(0.01, [] { return false; }));
+    }
+
+    TEST_CASE("simt ops: a convolution runs the kernels that the table chooses, and says why") {
+        using gpu_on_host::KernelFamily;
+        const gpu::GpuTraits before = gpu_on_host::settable_gpu_traits();
+        struct Layer {
+            bool hopper, bf16, dx; // dx: the gradients include that of x
+            Shape x, w;
+            Conv conv;
+            KernelFamily family, of_gradients;
+            const char *kernel, *of_dw;
+        };
+        constexpr auto kGroups = KernelFamily::groups, kLinear = KernelFamily::linear, kHopper = KernelFamily::hopper,
+                       kPacked = KernelFamily::packed, kPortable = KernelFamily::portable;
+        const Layer layers[] = {
+            {true, true, true, {1, 4, 4, 4}, {4, 3, 3, 2}, {.pad = 1, .groups = 2}, kGroups, kGroups, "elementwise_kernel<F>", "column_slab_sums_kernel"},
+            {true, false, true, {3, 1, 1, 20}, {16, 1, 1, 20}, {}, kLinear, kLinear, "linear_forward_kernel", "linear_wgrad_kernel"},
+            {true, false, true, {3, 1, 1, 20}, {17, 1, 1, 20}, {}, kPortable, kPortable, "conv2d_forward_kernel", "conv2d_wgrad_kernel"},
+            {true, true, true, {1, 8, 8, 32}, {32, 3, 3, 32}, {.pad = 1}, kHopper, kHopper, "conv2d_forward_hopper_kernel", "conv2d_wgrad_hopper_kernel"},
+            {true, false, true, {1, 8, 8, 32}, {32, 3, 3, 32}, {.pad = 1}, kPortable, kPortable, "conv2d_forward_kernel", "conv2d_wgrad_kernel"},
+            {false, true, true, {1, 8, 8, 32}, {32, 3, 3, 32}, {.pad = 1}, kPortable, kPortable, "conv2d_forward_kernel", "conv2d_wgrad_kernel"},
+            {true, true, true, {1, 8, 8, 64}, {64, 3, 3, 64}, {.stride = 2, .pad = 1}, kPacked, kPacked, "conv2d_forward_packed_hopper_kernel", "conv2d_wgrad_packed_hopper_kernel"},
+            {true, true, false, {1, 8, 8, 3}, {64, 3, 3, 3}, {.pad = 1}, kPacked, kPacked, "conv2d_forward_packed_hopper_kernel", "conv2d_wgrad_packed_hopper_kernel"},
+            {true, true, true, {1, 8, 8, 3}, {64, 3, 3, 3}, {.pad = 1}, kPacked, kPortable, "conv2d_forward_packed_hopper_kernel", "conv2d_wgrad_kernel"},
+            {true, true, true, {1, 8, 8, 96}, {32, 3, 3, 96}, {.pad = 1}, kPortable, KernelFamily::hopper_wgrad, "conv2d_forward_kernel", "conv2d_wgrad_hopper_kernel"},
+            {true, true, true, {1, 8, 8, 8}, {64, 3, 3, 8}, {.pad = 8, .dilation = 8}, kPortable, kPortable, "conv2d_forward_kernel", "conv2d_wgrad_kernel"},
+        };
+        for (const Layer& l : layers) {
+            gpu_on_host::settable_gpu_traits() = {.sm_count = 2, .hopper_kernels = l.hopper};
+            const DType type = l.bf16 ? DType::bf16 : DType::f32;
+            const auto run = [&](Op op, const Attrs& attrs, std::vector<Tensor> in, auto choose) {
+                in.resize(op->inputs.size());
+                const OutputSpecs specs = infer(*op, in, attrs);
+                std::vector<Tensor> out(size_t(op->outputs));
+                for (size_t i = 0; i < out.size(); ++i) out[i] = Tensor::empty(specs[i].shape, specs[i].dtype);
+                const Call call{attrs, in, out};
+                simt::take_launched();
+                gpu_on_host::kernel(op)(call);
+                return choose(call);
+            };
+            const Tensor x = Tensor::zeros(l.x, type), w = Tensor::zeros(l.w);
+            Tensor dy;
+            {
+                const Context plain;
+                const ContextScope scope(plain);
+                dy = conv2d(x, w, {}, l.conv);
+            }
+            const auto choice = run(op::conv2d, Conv2dOp{.conv = l.conv}, {x, w}, gpu_on_host::choose_conv2d);
+            CAPTURE(choice.reason);
+            CHECK(choice.family == l.family);
+            CHECK(gpu_on_host::note_of("forward", x, w, choice) ==
+                  Containing({x.shape().str(), w.shape().str(), l.bf16 ? "bf16" : "f32", choice.reason}));
+            CHECK(among(simt::take_launched(), l.kernel));
+            const auto gradients = run(op::conv2d_grad, Conv2dGradOp{.conv = l.conv, .data = l.dx}, {dy, x, w},
+                                       gpu_on_host::choose_conv2d_grad);
+            CAPTURE(gradients.reason);
+            CHECK(gradients.family == l.of_gradients);
+            CHECK(among(simt::take_launched(), l.of_dw));
+        }
+        gpu_on_host::settable_gpu_traits() = before;
     }
 
     // One block that uses its stages several times, blocks with different numbers of tiles, and blocks of one tile.
