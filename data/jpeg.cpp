@@ -6,12 +6,12 @@
 #include "data/jpeg.h"
 
 #include "core/stop.h"
+#include "data/jpeg_huffman.h"
 #include "data/jpeg_pixels.h"
 
 #include <algorithm>
 #include <array>
 #include <cstring>
-#include <numeric>
 
 namespace rg::data {
 
@@ -45,140 +45,9 @@ const char* unsupported_kind(int marker) {
 /// file about 10 scans.
 constexpr int64_t kMostBlocksPerByte = 128;
 
-/// The typical codes of T.81, section K.3.3, which files such as the frames of webcams leave out: of DC and AC
-/// coefficients, of luminance and chrominance. Each has 16 numbers of codes by length, and the first symbols; the other
-/// symbols follow in ascending order.
-constexpr std::string_view kTypicalCodes[2][2] = {
-    {{"\0\1\5\1\1\1\1\1\1\0\0\0\0\0\0\0", 16}, {"\0\3\1\1\1\1\1\1\1\1\1\0\0\0\0\0", 16}},
-    {{"\0\2\1\3\3\2\4\3\5\5\4\4\0\0\1\x7d"
-      "\x01\x02\x03\x00\x04\x11\x05\x12\x21\x31\x41\x06\x13\x51\x61\x07\x22\x71\x14\x32\x81\x91\xa1\x08\x23\x42"
-      "\xb1\xc1\x15\x52\xd1\xf0\x24\x33\x62\x72\x82",
-      16 + 37},
-     {"\0\2\1\2\4\4\3\4\7\5\4\4\0\1\2\x77"
-      "\x00\x01\x02\x03\x11\x04\x05\x21\x31\x06\x12\x41\x51\x07\x61\x71\x13\x22\x32\x81\x08\x14\x42\x91\xa1\xb1"
-      "\xc1\x09\x23\x33\x52\xf0\x15\x62\x72\xd1\x0a\x16\x24\x34\xe1\x25\xf1",
-      16 + 43}}};
-
-constexpr const char* kTruncated = "; the file is cut off, so copy or download it again";
-
 int load_be16(const uint8_t* p) { return p[0] << 8 | p[1]; }
 
-/// Returns the number of `size` bits. Those that begin with 0 are negative. T.81, figure F.12.
-int signed_value(uint32_t bits, int size) { return int(bits) - (size && !(bits >> (size - 1)) ? (1 << size) - 1 : 0); }
-
-/// The bits of a scan, without the zero bytes that follow each byte FF. T.81, section F.1.2.3.
-struct ScanBits {
-    const uint8_t *next = nullptr, *end = nullptr;
-    uint64_t buffer = 0; // the next bits, from the top
-    int count = 0;       // how many of them are valid
-    int padding = 0;     // how many of these are zeros from after the end of the data
-
-    /// Makes at least 32 bits valid.
-    void fill() {
-        if (count >= 32) return;
-        if (end - next >= 8) {
-            const uint64_t word = uint64_t{load_be32(next)} << 32 | load_be32(next + 4);
-            if (!(word & (~word - 0x0101010101010101u) & 0x8080808080808080u)) { // none of the bytes is FF
-                buffer |= word >> count;
-                next += (63 - count) >> 3;
-                count |= 56;
-                return;
-            }
-        }
-        *this = filled_by_bytes(*this);
-    }
-
-    /// Takes and returns the struct by value, so that the caller can keep it in registers.
-    static ScanBits filled_by_bytes(ScanBits bits) {
-        for (; bits.count <= 56; bits.count += 8) {
-            uint64_t byte = 0;
-            const uint8_t* after = bits.next;
-            while (after != bits.end && *after == 0xFF) ++after; // a marker may begin with several
-            if (after == bits.next && after != bits.end) {
-                byte = *bits.next++;
-            } else if (after != bits.end && *after == 0) {
-                byte = 0xFF;
-                bits.next = after + 1;
-            } else {
-                bits.padding += 8;
-            }
-            bits.buffer |= byte << (56 - bits.count);
-        }
-        return bits;
-    }
-
-    uint32_t peek(int n) const { return uint32_t(buffer >> (64 - n)); }
-    void drop(int n) {
-        buffer <<= n;
-        count -= n;
-    }
-    /// Returns the next n bits, of those that fill() has made valid.
-    uint32_t take(int n) {
-        const uint32_t bits = uint32_t(buffer >> 1 >> (63 - n));
-        drop(n);
-        return bits;
-    }
-    bool overrun() const { return count < padding; }
-};
-
-/// A Huffman code. Its symbols are a number of bits in the low four bits, and for AC coefficients a run of zeros in the
-/// others. T.81, annex C and sections F.2.2.1 and F.2.2.2.
-struct HuffmanCode {
-    static constexpr int kIndexBits = 10;
-    struct Found {
-        int16_t value; // the number after the symbol, if bits > 0
-        uint8_t symbol;
-        uint8_t length : 4; // length of the code; 0 if it is longer than kIndexBits, or invalid
-        uint8_t bits : 4;   // length of the code and the number together; 0 if longer than kIndexBits
-    };
-    std::array<Found, 1 << kIndexBits> found{};
-    std::array<uint8_t, 256> symbols{};
-    std::array<uint32_t, 17> limit{}; // by length: 16 bits below which a code has at most this length
-    std::array<int32_t, 17> first{};  // by length: index of the first symbol, minus its code
-    bool defined = false;
-
-    /// Returns false if there are more codes than bits for them. counts[i] is the number of codes of i + 1 bits.
-    bool define(Bytes counts, Bytes all_symbols) {
-        *this = {};
-        defined = true;
-        std::copy(all_symbols.begin(), all_symbols.end(), symbols.begin());
-        uint32_t code = 0;
-        int index = 0;
-        for (int length = 1; length <= 16; ++length, code <<= 1) {
-            first[size_t(length)] = index - int32_t(code);
-            for (int i = 0; i < counts[size_t(length - 1)]; ++i, ++code, ++index) {
-                if (code >> length) return false;
-                if (length <= kIndexBits) add(code, length, symbols[size_t(index)]);
-            }
-            limit[size_t(length)] = code << (16 - length);
-        }
-        return true;
-    }
-
-    void define_typical(bool ac, bool chrominance) {
-        const std::string_view typical = kTypicalCodes[ac][chrominance];
-        const Bytes counts = as_bytes(typical.substr(0, 16));
-        std::string all(typical.substr(16));
-        const size_t size = size_t(std::accumulate(counts.begin(), counts.end(), 0));
-        for (int symbol = 0; all.size() < size; ++symbol) // of AC coefficients, numbers have 1 to 10 bits
-            if (const int bits = symbol & 15; !ac || (bits >= 1 && bits <= 10 && all.find(char(symbol)) == all.npos))
-                all += char(symbol);
-        define(counts, as_bytes(all));
-    }
-
-private:
-    /// Fills the entries of all indices that begin with the code.
-    void add(uint32_t code, int length, uint8_t symbol) {
-        const int free = kIndexBits - length, size = symbol & 15;
-        for (uint32_t rest = 0; rest < 1u << free; ++rest) {
-            Found& entry = found[code << free | rest];
-            entry = {0, symbol, uint8_t(length), 0};
-            if (size > free) continue;
-            entry.value = int16_t(signed_value(rest >> (free - size), size));
-            entry.bits = uint8_t(length + size);
-        }
-    }
-};
+constexpr const char* kTruncated = "; the file is cut off, so copy or download it again";
 
 constexpr int kNone = -1;
 
@@ -188,7 +57,7 @@ struct Component : JpegPlane {
     std::array<uint16_t, 64> steps{};  // the quantization table, in zigzag order
     std::vector<int16_t> coefficients; // of a progressive file: 64 per block, in zigzag order
     std::array<int, 64> known_bits{};  // of a progressive file: lowest bit that was read, or kNone
-    const HuffmanCode *dc = nullptr, *ac = nullptr;
+    const JpegHuffmanCode *dc = nullptr, *ac = nullptr;
     int16_t prediction = 0; // the last DC coefficient
 };
 
@@ -473,7 +342,7 @@ private:
 
     /// Ends a block, after which `bits` are left. If zeros have replaced missing bits, throws Error at the end of the
     /// file; before a marker, all later blocks of the interval are lost.
-    void end_block(const ScanBits& bits) {
+    void end_block(const JpegBits& bits) {
         bits_ = bits;
         if (!bits.overrun()) return;
         end_interval();
@@ -481,35 +350,13 @@ private:
         check_undamaged(false, "expected more image data, got a marker");
         lost_ = true;
     }
-    void note_bad_code(const ScanBits& bits) {
+    void note_bad_code(const JpegBits& bits) {
         pos_ = size_t(bits.next - bytes_.data());
         check_undamaged(false, "got bits that are no Huffman code, or too many coefficients");
     }
 
-    /// Reads a symbol, and then as a signed value as many bits as its low four bits say.
-    int take_symbol(ScanBits& bits, const HuffmanCode& code, int& value) {
-        bits.fill();
-        const HuffmanCode::Found found = code.found[bits.peek(HuffmanCode::kIndexBits)];
-        value = found.value;
-        if (found.bits) {
-            bits.drop(found.bits);
-            return found.symbol;
-        }
-        int length = found.length, symbol = found.symbol;
-        if (length == 0) {
-            const uint32_t next = bits.peek(16);
-            length = HuffmanCode::kIndexBits + 1;
-            while (length <= 16 && next >= code.limit[size_t(length)]) ++length;
-            if (length > 16) {
-                bits.drop(length); // as libjpeg, which then takes symbol 0
-                note_bad_code(bits);
-                return value = 0;
-            }
-            symbol = code.symbols[size_t(code.first[size_t(length)] + int32_t(next >> (16 - length)))];
-        }
-        bits.drop(length);
-        value = signed_value(bits.take(symbol & 15), symbol & 15);
-        return symbol;
+    int take_symbol(JpegBits& bits, const JpegHuffmanCode& code, int& value) {
+        return code.take(bits, value, [&] { note_bad_code(bits); });
     }
 
     int16_t* coefficients(Component& c, int64_t x, int64_t y) {
@@ -519,7 +366,7 @@ private:
 
     /// Decodes a block of a sequential scan (T.81, section F.2.2).
     void sequential_block(Component& c, int64_t x, int64_t y) {
-        ScanBits bits = bits_;
+        JpegBits bits = bits_;
         int16_t* const block = block_.data();
         int value, k = 0, last = 0;
         take_symbol(bits, *c.dc, value);
@@ -659,7 +506,7 @@ private:
     std::vector<Component> components_;
     std::array<std::array<uint16_t, 64>, 4> steps_{};
     std::array<bool, 4> has_steps_{};
-    std::array<std::array<HuffmanCode, 4>, 2> codes_; // of DC and AC coefficients
+    std::array<std::array<JpegHuffmanCode, 4>, 2> codes_; // of DC and AC coefficients
     int64_t restart_interval_ = 0;
 
     std::vector<Component*> scan_;
@@ -667,7 +514,7 @@ private:
     int64_t blocks_ = 0;                            // of all scans; see kMostBlocksPerByte
     std::string damage_;                            // as in Image
     bool lost_ = false;                             // the data up to the next restart marker are missing
-    ScanBits bits_;
+    JpegBits bits_;
     std::array<int16_t, 64> block_{}; // zeros between two blocks
     int64_t end_of_band_ = 0;         // blocks that have no more values in the band
 };
