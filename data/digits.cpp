@@ -34,7 +34,7 @@ Stroke arc(double x, double y, double rx, double ry, double from, double to) {
 
 Stroke line(Stroke points) { return points; }
 
-/// Concatenates parts into one stroke.
+/// Concatenates strokes into one.
 Stroke join(std::initializer_list<Stroke> parts) {
     Stroke all;
     for (const Stroke& part : parts) all.insert(all.end(), part.begin(), part.end());
