@@ -35,20 +35,10 @@ struct ConvGeometry {
 inline ConvGeometry geometry_of(const Shape& from, const Shape& to, const Tensor& w, const Conv& conv) {
     const PerAxis stride = conv.stride, dilation = conv.dilation;
     const int64_t common_h = std::gcd(stride.h, dilation.h), common_w = std::gcd(stride.w, dilation.w);
-    return {int(from[0]),
-            int(from[1]),
-            int(from[2]),
-            int(from[3]),
-            int(to[1]),
-            int(to[2]),
-            int(to[3]),
-            int(w.extent(1)),
-            int(w.extent(2)),
-            stride,
-            conv.pad,
-            dilation,
-            PerAxis(stride.h / common_h, stride.w / common_w),
-            PerAxis(dilation.h / common_h, dilation.w / common_w)};
+    const Axes tap_step = PerAxis(stride.h / common_h, stride.w / common_w);
+    const Axes dy_step = PerAxis(dilation.h / common_h, dilation.w / common_w);
+    return {int(from[0]),     int(from[1]),     int(from[2]), int(from[3]), int(to[1]), int(to[2]), int(to[3]),
+            int(w.extent(1)), int(w.extent(2)), stride,       conv.pad,     dilation,   tap_step,   dy_step};
 }
 
 /// Filters as an op gets them: in f32, or already rounded to bf16. The other pointer is null.

@@ -124,34 +124,23 @@ __global__ void __launch_bounds__(kThreads)
 void sgdm_update(const Call& call) {
     using O = SgdmUpdateOp;
     const auto& a = call.attrs.as<O>();
-    elementwise(call.in[O::parameters].numel(), SgdmUpdate{pointer<float>(call.in[O::parameters]),
-                                                           pointer<float>(call.in[O::velocity]),
-                                                           pointer<float>(call.in[O::gradients]),
-                                                           pointer<float>(call.in[O::lr]),
-                                                           a.momentum,
-                                                           a.weight_decay,
-                                                           a.nesterov,
-                                                           {call.in.subspan(O::non_finite_at), a.max_norm}});
+    const UpdateFactors factors(call.in.subspan(O::non_finite_at), a.max_norm);
+    elementwise(call.in[O::parameters].numel(),
+                SgdmUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::velocity]),
+                           pointer<float>(call.in[O::gradients]), pointer<float>(call.in[O::lr]), a.momentum,
+                           a.weight_decay, a.nesterov, factors});
 }
 
 void adam_update(const Call& call) {
     using O = AdamUpdateOp;
     const auto& a = call.attrs.as<O>();
-    elementwise(call.in[O::parameters].numel(), AdamUpdate{pointer<float>(call.in[O::parameters]),
-                                                           pointer<float>(call.in[O::m]),
-                                                           pointer<float>(call.in[O::v]),
-                                                           pointer<float>(call.in[O::gradients]),
-                                                           pointer<float>(call.in[O::lr_and_step]),
-                                                           a.weight_decay,
-                                                           float(a.beta1),
-                                                           float(1 - a.beta1),
-                                                           float(a.beta2),
-                                                           float(1 - a.beta2),
-                                                           float(log(a.beta1)),
-                                                           float(log(a.beta2)),
-                                                           a.epsilon,
-                                                           a.decoupled,
-                                                           {call.in.subspan(O::non_finite_at), a.max_norm}});
+    const UpdateFactors factors(call.in.subspan(O::non_finite_at), a.max_norm);
+    elementwise(call.in[O::parameters].numel(),
+                AdamUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::m]),
+                           pointer<float>(call.in[O::v]), pointer<float>(call.in[O::gradients]),
+                           pointer<float>(call.in[O::lr_and_step]), a.weight_decay, float(a.beta1), float(1 - a.beta1),
+                           float(a.beta2), float(1 - a.beta2), float(log(a.beta1)), float(log(a.beta2)), a.epsilon,
+                           a.decoupled, factors});
 }
 
 void rescale(const Call& call) {

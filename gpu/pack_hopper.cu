@@ -146,16 +146,10 @@ std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g) {
         return {};
     const int margin = std::max(-taps.low, taps.high);
     const int count = (int(all_cells) + kCellStep - 1) / kCellStep * kCellStep + 2 * margin;
-    return PackedPlan{
-        taps,
-        {Divisor(rows.length * columns.length), Divisor(columns.length), g.images, margin, count, g.stride.h, stride_w},
-        first_layer,
-        first_layer ? kFirstLayer : g.from_c,
-        g.taps() / taps.count,
-        g.from_h,
-        g.from_w,
-        g.to_h,
-        g.to_w};
+    const Cells cells{
+        Divisor(rows.length * columns.length), Divisor(columns.length), g.images, margin, count, g.stride.h, stride_w};
+    const int channels = first_layer ? kFirstLayer : g.from_c;
+    return PackedPlan{taps, cells, first_layer, channels, g.taps() / taps.count, g.from_h, g.from_w, g.to_h, g.to_w};
 }
 
 template <class Reader>
