@@ -63,33 +63,28 @@ ImageSize parse_size(const std::string& text, const char* option) {
     return {number(std::string_view(text).substr(0, x)), number(std::string_view(text).substr(x + 1))};
 }
 
-Conversion::Conversion(const LoadOptions& options, PixelSink* sink)
-    : sink_(sink),
-      channels_(options.channels),
-      processes_(options.processes),
-      skip_bad_(options.skip_other_images),
-      height_(options.height),
-      width_(options.width) {
-    RG_CHECK(channels_ == 1 || channels_ == 3, "images: expected 1 or 3 channels, got ", channels_);
+Conversion::Conversion(const LoadOptions& options, PixelSink* sink) : sink_(sink), options_(options) {
+    RG_CHECK(options_.channels == 1 || options_.channels == 3, "images: expected 1 or 3 channels, got ",
+             options_.channels);
 }
 
 Image Conversion::converted(const Image& image) {
     const bool grey = image.channels <= 2;
-    if (grey && channels_ == 3) ++to_colour_;
-    if (!grey && channels_ == 1) ++to_grey_;
-    Image result = to_u8(image, channels_);
-    if (height_ == 0 || (result.height == height_ && result.width == width_)) return result;
+    if (grey && options_.channels == 3) ++to_colour_;
+    if (!grey && options_.channels == 1) ++to_grey_;
+    Image result = to_u8(image, options_.channels);
+    if (options_.height == 0 || (result.height == options_.height && result.width == options_.width)) return result;
     ++resized_;
-    return fit(result, height_, width_);
+    return fit(result, options_.height, options_.width);
 }
 
 Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadImage& read) {
-    MemorySink memory(processes_);
+    MemorySink memory(options_.processes);
     PixelSink& sink = sink_ ? *sink_ : memory;
     std::map<int64_t, std::string> bad, damaged; // error texts, by image
     std::mutex mutex;                            // protects both
     std::atomic<int64_t> differs_at = count;     // the first image with another size than the first good one
-    ImageSet set{count, 0, 0, channels_};
+    ImageSet set{count, 0, 0, options_.channels};
     std::string first_name;
     const auto note = [&](std::map<int64_t, std::string>& to, int64_t i, const std::string& text) {
         const std::lock_guard lock(mutex);
@@ -97,7 +92,7 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
     };
     const auto add = [&](int64_t i) {
         check_stop();
-        if (i > differs_at && !skip_bad_) return; // read() throws for image differs_at or an earlier one
+        if (i > differs_at && !options_.skip_other_images) return; // then read() throws for an earlier image
         Image image;
         try {
             const Image original = read(i);
@@ -119,17 +114,18 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
         if (set.height == 0) {
             first_name = name(i);
             set.height = image.height, set.width = image.width;
-            sink.begin(count, set.height, set.width, channels_);
+            sink.begin(count, set.height, set.width, options_.channels);
         }
         sink.put(i, image.pixels);
     };
     int64_t done = 0;
     while (done < count && set.height == 0) add(done++); // the first good image determines the size of the set
     parallel(count - done, [&](int64_t i) { add(done + i); });
-    if (!skip_bad_) bad.erase(bad.upper_bound(differs_at), bad.end()); // the same error on any number of threads
+    if (!options_.skip_other_images)
+        bad.erase(bad.upper_bound(differs_at), bad.end()); // the same error on any number of threads
     if (damaged_ == 0 && !damaged.empty()) first_damage_ = damaged.begin()->second;
     damaged_ += std::ssize(damaged);
-    if (const int64_t n = std::ssize(bad); n > 0 && (!skip_bad_ || n == count)) {
+    if (const int64_t n = std::ssize(bad); n > 0 && (!options_.skip_other_images || n == count)) {
         std::string text = bad.begin()->second, names;
         if (bad.begin()->first == differs_at) throw SizesDiffer(text);
         for (int64_t named = 0; const auto& [i, error] : bad)
@@ -149,7 +145,8 @@ Converted Conversion::read(int64_t count, const NameOfImage& name, const ReadIma
 
 void Conversion::convert(TrainTest& sets) {
     const auto as_wanted = [&](const ImageSet& set) {
-        return set.channels == channels_ && (height_ == 0 || (set.height == height_ && set.width == width_));
+        return set.channels == options_.channels &&
+               (options_.height == 0 || (set.height == options_.height && set.width == options_.width));
     };
     const int64_t n = sets.train.count;
     if (!sink_ && as_wanted(sets.train) && (sets.test.count == 0 || as_wanted(sets.test))) return;
@@ -161,7 +158,7 @@ void Conversion::convert(TrainTest& sets) {
             return Image{set.width, set.height, int(set.channels), 8, {pixels.begin(), pixels.end()}};
         });
     for (int32_t first = 0; ImageSet* const set : {&sets.train, &sets.test}) {
-        set->height = all.set.height, set->width = all.set.width, set->channels = channels_;
+        set->height = all.set.height, set->width = all.set.width, set->channels = options_.channels;
         set->pixels = set->count > 0 ? all.set.pixels : Pixels();
         set->rows.resize(size_t(set->count));
         std::iota(set->rows.begin(), set->rows.end(), first);

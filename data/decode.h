@@ -70,9 +70,7 @@ private:
     Image converted(const Image& image);
 
     PixelSink* const sink_;
-    const int channels_, processes_;
-    const bool skip_bad_;
-    const int64_t height_, width_; // 0: all images of a set must have the size of its first good one
+    const LoadOptions options_; // without a size, all images of a set must have that of the first good one
     std::atomic<int64_t> to_colour_ = 0, to_grey_ = 0, resized_ = 0;
     int64_t damaged_ = 0;
     std::string first_damage_; // Image::damage of the first damaged image

@@ -103,13 +103,9 @@ ImageSet read_idx_set(const std::string& images_path, const std::string& labels_
     RG_CHECK(images.extent(0) == labels.extent(0), "idx: expected as many labels as images, ", images.extent(0),
              ", got ", labels.extent(0), " (", labels_path, ")");
     const std::span<uint8_t> pixels = images.span<uint8_t>(), values = labels.span<uint8_t>();
-    ImageSet set{images.extent(0),
-                 images.extent(1),
-                 images.extent(2),
-                 1,
-                 std::vector<uint8_t>(pixels.begin(), pixels.end()),
-                 {values.begin(), values.end()},
-                 {}};
+    ImageSet set{images.extent(0), images.extent(1), images.extent(2), 1};
+    set.pixels = std::vector<uint8_t>(pixels.begin(), pixels.end());
+    set.labels.assign(values.begin(), values.end());
     const int largest = std::max<int>(9, *std::max_element(values.begin(), values.end()));
     for (int i = 0; i <= largest; ++i) set.classes.push_back(std::to_string(i));
     return set;
