@@ -72,7 +72,7 @@ void ImageSet::check(const std::string& name) const {
              names.size(), " (", name, ")");
 }
 
-TrainTest described(TrainTest sets, const std::string& what, const std::string& note) {
+TrainTest with_source(TrainTest sets, const std::string& what, const std::string& note) {
     const ImageSet& train = sets.train;
     sets.source =
         cat(what, ": ", train.count, sets.test.count > 0 ? cat(" + ", sets.test.count) : "", " images ", train.height,
@@ -231,7 +231,7 @@ ImageSet subset(const ImageSet& set, std::span<const int64_t> indices) {
 
 TrainTest split_sets(const ImageSet& set, double test_fraction, const HoldOut& rule, const std::string& what,
                      const std::string& note) {
-    if (test_fraction == 0) return described({set, subset(set, {}), ""}, what, note);
+    if (test_fraction == 0) return with_source({set, subset(set, {}), ""}, what, note);
     const Split parts = split_fraction(set, test_fraction, rule);
     RG_CHECK(!parts.selected.empty() && !parts.others.empty(),
              "split: expected 2 images of some class, one of them for testing, got ", set.count, " in ",
@@ -243,7 +243,7 @@ TrainTest split_sets(const ImageSet& set, double test_fraction, const HoldOut& r
         sets.warnings.push_back(
             cat("warning: classes with a single image, which no test can have: ", std::ranges::count(counts, 1),
                 ", such as ", set.classes[size_t(single - counts.begin())]));
-    return described(std::move(sets), what, note);
+    return with_source(std::move(sets), what, note);
 }
 
 Range part_range(int64_t n, int parts, int i) {

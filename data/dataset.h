@@ -123,7 +123,7 @@ struct LoadOptions {
     std::string cache = kNoCache;
 };
 /// Returns the sets with a new `source`, which consists of `what`, their sizes and `note`.
-TrainTest described(TrainTest sets, const std::string& what, const std::string& note = "");
+TrainTest with_source(TrainTest sets, const std::string& what, const std::string& note = "");
 
 /// Returns the training images of `sets`, and the test set of `other` (or, if that is empty, its training images).
 /// Gives equal class names equal labels. Throws Error if the test set has a class that the training images lack, or if
@@ -164,8 +164,8 @@ std::vector<uint8_t> copy_pixels(const ImageSet& set, int64_t first, int64_t n);
 /// if an index is out of range.
 ImageSet subset(const ImageSet& set, std::span<const int64_t> indices);
 /// Splits a set with split_fraction(): the selected images are for testing, the others for training. `what` and `note`
-/// describe the set, as in described(). With a fraction of 0, all are for training. Throws Error unless the fraction is
-/// in [0, 1), and if it is positive but one of the two sets would be empty. Warns of classes with a single image.
+/// describe the set, as in with_source(). With a fraction of 0, all are for training. Throws Error unless the fraction
+/// is in [0, 1), and if it is positive but one of the two sets would be empty. Warns of classes with a single image.
 TrainTest split_sets(const ImageSet& set, double test_fraction, const HoldOut& rule, const std::string& what,
                      const std::string& note = "");
 

@@ -128,7 +128,7 @@ TrainTest load_source(const std::string& path, const LoadOptions& options, const
              "data: expected images of ", options.height, "x", options.width, "x", options.channels, ", got ",
              set.height, "x", set.width, "x", set.channels, " in a packed set (", path,
              "); give the folder that it was made from");
-    if (sets.test.count > 0 && sets.train.count > 0) return described(std::move(sets), what, contents.note);
+    if (sets.test.count > 0 && sets.train.count > 0) return with_source(std::move(sets), what, contents.note);
     RG_CHECK(sets.train.count > 0 || options.test_fraction == 0, "data: expected images for training, got ",
              sets.test.count, " for testing alone (", shown, ")");
     TrainTest parts =

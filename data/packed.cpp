@@ -38,13 +38,13 @@ namespace fs = std::filesystem;
 
 std::string hex(uint64_t value) { return formatted("%016llx", static_cast<unsigned long long>(value)); }
 
-Tensor tensor_of(const std::vector<std::string>& texts) {
+Tensor encode_texts(const std::vector<std::string>& texts) {
     std::string all;
     for (const std::string& text : texts) all += text + '\0';
     return Tensor::of<uint8_t>({std::ssize(all)}, as_bytes(all));
 }
 
-std::vector<std::string> texts_of(const std::vector<uint8_t>& all) {
+std::vector<std::string> decode_texts(const std::vector<uint8_t>& all) {
     std::vector<std::string> texts = split(as_text(all), '\0');
     texts.pop_back(); // each text ends with a zero byte
     return texts;
@@ -98,7 +98,7 @@ public:
             tensors.push_back({cat(name, ".rows"), Tensor::of<int32_t>({set->count}, rows)});
             tensors.push_back({cat(name, ".labels"), Tensor::of<int32_t>({set->count}, set->labels)});
             tensors.push_back({cat(name, ".targets"), Tensor::of<float>({std::ssize(set->targets)}, set->targets)});
-            tensors.push_back({cat(name, ".names"), tensor_of(set->names)});
+            tensors.push_back({cat(name, ".names"), encode_texts(set->names)});
         }
         const std::string tail =
             encode_tensors(tensors, {{"made_as", fs::path(path_).filename().string()},
@@ -152,7 +152,7 @@ std::optional<uint64_t> file_system_of(const std::string& path) {
 }
 
 /// Returns a checksum of the readers, and of the names and identities of files and folders below a folder.
-uint64_t state_of(const std::string& folder, std::vector<std::string> parts) {
+uint64_t checksum_of_files(const std::string& folder, std::vector<std::string> parts) {
     std::sort(parts.begin(), parts.end());
     FileSystems known;
     uint64_t sum = kReaders;
@@ -204,7 +204,7 @@ Contents read_packed(const std::string& path) {
         std::vector<uint8_t> names;
         values("rows", set->rows), values("labels", set->labels), values("targets", set->targets);
         values("names", names);
-        set->names = texts_of(names);
+        set->names = decode_texts(names);
         set->classes = Json::parse(tail.text("classes"), "classes").as_texts();
         set->target_names = Json::parse(tail.text("targets"), "targets").as_texts();
         set->count = std::ssize(set->labels), set->height = file->height(), set->width = file->width();
@@ -237,7 +237,7 @@ std::string identity_of(const std::string& path, FileSystems& known) {
 std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options,
                  std::shared_ptr<CacheLock>& lock, const std::function<std::vector<std::string>()>& parts,
                  const std::function<Contents(PixelSink& sink)>& read) {
-    const uint64_t state = state_of(folder, parts());
+    const uint64_t state = checksum_of_files(folder, parts());
     const std::string source = hex(checksum(cat(fs::canonical(folder).string(), '\0', options.channels, ' ',
                                                 options.height, ' ', options.width, ' ', options.skip_other_images,
                                                 options.unlabelled, int(options.label_from), int(options.labels))));
@@ -248,7 +248,7 @@ std::string pack(const std::string& folder, const std::string& shown, const Load
     if (!lock->alone()) return path;
     Writer writer(path, base + ".part", shown);
     const Contents contents = read(writer);
-    RG_CHECK(state_of(folder, parts()) == state,
+    RG_CHECK(checksum_of_files(folder, parts()) == state,
              "cache: expected files that do not change while they are packed, got changes in ", shown, "; start again");
     writer.finish(contents);
     if (temporary) return path;

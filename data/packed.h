@@ -17,7 +17,7 @@ namespace rg::data {
 class CacheLock;
 class PixelSink;
 
-/// The images of a source before some are held out for testing. `kind` and `note` describe them (see described()).
+/// The images of a source before some are held out for testing. `kind` and `note` describe them (see with_source()).
 struct Contents {
     TrainTest sets;
     std::string kind, note;

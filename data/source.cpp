@@ -36,7 +36,7 @@ constexpr std::string_view kS3 = "s3://", kPipe = "pipe:";
 constexpr double kSilence_s = 300;
 constexpr double kReserveBytes = 1e9, kReserveFraction = 0.01; // fraction of the disk; the smaller stays free
 
-std::string variable(const char* name) {
+std::string environment(const char* name) {
     const char* const value = std::getenv(name);
     return value ? value : "";
 }
@@ -131,7 +131,7 @@ void unpack_stream(const std::string& command, const std::string& folder) {
 
 /// Returns the first of aws, s5cmd and rclone that is executable in a folder of PATH. Throws Error if there is none.
 std::string find_client() {
-    const std::string path = variable("PATH");
+    const std::string path = environment("PATH");
     for (const char* const client : {"aws", "s5cmd", "rclone"})
         for (const std::string& folder : split(path, ':'))
             if (!folder.empty() && ::access(cat(folder, "/", client).c_str(), X_OK) == 0) return client;
@@ -174,7 +174,8 @@ bool is_remote(const std::string& path) { return path.starts_with(kS3) || path.s
 
 std::string source_folder(const std::string& path, const std::string& cache) {
     if (!is_remote(path)) return path;
-    const std::string source = cat(path, "\n", path.starts_with(kS3) ? variable("S3_ENDPOINT") : "", "\n", node_name());
+    const std::string source =
+        cat(path, "\n", path.starts_with(kS3) ? environment("S3_ENDPOINT") : "", "\n", node_name());
     const bool keep = path.starts_with(kS3) || (!cache.empty() && cache != kNoCache);
     return cat(cache_folder(cache), "/", formatted("%016llx", (unsigned long long)checksum(source)),
                keep ? "" : kTemporary);
@@ -183,7 +184,7 @@ std::string source_folder(const std::string& path, const std::string& cache) {
 std::string sync_command(const std::string& client, const std::string& url, const std::string& folder, bool dry_run) {
     RG_CHECK(url.starts_with(kS3) && url.size() > kS3.size() && url[kS3.size()] != '/',
              "expected s3://BUCKET/PREFIX, got ", excerpt(url));
-    const std::string endpoint = variable("S3_ENDPOINT"), to = shell_word(folder);
+    const std::string endpoint = environment("S3_ENDPOINT"), to = shell_word(folder);
     const std::string prefix = url.ends_with('/') ? url : url + "/";
     if (client == "aws")
         return cat("aws s3 sync --delete --exact-timestamps --no-progress ", dry_run ? "--dryrun " : "",

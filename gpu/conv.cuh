@@ -48,8 +48,8 @@ struct FinishStats {
         stats[channel] = batch.x, stats[c + channel] = batch.y;
         if (after.gamma) stats[2 * c + channel] = coefficients.x, stats[3 * c + channel] = coefficients.y;
         if (!after.running) return;
-        after.running[channel] = moved(old.x, batch.x, after.momentum, 1);
-        after.running[c + channel] = moved(old.y, batch.y, after.momentum, unbias);
+        after.running[channel] = moving_average(old.x, batch.x, after.momentum, 1);
+        after.running[c + channel] = moving_average(old.y, batch.y, after.momentum, unbias);
     }
 };
 

@@ -76,7 +76,9 @@ struct BatchNormRunningUpdate {
     int c;
     double momentum, unbias;
     float* out;
-    __device__ void operator()(int64_t i) const { out[i] = moved(running[i], stats[i], momentum, i >= c ? unbias : 1); }
+    __device__ void operator()(int64_t i) const {
+        out[i] = moving_average(running[i], stats[i], momentum, i >= c ? unbias : 1);
+    }
 };
 
 constexpr int kWarpRows = kThreads / 32;

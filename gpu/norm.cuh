@@ -21,7 +21,7 @@ inline __device__ float2 b_and_d(float mean, float variance, float gamma, float 
 }
 
 /// Returns a running statistic, moved towards that of the batch. `unbias` is unbias_factor() for a variance, else 1.
-inline __device__ float moved(float running, float batch, double momentum, double unbias) {
+inline __device__ float moving_average(float running, float batch, double momentum, double unbias) {
     return float((1 - momentum) * double(running) + momentum * (double(batch) * unbias));
 }
 /// Returns the factor that makes the variance of `count` values unbiased.

@@ -39,7 +39,7 @@ struct Windows {
         RG_CHECK(work < INT32_MAX, "pooling: expected less than 2^31 values, or octets of values, got ", work);
     }
     /// Returns the factor by which average pooling multiplies the sum of window (i, j).
-    __device__ float share(int i, int j) const {
+    __device__ float inverse_count(int i, int j) const {
         if (count_pad) return 1 / float(rows.window * columns.window);
         return 1 / float((rows.end(i) - rows.begin(i)) * (columns.end(j) - columns.begin(j)));
     }
@@ -126,7 +126,7 @@ __global__ void __launch_bounds__(kThreads)
 
 /// Computes kWidth values of dx from the windows that contain their pixel. For max pooling, where `positions` is not
 /// null, a value of dx is the sum of dy over those windows whose maximum is at this pixel. For average pooling, it is
-/// the sum of dy * share() over all windows that contain the pixel.
+/// the sum of dy * inverse_count() over all windows that contain the pixel.
 template <class T, int kWidth>
 struct PoolGrad {
     Windows g;
@@ -150,7 +150,7 @@ struct PoolGrad {
                     const int position = (row - i * rows.stride) * columns.window + column - j * columns.stride;
                     keep(v, position, positions + index);
                 }
-                const float factor = positions ? 1 : g.share(i, j);
+                const float factor = positions ? 1 : g.inverse_count(i, j);
                 RG_UNROLL
                 for (int c = 0; c < kWidth; ++c) sum[c] += factor * v[c];
             }
@@ -209,7 +209,7 @@ __global__ void __launch_bounds__(kThreads)
             RG_UNROLL
             for (int i = 0; i < kWidth; ++i) sum[i] += v[i];
         });
-        const float share = g.share(result.row, result.column);
+        const float share = g.inverse_count(result.row, result.column);
         RG_UNROLL
         for (float& s : sum) s *= share;
         store_rounded<kWidth>(y + to, sum);

@@ -58,7 +58,7 @@ EXECUTOR_FAULTS = [
     ("a count of blocks that is not reset", "reduce.cuh", "norm", "if (*last) *arrivals = 0;", ""),
     ("coefficients without epsilon", "norm.cuh", "norm", "double(gamma) / sqrt(double(variance) + double(epsilon))",
      "double(gamma) / sqrt(double(variance))"),
-    ("running statistics of another row", "conv.cuh", "conv", "moved(old.y, batch.y", "moved(old.y, batch.x"),
+    ("running statistics of another row", "conv.cuh", "conv", "moving_average(old.y, batch.y", "moving_average(old.y, batch.x"),
     ("coefficients without the mean", "norm.cuh", "pool", "/ count - b * double(mean)));", "/ count));"),
     ("a linear layer too large for its kernels", "conv_choice.cu", "conv_choice", "g.to_c <= kMaxLinearResults",
      "g.to_c <= kMaxLinearResults + 1"),

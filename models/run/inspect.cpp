@@ -142,7 +142,7 @@ std::vector<std::string> packed_sets_of(const std::string& path) {
 std::string describe_packed(const std::string& path) try {
     data::Contents contents = data::read_packed(path);
     const data::TrainTest sets =
-        data::described(std::move(contents.sets), contents.kind + contents.path, contents.note);
+        data::with_source(std::move(contents.sets), contents.kind + contents.path, contents.note);
     return printable(
                cat(path, ": packed set, ", std::filesystem::file_size(path) / 1'000'000, " MB, of ", sets.source)) +
            "\n";
