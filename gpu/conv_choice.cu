@@ -51,9 +51,9 @@ KernelChoice choose(const ConvGeometry& g, const Tensor& x, const Tensor& w, con
 
 } // namespace
 
-std::string note_of(const char* pass, const Tensor& x, const Tensor& w, const KernelChoice& choice) {
+std::string note_of(const char* op, const Tensor& x, const Tensor& w, const KernelChoice& choice) {
     constexpr const char* kNames[] = {"groups", "linear", "hopper", "packed_hopper", "hopper_wgrad", "portable"};
-    return formatted("%-15s  x %-18s w %-18s %-4s  %-14s  %s", pass, x.shape().str().c_str(), w.shape().str().c_str(),
+    return formatted("%-15s  x %-20s w %-20s %-4s  %-14s  (%s)", op, x.shape().str().c_str(), w.shape().str().c_str(),
                      name_of(x.dtype()), kNames[size_t(choice.family)], choice.reason);
 }
 

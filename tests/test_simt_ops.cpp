@@ -236,7 +236,7 @@ TEST_SUITE("simt") {
             const auto choice = run(op::conv2d, Conv2dOp{.conv = l.conv}, {x, w}, gpu_on_host::choose_conv2d);
             CAPTURE(choice.reason);
             CHECK(choice.family == l.family);
-            CHECK(gpu_on_host::note_of("forward", x, w, choice) ==
+            CHECK(gpu_on_host::note_of("conv2d", x, w, choice) ==
                   Containing({x.shape().str(), w.shape().str(), l.bf16 ? "bf16" : "f32", choice.reason}));
             CHECK(among(simt::take_launched(), l.kernel));
             const auto gradients = run(op::conv2d_grad, Conv2dGradOp{.conv = l.conv, .data = l.dx}, {dy, x, w},
