@@ -4,22 +4,25 @@
 #include "core/formatted.h"
 
 #include <algorithm>
-#include <vector>
 
 namespace rg {
 
 void Profile::add(Op op, double seconds, double flops, double bytes) {
-    Entry& e = entries_[op];
-    ++e.calls;
-    e.seconds += seconds;
-    e.flops += flops;
-    e.bytes += bytes;
+    Totals& of_op = totals_[op];
+    ++of_op.calls;
+    of_op.seconds += seconds;
+    of_op.flops += flops;
+    of_op.bytes += bytes;
+}
+
+void Profile::note(const std::string& line) {
+    if (std::ranges::find(notes_, line) == notes_.end()) notes_.push_back(line);
 }
 
 std::string Profile::table(double total_seconds, Rates peak) const {
-    std::vector<std::pair<Op, Entry>> order(entries_.begin(), entries_.end());
+    std::vector<std::pair<Op, Totals>> order(totals_.begin(), totals_.end());
     double sum = 0;
-    for (const auto& [op, entry] : order) sum += entry.seconds;
+    for (const auto& [op, totals] : order) sum += totals.seconds;
     std::sort(order.begin(), order.end(),
               [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
     const double total = std::max(total_seconds, sum);
@@ -38,6 +41,7 @@ std::string Profile::table(double total_seconds, Rates peak) const {
         print("%-20s %8s %12.3f %6.1f%%\n", "(outside of ops)", "", (total - sum) * 1e3, 100 * (total - sum) / total);
     if (peak.bytes > 0)
         print("%-20s %8s %12s %7s %10.1f %10.1f\n", "(peak)", "", "", "", peak.flops * 1e-9, peak.bytes * 1e-9);
+    for (const std::string& line : notes_) text += line + "\n";
     return text;
 }
 

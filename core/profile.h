@@ -9,6 +9,7 @@
 
 #include <map>
 #include <string>
+#include <vector>
 
 namespace rg {
 
@@ -19,14 +20,17 @@ public:
     /// difference. If `peak` has the peak rates of the device, the line of each op also shows what percentage of them
     /// the op reached, and a last line shows the peak rates.
     std::string table(double total_seconds = 0, Rates peak = {}) const;
-    double flops(Op op) const { return entries_.contains(op) ? entries_.at(op).flops : 0; }
+    /// Adds a line below the table, unless the same line is there already. An op says so how it computes its result.
+    void note(const std::string& line);
+    double flops(Op op) const { return totals_.contains(op) ? totals_.at(op).flops : 0; }
 
 private:
-    struct Entry {
+    struct Totals {
         int64_t calls = 0;
         double seconds = 0, flops = 0, bytes = 0;
     };
-    std::map<Op, Entry> entries_;
+    std::map<Op, Totals> totals_;
+    std::vector<std::string> notes_;
 };
 
 } // namespace rg

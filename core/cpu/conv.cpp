@@ -3,15 +3,17 @@
 // k channels.
 //
 // Distributes the images over threads. An engine convolves them: Direct (conv_engine.h), Winograd (winograd.h) or
-// TileEngine (tile_engine.h, which chooses one of the three). The engines call the kernels of conv_isa.cpp,
-// winograd_isa.cpp and tiles_isa.cpp. conv_groups.cpp and dense.cpp take over the convolutions that suit them.
+// TileEngine (tile_engine.h). The engines call the kernels of conv_isa.cpp, winograd_isa.cpp and tiles_isa.cpp.
+// conv_groups.cpp and dense.cpp take over some convolutions. conv_choice.cpp chooses between all of these.
 // conv_grad.cpp computes gradients with the same engines.
 //
 // Usually a thread does all the work on one image or a few, while they stay in its second-level cache: the copy of the
 // input, convolution and ReLU, statistics of the result, rounding.
+#include "core/cpu/conv_choice.h"
 #include "core/cpu/conv_groups.h"
 #include "core/cpu/dense.h"
 #include "core/cpu/tile_engine.h"
+#include "core/cpu/winograd.h"
 
 namespace rg::cpu {
 
@@ -89,18 +91,16 @@ void convolve_with(const Engine& engine, const Images<T>& x, const float* bias, 
         });
 }
 
-/// Convolves all images with the engine that method_for() (tile_engine.h) chooses, but with Direct instead of Winograd
-/// if Winograd::waits_for_filters() is true.
+/// Convolves all images with the engine for `method`.
 template <class T>
-void convolve(const Images<T>& x, const Padding& padding, Filters filters, PerAxis stride, const float* bias,
-              const Epilogue& epilogue) {
+void convolve(Method method, const Images<T>& x, const Padding& padding, Filters filters, PerAxis stride,
+              const float* bias, const Epilogue& epilogue) {
     const int64_t p = epilogue.p, q = epilogue.q;
     const double products = double(p * q * filters.k * filters.r * filters.s * filters.c / filters.groups);
-    const Method method = method_for<T>(padding, p, q, stride, filters);
     if (method == Method::tiles)
         return convolve_with(TileEngine<T>(padding, p, q, stride, filters), x, bias, epilogue, products);
     filters.to_bf16 = !std::is_same_v<T, float>;
-    if (method == Method::winograd && !Winograd::waits_for_filters(filters, epilogue.y.extent(0), p, q))
+    if (method == Method::winograd)
         convolve_with(Winograd(padding, p, q, filters), x, bias, epilogue, products);
     else
         convolve_with(Direct(padding, p, q, stride, filters), x, bias, epilogue, products);
@@ -112,14 +112,13 @@ void conv2d(const Call& call) {
     using O = Conv2dOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
-    if (groups::fits(w, a.conv, y)) return groups::conv2d(call);
     const OptionalNorm x_norm(a.x_norm.given(call.in)), y_norm(a.y_norm.given(call.in));
-    if (dense::fits(x, w.extent(1), w.extent(2), a.conv) && !x_norm && !y_norm && !a.with_stats)
-        return dense::forward(x, w, b, y);
-    const PerAxis stride = a.conv.stride, dilation = a.conv.dilation;
-    const Padding padding = padding_of(x, a.conv.pad);
-    const int64_t k = w.extent(0), p = (padding.rows - dilation.h * (w.extent(1) - 1) - 1) / stride.h + 1,
-                  q = (padding.columns - dilation.w * (w.extent(2) - 1) - 1) / stride.w + 1;
+    const bool alone = !x_norm && !y_norm && !a.with_stats;
+    const Method method = choose({Pass::forward, x.shape(), w.shape(), y.shape(), a.conv, x.dtype(), x.dtype(), alone});
+    if (method == Method::lanes) return lanes::conv2d(call);
+    if (method == Method::group_by_group) return group_by_group::conv2d(call);
+    if (method == Method::dense) return dense::forward(x, w, b, y);
+    const int64_t k = w.extent(0), p = y.extent(1), q = y.extent(2);
     // Multiply the scale of the result's batch norm into the filters, and its scale and shift into the bias.
     Filters filters = filters_of(w, a.conv);
     if (y_norm) filters.scale = y_norm->scale;
@@ -132,8 +131,8 @@ void conv2d(const Call& call) {
     if (a.with_stats) stats.emplace(y.extent(0), p * q, k);
     const Epilogue epilogue{y, p, q, k, stats ? &*stats : nullptr, y_norm && a.y_norm.relu};
     with_stored(x, [&](auto t) {
-        convolve(images_of<decltype(t)>(x, x_norm ? &*x_norm : nullptr), padding, filters, stride, bias.data(),
-                 epilogue);
+        convolve(method, images_of<decltype(t)>(x, x_norm ? &*x_norm : nullptr), padding_of(x.shape(), a.conv.pad),
+                 filters, a.conv.stride, bias.data(), epilogue);
     });
     if (stats) stats->finish(call.out[O::stats]);
 }

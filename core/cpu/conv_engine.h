@@ -20,7 +20,7 @@
 
 namespace rg::cpu {
 
-/// Returns the number of neighbouring result pixels that share one vector of `lanes` lanes (see WidenedFilters). With
+/// Returns the number of neighbouring result pixels that share one vector of `lanes` lanes (see MultiPixelFilters). With
 /// few filters, a single pixel would leave lanes idle. Returns 1 in strict_fp32, because zeros in the widened filters
 /// would spread a NaN or an infinity of the image to neighbouring results as NaN. Also returns 1 in these cases: the
 /// columns are dilated, the stride exceeds the width of the filters, f.k does not divide `lanes`, or the number of
@@ -34,9 +34,9 @@ inline int64_t pixels_per_vector(const Filters& f, int64_t q, int64_t stride, in
 /// Filters that compute `pixels` neighbouring result pixels at once. Their window covers the windows of all these
 /// pixels. Widened filter i * k + j is filter j, shifted to the window of pixel i, with zeros elsewhere. The layout of
 /// the results is unchanged.
-class WidenedFilters {
+class MultiPixelFilters {
 public:
-    WidenedFilters(const Filters& f, int64_t pixels, int64_t stride)
+    MultiPixelFilters(const Filters& f, int64_t pixels, int64_t stride)
         : values_(pixels == 1 ? 0 : pixels * f.k * f.r * width(f, pixels, stride) * f.c), filters_(f) {
         if (pixels == 1) return;
         const int64_t s = width(f, pixels, stride);
@@ -131,7 +131,7 @@ public:
     using Result = float;
     Direct(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f)
         : Direct(padding, p, q, stride, f, {q, 1}, pixels_per_vector(f, q, stride.w, isa().width)) {}
-    /// `pixels` is the number of result pixels per vector (see WidenedFilters). If it exceeds 1, the results must be
+    /// `pixels` is the number of result pixels per vector (see MultiPixelFilters). If it exceeds 1, the results must be
     /// contiguous.
     Direct(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f, ResultStride out,
            int64_t pixels = 1)
@@ -172,7 +172,7 @@ public:
     int64_t slack() const { return 0; }
 
 private:
-    WidenedFilters widened_;
+    MultiPixelFilters widened_;
     Padding padding_;
     Runs runs_;
     ConvImage g_;

@@ -10,9 +10,11 @@
 // Weight gradients are summed over fixed parts of the mini-batch, and then over the parts in order. Large ones are
 // computed at the end instead, from all images (TileWgrad). In both cases, the bits do not depend on the number of
 // threads.
+#include "core/cpu/conv_choice.h"
 #include "core/cpu/conv_groups.h"
 #include "core/cpu/dense.h"
 #include "core/cpu/tile_engine.h"
+#include "core/cpu/winograd.h"
 
 namespace rg::cpu {
 
@@ -29,12 +31,11 @@ struct Geometry {
           p(dy.extent(1)),
           q(dy.extent(2)),
           conv(options),
-          padding(padding_of(x, conv.pad)),
+          padding(padding_of(x.shape(), conv.pad)),
           taps(s * filters.extent(3)),
           pixels(pixels_per_vector(extents(), q, conv.stride.w, isa().width)),
           wide(round_up(pixels * k, isa().width)),
-          row_taps((s + (pixels - 1) * conv.stride.w) * filters.extent(3)),
-          winograd(pixels == 1 && (conv.groups > 1 || Winograd::fits(extents(), conv.stride, p, q))) {}
+          row_taps((s + (pixels - 1) * conv.stride.w) * filters.extent(3)) {}
     int64_t x_values() const { return padding.h * padding.w * c; }
     int64_t dy_values() const { return p * q * k; }
     /// Returns the filters without their values.
@@ -46,17 +47,17 @@ struct Geometry {
     Conv conv;
     Padding padding;        // position of the input x in its padded copy
     int64_t taps;           // number of taps in a filter row
-    int64_t pixels;         // number of neighbouring results in one vector, see WidenedFilters
-    int64_t wide, row_taps; // widened filters: their number, rounded up to whole vectors; taps in a filter row
-    bool winograd;          // true: F32Wgrad uses Winograd. It does not pay off where results share a vector
+    int64_t pixels;         // number of neighbouring results in one vector, see MultiPixelFilters
+    int64_t wide, row_taps; // MultiPixelFilters: their number, rounded up to whole vectors; taps in a filter row
 };
 
 /// Sums the weight gradient of a part of the mini-batch by register tiles or by Winograd. TileWgrad uses tiles of bf16
 /// instead.
 class F32Wgrad {
 public:
-    explicit F32Wgrad(const Geometry& g)
+    F32Wgrad(const Geometry& g, bool by_winograd)
         : g_(g),
+          by_winograd_(by_winograd),
           winograd_(g.padding, g.p, g.q, g.extents()),
           runs_(g.padding, {.k = g.wide,
                             .r = g.r,
@@ -65,16 +66,16 @@ public:
                             .dilation = g.conv.dilation}),
           direct_(runs_.image(g.p, g.q / g.pixels, g.wide, {g.conv.stride.h, g.pixels * g.conv.stride.w})) {}
 
-    int64_t images_at_once() const { return g_.winograd ? winograd_.images_at_once() : 1; }
+    int64_t images_at_once() const { return by_winograd_ ? winograd_.images_at_once() : 1; }
     /// Returns the number of values in the sums of a part: [r row_taps wide].
     int64_t sums() const { return g_.r * g_.row_taps * g_.wide; }
     /// Returns the number of values in Winograd's transformed sums. They start at zero; end() transforms them and
     /// stores the result as the sums. Returns 0 without Winograd.
-    int64_t transformed() const { return g_.winograd ? winograd_.floats_of_gradient() : 0; }
+    int64_t transformed() const { return by_winograd_ ? winograd_.floats_of_gradient() : 0; }
 
     template <class T>
     void add(const Images<T>& x, int64_t first, int64_t count, const float* dy, float* dw, float* transformed) const {
-        if (g_.winograd) return winograd_.accumulate(x, first, count, dy, transformed);
+        if (by_winograd_) return winograd_.accumulate(x, first, count, dy, transformed);
         const Scratch<float> padded(g_.padding.values()), widened(dy_fills_vectors() ? 0 : g_.p * g_.q * g_.wide);
         for (int64_t i = 0; i < count; ++i) {
             g_.padding.copy(x, first + i, padded.data());
@@ -82,7 +83,7 @@ public:
         }
     }
     void end(float* dw, const float* transformed) const {
-        if (g_.winograd) winograd_.finish(transformed, dw);
+        if (by_winograd_) winograd_.finish(transformed, dw);
     }
 
     /// Computes dw [k r taps] from the sums of all parts, in order. The sums of the next part begin `step` values
@@ -130,6 +131,7 @@ private:
     }
 
     Geometry g_;
+    bool by_winograd_; // false: register tiles
     Winograd winograd_;
     Runs runs_;
     ConvImage direct_;
@@ -148,6 +150,13 @@ struct GradientInputs {
     const NormGrad* norm; // gradient of the normalisation that follows, or null
     const T* y;           // the convolution's result; only with `norm`
     const T* addend;      // added to the data gradient, or null
+};
+
+/// Results of the gradients. dx may be undefined, and `sums` null.
+struct GradientResults {
+    const Tensor &dw, &dbias;
+    const Tensor dx;
+    NormSums* sums; // for the batch norm of the convolution's input
 };
 
 /// Returns the gradient of the convolution's result for images [first, first + count), as To. This is dy itself if
@@ -195,8 +204,8 @@ void add_gradients(const Geometry& g, const GradientInputs<T>& in, int64_t begin
 /// Computes dw and dbias. `wgrad` is an F32Wgrad or a TileWgrad that reads dy as To. add_gradients() calls `dgrad`,
 /// unless that is nullptr.
 template <class To, class T, class Wgrad, class Dgrad>
-void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgrad, const Dgrad& dgrad, const Tensor& dw,
-               const Tensor& dbias) {
+void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgrad, const Dgrad& dgrad,
+               const GradientResults& out) {
     const int64_t parts = parts_of(g.images), period = period_of(g.k), step = wgrad.sums() + period;
     const Scratch<float> sums(parts * step); // for each part of the mini-batch: sums of dw, then of dbias [period]
     float* const db = sums + wgrad.sums();
@@ -205,46 +214,32 @@ void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgra
         add_gradients<To>(g, in, g.images * part / parts, g.images * (part + 1) / parts, wgrad, dgrad,
                           sums + part * step, db + part * step);
     });
-    wgrad.combine(parts, sums, step, dw);
+    wgrad.combine(parts, sums, step, out.dw);
     for (int64_t i = 0; i < g.k; ++i) {
         float sum = 0;
         for (int64_t part = 0; part < parts; ++part)
             for (int64_t j = i; j < period; j += g.k) sum += db[part * step + j];
-        dbias.data<float>()[i] = sum;
+        out.dbias.data<float>()[i] = sum;
     }
 }
 
-/// Calls f with the engine for the data gradient of a convolution with filters w. The engine maps dy [p q k], stored as
-/// In, to dx [h w c]. With to_bf16, the engine rounds the filters to bf16. TileEngine<float> may ignore to_bf16, since
-/// its filters have two planes of bf16.
+/// Calls f with the engine of `method` for the data gradient of a convolution with filters w. The engine maps dy [p q
+/// k], stored as In, to dx [h w c]. With to_bf16, the engine rounds the filters to bf16. TileEngine<float> may ignore
+/// to_bf16, since its filters have two planes of bf16.
 template <class In, class F>
-void with_gradient_engine(const Tensor& w, bool to_bf16, const Conv& conv, const Shape& dy, const Shape& dx, F f) {
-    const int64_t p = dy[1], q = dy[2], k = dy[3], height = dx[1], width = dx[2], r = w.extent(1), s = w.extent(2);
+void with_gradient_engine(Method method, const Tensor& w, bool to_bf16, const Conv& conv, const Shape& dy,
+                          const Shape& dx, F f) {
+    const int64_t p = dy[1], q = dy[2], height = dx[1], width = dx[2];
     Filters rotated = rotated_filters_of(w, conv);
     rotated.to_bf16 = to_bf16;
     if (conv.stride == 2 && conv.dilation == 1) {
-        // Choose the method for the largest of the four convolutions of Stride2Gradient.
-        const int64_t rows = (r + 1) / 2, columns = (s + 1) / 2, h = (height + 1) / 2, v = (width + 1) / 2;
-        const Padding padding{.h = p, .w = q, .c = k, .rows = h + rows - 1, .columns = v + columns - 1};
-        const Filters part{.k = dx[3], .r = rows, .s = columns, .c = k};
-        if (method_for<In>(padding, h, v, 1, part) == Method::tiles)
-            return f(Stride2Gradient<TileEngine<In>>(rotated, conv.pad, p, q, height, width));
+        if (method == Method::tiles) return f(Stride2Gradient<TileEngine<In>>(rotated, conv.pad, p, q, height, width));
         return f(Stride2Gradient<Direct>(rotated, conv.pad, p, q, height, width));
     }
-    const int64_t below = (r - 1) * conv.dilation.h, right = (s - 1) * conv.dilation.w;
-    const Padding padding{.h = p,
-                          .w = q,
-                          .c = k,
-                          .rows = height + below,
-                          .columns = width + right,
-                          .top = below - conv.pad.h,
-                          .left = right - conv.pad.w,
-                          .spacing = conv.stride};
-    switch (method_for<In>(padding, height, width, 1, rotated)) {
-    case Method::tiles: return f(TileEngine<In>(padding, height, width, 1, rotated));
-    case Method::winograd: return f(Winograd(padding, height, width, rotated));
-    case Method::direct: return f(Direct(padding, height, width, 1, rotated));
-    }
+    const Padding padding = dgrad_padding(dx, w.shape(), dy, conv);
+    if (method == Method::tiles) return f(TileEngine<In>(padding, height, width, 1, rotated));
+    if (method == Method::winograd) return f(Winograd(padding, height, width, rotated));
+    f(Direct(padding, height, width, 1, rotated));
 }
 
 /// Computes the data gradient dx [count h w c], an image of which has `values` values, from images [first, first +
@@ -268,52 +263,59 @@ void data_gradient(const Engine& engine, const float* zeros, const Images<In>& d
     if (addend) kernels<T>().add(dx, addend, dx, count * values);
 }
 
-/// Returns true if the weight gradient should take less time by tiles. For bf16 images, tiles replace register tiles
-/// always, and Winograd unless winograd_beats_bf16(). For f32 images, they replace Winograd if its transformed sums
-/// exceed the cache, and register tiles if tiles_win(). In strict_fp32, they are never used for f32 images.
-template <class T>
-bool tiles_are_faster(const Geometry& g, const TileWgrad<T>& tiles) {
-    if (!std::is_same_v<T, float>) return !(g.winograd && winograd_beats_bf16(g.k, g.c));
-    if (context().strict_fp32 || !isa().tiles->forward_f32) return false;
-    if (g.winograd) return Winograd::exceeds_cache(g.k, g.c);
-    return tiles_win(tiles.cycles(), direct_cycles(g.p * (g.q / g.pixels) * g.r * g.row_taps * g.wide));
+/// The data gradient as part of add_gradients(): computes dx for a few images, and adds them to `sums`.
+template <class Engine, class T>
+struct FusedDgrad {
+    const Engine& engine;
+    const Geometry& g;
+    const GradientInputs<T>& in;
+    const GradientResults& out;
+    const float* zeros;
+
+    template <class To>
+    void operator()(const To* dy, int64_t first, int64_t count) const {
+        const int64_t values = g.x_values(), begin = first * values;
+        T* const dx = stored<T>(out.dx) + begin;
+        data_gradient(engine, zeros, Images<To>{dy, g.p, g.q, g.k}, 0, count, values,
+                      in.addend ? in.addend + begin : nullptr, dx);
+        for (int64_t i = 0; out.sums && i < count; ++i)
+            out.sums->add(first + i, dx + i * values, in.x.data + begin + i * values, values);
+    }
+};
+
+/// Computes the weight gradient with `wgrad`, which reads dy as To. If dx is defined, computes the data gradient with
+/// it, by the method `data`; otherwise does not read w.
+template <class To, class T, class Wgrad>
+void gradients_with(const Wgrad& wgrad, Method data, const Geometry& g, const GradientInputs<T>& in, const Tensor& w,
+                    const GradientResults& out) {
+    if (!out.dx.defined()) return gradients<To>(g, in, wgrad, nullptr, out);
+    const PaddedBias zeros({}, g.c);
+    const Shape dy{g.images, g.p, g.q, g.k};
+    with_gradient_engine<To>(data, w, std::is_same_v<T, uint16_t>, g.conv, dy, out.dx.shape(), [&](const auto& engine) {
+        const FusedDgrad<std::decay_t<decltype(engine)>, T> dgrad{engine, g, in, out, zeros.data()};
+        gradients<To>(g, in, wgrad, dgrad, out);
+    });
 }
 
-/// Chooses the engines and computes the gradients. `sums` collects the sums for the input's batch norm, unless it is
-/// null. If dx is undefined, computes no data gradient, and does not read w.
+/// Computes the weight gradient by the method `filters`; gradients_with() has the rest.
 template <class T>
-void all_gradients(const Geometry& g, const GradientInputs<T>& in, const Tensor& w, const Tensor& dx, NormSums* sums,
-                   const Tensor& dw, const Tensor& dbias) {
-    const auto run_with = [&]<class To>(To, const auto& wgrad) {
-        if (!dx.defined()) return gradients<To>(g, in, wgrad, nullptr, dw, dbias);
-        const PaddedBias zeros({}, g.c);
-        const int64_t values = g.x_values();
-        with_gradient_engine<To>(
-            w, std::is_same_v<T, uint16_t>, g.conv, {g.images, g.p, g.q, g.k}, dx.shape(), [&](const auto& engine) {
-                const auto dgrad = [&](const To* dy, int64_t first, int64_t count) {
-                    T* const out = stored<T>(dx) + first * values;
-                    data_gradient(engine, zeros.data(), Images<To>{dy, g.p, g.q, g.k}, 0, count, values,
-                                  in.addend ? in.addend + first * values : nullptr, out);
-                    for (int64_t i = 0; sums && i < count; ++i)
-                        sums->add(first + i, out + i * values, in.x.data + (first + i) * values, values);
-                };
-                gradients<To>(g, in, wgrad, dgrad, dw, dbias);
-            });
-    };
-    if (isa().tiles && g.conv.dilation == 1 && g.conv.groups == 1 && g.conv.stride.h == g.conv.stride.w) {
+void all_gradients(Method filters, Method data, const Geometry& g, const GradientInputs<T>& in, const Tensor& w,
+                   const GradientResults& out) {
+    if (filters == Method::tiles) {
         const TileWgrad<T> tiles(g.padding, g.images, g.p, g.q, g.extents(), g.conv.stride.h);
-        if (tiles_are_faster(g, tiles)) return run_with(T{}, tiles);
+        return gradients_with<T>(tiles, data, g, in, w, out);
     }
-    run_with(float{}, F32Wgrad(g));
+    gradients_with<float>(F32Wgrad(g, filters == Method::winograd), data, g, in, w, out);
 }
 
 /// Computes the data gradient alone, and adds `addend` if that tensor is defined.
-void data_gradient_alone(const Tensor& dy, const Tensor& w, const Tensor& addend, const Conv& conv, const Tensor& dx) {
+void data_gradient_alone(Method method, const Tensor& dy, const Tensor& w, const Tensor& addend, const Conv& conv,
+                         const Tensor& dx) {
     const PaddedBias zeros({}, dx.extent(3));
     const int64_t images = dx.extent(0), values = image_values(dx);
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        with_gradient_engine<T>(w, std::is_same_v<T, uint16_t>, conv, dy.shape(), dx.shape(), [&](const auto& engine) {
+        const auto run = [&](const auto& engine) {
             const int64_t chunk = engine.images_at_once();
             parallel(divide_up(images, chunk), [&](int64_t task) {
                 const int64_t first = task * chunk;
@@ -321,7 +323,8 @@ void data_gradient_alone(const Tensor& dy, const Tensor& w, const Tensor& addend
                               addend.defined() ? stored<T>(addend) + first * values : nullptr,
                               stored<T>(dx) + first * values);
             });
-        });
+        };
+        with_gradient_engine<T>(method, w, std::is_same_v<T, uint16_t>, conv, dy.shape(), dx.shape(), run);
     });
 }
 
@@ -330,18 +333,28 @@ void data_gradient_alone(const Tensor& dy, const Tensor& w, const Tensor& addend
 void conv2d_grad(const Call& call) {
     using O = Conv2dGradOp;
     const auto& a = call.attrs.as<O>();
-    if (groups::fits(call.in[O::w], a.conv, call.in[O::dy])) return groups::conv2d_grad(call);
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &addend = call.in[O::addend];
     const Tensor &y = call.in[O::y], &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
-    if (!y.defined() && dense::fits(a.data ? dx : x, w.extent(1), w.extent(2), a.conv)) {
+    // Without a batch norm of the result, both gradients read dy from memory, so a common pass would save nothing. In a
+    // pass of its own, the data gradient may take more images at once.
+    const bool fused = y.defined() && a.data;
+    const auto method_of = [&](Pass pass, DType read) {
+        const Shape& images = (a.data ? dx : x).shape();
+        return choose({pass, images, w.shape(), dy.shape(), a.conv, dy.dtype(), read, !y.defined()});
+    };
+    const Method filters = a.filters ? method_of(Pass::wgrad, dy.dtype()) : Method::direct;
+    // In a common pass, the data gradient reads dy in the type that the weight gradient reads.
+    const DType read = fused && filters != Method::tiles ? DType::f32 : dy.dtype();
+    const Method data = a.data ? method_of(Pass::dgrad, read) : filters;
+    // Each of these methods is chosen for both gradients, or for neither.
+    if (data == Method::lanes) return lanes::conv2d_grad(call);
+    if (data == Method::group_by_group) return group_by_group::conv2d_grad(call);
+    if (data == Method::dense) {
         if (a.filters) dense::wgrad(dy, x, dw, dbias);
         if (a.data) dense::dgrad(dy, w, addend, dx);
         return;
     }
-    // Without a batch norm of the result, both gradients read dy from memory, so a common pass would save nothing. In a
-    // pass of its own, the data gradient may take more images at once.
-    const bool fused = y.defined() && a.data;
-    if (a.data && !fused) data_gradient_alone(dy, w, addend, a.conv, dx);
+    if (a.data && !fused) data_gradient_alone(data, dy, w, addend, a.conv, dx);
     if (!a.filters) return;
     const Geometry g(x, dy, w, a.conv);
     const OptionalNorm y_norm(a.y_norm.given(call.in)), x_norm(a.x_norm.given(call.in));
@@ -351,10 +364,10 @@ void conv2d_grad(const Call& call) {
     if (a.with_sums) sums.emplace(*x_norm, g.images);
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        all_gradients<T>(g,
-                         {images_of<T>(x, x_norm ? &*x_norm : nullptr), stored<T>(dy), y_grad ? &*y_grad : nullptr,
-                          y.defined() ? stored<T>(y) : nullptr, addend.defined() ? stored<T>(addend) : nullptr},
-                         w, fused ? dx : Tensor(), sums ? &*sums : nullptr, dw, dbias);
+        const GradientInputs<T> in{images_of<T>(x, x_norm ? &*x_norm : nullptr), stored<T>(dy),
+                                   y_grad ? &*y_grad : nullptr, y.defined() ? stored<T>(y) : nullptr,
+                                   addend.defined() ? stored<T>(addend) : nullptr};
+        all_gradients(filters, data, g, in, w, {dw, dbias, fused ? dx : Tensor(), sums ? &*sums : nullptr});
     });
     if (sums) sums->finish(call.out[O::x_dgamma], call.out[O::x_dbeta]);
 }

@@ -1,4 +1,4 @@
-// Chooses between two ways to convolve in groups. A third way is Winograd, see winograd.cpp.
+// Two ways to convolve in groups. A third way is Winograd, see winograd.cpp. conv_choice.cpp chooses between them.
 //
 // With few channels in a group, each lane of a vector computes one channel of the result (LaneConv). A channel of the
 // result multiplies c channels of its group, so there are c copies of each pixel. In copy j, lane i holds channel j of
@@ -11,23 +11,19 @@
 // more than the copies.
 #include "core/cpu/conv_groups.h"
 
-#include "core/cpu/tile_engine.h"
+#include "core/cpu/conv_choice.h"
+#include "core/cpu/conv_engine.h"
 
-namespace rg::cpu::groups {
+namespace rg::cpu {
 
 namespace {
 
-/// The largest number of channels of x, and of y, in a group for which LaneConv is used. With more, the other way is
-/// faster.
-constexpr int64_t kMostInLanes = 4;
 /// Approximate number of floats of copied pixels that a thread takes at once. They fit into its second-level cache.
 /// Images with long rows need more (kLeastBand).
 constexpr int64_t kBandFloats = 1 << 16;
 /// The least number of rows of the result in a band, if the image has that many. A band is the rows that a thread
 /// computes at once. Neighbouring bands load some rows of the image twice.
 constexpr int64_t kLeastBand = 4;
-
-enum class Pass : uint8_t { forward, dgrad };
 
 /// One axis of a convolution, or of its data gradient, from a source (x or dy) to a result (y or dx).
 struct Axis {
@@ -325,15 +321,10 @@ void filter_gradient(const LaneConv& conv, const Tensor& x, const Tensor& dy, co
     }
 }
 
-bool fits_lanes(const Tensor& w, const Conv& conv) {
-    return w.extent(3) <= kMostInLanes && w.extent(0) / conv.groups <= kMostInLanes;
-}
-
-/// Holds a copy of the channels of one group of a tensor [n h w c], as tensor `group`. If the tensor is undefined, so
-/// is `group`.
-class Slice {
+/// The channels of one group of a tensor [n h w c], which may be undefined, as a tensor of their own.
+class GroupChannels {
 public:
-    Slice(const Tensor& all, int64_t groups) : all_(all), memory_(all.defined() ? all.bytes() / groups : 0) {
+    GroupChannels(const Tensor& all, int64_t groups) : all_(all), memory_(all.defined() ? all.bytes() / groups : 0) {
         if (!all.defined()) return;
         const Shape& s = all.shape();
         group = Tensor::borrow(memory_, {s[0], s[1], s[2], s[3] / groups}, all.dtype());
@@ -370,68 +361,67 @@ Tensor filters_of_group(const Tensor& t, int64_t group, int64_t groups) {
 
 } // namespace
 
-bool fits(const Tensor& w, const Conv& conv, const Tensor& y) {
-    if (conv.groups == 1) return false;
-    const bool by_tiles = isa().tiles && !winograd_beats_bf16(w.extent(0) / conv.groups, w.extent(3)) &&
-                          y.dtype() == DType::bf16 && !fits_lanes(w, conv);
-    return by_tiles || !Winograd::fits(filters_of(w, conv), conv.stride, y.extent(1), y.extent(2));
+void lanes::conv2d(const Call& call) {
+    using O = Conv2dOp;
+    const auto& attrs = call.attrs.as<O>();
+    const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
+    with_stored(x, [&](auto t) {
+        using T = decltype(t);
+        const LaneConv engine(Pass::forward, w, attrs.conv, x.shape(), y.shape(), x.dtype() == DType::bf16);
+        convolve<T>(engine, x, b, y);
+    });
+    if (attrs.with_stats) op::channel_stats->cpu({{}, {{y}}, {{call.out[O::stats]}}});
 }
 
-void conv2d(const Call& call) {
+void lanes::conv2d_grad(const Call& call) {
+    using O = Conv2dGradOp;
+    const auto& attrs = call.attrs.as<O>();
+    const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &dx = call.out[O::dx];
+    with_stored(dy, [&](auto t) {
+        using T = decltype(t);
+        if (attrs.filters)
+            filter_gradient<T>(LaneConv(Pass::forward, w, attrs.conv, x.shape(), dy.shape(), false), x, dy,
+                               call.out[O::dw], call.out[O::dbias]);
+        if (attrs.data)
+            convolve<T>(LaneConv(Pass::dgrad, w, attrs.conv, dy.shape(), dx.shape(), dy.dtype() == DType::bf16), dy, {},
+                        dx);
+    });
+}
+
+void group_by_group::conv2d(const Call& call) {
     using O = Conv2dOp;
     O attrs = call.attrs.as<O>();
-    const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
-    const Conv conv = attrs.conv;
-    if (fits_lanes(w, conv)) {
-        with_stored(x, [&](auto t) {
-            using T = decltype(t);
-            const LaneConv engine(Pass::forward, w, conv, x.shape(), y.shape(), x.dtype() == DType::bf16);
-            convolve<T>(engine, x, b, y);
-        });
-    } else {
-        const Slice x_slice(x, conv.groups), y_slice(y, conv.groups);
-        attrs.conv.groups = 1, attrs.with_stats = false;
-        for (int64_t i = 0; i < conv.groups; ++i) {
-            Tensor in[kMaxInputs], out[2] = {y_slice.group, {}};
-            in[O::x] = x_slice.group, in[O::w] = filters_of_group(w, i, conv.groups),
-            in[O::bias] = filters_of_group(b, i, conv.groups);
-            x_slice.read(i);
-            op::conv2d->cpu({attrs, in, out});
-            y_slice.write(i);
-        }
+    const Tensor &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
+    const int64_t groups = attrs.conv.groups;
+    const GroupChannels x_group(call.in[O::x], groups), y_group(y, groups);
+    attrs.conv.groups = 1, attrs.with_stats = false;
+    for (int64_t i = 0; i < groups; ++i) {
+        Tensor in[kMaxInputs], out[2] = {y_group.group, {}};
+        in[O::x] = x_group.group, in[O::w] = filters_of_group(w, i, groups),
+        in[O::bias] = filters_of_group(b, i, groups);
+        x_group.read(i);
+        op::conv2d->cpu({attrs, in, out});
+        y_group.write(i);
     }
     if (call.attrs.as<O>().with_stats) op::channel_stats->cpu({{}, {{y}}, {{call.out[O::stats]}}});
 }
 
-void conv2d_grad(const Call& call) {
+void group_by_group::conv2d_grad(const Call& call) {
     using O = Conv2dGradOp;
     O attrs = call.attrs.as<O>();
-    const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &dx = call.out[O::dx];
-    const Conv conv = attrs.conv;
-    if (fits_lanes(w, conv)) {
-        with_stored(dy, [&](auto t) {
-            using T = decltype(t);
-            if (attrs.filters)
-                filter_gradient<T>(LaneConv(Pass::forward, w, conv, x.shape(), dy.shape(), false), x, dy,
-                                   call.out[O::dw], call.out[O::dbias]);
-            if (attrs.data)
-                convolve<T>(LaneConv(Pass::dgrad, w, conv, dy.shape(), dx.shape(), dy.dtype() == DType::bf16), dy, {},
-                            dx);
-        });
-        return;
-    }
+    const int64_t groups = attrs.conv.groups;
     attrs.conv.groups = 1;
-    const Slice dy_slice(dy, conv.groups), x_slice(attrs.filters ? x : Tensor(), conv.groups),
-        dx_slice(attrs.data ? dx : Tensor(), conv.groups);
-    for (int64_t i = 0; i < conv.groups; ++i) {
+    const GroupChannels dy_group(call.in[O::dy], groups), x_group(attrs.filters ? call.in[O::x] : Tensor(), groups),
+        dx_group(attrs.data ? call.out[O::dx] : Tensor(), groups);
+    for (int64_t i = 0; i < groups; ++i) {
         Tensor in[kMaxInputs], out[kMaxOutputs];
-        in[O::dy] = dy_slice.group, in[O::x] = x_slice.group, in[O::w] = filters_of_group(w, i, conv.groups);
-        out[O::dw] = filters_of_group(call.out[O::dw], i, conv.groups),
-        out[O::dbias] = filters_of_group(call.out[O::dbias], i, conv.groups), out[O::dx] = dx_slice.group;
-        dy_slice.read(i), x_slice.read(i);
+        in[O::dy] = dy_group.group, in[O::x] = x_group.group, in[O::w] = filters_of_group(call.in[O::w], i, groups);
+        out[O::dw] = filters_of_group(call.out[O::dw], i, groups),
+        out[O::dbias] = filters_of_group(call.out[O::dbias], i, groups), out[O::dx] = dx_group.group;
+        dy_group.read(i), x_group.read(i);
         op::conv2d_grad->cpu({attrs, in, out});
-        dx_slice.write(i);
+        dx_group.write(i);
     }
 }
 
-} // namespace rg::cpu::groups
+} // namespace rg::cpu

@@ -1,14 +1,20 @@
-// Convolution with Conv::groups > 1, and its gradients, unless Winograd is faster.
+// Two ways to compute a convolution with Conv::groups > 1 and its gradients. conv_choice.cpp chooses between them.
 #pragma once
 
 #include "core/ops/conv.h"
 
-namespace rg::cpu::groups {
+namespace rg::cpu {
 
-/// Returns true if the functions below should compute a convolution with the result y: it has several groups, and
-/// Winograd is not applicable or is slower.
-bool fits(const Tensor& w, const Conv& conv, const Tensor& y);
+/// Each lane of a vector computes one channel of the result.
+namespace lanes {
 void conv2d(const Call& call);
 void conv2d_grad(const Call& call);
+} // namespace lanes
 
-} // namespace rg::cpu::groups
+/// Each group is a convolution of its own, on copies of its channels.
+namespace group_by_group {
+void conv2d(const Call& call);
+void conv2d_grad(const Call& call);
+} // namespace group_by_group
+
+} // namespace rg::cpu

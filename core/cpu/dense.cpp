@@ -21,11 +21,6 @@ void each_chunk(int64_t c, F f) {
 
 } // namespace
 
-bool fits(const Tensor& x, int64_t r, int64_t s, const Conv& conv) {
-    return x.dtype() == DType::f32 && r == 1 && s == 1 && conv.stride == 1 && conv.pad == 0 && conv.groups == 1 &&
-           x.extent(3) >= 512;
-}
-
 void forward(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y) {
     const int64_t c = x.extent(3), k = y.extent(3), n = y.numel() / k;
     const Scratch<float> bias(k);

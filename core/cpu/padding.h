@@ -3,7 +3,7 @@
 #pragma once
 
 #include "core/cpu/norm.h"
-#include "core/ops/per_axis.h"
+#include "core/ops/conv.h"
 
 namespace rg::cpu {
 
@@ -83,10 +83,27 @@ private:
 };
 
 /// Returns the padding of images x [n h w c] by `pad` pixels on each side.
-inline Padding padding_of(const Tensor& x, PerAxis pad) {
-    const int64_t h = x.extent(1), w = x.extent(2);
-    return {
-        .h = h, .w = w, .c = x.extent(3), .rows = h + 2 * pad.h, .columns = w + 2 * pad.w, .top = pad.h, .left = pad.w};
+inline Padding padding_of(const Shape& x, PerAxis pad) {
+    return {.h = x[1],
+            .w = x[2],
+            .c = x[3],
+            .rows = x[1] + 2 * pad.h,
+            .columns = x[2] + 2 * pad.w,
+            .top = pad.h,
+            .left = pad.w};
+}
+
+/// Returns the padding with which a convolution of dy with stride 1 by rotated filters (rotated_filters_of()) gives dx.
+inline Padding dgrad_padding(const Shape& dx, const Shape& filters, const Shape& dy, const Conv& conv) {
+    const int64_t below = (filters[1] - 1) * conv.dilation.h, right = (filters[2] - 1) * conv.dilation.w;
+    return {.h = dy[1],
+            .w = dy[2],
+            .c = dy[3],
+            .rows = dx[1] + below,
+            .columns = dx[2] + right,
+            .top = below - conv.pad.h,
+            .left = right - conv.pad.w,
+            .spacing = conv.stride};
 }
 
 } // namespace rg::cpu

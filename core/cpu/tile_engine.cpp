@@ -1,5 +1,4 @@
-// Packs filters, images and gradients for the tiles, chooses the pixels of each tile, and estimates whether tiles are
-// the fastest method.
+// Packs filters, images and gradients for the tiles, and chooses the pixels of each tile.
 #include "core/cpu/tile_engine.h"
 
 namespace rg::cpu {
@@ -9,34 +8,12 @@ namespace {
 /// Approximate number of result pixels that one call of TileWgrad::add() processes. Each call loads and stores all sums
 /// of the weight gradient, so it should have many pixels.
 constexpr int64_t kPixelsPerPass = 800;
+int64_t images_per_pass(const TileGradient& g) { return std::max<int64_t>(1, kPixelsPerPass / (g.runs * kTileRun)); }
 
 int64_t tiles_in(int64_t n) { return divide_up(n, kTileSide); }
 int64_t tiles_of_pixels(int64_t n) { return divide_up(n, isa().tiles->pixels); }
 /// Returns the number of runs of 32 taps in a filter row.
 int64_t runs_in(const Filters& f) { return divide_up(f.s * f.c, kTileRun); }
-
-/// How tiles of pixels cover all windows of an image: row by row, or through the padding columns into the next row.
-struct TileCover {
-    int64_t tiles;
-    int64_t row_step; // windows from one row to the next, with those in the padding columns; 0: row by row
-};
-/// Returns the cover of p rows of q windows that takes fewer tiles. `pixels` windows of a row share a row of a tile.
-TileCover cover_of(const Padding& padding, int64_t p, int64_t q, PerAxis stride, int64_t pixels) {
-    const TileCover by_row{p * tiles_of_pixels(q / pixels), 0};
-    if (stride != 1 || padding.columns % pixels != 0) return by_row;
-    const int64_t row_step = padding.columns / pixels;
-    const TileCover through_padding{tiles_of_pixels((p - 1) * row_step + q / pixels), row_step};
-    return through_padding.tiles <= by_row.tiles ? through_padding : by_row;
-}
-
-/// Returns an estimate of the cycles per image of Winograd in f32; see tile_cycles().
-double winograd_cycles(const Filters& f, int64_t p, int64_t q) {
-    const double c = double(round_up(f.c, kTileSide)), k = double(round_up(f.k, kTileSide));
-    const double tiles = double((p + 3) / 4 * ((q + 3) / 4)); // of 4 x 4 results
-    // Transformed filters that exceed the cache are read once per 32 tiles, with 8 bytes per cycle.
-    const double filters_again = Winograd::exceeds_cache(f.k, f.c) ? 36.0 * 4 / 8 * double(f.c * f.k) * tiles / 32 : 0;
-    return tiles * (36 * double(f.c) * k / 32 + 9 * (c + k)) + filters_again;
-}
 
 /// Packs filters [k, k + 16) at the 32 taps of row r that begin at tap `first`, with zeros for filters and taps that do
 /// not exist. `low` is null, or gets the low parts of the values.
@@ -55,27 +32,38 @@ void pack_tile(const Filters& f, int64_t k, int64_t r, int64_t first, uint16_t* 
 
 } // namespace
 
-template <>
-Method method_for<uint16_t>(const Padding&, int64_t p, int64_t q, PerAxis stride, const Filters& f) {
-    const bool winograd = f.groups > 1 || Winograd::fits(f, stride, p, q);
-    if (isa().tiles && f.groups == 1 && f.dilation == 1 && !(winograd && winograd_beats_bf16(f.k, f.c)))
-        return Method::tiles;
-    return winograd ? Method::winograd : Method::direct;
+TileCover cover_of(const Padding& padding, int64_t p, int64_t q, PerAxis stride, int64_t pixels) {
+    const TileCover by_row{p * tiles_of_pixels(q / pixels), 0};
+    if (stride != 1 || padding.columns % pixels != 0) return by_row;
+    const int64_t row_step = padding.columns / pixels;
+    const TileCover through_padding{tiles_of_pixels((p - 1) * row_step + q / pixels), row_step};
+    return through_padding.tiles <= by_row.tiles ? through_padding : by_row;
 }
 
-template <>
-Method method_for<float>(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f) {
-    const bool winograd = f.groups > 1 || Winograd::fits(f, stride, p, q);
-    const Method others = winograd ? Method::winograd : Method::direct;
-    if (!isa().tiles || !isa().tiles->forward_f32 || context().strict_fp32 || f.dilation != 1 || f.groups != 1)
-        return others;
-    const int64_t pixels = pixels_per_vector(f, q, stride.w, kTileSide), k = f.k * pixels;
-    const int64_t taps = WidenedFilters::width(f, pixels, stride.w) * f.c, runs = divide_up(taps, kTileRun);
-    const int64_t tiles = cover_of(padding, p, q, stride, pixels).tiles;
-    const double by_tiles = tile_cycles(tiles * tiles_in(k) * f.r * runs) + double(padding.values()) / 4;
-    const double by_others =
-        winograd ? winograd_cycles(f, p, q) : direct_cycles(p * (q / pixels) * f.r * taps * round_up(k, kTileSide));
-    return tiles_win(by_tiles, by_others) ? Method::tiles : others;
+TileGradient tile_gradient(const Padding& padding, int64_t images, int64_t p, int64_t q, const Filters& filters,
+                           int64_t stride, int64_t planes) {
+    // With few channels, treat the taps of a filter row as the channels of a single tap. Their values are contiguous.
+    const int64_t s = filters.s, c = padding.c;
+    const bool taps_as_channels = tiles_in(s * c) < s * tiles_in(c);
+    const int64_t channels = taps_as_channels ? s * c : c, columns = round_up(q, 2);
+    TileGradient g{};
+    g.r = filters.r, g.s = taps_as_channels ? 1 : s, g.stride = stride;
+    g.c_step = tiles_in(channels) * kTileSide, g.k_step = tiles_in(filters.k) * kTileSide;
+    g.columns = tiles_in(channels) * g.s * g.r;
+    g.runs = divide_up(p * columns, kTileRun);
+    // A copy has all rows that the taps reach. The last run reads more values after these rows, and multiplies them by
+    // zeros of dy.
+    g.row = columns * kTileSide;
+    g.copy = (p + (g.r - 1) / stride) * g.row + (g.runs * kTileRun - p * columns) * kTileSide;
+    g.image = std::min(g.r, stride) * g.s * g.copy;
+    // If dw has more than a quarter as many values as all images of x and dy, the packed images are kept for combine().
+    const int64_t image_values = padding.h * padding.w * c + p * q * filters.k;
+    g.add = 4 * g.r * g.s * g.c_step * g.k_step <= images * image_values;
+    const int64_t packed = g.add ? images_per_pass(g) : images;
+    g.line = packed * g.runs * kTileRun + kTileRun;
+    g.block = packed * g.image;
+    if (planes == 2) g.low_x = g.c_step / kTileSide * g.block, g.low_dy = g.k_step * g.line;
+    return g;
 }
 
 template <class T>
@@ -213,49 +201,18 @@ TileWgrad<T>::TileWgrad(const Padding& padding, int64_t images, int64_t p, int64
       r_(filters.r),
       stride_(stride),
       images_(images),
-      columns_(q + q % 2),
-      remainders_(std::min(r_, stride)),
-      g_(geometry(filters.s)),
+      g_(tile_gradient(padding, images, p, q, filters, stride, kPlanes<T>)),
+      c_(filters.s * padding.c / g_.s),
+      images_at_once_(images_per_pass(g_)),
+      columns_(round_up(q, 2)),
       pairs_(all_at_end() ? packed_x() : 0),
       dyt_(all_at_end() ? packed_dy() : 0) {}
-
-template <class T>
-TileGradient TileWgrad<T>::geometry(int64_t s) {
-    // With few channels, treat the taps of a filter row as the channels of a single tap. Their values are contiguous.
-    const bool taps_as_channels = tiles_in(s * padding_.c) < s * tiles_in(padding_.c);
-    c_ = taps_as_channels ? s * padding_.c : padding_.c;
-    TileGradient g{};
-    g.r = r_, g.s = taps_as_channels ? 1 : s, g.stride = stride_;
-    g.c_step = tiles_in(c_) * kTileSide, g.k_step = tiles_in(k_) * kTileSide;
-    g.columns = tiles_in(c_) * g.s * g.r;
-    g.runs = divide_up(p_ * columns_, kTileRun);
-    images_at_once_ = std::max<int64_t>(1, kPixelsPerPass / (g.runs * kTileRun));
-    // A copy has all rows that the taps reach. The last run reads more values after these rows, and multiplies them by
-    // zeros of dy.
-    g.row = columns_ * kTileSide;
-    g.copy = (p_ + (r_ - 1) / stride_) * g.row + (g.runs * kTileRun - p_ * columns_) * kTileSide;
-    g.image = remainders_ * g.s * g.copy;
-    // If dw has more than a quarter as many values as all images of x and dy, the packed images are kept for combine().
-    const int64_t image_values = padding_.h * padding_.w * padding_.c + p_ * q_ * k_;
-    g.add = 4 * g.r * g.s * g.c_step * g.k_step <= images_ * image_values;
-    const int64_t packed = g.add ? images_at_once_ : images_;
-    g.line = packed * g.runs * kTileRun + kTileRun;
-    g.block = packed * g.image;
-    if (kPlanes<T> == 2) g.low_x = g.c_step / kTileSide * g.block, g.low_dy = g.k_step * g.line;
-    return g;
-}
-
-template <class T>
-double TileWgrad<T>::cycles() const {
-    const int64_t packed = p_ * q_ * k_ + g_.image * g_.c_step / kTileSide;
-    return tile_cycles(g_.columns * (g_.k_step / kTileSide) * g_.runs) + 3 * double(packed);
-}
 
 template <class T>
 void TileWgrad<T>::pack(const Images<T>& x, int64_t n, const T* dy, int64_t to, uint16_t* pairs, uint16_t* dyt) const {
     const TileImages<T> padded(padding_, 0, x, n, 1);
     for (int64_t plane = 0; plane < kPlanes<T>; ++plane)
-        for (int64_t i = 0; i < remainders_ * g_.s; ++i)
+        for (int64_t i = 0; i < std::min(r_, stride_) * g_.s; ++i)
             pack_copy(padded.data() + plane * padding_.values(), i,
                       pairs + plane * g_.low_x + to * g_.image + i * g_.copy);
     uint16_t* const image = dyt + to * g_.runs * kTileRun;

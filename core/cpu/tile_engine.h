@@ -6,7 +6,6 @@
 #pragma once
 
 #include "core/cpu/conv_engine.h"
-#include "core/cpu/winograd.h"
 
 namespace rg::cpu {
 
@@ -14,35 +13,17 @@ namespace rg::cpu {
 template <class T>
 constexpr int64_t kPlanes = std::is_same_v<T, float> ? 2 : 1;
 
-/// The ways to convolve an image.
-enum class Method : uint8_t { direct, winograd, tiles };
+/// How tiles of pixels cover all windows of an image: row by row, or through the padding columns into the next row.
+struct TileCover {
+    int64_t tiles;
+    int64_t row_step; // windows from one row to the next, with those in the padding columns; 0: row by row
+};
+/// Returns the cover of p rows of q windows that takes fewer tiles. `pixels` windows of a row share a row of a tile.
+TileCover cover_of(const Padding& padding, int64_t p, int64_t q, PerAxis stride, int64_t pixels);
 
-/// Returns true if Winograd in f32, where it is applicable, takes less time than products of bf16 for k filters of c
-/// channels. This is so with AVX512-BF16 while the transformed filters fit the cache, but never with AMX. On a Zen 5,
-/// Winograd then computes 1.05 to 1.4 times as many results in the same time. isa().tiles must not be null.
-inline bool winograd_beats_bf16(int64_t k, int64_t c) {
-    return !isa().tiles->forward_f32 && !Winograd::exceeds_cache(k, c);
-}
-
-// The choice between tiles and f32 arithmetic for f32 images compares estimates of the cycles per image. Their factors
-// are fitted to measurements with AMX: 3 x 3 and 5 x 5 filters, 8 x 8 to 32 x 32 pixels, 1 to 128 channels.
-
-/// Returns the estimated cycles of `products` products of two tiles of f32. Each consists of three products of tiles of
-/// bf16, which take 24 cycles each.
-inline double tile_cycles(int64_t products) { return 3 * 24 * double(products); }
-/// Returns the estimated cycles of multiply-adds of f32 in register tiles. A core executes at most 32 of them per
-/// cycle; the factor 1.3 is fitted.
-inline double direct_cycles(int64_t multiply_adds) { return 1.3 * double(multiply_adds) / 32; }
-/// Returns true if tiles should be chosen. Two hardware threads of a core share one tile unit, so the estimate for
-/// tiles must be below 80 % of the other.
-inline bool tiles_win(double tiles, double others) { return tiles < 0.8 * others; }
-
-/// Returns the method that should be fastest for images of type T. bf16 images use tiles if the instruction set has
-/// them, unless the filters are dilated or in groups, or Winograd is faster. For float images, the function compares
-/// estimates of the time, and never chooses tiles in strict_fp32. Filters in groups come here only if Winograd is
-/// applicable; see conv_groups.h.
-template <class T>
-Method method_for(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters);
+/// Returns the extents of the weight gradient by tiles. Uses only the extents of `filters`. `planes` is kPlanes<T>.
+TileGradient tile_gradient(const Padding& padding, int64_t images, int64_t p, int64_t q, const Filters& filters,
+                           int64_t stride, int64_t planes);
 
 /// Holds images [first, first + count) as bf16, padded: one plane, or with T = float the high and the low plane.
 /// `slack` zeros follow each image, since a tile reads beyond it: zeros of the filters times a NaN of the next image
@@ -65,7 +46,7 @@ public:
     using Result = T;
     TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters)
         : TileEngine(padding, p, q, stride, filters, {q, 1}, pixels_per_vector(filters, q, stride.w, kTileSide)) {}
-    /// `pixels` is the number of result pixels per row of a tile (see WidenedFilters). If it exceeds 1, the results
+    /// `pixels` is the number of result pixels per row of a tile (see MultiPixelFilters). If it exceeds 1, the results
     /// must be contiguous.
     TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters, ResultStride out,
                int64_t pixels = 1);
@@ -95,7 +76,7 @@ private:
     void forward(const uint16_t* padded, int64_t count, int64_t y_image, const ConvResult<T>& to, Share share,
                  float* stats) const;
 
-    WidenedFilters widened_;
+    MultiPixelFilters widened_;
     Padding padding_;
     int64_t y_image_;                // values in a result [p q k]
     int64_t plane_;                  // values in a plane of the packed filters
@@ -127,11 +108,8 @@ public:
     /// `step` values later. Adds them all to those of the first part. If add() has only packed the images, multiplies
     /// the packed images instead.
     void combine(int64_t parts, float* sums, int64_t step, const Tensor& dw) const;
-    /// Returns an estimate of the cycles per image for T = float; see tile_cycles().
-    double cycles() const;
 
 private:
-    TileGradient geometry(int64_t s);
     /// Returns true if add() only packs the images, and combine() multiplies them all.
     bool all_at_end() const { return !g_.add; }
     int64_t all_sums() const { return g_.r * g_.s * g_.c_step * g_.k_step; }
@@ -147,9 +125,8 @@ private:
 
     Padding padding_;
     int64_t p_, q_, k_, r_, stride_, images_;
+    TileGradient g_;
     int64_t c_, images_at_once_, columns_; // channels in a copy of x; images per add(); q, rounded up to an even number
-    int64_t remainders_;                   // number of remainders of filter rows modulo stride
-    TileGradient g_;                       // initialised after the members above, since geometry() sets some of them
     Scratch<uint16_t> pairs_, dyt_;        // if all_at_end(): packed x and dy of all images
 };
 

@@ -24,10 +24,6 @@ namespace {
 constexpr int64_t kTilesForward = 32, kTilesBackward = 64;
 /// A part whose c * k is at most kSmallPart takes about kTilesOfSmallPart tiles at once.
 constexpr int64_t kSmallPart = 32 * 32, kTilesOfSmallPart = 16;
-/// Least number of input and of output channels: without groups, and in each of several groups. With fewer, the
-/// transforms cost too much.
-constexpr int64_t kLeast = 8, kLeastInGroup = 4;
-
 /// Returns the distance between the arrays of neighbouring components, of `floats` floats each: this size plus a cache
 /// line. If the distance were a power of two, the 36 stores of a tile could all use one set of the first-level cache.
 int64_t component(int64_t floats) { return floats + 16; }
@@ -47,24 +43,13 @@ int64_t groups_in_part(int64_t channels, int64_t groups) {
 
 } // namespace
 
-bool Winograd::fits(const Filters& f, PerAxis stride, int64_t p, int64_t q) {
-    const int64_t k = f.k / f.groups, c = f.c / f.groups;
-    const int64_t least = f.groups > 1 ? kLeastInGroup : kLeast;
-    if (context().strict_fp32 || stride != 1 || f.r != 3 || f.s != 3 || k < least || c < least) return false;
-    if (f.groups > 1) {
-        // The transformed filters of all groups should stay in the second-level cache, or serve many tiles.
-        constexpr int64_t kMostFloats = 1 << 19, kManyTiles = 32;
-        const bool worthwhile = kComponents * f.k * c <= kMostFloats || tiles_of(p, 1) * tiles_of(q, 1) >= kManyTiles;
-        return worthwhile && groups_in_part(k, f.groups) > 0 && groups_in_part(c, f.groups) > 0;
-    }
-    // With a large dilation, tiles may compute many results beyond the image.
-    const PerAxis d = f.dilation;
-    return d == 1 || 16 * d.h * d.w * tiles_of(p, d.h) * tiles_of(q, d.w) <= 2 * p * q;
+bool Winograd::applicable(const Filters& f, PerAxis stride) {
+    return stride == 1 && f.r == 3 && f.s == 3 && groups_in_part(f.k / f.groups, f.groups) > 0 &&
+           groups_in_part(f.c / f.groups, f.groups) > 0;
 }
 
-bool Winograd::waits_for_filters(const Filters& f, int64_t images, int64_t p, int64_t q) {
-    constexpr int64_t kFewTiles = 8; // with 512 channels on a Xeon, both methods take the same time for 8 tiles
-    return f.groups == 1 && exceeds_cache(f.k, f.c) && images * tiles_of(p, 1) * tiles_of(q, 1) < kFewTiles;
+int64_t Winograd::tiles_of_image(int64_t p, int64_t q, PerAxis dilation) {
+    return dilation.h * dilation.w * tiles_of(p, dilation.h) * tiles_of(q, dilation.w);
 }
 
 Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& f)

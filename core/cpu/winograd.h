@@ -14,15 +14,10 @@ namespace rg::cpu {
 class Winograd {
 public:
     using Result = float;
-    /// Returns true if Winograd is applicable to results [p q k], and should be worthwhile: for example, there are so
-    /// many channels that the products cost more than the transforms. Returns false in strict_fp32.
-    static bool fits(const Filters& filters, PerAxis stride, int64_t p, int64_t q);
-    /// Returns true if the transformed filters of [k 3 3 c], or their gradient, exceed 4 MiB and so the second-level
-    /// cache. Then each call reads them from a slower cache or from memory.
-    static bool exceeds_cache(int64_t k, int64_t c) { return kComponents * k * c > 1 << 20; }
-    /// Returns true if direct convolution is faster for so few results (`images` images of [p q k]), because the
-    /// transformed filters exceed the cache. The filters of a direct convolution have a quarter of their size.
-    static bool waits_for_filters(const Filters& filters, int64_t images, int64_t p, int64_t q);
+    /// Returns true if the engine can compute a convolution with these filters and this stride.
+    static bool applicable(const Filters& filters, PerAxis stride);
+    /// Returns the number of tiles of 4 x 4 results that cover results [p q].
+    static int64_t tiles_of_image(int64_t p, int64_t q, PerAxis dilation);
 
     /// p and q are the extents of the result. Without values in `filters`, the engine computes weight gradients only.
     Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& filters);
