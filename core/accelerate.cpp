@@ -20,11 +20,11 @@ bool Accelerated::matches(const Signature& s, std::span<const Tensor> in, bool t
     return true;
 }
 
-Accelerated::Entry& Accelerated::find_or_trace(std::span<const Tensor> in, bool training) {
-    for (auto entry = cache_.begin(); entry != cache_.end(); ++entry)
-        if (matches(entry->signature, in, training)) {
-            cache_.splice(cache_.begin(), cache_, entry);
-            return *entry;
+Accelerated::CachedPlan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training) {
+    for (auto cached = cache_.begin(); cached != cache_.end(); ++cached)
+        if (matches(cached->signature, in, training)) {
+            cache_.splice(cache_.begin(), cache_, cached);
+            return *cached;
         }
     RG_CHECK(cache_size >= 1, "accelerate: expected a cache_size of at least 1, got 0");
     Signature signature{
@@ -41,10 +41,11 @@ Accelerated::Entry& Accelerated::find_or_trace(std::span<const Tensor> in, bool 
         results = function_(placeholders, training);
         steps = std::move(trace.steps);
     }
-    const auto other = std::ranges::find(cache_, signature.device, [](const Entry& e) { return e.signature.device; });
+    const auto other =
+        std::ranges::find(cache_, signature.device, [](const CachedPlan& e) { return e.signature.device; });
     Plan plan(std::move(steps), placeholders, results, other == cache_.end() ? Tensor() : other->plan.arena());
-    for (Entry& entry : cache_)
-        if (entry.signature.device == signature.device) entry.plan.move_to(plan.arena());
+    for (CachedPlan& cached : cache_)
+        if (cached.signature.device == signature.device) cached.plan.move_to(plan.arena());
     if (keep_prepared) plan.keep_prepared();
     cache_.push_front({std::move(signature), std::move(plan)});
     return cache_.front();
@@ -88,9 +89,9 @@ void Accelerated::evict() {
 int64_t Accelerated::planned_bytes() const {
     int64_t bytes = 0;
     std::set<const Device*> devices;
-    for (const Entry& entry : cache_) {
-        bytes += entry.plan.bytes() - entry.plan.arena_bytes();
-        if (devices.insert(entry.signature.device).second) bytes += entry.plan.arena().bytes();
+    for (const CachedPlan& cached : cache_) {
+        bytes += cached.plan.bytes() - cached.plan.arena_bytes();
+        if (devices.insert(cached.signature.device).second) bytes += cached.plan.arena().bytes();
     }
     return bytes;
 }

@@ -92,19 +92,19 @@ private:
         Backend backend;
         Device* device;
     };
-    struct Entry {
+    struct CachedPlan {
         Signature signature;
         Plan plan;
         bool used = false; // true after the first call that replays the plan
     };
     bool matches(const Signature& signature, std::span<const Tensor> in, bool training) const;
-    Entry& find_or_trace(std::span<const Tensor> in, bool training);
+    CachedPlan& find_or_trace(std::span<const Tensor> in, bool training);
     void evict(); // removes the least recently used plans beyond cache_size
     std::span<const Tensor> replay_and_check(Plan& plan, std::span<const Tensor> in, bool training);
 
     OneCaller caller_;
     Function function_;
-    std::list<Entry> cache_; // sorted by last use, the latest first
+    std::list<CachedPlan> cache_; // sorted by last use, the latest first
     std::vector<Tensor> plain_results_;
     uint64_t calls_ = 0, hits_ = 0;
 };

@@ -20,31 +20,31 @@ std::string shortened(std::string text) {
 
 } // namespace
 
-void Part::append_to(std::string& text) const {
-    switch (kind_) {
-    case Kind::text: text += text_; break;
-    case Kind::character: text += char(integer_); break;
-    case Kind::integer: text += std::to_string(integer_); break;
-    case Kind::natural: text += std::to_string(natural_); break;
-    case Kind::real: text += formatted("%g", real_); break;
+void TextPiece::append_to(std::string& text) const {
+    switch (form_) {
+    case Form::text: text += text_; break;
+    case Form::character: text += char(integer_); break;
+    case Form::integer: text += std::to_string(integer_); break;
+    case Form::natural: text += std::to_string(natural_); break;
+    case Form::real: text += formatted("%g", real_); break;
     }
 }
 
-std::string cat(std::initializer_list<Part> parts) {
+std::string cat(std::initializer_list<TextPiece> pieces) {
     std::string text;
-    for (const Part& part : parts) part.append_to(text);
+    for (const TextPiece& piece : pieces) piece.append_to(text);
     return text;
 }
 
-std::string LayerScope::note() {
+std::string LayerScope::error_suffix() {
     const std::string* const layer = Scope::current().layer;
     return layer ? cat(" (layer ", *layer, ")") : "";
 }
 
-void fail(std::initializer_list<Part> parts) {
+void fail(std::initializer_list<TextPiece> pieces) {
     std::string text;
-    for (const Part& part : parts) text += shortened(cat({part}));
-    throw Error(text + LayerScope::note());
+    for (const TextPiece& piece : pieces) text += shortened(cat({piece}));
+    throw Error(text + LayerScope::error_suffix());
 }
 
 } // namespace rg

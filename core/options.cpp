@@ -120,7 +120,7 @@ void print_item(std::string& out, const std::string& label, const std::string& t
 
 } // namespace
 
-std::string Options::Entry::get() const {
+std::string Options::Option::get() const {
     if (get_choice_) return get_choice_();
     if (const auto* v = std::get_if<int64_t*>(&target_)) return std::to_string(**v);
     if (const auto* v = std::get_if<double*>(&target_)) return shortest(**v);
@@ -133,7 +133,7 @@ std::string Options::Entry::get() const {
     return *std::get<std::string*>(target_);
 }
 
-Json Options::Entry::get_json() const {
+Json Options::Option::get_json() const {
     if (get_choice_) return get();
     if (const auto* v = std::get_if<int64_t*>(&target_)) return **v;
     if (const auto* v = std::get_if<double*>(&target_)) return **v;
@@ -141,7 +141,7 @@ Json Options::Entry::get_json() const {
     return get();
 }
 
-std::string Options::Entry::expected() const {
+std::string Options::Option::valid_values() const {
     if (!choices_.empty()) return "one of " + join(choices_);
     if (is_bool()) return "true or false";
     if (std::holds_alternative<std::string*>(target_) || is_list()) return "a text";
@@ -155,9 +155,9 @@ std::string Options::Entry::expected() const {
     return text;
 }
 
-void Options::Entry::set(const std::string& value) {
+void Options::Option::set(const std::string& value) {
     const auto require = [&](bool valid) {
-        RG_CHECK(valid, "option --", name_, ": expected ", expected(), ", got \"", value, "\"");
+        RG_CHECK(valid, "option --", name_, ": expected ", valid_values(), ", got \"", value, "\"");
     };
     size_t choice = 0;
     if (!choices_.empty()) {
@@ -187,22 +187,22 @@ void Options::Entry::set(const std::string& value) {
 Options::Options(std::string program, std::string summary)
     : program_(std::move(program)), summary_(std::move(summary)) {}
 
-Options::Entry& Options::declare(const std::string& name, const std::string& text) {
+Options::Option& Options::declare(const std::string& name, const std::string& text) {
     RG_CHECK(!find(name) && name != "help" && name != "help-all" && name != "version", "options: --", name,
              " is declared twice");
-    Entry& entry = entries_.emplace_back();
-    entry.name_ = name;
-    entry.text_ = text;
-    entry.group_ = group_;
-    return entry;
+    Option& option = options_.emplace_back();
+    option.name_ = name;
+    option.text_ = text;
+    option.group_ = group_;
+    return option;
 }
 
-Options::Entry& Options::add(const std::string& name, Target target, const std::string& text) {
+Options::Option& Options::add(const std::string& name, Target target, const std::string& text) {
     static constexpr const char* kMetavars[] = {"N", "X", "", "TEXT", "TEXT"}; // the index is that of the target's type
-    Entry& entry = declare(name, text);
-    entry.target_ = target;
-    if (!entry.is_list()) entry.default_ = entry.get();
-    return entry.metavar(kMetavars[target.index()]);
+    Option& option = declare(name, text);
+    option.target_ = target;
+    if (!option.is_list()) option.default_ = option.get();
+    return option.metavar(kMetavars[target.index()]);
 }
 
 void Options::examples(const std::vector<std::string>& arguments, const std::string& launcher) {
@@ -221,8 +221,8 @@ void Options::positional(const std::string& metavar, std::vector<std::string>* v
     positional_most_ = most;
 }
 
-Options::Entry* Options::find(const std::string& name) {
-    for (Entry& e : entries_)
+Options::Option* Options::find(const std::string& name) {
+    for (Option& e : options_)
         if (e.name_ == name) return &e;
     return nullptr;
 }
@@ -230,7 +230,7 @@ Options::Entry* Options::find(const std::string& name) {
 void Options::fail_unknown(const std::string& argument) const {
     const std::string typed = argument.substr(0, argument.find('='));
     Pairs names{{"--help", "--help"}, {"--help-all", "--help-all"}, {"--version", "--version"}};
-    for (const Entry& e : entries_)
+    for (const Option& e : options_)
         for (const char* const dashes : {"--", "--no-"})
             if (dashes[2] == '\0' || e.is_bool()) names.emplace_back(dashes + e.name_, dashes + e.name_);
     std::string rows = kOtherNames;
@@ -249,10 +249,10 @@ size_t Options::parse_option(std::span<const std::string> args) {
     const std::string name = argument.substr(2, attached ? equals - 2 : std::string::npos);
     RG_CHECK(name != "help" && name != "help-all" && name != "version", "option --", name, ": expected --", name,
              " alone, got ", argument);
-    Entry* entry = find(name);
-    Entry* negated = !entry && name.starts_with("no-") ? find(name.substr(3)) : nullptr;
+    Option* option = find(name);
+    Option* negated = !option && name.starts_with("no-") ? find(name.substr(3)) : nullptr;
     if (negated && !negated->is_bool()) negated = nullptr;
-    if (!entry && !negated) {
+    if (!option && !negated) {
         if (!passed_on_) fail_unknown(argument);
         size_t used = 1;
         if (!attached)
@@ -260,12 +260,12 @@ size_t Options::parse_option(std::span<const std::string> args) {
         passed_on_->insert(passed_on_->end(), args.begin(), args.begin() + std::ptrdiff_t(used));
         return used;
     }
-    Entry& e = entry ? *entry : *negated;
+    Option& e = option ? *option : *negated;
     e.given_ = true;
     if (e.is_bool()) {
         RG_CHECK(!attached, "option --", e.name_, ": expected --", e.name_, " or --no-", e.name_, " alone, got ",
                  argument);
-        e.set(entry ? "true" : "false");
+        e.set(option ? "true" : "false");
         return 1;
     }
     if (attached) {
@@ -273,7 +273,7 @@ size_t Options::parse_option(std::span<const std::string> args) {
         return 1;
     }
     // A following argument such as -3 is the value. A following argument that begins with "--" is the next option.
-    RG_CHECK(args.size() > 1 && !args[1].starts_with("--"), "option --", e.name_, ": expected ", e.expected(),
+    RG_CHECK(args.size() > 1 && !args[1].starts_with("--"), "option --", e.name_, ": expected ", e.valid_values(),
              " after it, got ", args.size() > 1 ? args[1] : "the end of the command line");
     e.set(args[1]);
     return 2;
@@ -318,13 +318,13 @@ bool Options::parse(const std::vector<std::string>& args) {
     return true;
 }
 
-void Options::print_entry(std::string& out, const Entry& e) {
+void Options::print_option(std::string& out, const Option& e) {
     if (e.is_bool()) {
         print_item(out, "--[no-]" + e.name_, cat(e.text_, " (default ", e.default_ == "true" ? "on" : "off", ")"));
         return;
     }
     std::string notes;
-    if (!e.choices_.empty() || std::isfinite(e.lowest_) || std::isfinite(e.highest_)) notes = e.expected();
+    if (!e.choices_.empty() || std::isfinite(e.lowest_) || std::isfinite(e.highest_)) notes = e.valid_values();
     if (!e.default_.empty()) notes += cat(notes.empty() ? "" : "; ", "default ", e.default_);
     const std::string metavar = e.choices_.empty() ? e.metavar_ : "NAME";
     print_item(out, cat("--", e.name_, " ", metavar), notes.empty() ? e.text_ : cat(e.text_, " (", notes, ")"));
@@ -348,22 +348,22 @@ std::string Options::help(bool all) const {
     if (!commands_.empty()) out += "\nCommands\n";
     for (const auto& [name, line] : commands_) print_item(out, name, line);
     const size_t basics =
-        size_t(std::count_if(entries_.begin(), entries_.end(), [](const Entry& e) { return e.basic_; }));
+        size_t(std::count_if(options_.begin(), options_.end(), [](const Option& e) { return e.basic_; }));
     all = all || basics == 0;
     if (basics > 0) out += "\nMain options\n";
-    for (const Entry& e : entries_)
-        if (e.basic_) print_entry(out, e);
+    for (const Option& e : options_)
+        if (e.basic_) print_option(out, e);
     std::string group;
-    for (const Entry& e : entries_) {
+    for (const Option& e : options_) {
         if (!all || e.basic_) continue;
         if (e.group_ != group) out += cat("\n", wrapped(e.group_, kHelpWidth, 0), "\n");
         group = e.group_;
-        print_entry(out, e);
+        print_option(out, e);
     }
     out += "\n";
     if (passed_on_) print_item(out, "any other option", passed_on_text_);
     print_item(out, "-h, --help", basics > 0 ? "print the main options and exit" : "print this and exit");
-    if (basics > 0) print_item(out, "--help-all", cat("print also the ", entries_.size() - basics, " other options"));
+    if (basics > 0) print_item(out, "--help-all", cat("print also the ", options_.size() - basics, " other options"));
     print_item(out, "--version", "print the version, and what it was built with, and exit");
     return out;
 }
@@ -375,10 +375,10 @@ int Options::print_answer(bool prints) const {
 
 std::string Options::version() const { return cat(program_, " ", kBuild, "\n"); }
 
-const Options::Entry& Options::declared(const std::string& name) const {
-    const Entry* entry = find(name);
-    RG_CHECK(entry, "options: --", name, " is not declared");
-    return *entry;
+const Options::Option& Options::declared(const std::string& name) const {
+    const Option* option = find(name);
+    RG_CHECK(option, "options: --", name, " is not declared");
+    return *option;
 }
 
 bool Options::was_given(const std::string& name) const { return declared(name).given_; }
@@ -391,20 +391,20 @@ bool Options::is_path(const std::string& name) const {
 bool Options::is_by_rank(const std::string& name) const { return declared(name).by_rank_; }
 
 void Options::set(const std::string& name, const std::string& value) {
-    Entry* entry = find(name);
-    RG_CHECK(entry, "option --", name, " (value \"", value, "\"): this program has no such option");
-    entry->set(value);
+    Option* option = find(name);
+    RG_CHECK(option, "option --", name, " (value \"", value, "\"): this program has no such option");
+    option->set(value);
 }
 
 std::vector<std::pair<std::string, std::string>> Options::values() const {
     std::vector<std::pair<std::string, std::string>> all;
-    for (const Entry& e : entries_) all.emplace_back(e.name_, e.get());
+    for (const Option& e : options_) all.emplace_back(e.name_, e.get());
     return all;
 }
 
 Json Options::to_json() const {
     Json all = Json::object();
-    for (const Entry& e : entries_) all.set(e.name_, e.get_json());
+    for (const Option& e : options_) all.set(e.name_, e.get_json());
     return all;
 }
 

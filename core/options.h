@@ -20,23 +20,23 @@ public:
     /// Points to the variable that an option sets. The variable's type decides which values are valid.
     using Target = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*>;
 
-    /// One declared option. Its functions refine the declaration and return the Entry, for chaining.
-    class Entry {
+    /// One declared option. Its functions refine the declaration and return *this, for chaining.
+    class Option {
     public:
         /// Restricts a number to [lowest, highest].
-        Entry& range(double lowest, double highest) { return lowest_ = lowest, highest_ = highest, *this; }
-        Entry& at_least(double lowest) { return range(lowest, std::numeric_limits<double>::infinity()); }
+        Option& range(double lowest, double highest) { return lowest_ = lowest, highest_ = highest, *this; }
+        Option& at_least(double lowest) { return range(lowest, std::numeric_limits<double>::infinity()); }
         /// Restricts a text to these values.
-        Entry& one_of(std::vector<std::string> names) { return choices_ = std::move(names), *this; }
+        Option& one_of(std::vector<std::string> names) { return choices_ = std::move(names), *this; }
         /// Sets the placeholder for the value in --help, for example "DIR".
-        Entry& metavar(std::string name) { return metavar_ = std::move(name), *this; }
+        Option& metavar(std::string name) { return metavar_ = std::move(name), *this; }
         /// Marks one of the about ten options that matter most. If a program has such options, --help shows only these,
         /// and --help-all shows all options.
-        Entry& basic() { return basic_ = true, *this; }
+        Option& basic() { return basic_ = true, *this; }
         /// Marks an option that a resumed run must leave as it was, such as one of the network or of the mini-batches.
-        Entry& fixed() { return fixed_ = true, *this; }
+        Option& fixed() { return fixed_ = true, *this; }
         /// Marks an option whose value may differ between ranks, since their machines may differ.
-        Entry& by_rank() { return by_rank_ = true, *this; }
+        Option& by_rank() { return by_rank_ = true, *this; }
 
     private:
         friend class Options;
@@ -55,7 +55,7 @@ public:
         std::string get() const;
         Json get_json() const;
         void set(const std::string& value);
-        std::string expected() const;
+        std::string valid_values() const; // for errors and --help, such as "an integer of at least 1"
     };
 
     /// `program` is the program's name, with its command if it has one: "train_cifar sweep". `summary` describes the
@@ -79,11 +79,11 @@ public:
 
     /// Declares --name. `text` is one phrase for --help, which prints the range and the default after it. If the target
     /// is a list, each --name VALUE appends one value.
-    Entry& add(const std::string& name, Target target, const std::string& text);
+    Option& add(const std::string& name, Target target, const std::string& text);
     /// Declares an enum with its names, for example {{"zero", Fill::zero}, {"reflect", Fill::reflect}}.
     template <class E>
-    Entry& add(const std::string& name, E* value, const std::vector<std::pair<std::string, E>>& names,
-               const std::string& text);
+    Option& add(const std::string& name, E* value, const std::vector<std::pair<std::string, E>>& names,
+                const std::string& text);
 
     /// Accepts between `least` and `most` arguments without a name, and stores them in order. Without this call such an
     /// argument is an error.
@@ -116,7 +116,7 @@ public:
 
     /// Returns true if the command line set the option. Use it for defaults that depend on other options.
     bool was_given(const std::string& name) const;
-    /// Return whether the option, which must exist, is marked as Entry::fixed() or Entry::by_rank().
+    /// Return whether the option, which must exist, is marked as Option::fixed() or Option::by_rank().
     bool is_fixed(const std::string& name) const;
     bool is_by_rank(const std::string& name) const;
     /// Returns true if the value of the option is the path of a file or folder, as its placeholder in --help says.
@@ -131,18 +131,18 @@ public:
     Json to_json() const;
 
 private:
-    Entry& declare(const std::string& name, const std::string& text);
-    Entry* find(const std::string& name);
-    const Entry* find(const std::string& name) const { return const_cast<Options*>(this)->find(name); }
-    const Entry& declared(const std::string& name) const; // throws Error if there is no such option
+    Option& declare(const std::string& name, const std::string& text);
+    Option* find(const std::string& name);
+    const Option* find(const std::string& name) const { return const_cast<Options*>(this)->find(name); }
+    const Option& declared(const std::string& name) const; // throws Error if there is no such option
     [[noreturn]] void fail_unknown(const std::string& argument) const;
     /// Parses the option at args[0] and its value. Returns the number of elements of `args` that it has parsed.
     size_t parse_option(std::span<const std::string> args);
     std::string version() const;
-    static void print_entry(std::string& out, const Entry& entry);
+    static void print_option(std::string& out, const Option& option);
 
     std::string program_, summary_, group_ = "Options";
-    std::deque<Entry> entries_; // a deque: references to entries stay valid
+    std::deque<Option> options_; // a deque: references to options stay valid
     std::string positional_metavar_, positional_text_, passed_on_text_;
     std::vector<std::string> examples_;
     std::vector<std::pair<std::string, std::string>> commands_;
@@ -153,18 +153,18 @@ private:
 };
 
 template <class E>
-Options::Entry& Options::add(const std::string& name, E* value, const std::vector<std::pair<std::string, E>>& names,
-                             const std::string& text) {
-    Entry& entry = declare(name, text);
-    for (const auto& n : names) entry.choices_.push_back(n.first);
-    entry.get_choice_ = [value, names] {
+Options::Option& Options::add(const std::string& name, E* value, const std::vector<std::pair<std::string, E>>& names,
+                              const std::string& text) {
+    Option& option = declare(name, text);
+    for (const auto& n : names) option.choices_.push_back(n.first);
+    option.get_choice_ = [value, names] {
         for (const auto& n : names)
             if (n.second == *value) return n.first;
         return std::string("?");
     };
-    entry.set_choice_ = [value, names](size_t i) { *value = names[i].second; };
-    entry.default_ = entry.get();
-    return entry;
+    option.set_choice_ = [value, names](size_t i) { *value = names[i].second; };
+    option.default_ = option.get();
+    return option;
 }
 
 /// Splits an option's value at its commas. Returns no parts if the value is empty. Throws Error if a part is empty.

@@ -92,7 +92,7 @@ private:
     Tensor arena_;
     std::vector<Tensor> device_inputs_; // copies of the inputs at fixed addresses, which graphs need
     std::set<size_t> graph_ends_;       // where graphs end, as the index of the step after the last one of the graph
-    std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // with their ends, from graph_ends_
+    std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // with their ends, from its last step
     // Number of replays so far on a device, without a profile or `sync`. The second one captures the graphs.
     int64_t graph_replays_ = 0;
     int64_t arena_bytes_ = 0, bytes_ = 0, bytes_unshared_ = 0;

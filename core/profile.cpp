@@ -20,17 +20,17 @@ void Profile::note(const std::string& line) {
 }
 
 std::string Profile::table(double total_seconds, Rates peak) const {
-    std::vector<std::pair<Op, Totals>> order(totals_.begin(), totals_.end());
+    std::vector<std::pair<Op, Totals>> by_time(totals_.begin(), totals_.end());
     double sum = 0;
-    for (const auto& [op, totals] : order) sum += totals.seconds;
-    std::sort(order.begin(), order.end(),
+    for (const auto& [op, totals] : by_time) sum += totals.seconds;
+    std::sort(by_time.begin(), by_time.end(),
               [](const auto& a, const auto& b) { return a.second.seconds > b.second.seconds; });
     const double total = std::max(total_seconds, sum);
     std::string text;
     const auto print = [&](const char* format, auto... values) { text += formatted(format, values...); };
     print("%-20s %8s %12s %7s %10s %10s", "op", "calls", "ms", "share", "GFLOP/s", "GB/s");
     text += peak.bytes > 0 ? "   of peak    of peak\n" : "\n";
-    for (const auto& [op, e] : order) {
+    for (const auto& [op, e] : by_time) {
         const double flops = e.flops / e.seconds, bytes = e.bytes / e.seconds;
         print("%-20s %8lld %12.3f %6.1f%% %10.1f %10.1f", op->name, static_cast<long long>(e.calls), e.seconds * 1e3,
               100 * e.seconds / total, flops * 1e-9, bytes * 1e-9);

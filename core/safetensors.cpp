@@ -44,7 +44,7 @@ constexpr const char* kCutShort = "; the file is cut short: copy or write it aga
 constexpr std::string_view kTypeNames[] = {"F32", "BF16", "U8", "I32", "F64", "I64"}; // the index is the DType
 
 /// Describes one tensor in the header. Its values are the bytes [begin, end) of the data.
-struct Entry {
+struct TensorHeader {
     std::string name;
     DType type = DType::f32;
     Shape shape;
@@ -53,7 +53,7 @@ struct Entry {
 
 /// Reads the description of one tensor from the header. If the description is wrong, or if the tensor exceeds the
 /// `data_bytes` bytes of data, throws Error with a message that begins with `where`.
-Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, const std::string& where) {
+TensorHeader read_header(const std::string& name, const Json& json, int64_t data_bytes, const std::string& where) {
     RG_CHECK(json.is_object(), where, "expected an object, got ", json.kind(), kDamaged);
     for (const Json::Member& m : json.as_object())
         RG_CHECK(m.first == "dtype" || m.first == "shape" || m.first == "data_offsets", where,
@@ -61,7 +61,7 @@ Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, 
     const Json* dtype = json.find("dtype");
     const Json* shape = json.find("shape");
     const Json* offsets = json.find("data_offsets");
-    Entry e;
+    TensorHeader e;
     e.name = name;
 
     RG_CHECK(dtype && dtype->is_string(), where, "expected a dtype in quotes, got ", dtype ? dtype->kind() : "none",
@@ -101,13 +101,14 @@ Entry read_entry(const std::string& name, const Json& json, int64_t data_bytes, 
 }
 
 /// Throws Error unless every data byte belongs to exactly one tensor.
-void check_cover(const std::vector<Entry>& entries, int64_t data_bytes, const std::string& file) {
-    std::vector<const Entry*> sorted;
-    for (const Entry& e : entries) sorted.push_back(&e);
-    std::sort(sorted.begin(), sorted.end(),
-              [](const Entry* a, const Entry* b) { return std::pair(a->begin, a->end) < std::pair(b->begin, b->end); });
+void check_cover(const std::vector<TensorHeader>& headers, int64_t data_bytes, const std::string& file) {
+    std::vector<const TensorHeader*> sorted;
+    for (const TensorHeader& e : headers) sorted.push_back(&e);
+    std::sort(sorted.begin(), sorted.end(), [](const TensorHeader* a, const TensorHeader* b) {
+        return std::pair(a->begin, a->end) < std::pair(b->begin, b->end);
+    });
     int64_t covered = 0;
-    for (const Entry* e : sorted) {
+    for (const TensorHeader* e : sorted) {
         RG_CHECK(e->begin == covered, file, "expected tensor ", e->name, " at data offset ", covered,
                  ", where the tensor before it ends, got ", e->begin, kDamaged);
         covered = e->end;
@@ -273,7 +274,7 @@ TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
 
     TensorFile result;
     result.source = source;
-    std::vector<Entry> entries;
+    std::vector<TensorHeader> headers;
     for (const auto& [name, json] : header.as_object()) {
         check_utf8(name, file);
         if (name == kMetadataName) {
@@ -287,21 +288,21 @@ TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
             }
         } else {
             RG_CHECK(!name.empty(), file, "expected a name for each tensor, got an empty one", kDamaged);
-            entries.push_back(read_entry(name, json, int64_t(data.size()), cat(file, "tensor ", name, ": ")));
+            headers.push_back(read_header(name, json, int64_t(data.size()), cat(file, "tensor ", name, ": ")));
         }
     }
-    check_cover(entries, int64_t(data.size()), file);
+    check_cover(headers, int64_t(data.size()), file);
     if (sum != text.npos) {
         const std::string& expected = result.text(kTensorChecksums);
-        RG_CHECK(expected.size() == kDigits * entries.size(), file, "expected a checksum of each of ", entries.size(),
+        RG_CHECK(expected.size() == kDigits * headers.size(), file, "expected a checksum of each of ", headers.size(),
                  " tensors, got ", expected.size(), " digits", kDamaged);
-        for (size_t i = 0; const Entry& e : entries)
+        for (size_t i = 0; const TensorHeader& e : headers)
             check_sum(file, "tensor " + e.name, std::string_view(expected).substr(kDigits * i++, kDigits),
                       tensor_checksum(data.substr(size_t(e.begin), size_t(e.end - e.begin))));
         result.has_checksums = true;
     }
     std::erase_if(result.metadata, [](const auto& m) { return m.first == kChecksum || m.first == kTensorChecksums; });
-    for (const Entry& e : entries) {
+    for (const TensorHeader& e : headers) {
         Tensor t = Tensor::on_host(e.shape, e.type); // even if the context has a device
         if (t.bytes() > 0) std::memcpy(t.bytes_data(), data.data() + e.begin, size_t(t.bytes()));
         result.tensors.push_back({e.name, t});

@@ -6,6 +6,7 @@
 #include "core/context.h"
 #include "core/cpu/isa.h"
 #include "core/cpu/thread_pool.h"
+#include "core/formatted.h"
 #include "core/ops.h"
 #include "core/profile.h"
 #include "core/rng.h"
@@ -450,7 +451,7 @@ TEST_SUITE("core") {
 
     TEST_CASE("ops: Adam is the formula in double, and what torch.optim.Adam makes of the same gradients") {
         struct Run {
-            Adam options;
+            AdamOptions options;
             std::array<double, 4> p, m, v; // after 4 steps of torch.optim.Adam (PyTorch 1.13)
         };
         const Run runs[] = {{{},
@@ -472,7 +473,7 @@ TEST_SUITE("core") {
                 const Tensor p = floats({4}, 2, -1, 0.5, 0), m = Tensor::zeros({4}), v = Tensor::zeros({4});
                 double power1 = 1, power2 = 1, p_i[] = {2, -1, 0.5, 0}, m_i[4] = {}, v_i[4] = {};
                 for (size_t t = 0; t < 4; ++t) {
-                    const Adam& options = r.options;
+                    const AdamOptions& options = r.options;
                     adam_update(p, m, v, Tensor::of<float>({4}, gradients[t]), options,
                                 floats({2}, double(lr[t]), double(t + 1)));
                     power1 *= options.beta1, power2 *= options.beta2;
@@ -702,6 +703,24 @@ TEST_SUITE("core") {
         const std::string table = profile.table(1.0);
         CHECK(table == Containing{"conv2d                      2", "(outside of ops)"});
         CHECK_FALSE(contains(table, "batch_norm"));
+    }
+
+    TEST_CASE("profile says how each convolution is computed, and why") {
+        Profile profile;
+        const InContext strict{{.strict_fp32 = true, .profile = &profile}}; // the same on all CPUs
+        const Tensor x = Tensor::zeros({2, 8, 8, 16});
+        for (int call = 0; call < 2; ++call) conv2d(x, Tensor::zeros({16, 3, 3, 16}));
+        conv2d(x, Tensor::zeros({16, 3, 3, 1}), {}, {.groups = 16});
+        conv2d(x, Tensor::zeros({32, 1, 1, 8}), {}, {.groups = 2});
+        linear(Tensor::zeros({8, 512}), Tensor::zeros({10, 512}));
+        const std::string table = profile.table();
+        const auto line = [](const char* w, const char* method) { return formatted("w %-20s f32   %s", w, method); };
+        for (const std::string& expected :
+             {line("[16 3 3 16]", "direct          (fp32-strict"), line("[16 3 3 1]", "lanes           (at most 4"),
+              line("[32 1 1 8]", "group by group  (more than 4"), line("[16 1 1 8]", "direct"),
+              line("[10 1 1 512]", "dense           (1x1")})
+            CHECK(table == Containing{expected});
+        CHECK(table.find("[16 3 3 16]") == table.rfind("[16 3 3 16]"));
     }
 }
 

@@ -230,7 +230,7 @@ TEST_SUITE("models") {
         parameters.allocate(0, Init::he);
         CHECK_THROWS_WITH_AS(layer(Tensor::zeros({1, 8, 8, 4}), Mode::train),
                              "conv2d: w has c=3, x has c=4 (layer block2.0)", Error);
-        CHECK(LayerScope::note() == ""); // the scope ends with the layer, also after an error
+        CHECK(LayerScope::error_suffix() == ""); // the scope ends with the layer, also after an error
     }
 
     TEST_CASE("cifar_net: a small network learns 64 images by heart, and repeats bit for bit") {

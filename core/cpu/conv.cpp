@@ -114,7 +114,8 @@ void conv2d(const Call& call) {
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
     const OptionalNorm x_norm(a.x_norm.given(call.in)), y_norm(a.y_norm.given(call.in));
     const bool alone = !x_norm && !y_norm && !a.with_stats;
-    const Method method = choose({Pass::forward, x.shape(), w.shape(), y.shape(), a.conv, x.dtype(), x.dtype(), alone});
+    const Method method =
+        method_for({Pass::forward, x.shape(), w.shape(), y.shape(), a.conv, x.dtype(), x.dtype(), alone});
     if (method == Method::lanes) return lanes::conv2d(call);
     if (method == Method::group_by_group) return group_by_group::conv2d(call);
     if (method == Method::dense) return dense::forward(x, w, b, y);
@@ -130,9 +131,9 @@ void conv2d(const Call& call) {
     std::optional<StatsCollector> stats;
     if (a.with_stats) stats.emplace(y.extent(0), p * q, k);
     const Epilogue epilogue{y, p, q, k, stats ? &*stats : nullptr, y_norm && a.y_norm.relu};
-    with_stored(x, [&](auto t) {
-        convolve(method, images_of<decltype(t)>(x, x_norm ? &*x_norm : nullptr), padding_of(x.shape(), a.conv.pad),
-                 filters, a.conv.stride, bias.data(), epilogue);
+    with_stored(x, [&]<class T>(T) {
+        convolve(method, images_of<T>(x, x_norm ? &*x_norm : nullptr), padding_of(x.shape(), a.conv.pad), filters,
+                 a.conv.stride, bias.data(), epilogue);
     });
     if (stats) stats->finish(call.out[O::stats]);
 }

@@ -35,37 +35,24 @@ bool winograd_pays(const Filters& f, PerAxis stride, int64_t p, int64_t q) {
 /// Stride2Gradient.
 struct Candidate {
     const ConvProblem& problem;
-    bool in_quarters = false; // true: Stride2Gradient
-    Filters f;                // without values
-    PerAxis stride = 1;
+    Filters f{}; // without values
+    PerAxis stride;
     int64_t p, q;
     Padding padding;
+    bool in_quarters = false; // true: Stride2Gradient
 
     explicit Candidate(const ConvProblem& of)
-        : problem(of),
-          f{.k = of.w[0],
-            .r = of.w[1],
-            .s = of.w[2],
-            .c = of.x[3],
-            .dilation = of.conv.dilation,
-            .groups = of.conv.groups},
-          p(of.y[1]),
-          q(of.y[2]) {
-        const Conv& conv = of.conv;
-        if (of.pass != Pass::dgrad) {
-            stride = conv.stride;
-            padding = padding_of(of.x, conv.pad);
-            return;
-        }
+        : problem(of), stride(of.conv.stride), p(of.y[1]), q(of.y[2]), padding(padding_of(of.x, of.conv.pad)) {
+        f.k = of.w[0], f.r = of.w[1], f.s = of.w[2], f.c = of.x[3];
+        f.dilation = of.conv.dilation, f.groups = of.conv.groups;
+        if (of.pass != Pass::dgrad) return;
         std::swap(f.k, f.c);
-        in_quarters = conv.stride == 2 && conv.dilation == 1;
-        if (in_quarters) {
-            f.r = (f.r + 1) / 2, f.s = (f.s + 1) / 2, p = (of.x[1] + 1) / 2, q = (of.x[2] + 1) / 2;
-            padding = {.h = of.y[1], .w = of.y[2], .c = f.c, .rows = p + f.r - 1, .columns = q + f.s - 1};
-        } else {
-            p = of.x[1], q = of.x[2];
-            padding = dgrad_padding(of.x, of.w, of.y, conv);
-        }
+        stride = 1, p = of.x[1], q = of.x[2];
+        padding = dgrad_padding(of.x, of.w, of.y, of.conv);
+        in_quarters = of.conv.stride == 2 && of.conv.dilation == 1;
+        if (!in_quarters) return;
+        f.r = (f.r + 1) / 2, f.s = (f.s + 1) / 2, p = (p + 1) / 2, q = (q + 1) / 2;
+        padding = {.h = of.y[1], .w = of.y[2], .c = f.c, .rows = p + f.r - 1, .columns = q + f.s - 1};
     }
 
     bool has_groups() const { return f.groups > 1; }
@@ -170,7 +157,7 @@ constexpr Rule kRules[] = {
 
 } // namespace
 
-Method choose(const ConvProblem& problem) {
+Method method_for(const ConvProblem& problem) {
     constexpr const char* kPasses[] = {"conv2d", "conv2d_grad: dx", "conv2d_grad: dw"};
     constexpr const char* kMethods[] = {"lanes", "group by group", "dense", "tiles", "Winograd", "direct"};
     const Candidate candidate(problem);

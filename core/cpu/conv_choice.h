@@ -30,6 +30,6 @@ struct ConvProblem {
 
 /// Returns the method that should be fastest, of those that can compute the problem. In strict_fp32, returns neither
 /// Winograd nor, if images are read as f32, tiles. If Context::profile is set, notes the choice and its reason there.
-Method choose(const ConvProblem& problem);
+Method method_for(const ConvProblem& problem);
 
 } // namespace rg::cpu

@@ -20,11 +20,11 @@
 
 namespace rg::cpu {
 
-/// Returns the number of neighbouring result pixels that share one vector of `lanes` lanes (see MultiPixelFilters). With
-/// few filters, a single pixel would leave lanes idle. Returns 1 in strict_fp32, because zeros in the widened filters
-/// would spread a NaN or an infinity of the image to neighbouring results as NaN. Also returns 1 in these cases: the
-/// columns are dilated, the stride exceeds the width of the filters, f.k does not divide `lanes`, or the number of
-/// pixels does not divide q.
+/// Returns the number of neighbouring result pixels that share one vector of `lanes` lanes (see MultiPixelFilters).
+/// With few filters, a single pixel would leave lanes idle. Returns 1 in strict_fp32, because zeros in the widened
+/// filters would spread a NaN or an infinity of the image to neighbouring results as NaN. Also returns 1 in these
+/// cases: the columns are dilated, the stride exceeds the width of the filters, f.k does not divide `lanes`, or the
+/// number of pixels does not divide q.
 inline int64_t pixels_per_vector(const Filters& f, int64_t q, int64_t stride, int64_t lanes) {
     const int64_t pixels = lanes / f.k;
     const bool fits = pixels > 1 && lanes % f.k == 0 && q % pixels == 0 && stride <= f.s && f.dilation.w == 1;
@@ -217,16 +217,16 @@ public:
         padding_.columns = std::max({padding_.left + q, columns[0].end(padding_.left), columns[1].end(padding_.left)});
         for (const Phase& a : rows)
             for (const Phase& b : columns)
-                if (!a.empty() && !b.empty()) add_part(rotated, a, b, w);
+                if (!a.empty() && !b.empty()) add_quarter(rotated, a, b, w);
     }
     int64_t images_at_once() const { return images_at_once_; }
     template <class T>
     void run(const Images<T>& dy, int64_t first, int64_t count, const ConvResult<Result>& to) const {
         const typename Engine::Image padded(padding_, slack_, dy, first, count);
         if (written_ < values_) std::fill_n(to.y, count * values_, Result{});
-        for (const Part& part : parts_)
-            if (part.engine)
-                part.engine->convolve(padded, part.first_read, count, to.at(part.first_written, 0), values_);
+        for (const Quarter& quarter : quarters_)
+            if (quarter.engine)
+                quarter.engine->convolve(padded, quarter.first_read, count, to.at(quarter.first_written, 0), values_);
     }
 
 private:
@@ -245,27 +245,28 @@ private:
         int64_t end(int64_t padded_before) const { return empty() ? 0 : padded_before - before + results + taps - 1; }
         int64_t odd, first, taps, results, before;
     };
-    struct Part {
+    struct Quarter {
         std::optional<Engine> engine;
         int64_t first_read = 0, first_written = 0; // indices of the first value in the padded image, and in dx
     };
     /// Makes the engine for the results of dx that belong to the phase `rows` and the phase `columns`. An image of dx
     /// has rows of w pixels.
-    void add_part(const Filters& rotated, const Phase& rows, const Phase& columns, int64_t w) {
+    void add_quarter(const Filters& rotated, const Phase& rows, const Phase& columns, int64_t w) {
         Filters taps = rotated;
         taps.data += (rotated.r - 1 - rows.last()) * rotated.step_r + (rotated.s - 1 - columns.last()) * rotated.step_s;
         taps.r = rows.taps, taps.s = columns.taps, taps.step_r *= 2, taps.step_s *= 2;
-        Part& part = parts_[size_t(2 * rows.odd + columns.odd)];
-        part.engine.emplace(padding_, rows.results, columns.results, 1, taps, ResultStride{2 * w, 2});
-        part.first_read = ((padding_.top - rows.before) * padding_.columns + padding_.left - columns.before) * taps.c;
-        part.first_written = (rows.odd * w + columns.odd) * taps.k;
-        slack_ = part.engine->slack(); // the same for all parts
-        images_at_once_ = std::max(images_at_once_, part.engine->images_at_once());
+        Quarter& quarter = quarters_[size_t(2 * rows.odd + columns.odd)];
+        quarter.engine.emplace(padding_, rows.results, columns.results, 1, taps, ResultStride{2 * w, 2});
+        quarter.first_read =
+            ((padding_.top - rows.before) * padding_.columns + padding_.left - columns.before) * taps.c;
+        quarter.first_written = (rows.odd * w + columns.odd) * taps.k;
+        slack_ = quarter.engine->slack(); // the same for all quarters
+        images_at_once_ = std::max(images_at_once_, quarter.engine->images_at_once());
         written_ += rows.results * columns.results * taps.k;
     }
     Padding padding_;
     int64_t values_, written_ = 0, slack_ = 0, images_at_once_ = 1;
-    std::array<Part, 4> parts_;
+    std::array<Quarter, 4> quarters_;
 };
 
 } // namespace rg::cpu

@@ -46,9 +46,9 @@ struct Geometry {
     int64_t images, c, k, r, s, p, q;
     Conv conv;
     Padding padding;        // position of the input x in its padded copy
-    int64_t taps;           // number of taps in a filter row
+    int64_t taps;           // number of values in a filter row
     int64_t pixels;         // number of neighbouring results in one vector, see MultiPixelFilters
-    int64_t wide, row_taps; // MultiPixelFilters: their number, rounded up to whole vectors; taps in a filter row
+    int64_t wide, row_taps; // MultiPixelFilters: their number, rounded up to whole vectors; values in a filter row
 };
 
 /// Sums the weight gradient of a part of the mini-batch by register tiles or by Winograd. TileWgrad uses tiles of bf16
@@ -83,7 +83,7 @@ public:
         }
     }
     void end(float* dw, const float* transformed) const {
-        if (by_winograd_) winograd_.finish(transformed, dw);
+        if (by_winograd_) winograd_.transform_gradient(transformed, dw);
     }
 
     /// Computes dw [k r taps] from the sums of all parts, in order. The sums of the next part begin `step` values
@@ -313,8 +313,7 @@ void data_gradient_alone(Method method, const Tensor& dy, const Tensor& w, const
                          const Tensor& dx) {
     const PaddedBias zeros({}, dx.extent(3));
     const int64_t images = dx.extent(0), values = image_values(dx);
-    with_stored(dy, [&](auto t) {
-        using T = decltype(t);
+    with_stored(dy, [&]<class T>(T) {
         const auto run = [&](const auto& engine) {
             const int64_t chunk = engine.images_at_once();
             parallel(divide_up(images, chunk), [&](int64_t task) {
@@ -340,7 +339,7 @@ void conv2d_grad(const Call& call) {
     const bool fused = y.defined() && a.data;
     const auto method_of = [&](Pass pass, DType read) {
         const Shape& images = (a.data ? dx : x).shape();
-        return choose({pass, images, w.shape(), dy.shape(), a.conv, dy.dtype(), read, !y.defined()});
+        return method_for({pass, images, w.shape(), dy.shape(), a.conv, dy.dtype(), read, !y.defined()});
     };
     const Method filters = a.filters ? method_of(Pass::wgrad, dy.dtype()) : Method::direct;
     // In a common pass, the data gradient reads dy in the type that the weight gradient reads.
@@ -362,8 +361,7 @@ void conv2d_grad(const Call& call) {
     std::optional<NormSums> sums;
     if (y_norm) y_grad.emplace(*y_norm, call.in[O::y_sums], double(y.numel() / g.k));
     if (a.with_sums) sums.emplace(*x_norm, g.images);
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
+    with_stored(x, [&]<class T>(T) {
         const GradientInputs<T> in{images_of<T>(x, x_norm ? &*x_norm : nullptr), stored<T>(dy),
                                    y_grad ? &*y_grad : nullptr, y.defined() ? stored<T>(y) : nullptr,
                                    addend.defined() ? stored<T>(addend) : nullptr};

@@ -4,8 +4,8 @@
 // result multiplies c channels of its group, so there are c copies of each pixel. In copy j, lane i holds channel j of
 // the group of result channel i. A depthwise convolution of f32 with as many results as channels needs no copy: it
 // reads the image itself. Taps that lie in the padding are left out. So the rows and the columns of the result are
-// split into parts, whose results all use the same taps. For example, with stride 1, 3 x 3 filters and padding 1 there
-// are three parts of a row: the first pixel, the last pixel, and all between them.
+// split into stretches, whose results all use the same taps. For example, with stride 1, 3 x 3 filters and padding 1
+// there are three stretches of a row: the first pixel, the last pixel, and all between them.
 //
 // With more channels, each group is a convolution of its own, on copies of its channels: then the products cost much
 // more than the copies.
@@ -26,7 +26,7 @@ constexpr int64_t kBandFloats = 1 << 16;
 constexpr int64_t kLeastBand = 4;
 
 /// One axis of a convolution, or of its data gradient, from a source (x or dy) to a result (y or dx).
-struct Axis {
+struct ConvAxis {
     Pass pass;
     int64_t extent, results, taps; // numbers of pixels in source and result, and of taps in the filter
     int64_t stride, pad, dilation;
@@ -52,28 +52,28 @@ struct Axis {
     }
 };
 
-/// Results of an axis that use the same taps, Axis::result_step() apart.
-struct Part {
+/// Results of an axis that use the same taps, ConvAxis::result_step() apart.
+struct Stretch {
     int64_t first, count;
 };
 
-/// Divides the results of an axis into parts.
-class Parts {
+/// Divides the results of an axis into stretches.
+class Stretches {
 public:
-    explicit Parts(const Axis& axis) : parts_(axis.results) {
+    explicit Stretches(const ConvAxis& axis) : stretches_(axis.results) {
         const int64_t step = axis.result_step();
         for (int64_t first = 0; first < std::min(step, axis.results); ++first)
             for (int64_t result = first; result < axis.results; result += step)
                 if (result == first || !axis.same_taps(result, result - step))
-                    parts_[count_++] = {result, 1};
+                    stretches_[count_++] = {result, 1};
                 else
-                    ++parts_[count_ - 1].count;
+                    ++stretches_[count_ - 1].count;
     }
-    const Part* begin() const { return parts_; }
-    const Part* end() const { return parts_ + count_; }
+    const Stretch* begin() const { return stretches_; }
+    const Stretch* end() const { return stretches_ + count_; }
 
 private:
-    Scratch<Part> parts_;
+    Scratch<Stretch> stretches_;
     int64_t count_ = 0;
 };
 
@@ -91,10 +91,10 @@ public:
     int64_t filter_floats() const { return rows_.taps * columns_.taps * copies_ * filter_step_; }
     int64_t filter_step() const { return filter_step_; }
 
-    /// Calls f(row, first column, LaneRow, image) for each part of the rows [first, first + rows) of the result of
-    /// image n. The taps of the LaneRow hold offsets in `image`. `copied` has room for copied_floats() floats.
+    /// Calls f(row, first column, stretch of the row, image) for all stretches of the rows [first, first + rows) of the
+    /// result of image n. The taps of a stretch are offsets in `image`. `copied` has room for copied_floats() floats.
     template <class T, class F>
-    void each_part(const Images<T>& images, int64_t n, int64_t first, int64_t rows, float* copied, F f) const;
+    void each_stretch(const Images<T>& images, int64_t n, int64_t first, int64_t rows, float* copied, F f) const;
     const float* filters() const { return filters_; }
 
 private:
@@ -112,12 +112,12 @@ private:
     /// `begin` of the source.
     int64_t list_taps(int64_t row, int64_t column, int64_t begin, LaneTap* taps) const;
 
-    Axis rows_, columns_;
+    ConvAxis rows_, columns_;
     int64_t lanes_, copies_; // channels of the result; copies of each pixel
     int64_t row_;            // floats in a row of the image that load() returns
     int64_t filter_step_, band_ = 0;
     Scratch<LaneSources> sources_; // one for each vector of the copies of a pixel
-    const Parts row_parts_, column_parts_;
+    const Stretches row_stretches_, column_stretches_;
     PreparedArray<float> filters_;
 };
 
@@ -129,8 +129,8 @@ LaneConv::LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& fr
       row_(from[2] * copies_ * lanes_),
       filter_step_(round_up(lanes_, isa().width)),
       sources_(divide_up(copies_ * lanes_, isa().width)),
-      row_parts_(rows_),
-      column_parts_(columns_),
+      row_stretches_(rows_),
+      column_stretches_(columns_),
       filters_(filter_floats()) {
     band_ = std::min(to[1], std::max(kLeastBand, kBandFloats / (row_ * rows_.source_step())));
     find_sources(conv.groups);
@@ -175,11 +175,11 @@ const float* LaneConv::load(const Images<T>& images, int64_t n, int64_t begin, i
     if constexpr (std::is_same_v<T, float>) {
         const float* const from = images.data + n * images.values() + begin * row;
         if (!permutes) return from;
-        isa().lanes->spread(from, pixels, images.c, sources_, copies_ * lanes_, copied);
+        isa().lanes->gather(from, pixels, images.c, sources_, copies_ * lanes_, copied);
     } else {
         const Scratch<float> wide(permutes ? pixels * images.c : 0);
         images.read(n, begin * row, (end - begin) * row, permutes ? wide.data() : copied);
-        if (permutes) isa().lanes->spread(wide, pixels, images.c, sources_, copies_ * lanes_, copied);
+        if (permutes) isa().lanes->gather(wide, pixels, images.c, sources_, copies_ * lanes_, copied);
     }
     return copied;
 }
@@ -209,7 +209,7 @@ int reuse_of(std::span<const LaneTap> taps, int64_t step) {
 }
 
 template <class T, class F>
-void LaneConv::each_part(const Images<T>& images, int64_t n, int64_t first, int64_t rows, float* copied, F f) const {
+void LaneConv::each_stretch(const Images<T>& images, int64_t n, int64_t first, int64_t rows, float* copied, F f) const {
     int64_t begin = rows_.extent, end = 0; // range of all source rows that the taps reach; at first empty
     for (int64_t row = first; row < first + rows; ++row)
         for (int64_t r = 0; r < rows_.taps; ++r)
@@ -217,12 +217,12 @@ void LaneConv::each_part(const Images<T>& images, int64_t n, int64_t first, int6
     const float* const image = begin < end ? load(images, n, begin, end, copied) : copied;
     const Scratch<LaneTap> taps(rows_.taps * columns_.taps * copies_);
     const int64_t row_step = rows_.result_step(), pixel = copies_ * lanes_, step = columns_.source_step() * pixel;
-    for (const Part& part : row_parts_) {
-        const int64_t part_end = std::min(part.first + part.count * row_step, first + rows),
-                      skipped = std::max<int64_t>(0, divide_up(first - part.first, row_step)),
-                      begin_row = part.first + skipped * row_step;
-        for (const Part& columns : column_parts_) {
-            if (begin_row >= part_end) break;
+    for (const Stretch& rows_alike : row_stretches_) {
+        const int64_t end_row = std::min(rows_alike.first + rows_alike.count * row_step, first + rows),
+                      skipped = std::max<int64_t>(0, divide_up(first - rows_alike.first, row_step)),
+                      begin_row = rows_alike.first + skipped * row_step;
+        for (const Stretch& columns : column_stretches_) {
+            if (begin_row >= end_row) break;
             const int64_t count = list_taps(begin_row, columns.first, begin, taps);
             const LaneRow lane_row{.q = columns.count,
                                    .lanes = lanes_,
@@ -234,7 +234,7 @@ void LaneConv::each_part(const Images<T>& images, int64_t n, int64_t first, int6
                                    .next = rows_.source_step() * row_,
                                    .y_next = row_step * columns_.results * lanes_};
             const float* from = image;
-            for (int64_t row = begin_row; row < part_end; row += row_step, from += rows_.source_step() * row_)
+            for (int64_t row = begin_row; row < end_row; row += row_step, from += rows_.source_step() * row_)
                 f(row, columns.first, lane_row, from);
         }
     }
@@ -264,11 +264,11 @@ void convolve(const LaneConv& conv, const Tensor& from, const Tensor& bias, cons
             T* const out = stored<T>(to) + (n * rows + first) * row_values;
             float* result = wide;
             if constexpr (kWide) result = out;
-            conv.each_part(images_of<T>(from), n, first, count, copied,
-                           [&](int64_t row, int64_t column, const LaneRow& part, const float* image) {
-                               isa().lanes->forward(part, image, conv.filters(), padded_bias.data(),
-                                                    result + (row - first) * row_values + column * lanes);
-                           });
+            conv.each_stretch(images_of<T>(from), n, first, count, copied,
+                              [&](int64_t row, int64_t column, const LaneRow& lane_row, const float* image) {
+                                  isa().lanes->forward(lane_row, image, conv.filters(), padded_bias.data(),
+                                                       result + (row - first) * row_values + column * lanes);
+                              });
             if constexpr (!kWide) isa().elements->narrow(wide, out, count * row_values);
         });
     });
@@ -290,10 +290,11 @@ void add_gradients(const LaneConv& conv, const Tensor& x, const Tensor& dy, int6
             gradient = from;
         else
             isa().elements->widen(from, wide, count * row_values);
-        conv.each_part(images_of<T>(x), n, first, count, copied,
-                       [&](int64_t row, int64_t column, const LaneRow& part, const float* image) {
-                           isa().lanes->wgrad(part, image, gradient + (row - first) * row_values + column * k, dw);
-                       });
+        conv.each_stretch(images_of<T>(x), n, first, count, copied,
+                          [&](int64_t row, int64_t column, const LaneRow& lane_row, const float* image) {
+                              isa().lanes->wgrad(lane_row, image, gradient + (row - first) * row_values + column * k,
+                                                 dw);
+                          });
         isa().elements->f32.channel_sums(gradient, count * row_values, period, zero, db, squares);
     });
 }
@@ -365,8 +366,7 @@ void lanes::conv2d(const Call& call) {
     using O = Conv2dOp;
     const auto& attrs = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
+    with_stored(x, [&]<class T>(T) {
         const LaneConv engine(Pass::forward, w, attrs.conv, x.shape(), y.shape(), x.dtype() == DType::bf16);
         convolve<T>(engine, x, b, y);
     });
@@ -377,8 +377,7 @@ void lanes::conv2d_grad(const Call& call) {
     using O = Conv2dGradOp;
     const auto& attrs = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &dx = call.out[O::dx];
-    with_stored(dy, [&](auto t) {
-        using T = decltype(t);
+    with_stored(dy, [&]<class T>(T) {
         if (attrs.filters)
             filter_gradient<T>(LaneConv(Pass::forward, w, attrs.conv, x.shape(), dy.shape(), false), x, dy,
                                call.out[O::dw], call.out[O::dbias]);

@@ -7,7 +7,7 @@ namespace rg::cpu::RG_ISA {
 namespace {
 
 /// The filter values that one pass over the image keeps in cache: taps [j0, j1) of runs [run0, run1) (see ConvImage).
-struct Part {
+struct FilterBlock {
     int64_t run0, run1, j0, j1;
     const float* w;    // packed filters of up to 2 vectors of output channels
     const float* bias; // the result starts at the bias; null: the pass adds to the result of the passes before
@@ -17,37 +17,37 @@ struct Part {
 };
 
 template <int MR, int NV>
-void conv_tile(const ConvImage& g, const Part& part, Prefetch ahead, const float* image, float* y) {
+void conv_tile(const ConvImage& g, const FilterBlock& block, Prefetch ahead, const float* image, float* y) {
     Vec acc[MR][NV];
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
         for (int v = 0; v < NV; ++v) {
-            const float* from = part.bias ? part.bias + v * kWidth : y + i * g.y_step + v * kWidth;
-            acc[i][v] = v == NV - 1 && part.last < kWidth ? load_first(from, part.last) : load(from);
+            const float* from = block.bias ? block.bias + v * kWidth : y + i * g.y_step + v * kWidth;
+            acc[i][v] = v == NV - 1 && block.last < kWidth ? load_first(from, block.last) : load(from);
         }
     }
-    for (int64_t run = part.run0; run < part.run1; ++run)
-        accumulate<MR, NV>(image + g.run_start[run] + part.j0, g.step, part.j1 - part.j0,
-                           part.w + (run * g.taps + part.j0) * NV * kWidth, ahead, acc);
-    const Vec least = least_result(part.relu);
+    for (int64_t run = block.run0; run < block.run1; ++run)
+        accumulate<MR, NV>(image + g.run_start[run] + block.j0, g.step, block.j1 - block.j0,
+                           block.w + (run * g.taps + block.j0) * NV * kWidth, ahead, acc);
+    const Vec least = least_result(block.relu);
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
         for (int v = 0; v < NV; ++v) {
             float* to = y + i * g.y_step + v * kWidth;
             const Vec result = larger(least, acc[i][v]);
-            if (part.streams)
-                stream(to, result);
-            else if (v == NV - 1 && part.last < kWidth)
-                store_first(to, result, part.last);
+            if (block.streams)
+                stream_store(to, result);
+            else if (v == NV - 1 && block.last < kWidth)
+                store_first(to, result, block.last);
             else
                 store(to, result);
         }
     }
 }
 
-using ConvTile = void (*)(const ConvImage&, const Part&, Prefetch, const float*, float*);
+using ConvTile = void (*)(const ConvImage&, const FilterBlock&, Prefetch, const float*, float*);
 
 template <int NV, int MR = kLongest<NV>>
 ConvTile conv_tile_of(int64_t pixels) {
@@ -57,17 +57,18 @@ ConvTile conv_tile_of(int64_t pixels) {
 }
 
 template <int NV>
-void conv_part(const ConvImage& g, const Part& part, const float* padded, float* y) {
+void conv_filters(const ConvImage& g, const FilterBlock& block, const float* padded, float* y) {
     const EvenParts tiles(g.q, kLongest<NV>);
     const ConvTile tile = conv_tile_of<NV>(tiles.shortest), longer = conv_tile_of<NV>(tiles.longest());
-    const float* const w = part.w + (part.run0 * g.taps + part.j0) * NV * kWidth;
-    const int64_t taps = part.run1 - part.run0 == 1 ? part.j1 - part.j0 : 0; // 0: no prefetch; several runs are short
+    const float* const w = block.w + (block.run0 * g.taps + block.j0) * NV * kWidth;
+    const int64_t taps =
+        block.run1 - block.run0 == 1 ? block.j1 - block.j0 : 0; // 0: no prefetch; several runs are short
     for (int64_t p = 0; p < g.p; ++p) {
         const float* image = padded + p * g.row;
         float* to = y + p * g.y_row;
         for (int64_t t = 0; t < tiles.count; ++t) {
             const Prefetch ahead = prefetch_of<NV>(w, taps, p * tiles.count + t, g.p * tiles.count);
-            (t < tiles.longer ? longer : tile)(g, part, ahead, image, to);
+            (t < tiles.longer ? longer : tile)(g, block, ahead, image, to);
             image += tiles.length(t) * g.step, to += tiles.length(t) * g.y_step;
         }
     }
@@ -75,29 +76,29 @@ void conv_part(const ConvImage& g, const Part& part, const float* padded, float*
 
 /// Packed filters should stay in the first-level cache while image rows stream through it. If the filters of a block
 /// (up to two vectors of output channels) have at most kFilterBytes bytes, they take one pass over the image.
-/// Otherwise each run takes one or more passes, each of which reads at most about kPartBytes bytes of the filters.
-constexpr int64_t kFilterBytes = 36 << 10, kPartBytes = 20 << 10;
+/// Otherwise each run takes one or more passes, each of which reads at most about kBlockBytes bytes of the filters.
+constexpr int64_t kFilterBytes = 36 << 10, kBlockBytes = 20 << 10;
 
-/// Computes a block of NV vectors of output channels, with the filters w. `last` is Part::last.
+/// Computes a block of NV vectors of output channels, with the filters w. `last` is FilterBlock::last.
 template <int NV>
 void conv_block(const ConvImage& g, const float* padded, const float* w, int last, const ConvResult<float>& to,
                 bool streams) {
     const auto pass = [&](int64_t run0, int64_t run1, int64_t j0, int64_t j1) {
         const bool first = run0 == 0 && j0 == 0, final = run1 == g.runs && j1 == g.taps;
-        const Part part{.run0 = run0,
-                        .run1 = run1,
-                        .j0 = j0,
-                        .j1 = j1,
-                        .w = w,
-                        .bias = first ? to.bias : nullptr,
-                        .last = last,
-                        .relu = final && to.relu,
-                        .streams = first && final && streams && last == kWidth};
-        conv_part<NV>(g, part, padded, to.y);
+        const FilterBlock block{.run0 = run0,
+                                .run1 = run1,
+                                .j0 = j0,
+                                .j1 = j1,
+                                .w = w,
+                                .bias = first ? to.bias : nullptr,
+                                .last = last,
+                                .relu = final && to.relu,
+                                .streams = first && final && streams && last == kWidth};
+        conv_filters<NV>(g, block, padded, to.y);
     };
     constexpr int64_t kTapBytes = NV * kWidth * 4;
     if (g.runs * g.taps * kTapBytes <= kFilterBytes) return pass(0, g.runs, 0, g.taps);
-    const int64_t parts = (g.taps * kTapBytes + kPartBytes - 1) / kPartBytes, length = (g.taps + parts - 1) / parts;
+    const int64_t parts = (g.taps * kTapBytes + kBlockBytes - 1) / kBlockBytes, length = (g.taps + parts - 1) / parts;
     for (int64_t run = 0; run < g.runs; ++run)
         for (int64_t j = 0; j < g.taps; j += length) pass(run, run + 1, j, j + length < g.taps ? j + length : g.taps);
 }

@@ -19,7 +19,7 @@ inline __attribute__((always_inline)) void each_vector(int64_t count, int64_t pe
 }
 
 /// Stores f(i, j, lanes) at y + i for every vector; see each_vector(). With past_cache, the stores of whole vectors
-/// bypass the caches (stream() in simd.h), if y is aligned.
+/// bypass the caches (stream_store() in simd.h), if y is aligned.
 template <class T, class F>
 inline __attribute__((always_inline)) void map(T* y, int64_t count, int64_t period, bool past_cache, F f) {
     const bool streams = past_cache && aligned(y);
@@ -27,7 +27,7 @@ inline __attribute__((always_inline)) void map(T* y, int64_t count, int64_t peri
         if (lanes < kWidth || !streams)
             store_first(y + i, f(i, j, lanes), lanes);
         else
-            stream(y + i, f(i, j, kWidth));
+            stream_store(y + i, f(i, j, kWidth));
     });
 }
 

@@ -37,7 +37,7 @@ extern const TileKernels kTiles;
 } // namespace avx512bf16
 namespace amx {
 extern const TileKernels kTiles;
-}
+} // namespace amx
 #endif
 #undef RG_ISA_TABLES
 
@@ -79,7 +79,7 @@ bool may_use_tiles() {
 #endif
 
 /// Returns the tables of all supported instruction sets. The best is the last.
-std::vector<IsaKernels> detect() {
+std::vector<IsaKernels> detect_isas() {
     std::vector<IsaKernels> supported{{.name = "portable", .width = 4, RG_KERNELS_OF(portable)}};
 #if defined(__x86_64__)
     // __builtin_cpu_supports() also checks that the operating system saves the registers (XCR0).
@@ -101,11 +101,11 @@ std::vector<IsaKernels> detect() {
 }
 
 std::vector<IsaKernels>& supported_isas() {
-    static std::vector<IsaKernels> supported = detect();
+    static std::vector<IsaKernels> supported = detect_isas();
     return supported;
 }
 
-const IsaKernels& choose() {
+const IsaKernels& choose_isa() {
     const char* wanted = std::getenv("RG_ISA");
     if (!wanted || !*wanted) return supported_isas().back();
     if (const IsaKernels* found = find_isa(wanted)) return *found;
@@ -135,7 +135,7 @@ const char* isa_note() {
 }
 
 const IsaKernels& isa() {
-    static const IsaKernels kChosen = choose();
+    static const IsaKernels kChosen = choose_isa();
     return kChosen;
 }
 

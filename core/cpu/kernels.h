@@ -33,7 +33,7 @@ struct ConvResult {
     T* y;
     const float* bias; // one value per output channel, in whole vectors
     bool relu = false;
-    bool past_cache = false; // true: whole cache lines of y are stored past the caches, by stream() of simd.h
+    bool past_cache = false; // true: whole cache lines of y are stored past the caches, by stream_store() of simd.h
     /// Returns the part that begins at index `value` of y and channel `channel` of the bias. Always inline, since
     /// kernels must not call functions that other files define (simd.h).
     [[gnu::always_inline]] ConvResult at(int64_t value, int64_t channel) const {
@@ -54,8 +54,8 @@ struct ConvKernels {
 /// values of one component form an array: [tiles c_step] in v, [tiles k_step] in z. `component` and `*_component` are
 /// the distances from the start of one such array to the next. All distances are in floats.
 struct WinogradImage {
-    int64_t across;         // number of tiles in a row of tiles
-    int64_t c, k;           // number of input and output channels; with groups, those of a part (winograd.cpp)
+    int64_t across; // number of tiles in a row of tiles
+    int64_t c, k;   // number of input and output channels; with groups, those of the groups that are computed together
     int64_t c_step, k_step; // c and k, rounded up to whole vectors
     int64_t x_row, x_pixel; // distances between neighbouring rows and pixels of a tile, in the image
     int64_t y_row, y_pixel; // distances in the result: from a tile's row to the next, and from a pixel to the next
@@ -112,7 +112,7 @@ struct StoredKernels {
     /// Computes sum += x - shift and squares += (x - shift)^2, each [period].
     void (*channel_sums)(const T* x, int64_t count, int64_t period, const float* shift, float* sum, float* squares);
     /// Computes y = x * scale + shift, then ReLU if `relu`. Set past_cache for a y that is too large to stay in the
-    /// caches. Then stores bypass the caches, if y is aligned to whole vectors and stream() (simd.h) can do so.
+    /// caches. Then stores bypass the caches, if y is aligned to whole vectors and stream_store() (simd.h) can do so.
     void (*affine)(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
                    bool past_cache);
     /// Computes y = a * scale_a + b * scale_b + shift, then ReLU if `relu`.
@@ -219,7 +219,7 @@ struct TileGradient {
     int64_t images, r, s, stride;
     int64_t c_step, k_step; // number of channels and of filters, rounded up to multiples of 16
     int64_t runs;           // number of runs of 32 result pixels in an image
-    int64_t line;           // values of dy from one filter to the next
+    int64_t filter_step;    // values of dy from one filter to the next
     int64_t row;            // values of x from one row of pixels to the next
     int64_t copy;           // values of x from one copy to the next
     int64_t block, image;   // values of x from one tile of 16 channels to the next, and from one image to the next
@@ -253,9 +253,9 @@ struct TileKernels {
     /// Splits x into the sum of two bf16, high + low. The relative error is at most 2^-17, except near the limits of
     /// the range of f32.
     void (*split)(const float* x, int64_t count, uint16_t* high, uint16_t* low);
-    /// Transposes pixels [count c] to out [c, rounded up to tiles of 16][line]. Zeros extend the `count` values of a
-    /// line to a multiple of 32.
-    void (*transpose)(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t line);
+    /// Transposes pixels [count c] to out [c, rounded up to tiles of 16][filter_step]. Zeros extend the `count` values
+    /// of a channel to a multiple of 32.
+    void (*transpose)(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t filter_step);
     /// Copies `count` pixels of c values, `step` values apart, to out [tiles of 16 channels][pairs of pixels][16][2].
     /// The tiles of `out` begin `block` values apart. Zeros follow the last pixel until there are `pairs` pairs.
     void (*interleave)(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
@@ -298,7 +298,7 @@ struct LaneRow {
     /// a time.
     int64_t next, y_next;
 };
-/// Tells spread() which channels of a pixel go to the lanes of a vector: lane i gets channel first + place[i].
+/// Tells gather() which channels of a pixel go to the lanes of a vector: lane i gets channel first + place[i].
 struct LaneSources {
     int32_t first, reach; // reach: the largest place, plus 1
     int32_t place[16];
@@ -310,7 +310,7 @@ struct LaneKernels {
     void (*wgrad)(const LaneRow&, const float* image, const float* dy, float* dw);
     /// Copies, for each pixel, `count` values chosen from its `channels` values. Each vector of these
     /// `count` values has its own LaneSources, the same for all pixels.
-    void (*spread)(const float* from, int64_t pixels, int64_t channels, const LaneSources*, int64_t count, float* to);
+    void (*gather)(const float* from, int64_t pixels, int64_t channels, const LaneSources*, int64_t count, float* to);
 };
 
 struct IsaKernels {

@@ -1,5 +1,5 @@
 // Convolution in groups of few channels, depthwise included: each lane of a vector computes one channel of the result.
-// conv_groups.cpp calls these kernels, and rearranges the image for them with spread() where necessary.
+// conv_groups.cpp calls these kernels, and rearranges the image for them with gather() where necessary.
 #include "core/cpu/simd.h"
 
 #include "core/cpu/kernels.h"
@@ -25,7 +25,7 @@ inline __attribute__((always_inline)) void each_vector(int64_t lanes, F f) {
     if (c < lanes) f(c, int(lanes - c));
 }
 
-/// Adds one tap to the sums of MR result pixels.
+/// Adds the products of one tap (kernels.h) to the sums of MR result pixels.
 template <int MR>
 inline __attribute__((always_inline)) void add_tap(const LaneRow& g, const float* x, Vec filter, int lanes, Vec* acc) {
     RG_UNROLL
@@ -86,7 +86,7 @@ void forward(const LaneRow& g, const float* image, const float* w, const float* 
     (g.reuse == 1 ? forward_tiles<1> : g.reuse == 2 ? forward_tiles<2> : forward_tiles<0>)(g, 0, image, w, bias, y);
 }
 
-/// Adds the weight gradient of MR taps.
+/// Adds the weight gradient of MR taps (kernels.h).
 template <int MR>
 void wgrad_tile(const LaneRow& g, const LaneTap* taps, const float* image, const float* dy, float* dw) {
     each_vector(
@@ -149,7 +149,7 @@ void wgrad(const LaneRow& g, const float* image, const float* dy, float* dw) {
     (g.reuse == 1 ? wgrad_tiles<true> : wgrad_tiles<false>)(g, 0, image, dy, dw);
 }
 
-void spread(const float* from, int64_t pixels, int64_t channels, const LaneSources* sources, int64_t count, float* to) {
+void gather(const float* from, int64_t pixels, int64_t channels, const LaneSources* sources, int64_t count, float* to) {
     for (int64_t pixel = 0; pixel < pixels; ++pixel, from += channels, to += count)
         for (int64_t i = 0; i < count; i += kWidth) {
             const LaneSources& s = sources[i / kWidth];
@@ -165,6 +165,6 @@ void spread(const float* from, int64_t pixels, int64_t channels, const LaneSourc
 } // namespace
 
 extern const LaneKernels kLanes;
-const LaneKernels kLanes{forward, wgrad, spread};
+const LaneKernels kLanes{forward, wgrad, gather};
 
 } // namespace rg::cpu::RG_ISA

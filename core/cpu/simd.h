@@ -162,7 +162,7 @@ static inline bool aligned(const T* p) {
 
 /// Stores v past the caches, for results that are too large to stay there. p must be aligned(). Stores normally on Arm,
 /// and bf16 also on x86 without AVX-512.
-static inline void stream(float* p, Vec v) {
+static inline void stream_store(float* p, Vec v) {
 #if defined(__AVX512F__)
     _mm512_stream_ps(p, v);
 #elif defined(__AVX2__)
@@ -174,7 +174,7 @@ static inline void stream(float* p, Vec v) {
 #endif
 }
 
-static inline void stream(uint16_t* p, Vec v) {
+static inline void stream_store(uint16_t* p, Vec v) {
 #if defined(__AVX512F__)
     _mm256_stream_si256(reinterpret_cast<__m256i*>(p), narrow(v));
 #else

@@ -60,9 +60,9 @@ TileGradient tile_gradient(const Padding& padding, int64_t images, int64_t p, in
     const int64_t image_values = padding.h * padding.w * c + p * q * filters.k;
     g.add = 4 * g.r * g.s * g.c_step * g.k_step <= images * image_values;
     const int64_t packed = g.add ? images_per_pass(g) : images;
-    g.line = packed * g.runs * kTileRun + kTileRun;
+    g.filter_step = packed * g.runs * kTileRun + kTileRun;
     g.block = packed * g.image;
-    if (planes == 2) g.low_x = g.c_step / kTileSide * g.block, g.low_dy = g.k_step * g.line;
+    if (planes == 2) g.low_x = g.c_step / kTileSide * g.block, g.low_dy = g.k_step * g.filter_step;
     return g;
 }
 
@@ -243,11 +243,11 @@ void TileWgrad<T>::pack_copy(const uint16_t* plane, int64_t i, uint16_t* copy) c
 
 template <class T>
 void TileWgrad<T>::transpose_dy(const uint16_t* dy, uint16_t* dyt) const {
-    if (columns_ == q_) return isa().tiles->transpose(dy, p_ * q_, k_, dyt, g_.line);
+    if (columns_ == q_) return isa().tiles->transpose(dy, p_ * q_, k_, dyt, g_.filter_step);
     const Scratch<uint16_t> widened(p_ * columns_ * k_);
     for (int64_t row = 0; row < p_; ++row)
         std::fill_n(std::copy_n(dy + row * q_ * k_, q_ * k_, widened + row * columns_ * k_), k_, uint16_t{0});
-    isa().tiles->transpose(widened, p_ * columns_, k_, dyt, g_.line);
+    isa().tiles->transpose(widened, p_ * columns_, k_, dyt, g_.filter_step);
 }
 
 template <class T>
@@ -288,7 +288,7 @@ void TileWgrad<T>::multiply_all(const Tensor& dw) const {
     // A task computes one block of columns for some filters. Consecutive tasks have the same filters and read the same
     // dy, which stays in cache.
     constexpr int64_t kValuesOfDy = 512 << 10;
-    const int64_t filters = std::max<int64_t>(1, kValuesOfDy / (kPlanes<T> * kTileSide * g.line)) * kTileSide;
+    const int64_t filters = std::max<int64_t>(1, kValuesOfDy / (kPlanes<T> * kTileSide * g.filter_step)) * kTileSide;
     const int64_t blocks = divide_up(g.columns, kTileColumns);
     parallel(divide_up(g.k_step, filters) * blocks, [&](int64_t task) {
         const int64_t k = task / blocks * filters;

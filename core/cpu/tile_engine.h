@@ -62,7 +62,8 @@ public:
     /// Does the same as run() for `count` images that are already padded. The first window of the first image begins at
     /// index `from` of `padded`. In y, the results of neighbouring images are y_image values apart.
     void convolve(const Image& padded, int64_t from, int64_t count, const ConvResult<T>& to, int64_t y_image) const;
-    /// Returns the number of values that the engine may read beyond a padded image: a tile of pixels and a run of taps.
+    /// Returns the number of values that the engine may read beyond a padded image: a tile of pixels, and 32 values of
+    /// a filter row.
     int64_t slack() const;
 
 private:
@@ -79,7 +80,7 @@ private:
     MultiPixelFilters widened_;
     Padding padding_;
     int64_t y_image_;                // values in a result [p q k]
-    int64_t plane_;                  // values in a plane of the packed filters
+    int64_t plane_;                  // values in one plane (high or low parts) of the packed filters
     PreparedArray<uint16_t> packed_; // filters in the layout that TileKernels::forward (kernels.h) expects
     Scratch<int32_t> from_, to_;
     TileConv g_;
@@ -114,7 +115,7 @@ private:
     bool all_at_end() const { return !g_.add; }
     int64_t all_sums() const { return g_.r * g_.s * g_.c_step * g_.k_step; }
     int64_t packed_x() const { return kPlanes<T> * g_.c_step / kTileSide * g_.block; }
-    int64_t packed_dy() const { return kPlanes<T> * g_.k_step * g_.line; }
+    int64_t packed_dy() const { return kPlanes<T> * g_.k_step * g_.filter_step; }
     /// Packs image n of x and its dy as image `to` of `pairs` and dyt.
     void pack(const Images<T>& x, int64_t n, const T* dy, int64_t to, uint16_t* pairs, uint16_t* dyt) const;
     /// Fills copy number i of x (see TileGradient) from a plane of a padded image.

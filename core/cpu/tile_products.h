@@ -99,11 +99,11 @@ void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uin
 /// channels of each of N Columns. Reads the plane of x that begins `plane` values after Column::x.
 template <int N>
 void add_gradient(const TileGradient& g, const uint16_t* dy, const Column* columns, int64_t plane) {
-    const int64_t line = g.line * 2;
+    const int64_t dy_step = g.filter_step * 2;
     for (int64_t image = 0; image < g.images; ++image)
         for (int64_t run = 0; run < g.runs; ++run, dy += kTileRun) {
             const int64_t offset = plane + image * g.image + run * kTileValues;
-            _tile_loadd(6, dy, line);
+            _tile_loadd(6, dy, dy_step);
 #define RG_MULTIPLY(n)                                                                                                 \
     if constexpr (n < N) {                                                                                             \
         _tile_loadd(7, columns[n].x + offset, 64);                                                                     \
@@ -116,11 +116,11 @@ void add_gradient(const TileGradient& g, const uint16_t* dy, const Column* colum
 /// Computes the sums of 16 filters for N Columns. Adds to the old sums, or overwrites them, as g.add says.
 template <int N>
 void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* columns) {
-    const int64_t sums_line = g.r * g.s * g.c_step * 4;
+    const int64_t sums_step = g.r * g.s * g.c_step * 4;
 #define RG_LOAD(n)                                                                                                     \
     if constexpr (n < N) {                                                                                             \
         if (g.add)                                                                                                     \
-            _tile_loadd(n, columns[n].sums, sums_line);                                                                \
+            _tile_loadd(n, columns[n].sums, sums_step);                                                                \
         else                                                                                                           \
             _tile_zero(n);                                                                                             \
     }
@@ -131,7 +131,7 @@ void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* col
     }
     add_gradient<N>(g, dy, columns, 0);
 #define RG_STORE(n)                                                                                                    \
-    if constexpr (n < N) _tile_stored(n, columns[n].sums, sums_line);
+    if constexpr (n < N) _tile_stored(n, columns[n].sums, sums_step);
     RG_EACH_COLUMN(RG_STORE)
 #undef RG_EACH_COLUMN
 #undef RG_LOAD
@@ -204,15 +204,15 @@ void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uin
 /// `first`, and the 16 channels of each of N Columns. Adds it to Column::sums, or overwrites them, as g.add says.
 template <int MR, int N>
 void dot_gradient(const TileGradient& g, const uint16_t* dy, const Column* columns, int first) {
-    const int64_t sums_line = g.r * g.s * g.c_step;
+    const int64_t sums_step = g.r * g.s * g.c_step;
     Vec acc[MR][N] = {};
     for (int i = 0; i < MR && g.add; ++i) {
         RG_UNROLL
-        for (int n = 0; n < N; ++n) acc[i][n] = load(columns[n].sums + (first + i) * sums_line);
+        for (int n = 0; n < N; ++n) acc[i][n] = load(columns[n].sums + (first + i) * sums_step);
     }
     const uint16_t *filter[MR], *x[N];
     RG_UNROLL
-    for (int i = 0; i < MR; ++i) filter[i] = dy + (first + i) * g.line;
+    for (int i = 0; i < MR; ++i) filter[i] = dy + (first + i) * g.filter_step;
     for (int64_t image = 0, j = 0; image < g.images; ++image) {
         RG_UNROLL
         for (int n = 0; n < N; ++n) x[n] = columns[n].x + image * g.image;
@@ -233,7 +233,7 @@ void dot_gradient(const TileGradient& g, const uint16_t* dy, const Column* colum
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
-        for (int n = 0; n < N; ++n) store(columns[n].sums + (first + i) * sums_line, acc[i][n]);
+        for (int n = 0; n < N; ++n) store(columns[n].sums + (first + i) * sums_step, acc[i][n]);
     }
 }
 

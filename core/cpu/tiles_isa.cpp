@@ -53,7 +53,7 @@ void finish(const TileConv& g, const ConvResult<T>& to, int64_t k, const int32_t
             if (kStats) sums[n].add(v);
             if (to.relu) v = relu(v);
             if (streams)
-                stream(y + n * kTileSide, v);
+                stream_store(y + n * kTileSide, v);
             else
                 store_first(y + n * kTileSide, v, n == NK - 1 ? last : kTileSide);
         }
@@ -178,8 +178,8 @@ void pack(const float* taps, const float* scale, uint16_t* high, uint16_t* low) 
     }
 }
 
-void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t line) {
-    for (int64_t c0 = 0; c0 < c; c0 += kTileSide, out += kTileSide * line) {
+void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t filter_step) {
+    for (int64_t c0 = 0; c0 < c; c0 += kTileSide, out += kTileSide * filter_step) {
         const __mmask16 lanes = first(lanes_at(c0, c));
         for (int64_t p = 0; p < count; p += kTileRun) {
             __m512i v[16];
@@ -191,7 +191,7 @@ void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, 
             }
             transpose_16(v);
             RG_UNROLL
-            for (int i = 0; i < 16; ++i) _mm512_storeu_si512(out + i * line + p, v[i]);
+            for (int i = 0; i < 16; ++i) _mm512_storeu_si512(out + i * filter_step + p, v[i]);
         }
     }
 }
@@ -227,7 +227,7 @@ void accumulate(const TileGradient& g, int64_t k, int64_t filters, int64_t colum
                                 const Column*) = {gradient_block<1>, gradient_block<2>, gradient_block<3>,
                                                   gradient_block<4>, gradient_block<5>, gradient_block<6>};
     for (int64_t end = k + filters; k < end; k += kTileSide) {
-        kBlocks[count - 1](g, dy + k * g.line, block);
+        kBlocks[count - 1](g, dy + k * g.filter_step, block);
         for (int i = 0; i < count; ++i) block[i].sums += kTileSide * g.r * g.s * g.c_step;
     }
 }

@@ -32,36 +32,36 @@ public:
     /// floats_of_gradient() floats. dy [images p q k] begins at image `first`.
     template <class T>
     void accumulate(const Images<T>& in, int64_t first, int64_t images, const float* dy, float* du) const;
-    int64_t floats_of_gradient() const { return parts_ * part_floats(); }
+    int64_t floats_of_gradient() const { return bundles_ * bundle_floats(); }
     /// Transforms du to dw [3 taps k], where taps = 3 * c / groups, and k is rounded up to whole vectors.
-    void finish(const float* du, float* dw) const;
+    void transform_gradient(const float* du, float* dw) const;
 
 private:
     /// A row of tiles. With dilation d, neighbouring pixels of a tile are d pixels apart.
-    struct Line {
+    struct TileRow {
         int64_t x, y;          // index of the first value in the images (it may lie in the padding), and in the results
-        int64_t rows, columns; // numbers of results from the line's first one to the end of the image, along each axis
+        int64_t rows, columns; // numbers of results from the first one of the row of tiles to the end of the image
         WinogradWindow window; // the inputs that lie in the image
     };
-    Line line(int64_t i) const;
-    int64_t lines_of_image() const { return dilation_.h * dilation_.w * down_; }
-    /// Returns the number of floats in the transformed filters of one of the parts_.
-    int64_t part_floats() const { return kComponents * g_.c * g_.k_step; }
+    TileRow tile_row(int64_t i) const;
+    int64_t tile_rows_of_image() const { return dilation_.h * dilation_.w * down_; }
+    /// Returns the number of floats in the transformed filters of one of the bundles_.
+    int64_t bundle_floats() const { return kComponents * g_.c * g_.k_step; }
     void pack(const Filters& filters);
     class Inputs;
-    /// Splits a share of the lines (rows of tiles) of all images into pieces of at most lines_at_once_ lines. Calls
-    /// f(part, begin, end) for each part of the channels (see parts_), and each piece, lines [begin, end).
+    /// Splits a share of the rows of tiles of all images into pieces of at most tile_rows_at_once_. Calls
+    /// f(bundle, begin, end) for each piece, rows [begin, end), and each of the bundles_.
     template <class F>
     void each_piece(int64_t images, Share share, F f) const;
 
     Padding whole_;      // the input, without zeros around it
     int64_t top_, left_; // zeros above the image, and left of it
     PerAxis dilation_;
-    int64_t p_, q_, down_;   // extents of the result; rows of tiles in one of dilation_.h * dilation_.w sub-images
-    int64_t groups_, parts_; // groups of channels; parts, which consist of whole groups (winograd.cpp)
-    int64_t lines_at_once_, images_at_once_; // most rows of tiles in a piece; images per call
-    WinogradImage g_;                        // geometry of a part
-    PreparedArray<float> u_; // transformed filters; per part: blocks [36][c][lanes] of up to 2 vectors of lanes
+    int64_t p_, q_, down_;     // extents of the result; rows of tiles in one of dilation_.h * dilation_.w sub-images
+    int64_t groups_, bundles_; // groups of channels; bundles of groups that are computed together (winograd.cpp)
+    int64_t tile_rows_at_once_, images_at_once_; // most rows of tiles in a piece; images per call
+    WinogradImage g_;                            // geometry of a bundle
+    PreparedArray<float> u_; // transformed filters; per bundle: blocks [36][c][lanes] of up to 2 vectors of lanes
 };
 
 } // namespace rg::cpu

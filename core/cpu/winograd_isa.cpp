@@ -161,7 +161,7 @@ __attribute__((noinline)) void output_tile(const WinogradImage& g, int64_t rows,
             if (r >= rows || s >= columns) return;
             float* const y = to.y + r * g.y_row + s * g.y_pixel;
             if (streams)
-                stream(y, larger(least, x + bias));
+                stream_store(y, larger(least, x + bias));
             else
                 store_first(y, larger(least, x + bias), lanes);
         });

@@ -20,8 +20,8 @@ Shape convolved(const char* op, const Tensor& x, const Tensor& w, const Conv& co
              " of x and k=", k, " of w, got ", groups);
     RG_CHECK(w.extent(3) == c / groups, op, ": w has c=", w.extent(3), ", x has c=", c,
              groups > 1 ? cat(" in ", groups, " groups") : "");
-    return {x.extent(0), window_extent(op, x.extent(1), w.extent(1), conv.stride.h, conv.pad.h, conv.dilation.h),
-            window_extent(op, x.extent(2), w.extent(2), conv.stride.w, conv.pad.w, conv.dilation.w), k};
+    return {x.extent(0), window_count(op, x.extent(1), w.extent(1), conv.stride.h, conv.pad.h, conv.dilation.h),
+            window_count(op, x.extent(2), w.extent(2), conv.stride.w, conv.pad.w, conv.dilation.w), k};
 }
 
 /// Throws Error if a convolution in several groups has one of the inputs `fused`, which only fused steps use.
@@ -99,11 +99,16 @@ double flops_conv2d_grad(const Call& call) {
 }
 
 constexpr Argument kConv2d[] = {
-    {"x"}, {"w", Type::precise}, {"b", Type::precise, Presence::optional}, RG_FUSED_NORM(x), RG_FUSED_NORM(y),
+    {"x"},           {"w", Type::precise}, {"b", Type::precise, Presence::optional}, RG_FUSED_NORM(x), RG_FUSED_NORM(y),
     fused("running")};
-constexpr Argument kConv2dGrad[] = {
-    {"dy"}, {"x"}, {"w", Type::precise}, fused("addend", Type::activation), fused("y", Type::activation),
-    RG_FUSED_NORM(y), fused("y_sums"), RG_FUSED_NORM(x)};
+constexpr Argument kConv2dGrad[] = {{"dy"},
+                                    {"x"},
+                                    {"w", Type::precise},
+                                    fused("addend", Type::activation),
+                                    fused("y", Type::activation),
+                                    RG_FUSED_NORM(y),
+                                    fused("y_sums"),
+                                    RG_FUSED_NORM(x)};
 
 } // namespace
 
@@ -186,12 +191,11 @@ void conv2d(const Call& call) {
         const Values bias = read(b);
         for (size_t i = 0; i < result.size(); ++i) result[i] = bias[i % bias.size()];
     }
-    for_each_product(x.shape(), w.shape(), shape, a.conv,
-                     [&](size_t yi, size_t xi, size_t wi, size_t count) {
-                         double sum = result[yi];
-                         for (size_t c = 0; c < count; ++c) sum += x_values[xi + c] * w_values[wi + c];
-                         result[yi] = sum;
-                     });
+    for_each_product(x.shape(), w.shape(), shape, a.conv, [&](size_t yi, size_t xi, size_t wi, size_t count) {
+        double sum = result[yi];
+        for (size_t c = 0; c < count; ++c) sum += x_values[xi + c] * w_values[wi + c];
+        result[yi] = sum;
+    });
     if (a.with_stats) write(call.out[O::stats], moments(result, size_t(shape[3])));
     const GivenNorm y_norm = a.y_norm.given(call.in);
     if (!y_norm) return write(y, result);
@@ -214,10 +218,9 @@ void conv2d_grad(const Call& call) {
         const Tensor x = normalised(a.x_norm.operand(call.in));
         const Values x_values = read(x);
         Values dw(size_t(w.numel()), 0.0), dbias(size_t(w.extent(0)), 0.0);
-        for_each_product(x.shape(), w.shape(), dy.shape(), a.conv,
-                         [&](size_t yi, size_t xi, size_t wi, size_t count) {
-                             add_scaled(dy_values[yi], &x_values[xi], &dw[wi], count);
-                         });
+        for_each_product(x.shape(), w.shape(), dy.shape(), a.conv, [&](size_t yi, size_t xi, size_t wi, size_t count) {
+            add_scaled(dy_values[yi], &x_values[xi], &dw[wi], count);
+        });
         for (size_t i = 0; i < dy_values.size(); ++i) dbias[i % dbias.size()] += dy_values[i];
         write(call.out[O::dw], dw);
         write(call.out[O::dbias], dbias);
@@ -226,10 +229,9 @@ void conv2d_grad(const Call& call) {
     const Tensor& dx = call.out[O::dx];
     const Values w_values = read_filters(w, dy);
     Values result(size_t(dx.numel()), 0.0);
-    for_each_product(dx.shape(), w.shape(), dy.shape(), a.conv,
-                     [&](size_t yi, size_t xi, size_t wi, size_t count) {
-                         add_scaled(dy_values[yi], &w_values[wi], &result[xi], count);
-                     });
+    for_each_product(dx.shape(), w.shape(), dy.shape(), a.conv, [&](size_t yi, size_t xi, size_t wi, size_t count) {
+        add_scaled(dy_values[yi], &w_values[wi], &result[xi], count);
+    });
     if (addend.defined()) {
         const Values values = read(addend);
         for (size_t i = 0; i < result.size(); ++i) result[i] += values[i];

@@ -123,12 +123,12 @@ RG_ROW(first_non_finite, .inputs = kFirstNonFinite, .outputs = 2, .flops = flops
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 
-void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o,
+void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const SgdmOptions& o,
                  const Tensor& lr, const UpdateInputs& in) {
     run(op::sgdm_update, {parameters, velocity, gradients, lr, in.non_finite_at, in.norm, in.rates, in.decays},
         SgdmUpdateOp{o.momentum, o.weight_decay, o.nesterov, o.max_norm}, {parameters, velocity});
 }
-void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& o) {
+void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const SgdmOptions& o) {
     RG_CHECK(!Scope::current().trace,
              "sgdm_update: the learning rate of a traced function has to be a tensor, or each replay has the same");
     alignas(64) thread_local std::byte memory[64]; // so that no step allocates host memory
@@ -139,13 +139,13 @@ void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor&
     sgdm_update(parameters, velocity, gradients, o, lr);
 }
 
-void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients, const Adam& o,
-                 const Tensor& lr_and_step, const UpdateInputs& in) {
+void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
+                 const AdamOptions& o, const Tensor& lr_and_step, const UpdateInputs& in) {
     run(op::adam_update, {parameters, m, v, gradients, lr_and_step, in.non_finite_at, in.norm, in.rates, in.decays},
         AdamUpdateOp{o.beta1, o.beta2, o.epsilon, o.weight_decay, o.decoupled, o.max_norm}, {parameters, m, v});
 }
 
-Tensor orthogonalised(const Tensor& x, int steps) {
+Tensor orthogonalised(const Tensor& x) {
     RG_CHECK(x.defined() && x.shape().rank() == 2 && x.numel() > 0, "orthogonalised: expected a matrix, got ",
              x.defined() ? x.shape().str() : "an undefined tensor");
     using Grad = Conv2dGradOp;
@@ -161,7 +161,7 @@ Tensor orthogonalised(const Tensor& x, int steps) {
         return out[part.filters ? Grad::dw : Grad::dx];
     };
     Tensor y = rescale(x, run(op::first_non_finite, {x}, FirstNonFiniteOp{true})[FirstNonFiniteOp::norm], 1);
-    for (int step = 0; step < steps; ++step) {
+    for (int step = 0; step < 3; ++step) {
         // The smaller one of y y^T and y^T y. For y^T y, conv2d_grad takes only the shape from its filters, not their
         // values.
         const Tensor square =

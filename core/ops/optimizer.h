@@ -22,38 +22,38 @@ struct UpdateInputs {
 ///   v = momentum * v + g
 ///   p -= lr * (nesterov ? g + momentum * v : v)
 /// The update changes the flat buffers of p and v in place, but not that of g. v must be zero before the first step.
-struct Sgdm {
+struct SgdmOptions {
     float lr = 0.1f, momentum = 0.9f, weight_decay = 0;
     bool nesterov = false;
     float max_norm = 0;
 };
-void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options);
+void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const SgdmOptions& options);
 /// Runs the update with the learning rate from the tensor `lr`, f32 [1], instead of options.lr.
-void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const Sgdm& options,
+void sgdm_update(const Tensor& parameters, const Tensor& velocity, const Tensor& gradients, const SgdmOptions& options,
                  const Tensor& lr, const UpdateInputs& inputs = {});
 
-/// Options of Adam (Kingma and Ba, 2015), as PyTorch defines it. Before these formulas, max_norm limits g as in Sgdm. t
-/// is the number of the step, counted from 1. If `decoupled` (AdamW; Loshchilov and Hutter, 2019), the first formula is
-/// p *= 1 - lr * weight_decay instead.
+/// Options of Adam (Kingma and Ba, 2015), as PyTorch defines it. Before these formulas, max_norm limits g as in
+/// SgdmOptions. t is the number of the step, counted from 1. If `decoupled` (AdamW; Loshchilov and Hutter, 2019), the
+/// first formula is p *= 1 - lr * weight_decay instead.
 ///   g += weight_decay * p
 ///   m = beta1 * m + (1 - beta1) * g
 ///   v = beta2 * v + (1 - beta2) * g^2
 ///   p -= lr * m / (1 - beta1^t) / (sqrt(v / (1 - beta2^t)) + epsilon)
 /// The update changes the flat buffers of p, m and v in place, but not that of g. m and v must be zero before the first
 /// step. `lr_and_step`, f32 [2], holds lr and t.
-struct Adam {
+struct AdamOptions {
     double beta1 = 0.9, beta2 = 0.999; // double, since in float 1 - beta would lose digits
     float epsilon = 1e-8f, weight_decay = 0;
     bool decoupled = false;
     float max_norm = 0;
 };
 void adam_update(const Tensor& parameters, const Tensor& m, const Tensor& v, const Tensor& gradients,
-                 const Adam& options, const Tensor& lr_and_step, const UpdateInputs& inputs = {});
+                 const AdamOptions& options, const Tensor& lr_and_step, const UpdateInputs& inputs = {});
 
-/// Returns the matrix x [k m] with its singular values moved towards 1, by `steps` of the Newton-Schulz iteration of
+/// Returns the matrix x [k m] with its singular values moved towards 1, by 3 steps of the Newton-Schulz iteration of
 /// Jordan, "Muon: An optimizer for hidden layers in neural networks", 2024. A constant factor of x has no effect, up to
 /// rounding. Most of the time goes into products with a square matrix of min(k, m) rows.
-Tensor orthogonalised(const Tensor& x, int steps = 3);
+Tensor orthogonalised(const Tensor& x);
 
 /// Returns x * length / (norm + 1e-7). `norm`, a scalar, is the Euclidean norm of x, from first_non_finite().
 Tensor rescale(const Tensor& x, const Tensor& norm, float length);

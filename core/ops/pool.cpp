@@ -16,8 +16,8 @@ std::string str(const PerAxis& axes) { return cat(axes.h, "x", axes.w); }
 Shape pooled(const char* op, const Shape& x, const Pool& pool) {
     RG_CHECK(pool.pad.h < pool.window.h && pool.pad.w < pool.window.w, op, ": expected less padding than the window ",
              str(pool.window), ", got ", str(pool.pad));
-    return {x[0], window_extent(op, x[1], pool.window.h, pool.stride.h, pool.pad.h),
-            window_extent(op, x[2], pool.window.w, pool.stride.w, pool.pad.w), x[3]};
+    return {x[0], window_count(op, x[1], pool.window.h, pool.stride.h, pool.pad.h),
+            window_count(op, x[2], pool.window.w, pool.stride.w, pool.pad.w), x[3]};
 }
 
 /// Throws Error if the windows leave out more rows or columns at the end of x than between two windows.

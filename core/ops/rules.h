@@ -16,6 +16,9 @@ using In = std::span<const Tensor>;
     namespace cpu {                                                                                                    \
     void op(const Call&);                                                                                              \
     }
+/// Makes the reference of an op its CPU kernel.
+#define RG_RUN_REFERENCE(op)                                                                                           \
+    void cpu::op(const Call& call) { ref::op(call); }
 /// Defines the row of an op. Sets its name, its two kernels and the function infer_NAME, and the fields in __VA_ARGS__.
 #define RG_ROW(op, ...)                                                                                                \
     constinit const OpRow rows::op {                                                                                   \
@@ -48,8 +51,8 @@ inline DType precise(const Tensor& x) { return x.dtype() == DType::bf16 ? DType:
 /// Returns the number of windows that fit into `extent` values and `pad` more on each side, if each window begins
 /// `stride` values after the one before. A window consists of `size` values, at distances of `dilation`. Throws Error
 /// if an argument is impossible or no window fits.
-inline int64_t window_extent(const char* op, int64_t extent, int64_t size, int64_t stride, int64_t pad,
-                             int64_t dilation = 1) {
+inline int64_t window_count(const char* op, int64_t extent, int64_t size, int64_t stride, int64_t pad,
+                            int64_t dilation = 1) {
     RG_CHECK(stride >= 1 && pad >= 0 && size >= 1 && dilation >= 1, op, ": window ", size, ", stride ", stride,
              ", padding ", pad, ", dilation ", dilation, " are not possible");
     const int64_t window = (size - 1) * dilation + 1;
