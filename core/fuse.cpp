@@ -8,8 +8,8 @@
 // convolution, and the sums for the batch norm of its input. The normalised activations of such a layer are never
 // written to memory. In an evaluation, the batch norm goes into the filters and the bias.
 //
-// kRules at the end is the table of the rules, with the stage in which each is applied, and the reason for the stage.
-// Convolutions in several groups are not fused with other steps.
+// Fuser::run() lists the rules in the order in which they are applied, with the reasons for the order. Convolutions in
+// several groups are not fused with other steps.
 #include "core/fuse.h"
 
 #include "core/context.h"
@@ -39,11 +39,26 @@ public:
         index();
     }
 
+    /// Applies all rules. Where a comment gives no reason, the order does not matter.
     void run() {
-        for (int stage = 1; stage <= 5; ++stage)
-            for (const Rule& rule : kRules)
-                for (size_t s = 0; s < steps_.size(); ++s)
-                    if (rule.stage == stage && !dead_[s] && steps_[s].op == rule.op) (this->*rule.apply)(s);
+        apply(&Fuser::fold_norm, op::batch_norm);
+        apply(&Fuser::add_in_gradient, op::add);
+        apply(&Fuser::relu_of_sum, op::activation);
+        apply(&Fuser::loss_gradient, op::cross_entropy_grad);
+        // These two, and prepare_sums, save launches on devices. The first matches steps that the rules below change.
+        apply(&Fuser::prepare_norm, op::batch_norm);
+        apply(&Fuser::update_running, op::running_update);
+        apply(&Fuser::normalise_gradient, op::batch_norm_grad);
+        // After add_in_gradient, which cannot take an add that normalises an operand. After fold_norm, which may take
+        // the same batch norms: they cost next to nothing in the filters, but something for each element in a sum.
+        apply(&Fuser::normalise_sum, op::add);
+        // After normalise_gradient: conv2d_grad can normalise x only if it also computes the gradient of a batch norm.
+        apply(&Fuser::normalise_on_load, op::batch_norm);
+        // After add_in_gradient: the sums must include the gradient that is added. After normalise_on_load:
+        // conv2d_grad needs the statistics of x for the sums.
+        apply(&Fuser::sum_in_gradient, op::batch_norm_sums);
+        // After all rules that make steps with the sums of a batch norm.
+        apply(&Fuser::prepare_sums, op::rank_sums);
         size_t kept = 0;
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s]) std::swap(steps_[kept++], steps_[s]);
@@ -57,14 +72,19 @@ private:
         size_t step, argument;
     };
     using Uses = std::map<Id, std::vector<Use>>; // the key is the block of the value that is used
-    /// run() calls `apply` for each step of `op`. `apply` changes nothing if that step cannot be fused. In the comments
-    /// of these functions, a -> b means that step b reads a result of step a.
-    struct Rule {
-        int stage; // 1 to 5; run() applies the rules in this order
-        Op op;
-        void (Fuser::*apply)(size_t step);
-    };
-    static const Rule kRules[11];
+
+    /// Calls a rule for each step of `op`. The rule changes nothing if that step cannot be fused. In the comments of
+    /// the rules, a -> b means that step b reads a result of step a.
+    void apply(void (Fuser::*rule)(size_t step), Op op) {
+        for (size_t s = 0; s < steps_.size(); ++s)
+            if (!dead_[s] && steps_[s].op == op) (this->*rule)(s);
+    }
+
+    /// Returns the result of an op that has only one.
+    template <class AnyStep>
+    static auto& result_of(AnyStep& step) {
+        return step.out[0];
+    }
 
     /// Finds the steps that write and read each block.
     void index() {
@@ -96,8 +116,8 @@ private:
     }
     template <class Side>
     bool any_use(const Uses& uses, Side side, const Tensor& t, size_t first, size_t last, size_t except) const {
-        const auto entry = uses.find(id(t));
-        return entry != uses.end() && std::any_of(entry->second.begin(), entry->second.end(), [&](const Use& use) {
+        const auto found = uses.find(id(t));
+        return found != uses.end() && std::any_of(found->second.begin(), found->second.end(), [&](const Use& use) {
                    return first <= use.step && use.step <= last && use.step != except &&
                           overlap((steps_[use.step].*side)[use.argument], t);
                });
@@ -121,23 +141,29 @@ private:
     /// Returns the readers of t if it is an intermediate. Returns none if t is a result of the plan, if t has memory
     /// outside of the plan, if more than one step writes to its block, or if a reader takes a view of t.
     std::vector<Use> intermediate_readers(const Tensor& t) const {
-        const auto entry = readers_.find(id(t)), made = writers_.find(id(t));
-        if (t.has_memory() || results_.contains(id(t)) || entry == readers_.end() || made == writers_.end() ||
+        const auto found = readers_.find(id(t)), made = writers_.find(id(t));
+        if (t.has_memory() || results_.contains(id(t)) || found == readers_.end() || made == writers_.end() ||
             made->second.size() > 1)
             return {};
-        for (const Use& r : entry->second)
+        for (const Use& r : found->second)
             if (!same(steps_[r.step].in[r.argument], t)) return {};
-        return entry->second;
+        return found->second;
     }
     bool has_one_reader(const Tensor& intermediate) const { return intermediate_readers(intermediate).size() == 1; }
+    /// Returns true if t is an intermediate, and `can` holds for all its readers.
+    template <class F>
+    bool all_readers(const Tensor& t, F can) const {
+        const std::vector<Use> readers = intermediate_readers(t);
+        return !readers.empty() && std::all_of(readers.begin(), readers.end(), can);
+    }
 
     /// Returns the last step before `reader` that writes to t. Returns nothing if there is none, or if that step does
     /// not write t as a whole.
     std::optional<size_t> maker(size_t reader, const Tensor& t) const {
-        const auto entry = writers_.find(id(t));
-        if (entry == writers_.end()) return std::nullopt;
+        const auto found = writers_.find(id(t));
+        if (found == writers_.end()) return std::nullopt;
         std::optional<size_t> last;
-        for (const auto& [step, output] : entry->second) { // in the order of the steps
+        for (const auto& [step, output] : found->second) { // in the order of the steps
             const Tensor& made = steps_[step].out[output];
             if (step >= reader || !overlap(made, t)) continue;
             last = same(made, t) ? std::optional(step) : std::nullopt;
@@ -197,7 +223,6 @@ private:
         const GivenNorm given = n.attrs.as<BatchNormOp>().norm.given(n.in);
         const auto conv = maker(norm, given.stats, op::conv2d, Conv::stats);
         if (!context().device || !conv || !fusible(steps_[*conv])) return;
-        const std::vector<Use> readers = intermediate_readers(given.stats);
         const auto can_take_rows = [&](const Use& r) {
             const Step& s = steps_[r.step];
             if (s.op == op::running_update) return true;
@@ -206,7 +231,7 @@ private:
             return other.gamma.key() == given.gamma.key() && other.beta.key() == given.beta.key() &&
                    !written(given.gamma, *conv, r.step) && !written(given.beta, *conv, r.step);
         };
-        if (readers.empty() || !std::all_of(readers.begin(), readers.end(), can_take_rows)) return;
+        if (!all_readers(given.stats, can_take_rows)) return;
         add_rows(given.stats);
         Step& fused = steps_[*conv];
         fused.attrs.as<Conv>().y_norm.set(fused.in, GivenNorm{{}, given.gamma, given.beta, given.options});
@@ -227,7 +252,7 @@ private:
         if (attrs.images != y[0] || attrs.pixels != y[1] * y[2]) return;
         fused.attrs.as<Conv2dOp>().momentum = attrs.momentum;
         fused.in[Conv2dOp::running] = u.in[Update::running];
-        fused.out[Conv2dOp::new_running] = u.out[0];
+        fused.out[Conv2dOp::new_running] = result_of(u);
         replace(*conv, std::move(fused), {update});
     }
 
@@ -237,18 +262,16 @@ private:
         const Step s = steps_[sums];
         const Tensor &dgamma = s.in[RankSumsOp::dgamma], &dbeta = s.in[RankSumsOp::dbeta];
         if (!context().device || context().sync) return;
-        const std::vector<Use> readers = intermediate_readers(s.out[0]);
         const auto can_take_rows = [&](const Use& r) {
             const Op op = steps_[r.step].op;
             return op == op::conv2d_grad || op == op::batch_norm_grad;
         };
-        if (readers.empty() || !std::all_of(readers.begin(), readers.end(), can_take_rows)) return;
         const auto made = maker(sums, dgamma);
-        if (!made || !can_move(sums, *made, {dgamma, dbeta})) return;
+        if (!all_readers(result_of(s), can_take_rows) || !made || !can_move(sums, *made, {dgamma, dbeta})) return;
         Step& grad = steps_[*made];
         const auto take = [&](size_t x_dgamma, size_t x_dbeta, size_t x_sums) {
             if (!same(grad.out[x_dgamma], dgamma) || !same(grad.out[x_dbeta], dbeta)) return;
-            grad.out[x_sums] = add_rows(s.out[0]);
+            grad.out[x_sums] = add_rows(result_of(s));
             dead_[sums] = true;
             index();
         };
@@ -269,7 +292,7 @@ private:
             !can_move(*conv, norm, {fused.out[Conv2dOp::y]}))
             return;
         attrs.y_norm.set(fused.in, given);
-        fused.out[Conv2dOp::y] = n.out[0];
+        fused.out[Conv2dOp::y] = result_of(n);
         replace(norm, std::move(fused), {*conv});
     }
 
@@ -279,12 +302,12 @@ private:
         using Grad = Conv2dGradOp;
         const Step n = steps_[norm];
         const auto& attrs = n.attrs.as<NormGrad>();
-        const std::vector<Use> readers = intermediate_readers(n.out[0]);
+        const std::vector<Use> readers = intermediate_readers(result_of(n));
         if (attrs.norm.frozen || readers.size() != 1) return;
         const auto [grad, argument] = readers[0];
         Step fused = steps_[grad];
         if (fused.op != op::conv2d_grad || !fusible(fused) || argument != Grad::dy || !fused.attrs.as<Grad>().filters ||
-            fused.in[Grad::y].defined() || !can_move(norm, grad, {n.out[0]}))
+            fused.in[Grad::y].defined() || !can_move(norm, grad, {result_of(n)}))
             return;
         fused.attrs.as<Grad>().y_norm.set(fused.in, attrs.norm.operand(n.in));
         fused.in[Grad::dy] = n.in[NormGrad::dy];
@@ -308,7 +331,7 @@ private:
         Step fused = steps_[*grad];
         if (!fusible(fused) || !can_move(sum, *grad, {a.in[later]})) return;
         fused.in[Grad::addend] = a.in[other];
-        fused.out[Grad::dx] = a.out[0];
+        fused.out[Grad::dx] = result_of(a);
         if (!wrong_alias(*fused.op, fused.inputs(), fused.outputs()).empty()) return;
         replace(*grad, std::move(fused), {sum});
     }
@@ -322,7 +345,7 @@ private:
             if (!norm || !has_one_reader(x) || given) return;
             const Step& n = steps_[*norm];
             const auto& options = n.attrs.as<BatchNormOp>().norm;
-            if (options.relu || !can_move(*norm, sum, {n.out[0]})) return;
+            if (options.relu || !can_move(*norm, sum, {result_of(n)})) return;
             norm_of_operand.set(fused.in, options.operand(n.in));
             dead_[*norm] = true;
         };
@@ -338,9 +361,9 @@ private:
         if (r.attrs.as<ActivationOp>().kind != Activation::relu || !sum || !has_one_reader(r.in[ActivationOp::x]))
             return;
         Step fused = steps_[*sum];
-        if (fused.in[AddOp::a].shape().rank() != 4 || !can_move(*sum, relu, {fused.out[0]})) return;
+        if (fused.in[AddOp::a].shape().rank() != 4 || !can_move(*sum, relu, {result_of(fused)})) return;
         fused.attrs.as<AddOp>().relu = true;
-        fused.out[0] = r.out[0];
+        result_of(fused) = result_of(r);
         replace(relu, std::move(fused), {*sum});
     }
 
@@ -349,18 +372,17 @@ private:
     void normalise_on_load(size_t norm) {
         const Step n = steps_[norm];
         const auto& batch_norm = n.attrs.as<BatchNormOp>().norm;
-        const std::vector<Use> readers = intermediate_readers(n.out[0]);
         const auto can_normalise = [&](const Use& r) {
             Step& s = steps_[r.step];
             const bool grad = s.op == op::conv2d_grad, pools = s.op == op::max_pool2d || s.op == op::avg_pool2d;
-            return can_move(norm, r.step, {n.out[0]}) && (fusible(s) || pools) &&
+            return can_move(norm, r.step, {result_of(n)}) && (fusible(s) || pools) &&
                    (!grad || s.in[Conv2dGradOp::y].defined()) && with_x_norm(s, [&](const auto& x_norm) {
                        const auto [x, given] = x_norm.operand(s.in);
                        return &x == &s.in[r.argument] && !given;
                    });
         };
-        if (batch_norm.frozen || readers.empty() || !std::all_of(readers.begin(), readers.end(), can_normalise)) return;
-        for (const Use& r : readers) {
+        if (batch_norm.frozen || !all_readers(result_of(n), can_normalise)) return;
+        for (const Use& r : intermediate_readers(result_of(n))) {
             Step& s = steps_[r.step];
             with_x_norm(s, [&](auto& x_norm) { x_norm.set(s.in, batch_norm.operand(n.in)); });
         }
@@ -430,7 +452,7 @@ private:
             return;
         fused.in[Loss::dloss] = dloss;
         fused.out[Loss::probabilities] = {};
-        fused.out[Loss::dlogits] = g.out[0];
+        fused.out[Loss::dlogits] = result_of(g);
         replace(*loss, std::move(fused), {grad});
     }
 
@@ -455,12 +477,14 @@ private:
         steps_ = std::move(steps);
     }
 
-    /// Returns the filters of a conv2d or conv2d_grad. Returns null for other steps, and if a batch norm is folded into
-    /// the filters, since a device scales those in f32. The caller checks that the images are bf16.
-    static Tensor* filters(Step& s) {
-        if (s.op == op::conv2d && !s.attrs.as<Conv2dOp>().y_norm.given(s.in)) return &s.in[Conv2dOp::w];
-        if (s.op == op::conv2d_grad) return &s.in[Conv2dGradOp::w];
-        return nullptr;
+    /// Returns the filters of a convolution of bf16 images or of its gradient. Returns null for other steps, and if a
+    /// batch norm is folded into the filters, since a device scales those in f32.
+    static Tensor* filters_to_round(Step& s) {
+        using Grad = Conv2dGradOp;
+        if (s.op == op::conv2d && s.in[Conv2dOp::x].dtype() == DType::bf16 &&
+            !s.attrs.as<Conv2dOp>().y_norm.given(s.in))
+            return &s.in[Conv2dOp::w];
+        return s.op == op::conv2d_grad && s.in[Grad::dy].dtype() == DType::bf16 ? &s.in[Grad::w] : nullptr;
     }
 
     /// Rounds the filters of bf16 convolutions at the start of the plan, with one step per flat buffer of parameters.
@@ -472,9 +496,8 @@ private:
         std::set<Id> written;
         std::vector<Step> roundings;
         for (Step& s : steps_) {
-            Tensor* const w = filters(s);
-            if (w && s.in[0].dtype() == DType::bf16 && w->has_memory() && w->key().offset % 32 == 0 &&
-                !written.contains(id(*w))) {
+            Tensor* const w = filters_to_round(s);
+            if (w && w->has_memory() && w->key().offset % 32 == 0 && !written.contains(id(*w))) {
                 const auto [copy, fresh] = rounded.try_emplace(id(*w));
                 if (fresh) {
                     const DryRun no_memory; // the plan allocates the copy
@@ -493,29 +516,6 @@ private:
     std::vector<bool> dead_;
     std::set<Id> results_;
     Uses writers_, readers_;
-};
-
-// Rules of the same stage may run in any order. A comment names the rules of earlier stages that must come first.
-const Fuser::Rule Fuser::kRules[] = {
-    {1, op::batch_norm, &Fuser::fold_norm},
-    {1, op::add, &Fuser::add_in_gradient},
-    {1, op::activation, &Fuser::relu_of_sum},
-    {1, op::cross_entropy_grad, &Fuser::loss_gradient},
-    // prepare_norm, update_running and prepare_sums save launches on devices.
-    {1, op::batch_norm, &Fuser::prepare_norm},
-    {1, op::running_update, &Fuser::update_running},
-    // prepare_norm: it must run before this and all later stages, since it matches steps that no rule has changed.
-    {2, op::batch_norm_grad, &Fuser::normalise_gradient},
-    // add_in_gradient: it cannot take an add that normalises an operand. fold_norm: it may take the same batch norms,
-    // which cost next to nothing in the filters, but something for each element in a sum.
-    {2, op::add, &Fuser::normalise_sum},
-    // normalise_gradient: conv2d_grad can normalise x only if it also computes the gradient of a batch norm.
-    {3, op::batch_norm, &Fuser::normalise_on_load},
-    // add_in_gradient: the sums must include the gradient that is added. normalise_on_load: conv2d_grad needs the
-    // statistics of x for the sums.
-    {4, op::batch_norm_sums, &Fuser::sum_in_gradient},
-    // sum_in_gradient: a step can compute rank_sums only if it already computes the sums of that batch norm.
-    {5, op::rank_sums, &Fuser::prepare_sums},
 };
 
 } // namespace
