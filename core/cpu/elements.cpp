@@ -8,15 +8,20 @@ namespace rg::cpu {
 
 namespace {
 
+/// Calls f(zero, first value, size of the chunk) for all chunks of t's values in parallel. `zero` has the type that t
+/// is stored as.
+template <class F>
+void each_stored_chunk(const Tensor& t, F f) {
+    with_stored(
+        t, [&](auto zero) { each_chunk(t.numel(), [&](int64_t begin, int64_t count) { f(zero, begin, count); }); });
+}
+
 /// Computes the output from the two inputs, chunk by chunk, with the kernel(a, b, y, count) that pick(kernels) returns.
 template <class Pick>
 void map(const Call& call, Pick pick) {
-    with_stored(call.out[0], [&](auto t) {
-        using T = decltype(t);
-        const T *const a = stored<T>(call.in[0]), *const b = stored<T>(call.in[1]);
-        T* const y = stored<T>(call.out[0]);
-        each_chunk(call.out[0].numel(),
-                   [&](int64_t begin, int64_t count) { pick(kernels<T>())(a + begin, b + begin, y + begin, count); });
+    each_stored_chunk(call.out[0], [&]<class T>(T, int64_t begin, int64_t count) {
+        pick(kernels<T>())(stored<T>(call.in[0]) + begin, stored<T>(call.in[1]) + begin, stored<T>(call.out[0]) + begin,
+                           count);
     });
 }
 
@@ -25,11 +30,8 @@ void map(const Call& call, Pick pick) {
 void activation(const Call& call) {
     const auto& a = call.attrs.as<ActivationOp>();
     const Tensor &x = call.in[ActivationOp::x], &y = call.out[0];
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        each_chunk(x.numel(), [&](int64_t begin, int64_t count) {
-            kernels<T>().activation(stored<T>(x) + begin, stored<T>(y) + begin, count, a.kind, a.slope, past_cache(y));
-        });
+    each_stored_chunk(x, [&]<class T>(T, int64_t begin, int64_t count) {
+        kernels<T>().activation(stored<T>(x) + begin, stored<T>(y) + begin, count, a.kind, a.slope, past_cache(y));
     });
 }
 
@@ -46,16 +48,12 @@ void activation_grad_and_sums(const Call& call) {
     std::optional<NormSums> a_sums, b_sums;
     if (a_norm) a_sums.emplace(*a_norm, dy.extent(0));
     if (b_norm) b_sums.emplace(*b_norm, dy.extent(0));
-    with_stored(dy, [&](auto t) {
-        using T = decltype(t);
-        each_image(dy.extent(0), [&](int64_t n) {
-            const int64_t offset = n * values;
-            T* const to = stored<T>(dx) + offset;
-            kernels<T>().activation_grad(stored<T>(dy) + offset, stored<T>(from) + offset, to, values, attrs.kind,
-                                         attrs.slope, false);
-            if (a_sums) a_sums->add(n, to, stored<T>(call.in[O::a]) + offset, values);
-            if (b_sums) b_sums->add(n, to, stored<T>(call.in[O::b]) + offset, values);
-        });
+    each_stored_image(dy, [&]<class T>(T, int64_t n, int64_t first) {
+        T* const to = stored<T>(dx) + first;
+        kernels<T>().activation_grad(stored<T>(dy) + first, stored<T>(from) + first, to, values, attrs.kind,
+                                     attrs.slope, false);
+        if (a_sums) a_sums->add(n, to, stored<T>(call.in[O::a]) + first, values);
+        if (b_sums) b_sums->add(n, to, stored<T>(call.in[O::b]) + first, values);
     });
     if (a_sums) a_sums->finish(call.out[O::a_dgamma], call.out[O::a_dbeta]);
     if (b_sums) b_sums->finish(call.out[O::b_dgamma], call.out[O::b_dbeta]);
@@ -68,12 +66,9 @@ void activation_grad(const Call& call) {
     if (call.in[O::a].defined() || call.in[O::b].defined()) return activation_grad_and_sums(call);
     const auto& attrs = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &from = call.in[O::from], &dx = call.out[O::dx];
-    with_stored(dy, [&](auto t) {
-        using T = decltype(t);
-        each_chunk(dy.numel(), [&](int64_t begin, int64_t count) {
-            kernels<T>().activation_grad(stored<T>(dy) + begin, stored<T>(from) + begin, stored<T>(dx) + begin, count,
-                                         attrs.kind, attrs.slope, past_cache(dx));
-        });
+    each_stored_chunk(dy, [&]<class T>(T, int64_t begin, int64_t count) {
+        kernels<T>().activation_grad(stored<T>(dy) + begin, stored<T>(from) + begin, stored<T>(dx) + begin, count,
+                                     attrs.kind, attrs.slope, past_cache(dx));
     });
 }
 
@@ -87,13 +82,9 @@ void add(const Call& call) {
     const PerChannel a_scale(c, [&](int64_t k) { return a_norm ? a_norm->scale[k] : 1.0f; }),
         b_scale(c, [&](int64_t k) { return b_norm ? b_norm->scale[k] : 1.0f; }),
         shift(c, [&](int64_t k) { return (a_norm ? a_norm->shift[k] : 0.0f) + (b_norm ? b_norm->shift[k] : 0.0f); });
-    with_stored(a, [&](auto t) {
-        using T = decltype(t);
-        each_image(a.extent(0), [&](int64_t n) {
-            const int64_t offset = n * values;
-            kernels<T>().affine_sum(stored<T>(a) + offset, stored<T>(b) + offset, stored<T>(y) + offset, values,
-                                    period_of(c), a_scale, b_scale, shift, attrs.relu, past_cache(y));
-        });
+    each_stored_image(a, [&]<class T>(T, int64_t, int64_t first) {
+        kernels<T>().affine_sum(stored<T>(a) + first, stored<T>(b) + first, stored<T>(y) + first, values, period_of(c),
+                                a_scale, b_scale, shift, attrs.relu, past_cache(y));
     });
 }
 
@@ -125,10 +116,8 @@ void sum(const Call& call) {
     const Tensor& x = call.in[SumOp::x];
     const int64_t chunks = chunks_of(x.numel());
     const Scratch<double> sums(chunks);
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        each_chunk(x.numel(),
-                   [&](int64_t begin, int64_t count) { sums[begin / kChunk] = sum_of(stored<T>(x) + begin, count); });
+    each_stored_chunk(x, [&]<class T>(T, int64_t begin, int64_t count) {
+        sums[begin / kChunk] = sum_of(stored<T>(x) + begin, count);
     });
     const double total = std::accumulate(sums.data(), sums.data() + chunks, 0.0);
     const bool divide = call.attrs.as<SumOp>().mean && x.numel() > 0;
@@ -151,12 +140,9 @@ void scale(const Call& call) {
     const Tensor &x = call.in[ScaleOp::x], &factor = call.in[ScaleOp::factor], &y = call.out[0];
     const float times = factor.defined() ? *factor.data<float>() : call.attrs.as<ScaleOp>().constant;
     const PerChannel multiplier(1, [&](int64_t) { return times; }), zero(1, [](int64_t) { return 0.0f; });
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        each_chunk(x.numel(), [&](int64_t begin, int64_t count) {
-            kernels<T>().affine(stored<T>(x) + begin, stored<T>(y) + begin, count, period_of(1), multiplier, zero,
-                                false, past_cache(y));
-        });
+    each_stored_chunk(x, [&]<class T>(T, int64_t begin, int64_t count) {
+        kernels<T>().affine(stored<T>(x) + begin, stored<T>(y) + begin, count, period_of(1), multiplier, zero, false,
+                            past_cache(y));
     });
 }
 
@@ -198,14 +184,14 @@ void slice_grad(const Call& call) {
 
 namespace {
 
-/// Describes a part of each row of a matrix: the same columns in all rows.
-struct RowParts {
-    std::byte* first; // the part of the first row
+/// Describes a slice of each row of a matrix: the same columns in all rows.
+struct RowSlices {
+    std::byte* first; // the slice of the first row
     int64_t step;     // bytes from one row to the next
 };
 
-/// Copies the first `size` bytes of the parts `from` to the parts `to`, in rows [begin, end).
-void copy_rows(const RowParts& from, const RowParts& to, int64_t size, int64_t begin, int64_t end) {
+/// Copies the first `size` bytes of each slice `from` to the slice `to`, for the rows [begin, end).
+void copy_rows(const RowSlices& from, const RowSlices& to, int64_t size, int64_t begin, int64_t end) {
     if (size == 0) return;
     for (int64_t row = begin; row < end; ++row)
         std::memcpy(to.first + row * to.step, from.first + row * from.step, size_t(size));
@@ -225,7 +211,7 @@ void each_rows(const Tensor& t, F f) {
 void concat(const Call& call) {
     const Tensor& y = call.out[0];
     each_rows(y, [&](int64_t begin, int64_t end) {
-        RowParts to{y.bytes_data(), row_bytes(y)};
+        RowSlices to{y.bytes_data(), row_bytes(y)};
         for (const Tensor& x : call.in) {
             if (!x.defined()) continue;
             copy_rows({x.bytes_data(), row_bytes(x)}, to, row_bytes(x), begin, end);
@@ -237,7 +223,7 @@ void concat(const Call& call) {
 void concat_grad(const Call& call) {
     const Tensor &dy = call.in[ConcatGradOp::dy], &dx = call.out[0];
     const int64_t offset = call.attrs.as<ConcatGradOp>().begin * size_of(dy.dtype());
-    const RowParts from{dy.bytes_data() + offset, row_bytes(dy)}, to{dx.bytes_data(), row_bytes(dx)};
+    const RowSlices from{dy.bytes_data() + offset, row_bytes(dy)}, to{dx.bytes_data(), row_bytes(dx)};
     each_rows(dx, [&](int64_t begin, int64_t end) { copy_rows(from, to, row_bytes(dx), begin, end); });
 }
 

@@ -73,12 +73,8 @@ void StatsCollector::finish(const Tensor& stats) const {
 
 void channel_stats(const Call& call) {
     const Tensor& x = call.in[ChannelStatsOp::x];
-    const int64_t values = image_values(x), c = x.extent(3);
-    StatsCollector stats(x.extent(0), values / c, c);
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        each_image(x.extent(0), [&](int64_t n) { stats.add(n, stored<T>(x) + n * values); });
-    });
+    StatsCollector stats(x.extent(0), x.extent(1) * x.extent(2), x.extent(3));
+    each_stored_image(x, [&]<class T>(T, int64_t n, int64_t first) { stats.add(n, stored<T>(x) + first); });
     stats.finish(call.out[0]);
 }
 
@@ -87,11 +83,8 @@ void batch_norm(const Call& call) {
     const Tensor &x = call.in[O::x], &y = call.out[0];
     const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     const int64_t values = image_values(x);
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        each_image(x.extent(0), [&](int64_t n) {
-            norm.apply(stored<T>(x) + n * values, stored<T>(y) + n * values, values, past_cache(y));
-        });
+    each_stored_image(x, [&]<class T>(T, int64_t, int64_t first) {
+        norm.apply(stored<T>(x) + first, stored<T>(y) + first, values, past_cache(y));
     });
 }
 
@@ -101,10 +94,8 @@ void batch_norm_sums(const Call& call) {
     const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     NormSums sums(norm, x.extent(0));
     const int64_t values = image_values(x);
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        each_image(x.extent(0),
-                   [&](int64_t n) { sums.add(n, stored<T>(dy) + n * values, stored<T>(x) + n * values, values); });
+    each_stored_image(x, [&]<class T>(T, int64_t n, int64_t first) {
+        sums.add(n, stored<T>(dy) + first, stored<T>(x) + first, values);
     });
     sums.finish(call.out[O::dgamma], call.out[O::dbeta]);
 }
@@ -115,12 +106,8 @@ void batch_norm_grad(const Call& call) {
     const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     const NormGrad grad(norm, call.in[O::sums], double(x.numel() / norm.c));
     const int64_t values = image_values(x);
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
-        each_image(x.extent(0), [&](int64_t n) {
-            const int64_t offset = n * values;
-            grad.apply(stored<T>(dy) + offset, stored<T>(x) + offset, stored<T>(dx) + offset, values, past_cache(dx));
-        });
+    each_stored_image(x, [&]<class T>(T, int64_t, int64_t first) {
+        grad.apply(stored<T>(dy) + first, stored<T>(x) + first, stored<T>(dx) + first, values, past_cache(dx));
     });
 }
 
@@ -152,8 +139,7 @@ void layer_norm(const Call& call) {
     const Tensor &x = call.in[O::x], &gamma = call.in[O::gamma];
     const int64_t c = gamma.numel();
     const float epsilon = call.attrs.as<O>().epsilon;
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
+    with_stored(x, [&]<class T>(T) {
         each_rows(x.numel() / c, c, [&](int64_t, int64_t first, int64_t rows) {
             row_norm<T>().forward(stored<T>(x) + first, stored<T>(call.out[0]) + first, rows, c, gamma.data<float>(),
                                   call.in[O::beta].data<float>(), epsilon);
@@ -168,8 +154,7 @@ void layer_norm_grad(const Call& call) {
     const float epsilon = call.attrs.as<O>().epsilon;
     const Scratch<float> parts(tasks * 2 * c); // per task: dgamma [c] and dbeta [c]
     parts.zeroed();
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
+    with_stored(x, [&]<class T>(T) {
         each_rows(x.numel() / c, c, [&](int64_t task, int64_t first, int64_t rows) {
             float* const part = parts + task * 2 * c;
             row_norm<T>().backward(stored<T>(dy) + first, stored<T>(x) + first, stored<T>(dx) + first, rows, c,
@@ -186,24 +171,7 @@ void layer_norm_grad(const Call& call) {
     }
 }
 
-// The ops below process only a few values per channel, so they use one thread.
-
-void running_update(const Call& call) {
-    using O = RunningUpdateOp;
-    const auto& a = call.attrs.as<O>();
-    const SyncGroup* group = context().sync;
-    const int64_t images = group ? group->samples : a.images, size = call.out[0].numel();
-    const double count = double(images * a.pixels), momentum = a.momentum;
-    const float* stats = call.in[O::stats].data<float>();
-    float* running = call.out[0].data<float>();
-    for (int64_t i = 0; i < size; ++i) {
-        const double unbias = i >= size / 2 && count > 1 ? count / (count - 1) : 1;
-        running[i] = float((1 - momentum) * running[i] + momentum * stats[i] * unbias);
-    }
-}
-
-void rank_stats(const Call& call) { op::rank_stats->reference(call); }
-
+// Processes only a few values per channel, so it uses one thread.
 void rank_sums(const Call& call) {
     if (context().sync) return op::rank_sums->reference(call);
     const int64_t c = call.in[0].numel();

@@ -31,8 +31,7 @@ void pool_images(const Call& call, PoolRow pool) {
     const OptionalNorm norm(attrs.x_norm.given(call.in));
     const int64_t images = x.extent(0), rows = g.rows.results,
                   shares = norm ? 1 : shares_of(images, double(y_values(g) * g.rows.window * g.columns.window));
-    with_stored(x, [&](auto t) {
-        using T = decltype(t);
+    with_stored(x, [&]<class T>(T) {
         parallel(images * shares, [&](int64_t task) {
             const int64_t n = task / shares;
             const Share share{task % shares, shares};
@@ -58,13 +57,10 @@ void pool_gradient(const Call& call, GradRow grad) {
     const OptionalNorm norm(attrs.x_norm.given(call.in));
     std::optional<NormSums> sums;
     if (norm) sums.emplace(*norm, dx.extent(0));
-    with_stored(dx, [&](auto t) {
-        using T = decltype(t);
-        each_image(dx.extent(0), [&](int64_t n) {
-            T* const image = stored<T>(dx) + n * x_values(g);
-            for (int64_t row = 0; row < g.rows.extent; ++row) grad(g, row, stored<T>(dy) + n * y_values(g), n, image);
-            if (sums) sums->add(n, image, stored<T>(x) + n * x_values(g), x_values(g));
-        });
+    each_stored_image(dx, [&]<class T>(T, int64_t n, int64_t first) {
+        T* const image = stored<T>(dx) + first;
+        for (int64_t row = 0; row < g.rows.extent; ++row) grad(g, row, stored<T>(dy) + n * y_values(g), n, image);
+        if (sums) sums->add(n, image, stored<T>(x) + first, x_values(g));
     });
     if (sums) sums->finish(call.out[O::x_dgamma], call.out[O::x_dbeta]);
 }

@@ -205,9 +205,9 @@ constexpr Argument kScale[] = {{"x"}, {"factor", Type::precise, Presence::option
 constexpr Argument kTwo[] = {{"a"}, {"b"}};
 constexpr Argument kSumGrad[] = {{"dy", Type::precise}};
 constexpr Argument another(const char* name) { return {name, Type::activation, Presence::optional}; }
-constexpr Argument kConcat[] = {
-    {"x0"}, another("x1"), another("x2"), another("x3"), another("x4"), another("x5"), another("x6"), another("x7"),
-    another("x8"), another("x9"), another("x10"), another("x11")};
+constexpr Argument kConcat[] = {{"x0"},        another("x1"), another("x2"),  another("x3"),
+                                another("x4"), another("x5"), another("x6"),  another("x7"),
+                                another("x8"), another("x9"), another("x10"), another("x11")};
 static_assert(std::size(kConcat) == kMaxInputs);
 constexpr Argument kDropout[] = {{"x"}, {"seed", Type::i32}};
 
@@ -403,43 +403,11 @@ void cast(const Call& call) {
     if (converted.bytes()) std::copy_n(converted.bytes_data(), converted.bytes(), call.out[0].bytes_data());
 }
 
-void slice(const Call& call) {
-    const auto& a = call.attrs.as<SliceOp>();
-    const Values x = read(call.in[SliceOp::x]);
-    const auto first = x.begin() + a.begin;
-    write(call.out[0], Values(first, first + a.count));
-}
-
-void slice_grad(const Call& call) {
-    const auto& a = call.attrs.as<SliceGradOp>();
-    const Values dy = read(call.in[SliceGradOp::dy]);
-    Values dx(size_t(a.count), 0.0);
-    std::copy(dy.begin(), dy.end(), dx.begin() + a.begin);
-    write(call.out[0], dx);
-}
-
-void concat(const Call& call) {
-    const size_t channels = size_t(channels_of(call.out[0]));
-    Values y(size_t(call.out[0].numel()));
-    size_t begin = 0;
-    for (const Tensor& t : call.in) {
-        if (!t.defined()) continue;
-        const Values x = read(t);
-        const size_t count = size_t(channels_of(t));
-        for (size_t i = 0; i < x.size(); ++i) y[i / count * channels + begin + i % count] = x[i];
-        begin += count;
-    }
-    write(call.out[0], y);
-}
-
-void concat_grad(const Call& call) {
-    const auto& a = call.attrs.as<ConcatGradOp>();
-    const Values dy = read(call.in[ConcatGradOp::dy]);
-    const size_t channels = size_t(channels_of(call.in[ConcatGradOp::dy])), count = size_t(a.count);
-    Values dx(size_t(call.out[0].numel()));
-    for (size_t i = 0; i < dx.size(); ++i) dx[i] = dy[i / count * channels + size_t(a.begin) + i % count];
-    write(call.out[0], dx);
-}
+// These ops only copy bytes of elements of any type.
+void slice(const Call& call) { cpu::slice(call); }
+void slice_grad(const Call& call) { cpu::slice_grad(call); }
+void concat(const Call& call) { cpu::concat(call); }
+void concat_grad(const Call& call) { cpu::concat_grad(call); }
 
 void dropout(const Call& call) {
     const auto& a = call.attrs.as<DropoutOp>();

@@ -1,7 +1,8 @@
-// The ops of softmax and losses: their rows in the op table (core/op.h) and their reference implementations.
+// The ops of softmax and losses: their rows in the op table (core/op.h) and their implementations, the same for both
+// backends.
 #include "core/ops/loss.h"
 
-#include "core/ops/loss_targets.h"
+#include "core/cpu/scratch.h"
 #include "core/ops/reference.h"
 #include "core/ops/rules.h"
 
@@ -96,8 +97,8 @@ void backward_cross_entropy(Backward& b) {
 
 void backward_binary_cross_entropy(Backward& b) {
     using O = BinaryCrossEntropyOp;
-    b.give(O::logits, run(op::binary_cross_entropy_grad, {b.in(O::logits), b.in(O::targets), b.dy()}, {},
-                          {b.into(O::logits)})[0]);
+    b.give(O::logits,
+           run(op::binary_cross_entropy_grad, {b.in(O::logits), b.in(O::targets), b.dy()}, {}, {b.into(O::logits)})[0]);
 }
 
 void backward_mse_loss(Backward& b) {
@@ -175,111 +176,176 @@ namespace ref {
 
 namespace {
 
-/// Returns the softmax of each row of k values. Subtracts the maximum first, so that exp() does not overflow.
-Values softmax_rows(Values x, size_t k) {
-    for (size_t row = 0; row + k <= x.size() && k; row += k) {
-        const double largest = *std::max_element(&x[row], &x[row] + k);
-        double sum = 0;
-        for (size_t j = row; j < row + k; ++j) sum += x[j] = std::exp(x[j] - largest);
-        for (size_t j = row; j < row + k; ++j) x[j] /= sum;
+/// Returns weight * value, and 0 for a weight of 0, whatever the value: a logit may be infinite.
+double weighted(double weight, double value) { return weight == 0 ? 0 : weight * value; }
+
+/// The targets of a mini-batch with k classes. Each class of a sample gets smoothing / k, and the label's class gets
+/// 1 - smoothing in addition. Then each target is multiplied by the weight of its class, if `weights` is defined, and
+/// by that of its sample. Weights are of type T.
+template <class T>
+struct Targets {
+    Targets(const Tensor& labels_, int64_t k_, double smoothing_, const Tensor& weights_, const Tensor& sample_weights)
+        : labels(labels_.span<int32_t>()),
+          k(k_),
+          smoothing(smoothing_),
+          weights(weights_.defined() ? weights_.data<T>() : nullptr),
+          of_samples(sample_weights.defined() ? sample_weights.data<T>() : nullptr) {
+        for (int64_t j = 0; weights && j < k; ++j) all_weights += weights[j];
     }
-    return x;
+    double weight(int64_t j) const { return weights ? weights[j] : 1; }
+    double of_sample(int64_t n) const { return of_samples ? of_samples[n] : 1; }
+    double of(int64_t n, int64_t j) const {
+        return weight(j) * ((j == labels[size_t(n)] ? 1 - smoothing : 0) + smoothing / double(k)) * of_sample(n);
+    }
+    /// Returns the sum of the targets of sample n.
+    double sum(int64_t n) const {
+        const double of_classes =
+            weights ? weight(labels[size_t(n)]) * (1 - smoothing) + smoothing / double(k) * all_weights : 1;
+        return of_classes * of_sample(n);
+    }
+    /// Returns the divisor of the mean: the number of samples or, with class weights alone, the sum of those of all
+    /// labels.
+    double samples() const {
+        if (of_samples) return double(labels.size());
+        double total = 0;
+        for (const int32_t label : labels) total += weight(label);
+        return total;
+    }
+
+    std::span<const int32_t> labels;
+    int64_t k;
+    double smoothing;
+    const T *weights, *of_samples;
+    double all_weights = 0;
+};
+
+/// The logarithm of a sum of exp(x) is largest + log_sum. Their sum would round off log_sum.
+struct LogSum {
+    double largest, log_sum;
+};
+
+/// Writes the softmax of the k scores x to p. Subtracts the maximum first, so that exp() does not overflow.
+template <class T>
+LogSum softmax_row(const T* x, int64_t k, T* p) {
+    const double largest = *std::max_element(x, x + k);
+    const cpu::Scratch<double> e(k);
+    double sum = 0;
+    for (int64_t j = 0; j < k; ++j) sum += e[j] = std::exp(x[j] - largest);
+    for (int64_t j = 0; j < k; ++j) p[j] = T(e[j] / sum);
+    return {largest, std::log(sum)};
 }
 
-Tensor wide(const Tensor& t) { return t.defined() ? t.to(DType::f64) : t; }
-
-/// Returns the gradient of the cross-entropy with respect to the logits, from the probabilities p [n k].
-Values cross_entropy_gradient(Values p, const Targets<double>& targets, double dloss) {
-    const double scale = dloss / targets.samples();
-    for (size_t i = 0; i < p.size(); ++i) {
-        const int64_t n = int64_t(i) / targets.k, j = int64_t(i) % targets.k;
-        p[i] = scale * (p[i] * targets.sum(n) - targets.of(n, j));
+/// Computes the gradient of the cross-entropy with respect to the logits, from the probabilities p [n k]. `dlogits` may
+/// be p.
+template <class T>
+void cross_entropy_gradient(const T* p, const Targets<T>& targets, const Tensor& dloss, const Tensor& dlogits) {
+    const double scale = double(*dloss.data<T>()) / targets.samples();
+    for (int64_t i = 0; i < dlogits.numel(); ++i) {
+        const int64_t n = i / targets.k;
+        dlogits.data<T>()[i] = T(scale * (p[i] * targets.sum(n) - targets.of(n, i % targets.k)));
     }
-    return p;
 }
 
 } // namespace
 
 void softmax(const Call& call) {
     const Tensor& x = call.in[SoftmaxOp::x];
-    write(call.out[0], softmax_rows(read(x), size_t(x.extent(1))));
+    const int64_t k = x.extent(1);
+    with_precise(x, [&]<class T>(T) {
+        for (int64_t i = 0; i < x.numel(); i += k) softmax_row(x.data<T>() + i, k, call.out[0].data<T>() + i);
+    });
 }
 
 void softmax_grad(const Call& call) {
-    const Values dy = read(call.in[SoftmaxGradOp::dy]), y = read(call.in[SoftmaxGradOp::y]);
-    const size_t k = size_t(call.in[SoftmaxGradOp::y].extent(1));
-    Values dx(y.size());
-    for (size_t row = 0; row < y.size(); row += k) {
-        double dot = 0;
-        for (size_t j = row; j < row + k; ++j) dot += dy[j] * y[j];
-        for (size_t j = row; j < row + k; ++j) dx[j] = y[j] * (dy[j] - dot);
-    }
-    write(call.out[0], dx);
+    const int64_t k = call.out[0].extent(1);
+    with_precise(call.out[0], [&]<class T>(T) {
+        const T *dy = call.in[SoftmaxGradOp::dy].data<T>(), *y = call.in[SoftmaxGradOp::y].data<T>();
+        T* const dx = call.out[0].data<T>();
+        for (int64_t row = 0; row < call.out[0].numel(); row += k) {
+            double dot = 0;
+            for (int64_t j = row; j < row + k; ++j) dot += double(dy[j]) * y[j];
+            for (int64_t j = row; j < row + k; ++j) dx[j] = T(y[j] * (dy[j] - dot));
+        }
+    });
 }
 
 void cross_entropy(const Call& call) {
     using O = CrossEntropyOp;
-    const Values x = read(call.in[O::logits]);
-    const size_t k = size_t(call.in[O::logits].extent(1));
-    const Targets<double> targets(call.in[O::labels], int64_t(k), call.attrs.as<O>().smoothing,
-                                  wide(call.in[O::weights]), wide(call.in[O::sample_weights]));
-    const bool empty = targets.labels.empty();
-    double loss = 0;
-    for (size_t n = 0; n < targets.labels.size(); ++n) {
-        const double largest = *std::max_element(&x[n * k], &x[n * k] + k);
-        double sum = 0;
-        for (size_t j = 0; j < k; ++j) sum += std::exp(x[n * k + j] - largest);
-        for (size_t j = 0; j < k; ++j)
-            loss -= weighted(targets.of(int64_t(n), int64_t(j)), x[n * k + j] - largest - std::log(sum));
-    }
-    write(call.out[O::loss], {empty ? 0 : loss / targets.samples()});
-    const Values p = softmax_rows(x, k);
-    if (call.in[O::dloss].defined())
-        write(call.out[O::dlogits], cross_entropy_gradient(p, targets, read(call.in[O::dloss])[0]));
-    else
-        write(call.out[O::probabilities], p);
+    const Tensor &logits = call.in[O::logits], &dloss = call.in[O::dloss];
+    const Tensor& p = dloss.defined() ? call.out[O::dlogits] : call.out[O::probabilities];
+    const int64_t n = logits.extent(0), k = logits.extent(1);
+    with_precise(logits, [&]<class T>(T) {
+        const Targets<T> targets(call.in[O::labels], k, call.attrs.as<O>().smoothing, call.in[O::weights],
+                                 call.in[O::sample_weights]);
+        double loss = 0;
+        for (int64_t i = 0; i < n; ++i) {
+            const T* const x = logits.data<T>() + i * k;
+            const auto [largest, log_sum] = softmax_row(x, k, p.data<T>() + i * k);
+            for (int64_t j = 0; j < k; ++j) loss -= weighted(targets.of(i, j), x[j] - largest - log_sum);
+        }
+        *call.out[O::loss].data<T>() = n ? T(loss / targets.samples()) : 0;
+        if (dloss.defined()) cross_entropy_gradient(p.data<T>(), targets, dloss, p);
+    });
 }
 
 void cross_entropy_grad(const Call& call) {
     using O = CrossEntropyGradOp;
     const Tensor& p = call.in[O::probabilities];
-    const Targets<double> targets(call.in[O::labels], p.extent(1), call.attrs.as<O>().smoothing,
-                                  wide(call.in[O::weights]), wide(call.in[O::sample_weights]));
-    write(call.out[0], cross_entropy_gradient(read(p), targets, read(call.in[O::dloss])[0]));
+    with_precise(p, [&]<class T>(T) {
+        const Targets<T> targets(call.in[O::labels], p.extent(1), call.attrs.as<O>().smoothing, call.in[O::weights],
+                                 call.in[O::sample_weights]);
+        cross_entropy_gradient(p.data<T>(), targets, call.in[O::dloss], call.out[0]);
+    });
 }
 
 void binary_cross_entropy(const Call& call) {
-    const Values x = read(call.in[BinaryCrossEntropyOp::logits]), t = read(call.in[BinaryCrossEntropyOp::targets]);
-    double sum = 0;
-    for (size_t i = 0; i < x.size(); ++i)
-        sum += weighted(x[i] > 0 ? 1 - t[i] : t[i], std::abs(x[i])) + std::log1p(std::exp(-std::abs(x[i])));
-    write(call.out[0], {x.empty() ? 0 : sum / double(x.size())});
+    const Tensor &logits = call.in[BinaryCrossEntropyOp::logits], &targets = call.in[BinaryCrossEntropyOp::targets];
+    with_precise(logits, [&]<class T>(T) {
+        const int64_t n = logits.numel();
+        double sum = 0;
+        for (int64_t i = 0; i < n; ++i) {
+            const double x = logits.data<T>()[i], t = targets.data<T>()[i];
+            sum += weighted(x > 0 ? 1 - t : t, std::abs(x)) + std::log1p(std::exp(-std::abs(x)));
+        }
+        *call.out[0].data<T>() = n ? T(sum / double(n)) : 0;
+    });
 }
 
 void binary_cross_entropy_grad(const Call& call) {
     using O = BinaryCrossEntropyGradOp;
-    Values x = read(call.in[O::logits]);
-    const Values t = read(call.in[O::targets]);
-    const double scale = read(call.in[O::dloss])[0] / double(x.size());
-    for (size_t i = 0; i < x.size(); ++i) x[i] = scale * (logistic(x[i]) - t[i]);
-    write(call.out[0], x);
+    with_precise(call.out[0], [&]<class T>(T) {
+        const int64_t n = call.out[0].numel();
+        const T *x = call.in[O::logits].data<T>(), *t = call.in[O::targets].data<T>();
+        const double scale = double(*call.in[O::dloss].data<T>()) / double(n);
+        for (int64_t i = 0; i < n; ++i) call.out[0].data<T>()[i] = T(scale * (logistic(x[i]) - t[i]));
+    });
 }
 
 void mse_loss(const Call& call) {
-    const Values a = read(call.in[MseLossOp::prediction]), b = read(call.in[MseLossOp::target]);
-    double sum = 0;
-    for (size_t i = 0; i < a.size(); ++i) sum += (a[i] - b[i]) * (a[i] - b[i]);
-    write(call.out[0], {a.empty() ? 0 : sum / double(a.size())});
+    const Tensor &prediction = call.in[MseLossOp::prediction], &target = call.in[MseLossOp::target];
+    with_precise(prediction, [&]<class T>(T) {
+        const int64_t n = prediction.numel();
+        const T *a = prediction.data<T>(), *b = target.data<T>();
+        double sum = 0;
+        for (int64_t i = 0; i < n; ++i) sum += (double(a[i]) - b[i]) * (double(a[i]) - b[i]);
+        *call.out[0].data<T>() = n ? T(sum / double(n)) : 0;
+    });
 }
 
 void mse_loss_grad(const Call& call) {
-    Values a = read(call.in[MseLossGradOp::prediction]);
-    const Values b = read(call.in[MseLossGradOp::target]);
-    const double scale = 2 * read(call.in[MseLossGradOp::dloss])[0] / double(a.size());
-    for (size_t i = 0; i < a.size(); ++i) a[i] = scale * (a[i] - b[i]);
-    write(call.out[0], a);
+    using O = MseLossGradOp;
+    with_precise(call.out[0], [&]<class T>(T) {
+        const int64_t n = call.out[0].numel();
+        const T *a = call.in[O::prediction].data<T>(), *b = call.in[O::target].data<T>();
+        const double scale = 2 * double(*call.in[O::dloss].data<T>()) / double(n);
+        for (int64_t i = 0; i < n; ++i) call.out[0].data<T>()[i] = T(scale * (double(a[i]) - b[i]));
+    });
 }
 
 } // namespace ref
+
+// A typical mini-batch has a few hundred rows of ten values, so the loops of the reference in one thread are fast
+// enough. They allocate no memory except Scratch.
+RG_LOSS_OPS(RG_RUN_REFERENCE)
 
 } // namespace rg

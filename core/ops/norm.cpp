@@ -119,10 +119,10 @@ void backward_batch_norm(Backward& b) {
     else
         b.covers(O::stats, O::x);
     if (!b.wants(O::x)) return;
-    const Tensor sums = norm.frozen ? Tensor::constant({2, gamma.numel()}, 0, gamma.dtype())
-                                    : run(op::rank_sums, {dgamma, dbeta})[0];
-    b.give(O::x, run(op::batch_norm_grad, {b.dy(), x, stats, gamma, beta, sums}, BatchNormGradOp{norm},
-                     {b.into(O::x)})[0]);
+    const Tensor sums =
+        norm.frozen ? Tensor::constant({2, gamma.numel()}, 0, gamma.dtype()) : run(op::rank_sums, {dgamma, dbeta})[0];
+    b.give(O::x,
+           run(op::batch_norm_grad, {b.dy(), x, stats, gamma, beta, sums}, BatchNormGradOp{norm}, {b.into(O::x)})[0]);
 }
 
 constexpr Argument kChannelStats[] = {{"x"}};
@@ -131,9 +131,12 @@ constexpr Argument kBatchNorm[] = {{"x"}, {"stats", Type::precise}, {"gamma", Ty
 constexpr Argument kBatchNormSums[] = {
     {"dy"}, {"x"}, {"stats", Type::precise}, {"gamma", Type::precise}, {"beta", Type::precise}};
 constexpr Argument kRankSums[] = {{"dgamma", Type::precise}, {"dbeta", Type::precise}};
-constexpr Argument kBatchNormGrad[] = {
-    {"dy"}, {"x"}, {"stats", Type::precise}, {"gamma", Type::precise}, {"beta", Type::precise},
-    {"sums", Type::precise}};
+constexpr Argument kBatchNormGrad[] = {{"dy"},
+                                       {"x"},
+                                       {"stats", Type::precise},
+                                       {"gamma", Type::precise},
+                                       {"beta", Type::precise},
+                                       {"sums", Type::precise}};
 constexpr Argument kRunningUpdate[] = {{"running", Type::precise}, {"stats", Type::precise}};
 constexpr Argument kLayerNorm[] = {{"x"}, {"gamma", Type::precise}, {"beta", Type::precise}};
 constexpr Argument kLayerNormGrad[] = {{"dy"}, {"x"}, {"gamma", Type::precise}};
@@ -313,16 +316,17 @@ void rank_sums(const Call& call) {
 
 void running_update(const Call& call) {
     const auto& a = call.attrs.as<RunningUpdateOp>();
-    Values running = read(call.in[RunningUpdateOp::running]);
-    const Values stats = read(call.in[RunningUpdateOp::stats]);
     const SyncGroup* group = context().sync;
     const double count = double((group ? group->samples : a.images) * a.pixels), momentum = a.momentum;
-    for (size_t i = 0; i < running.size(); ++i) {
-        const bool is_variance = i >= running.size() / 2;
-        const double unbias = is_variance && count > 1 ? count / (count - 1) : 1;
-        running[i] = (1 - momentum) * running[i] + momentum * stats[i] * unbias;
-    }
-    write(call.out[0], running);
+    const int64_t size = call.out[0].numel();
+    with_precise(call.out[0], [&]<class T>(T) {
+        const T* const stats = call.in[RunningUpdateOp::stats].data<T>();
+        T* const running = call.out[0].data<T>(); // in place
+        for (int64_t i = 0; i < size; ++i) {
+            const double unbias = i >= size / 2 && count > 1 ? count / (count - 1) : 1; // only of the variances
+            running[i] = T((1 - momentum) * running[i] + momentum * stats[i] * unbias);
+        }
+    });
 }
 
 namespace {
@@ -378,5 +382,9 @@ void layer_norm_grad(const Call& call) {
 }
 
 } // namespace ref
+
+// These ops process only a few values per channel.
+RG_RUN_REFERENCE(running_update)
+RG_RUN_REFERENCE(rank_stats)
 
 } // namespace rg

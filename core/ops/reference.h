@@ -28,6 +28,12 @@ inline void write(const Tensor& t, const Values& values) {
     if (t.bytes()) std::copy_n(narrow.bytes_data(), t.bytes(), t.bytes_data());
 }
 
+/// Calls f with a zero of the type of t: float, or double in checks.
+template <class F>
+void with_precise(const Tensor& t, F f) {
+    t.dtype() == DType::f64 ? f(double{}) : f(float{});
+}
+
 /// Computes the flat index of an element in a tensor of four extents.
 struct Index4 {
     explicit Index4(const Shape& s) : b(s[1]), c(s[2]), d(s[3]) {}
