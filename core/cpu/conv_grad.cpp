@@ -223,9 +223,9 @@ void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgra
     }
 }
 
-/// Calls f with the engine of `method` for the data gradient of a convolution with filters w. The engine maps dy [p q
-/// k], stored as In, to dx [h w c]. With to_bf16, the engine rounds the filters to bf16. TileEngine<float> may ignore
-/// to_bf16, since its filters have two planes of bf16.
+/// Calls f with the engine of `method` for the data gradient of a convolution with filters w. The engine maps dy,
+/// stored as In, to dx. With to_bf16, it rounds the filters to bf16. TileEngine<float> may ignore to_bf16, since it
+/// multiplies each filter as the sum of two bf16.
 template <class In, class F>
 void with_gradient_engine(Method method, const Tensor& w, bool to_bf16, const Conv& conv, const Shape& dy,
                           const Shape& dx, F f) {
@@ -263,7 +263,8 @@ void data_gradient(const Engine& engine, const float* zeros, const Images<In>& d
     if (addend) kernels<T>().add(dx, addend, dx, count * values);
 }
 
-/// The data gradient as part of add_gradients(): computes dx for a few images, and adds them to `sums`.
+/// The argument dgrad of add_gradients(). Computes dx for a few images, and adds to GradientResults::sums what the
+/// batch norm of the convolution's input needs.
 template <class Engine, class T>
 struct FusedDgrad {
     const Engine& engine;
@@ -283,8 +284,8 @@ struct FusedDgrad {
     }
 };
 
-/// Computes the weight gradient with `wgrad`, which reads dy as To. If dx is defined, computes the data gradient with
-/// it, by the method `data`; otherwise does not read w.
+/// Computes the weight gradient with `wgrad`, which reads dy as To. If dx is defined, computes the data gradient in the
+/// same pass over dy, by the method `data`. Otherwise does not read w.
 template <class To, class T, class Wgrad>
 void gradients_with(const Wgrad& wgrad, Method data, const Geometry& g, const GradientInputs<T>& in, const Tensor& w,
                     const GradientResults& out) {
@@ -297,7 +298,7 @@ void gradients_with(const Wgrad& wgrad, Method data, const Geometry& g, const Gr
     });
 }
 
-/// Computes the weight gradient by the method `filters`; gradients_with() has the rest.
+/// Computes the weight gradient by the method `filters`, and if dx is defined, the data gradient by the method `data`.
 template <class T>
 void all_gradients(Method filters, Method data, const Geometry& g, const GradientInputs<T>& in, const Tensor& w,
                    const GradientResults& out) {
