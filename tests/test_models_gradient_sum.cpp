@@ -66,7 +66,7 @@ TEST_SUITE("models") {
                 parameters.allocate(1, Init::he);
                 GradientSum sum(group, parameters, par::Algorithm::automatic, overlap);
                 for (int step = 0; step < 2; ++step) {
-                    if (group.rank() == 0) parameters.gradients().fill(16), sum.keep(0.125);
+                    if (group.rank() == 0) parameters.gradients().fill(16), sum.add_worker(0.125);
                     sum.begin(group.rank() == 0 ? 0.25 : 0.625);
                     parameters.gradients().fill(group.rank() == 0 ? 8 : 4);
                     sum.finish();

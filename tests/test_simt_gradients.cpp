@@ -248,7 +248,7 @@ TEST_SUITE("simt") {
                     for (int worker = first; worker < end; ++worker) {
                         gradients.fill(double(1 << worker));
                         const double share = worker == 0 ? 0.5 : 0.25;
-                        worker + 1 < end ? sum.keep(share) : sum.begin(share);
+                        worker + 1 < end ? sum.add_worker(share) : sum.begin(share);
                     }
                     sum.finish();
                     const Tensor host = gradients.to_host();

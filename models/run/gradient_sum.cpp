@@ -23,23 +23,21 @@ constexpr int64_t kCheckedValues = 1 << 18;
 
 GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap,
                          par::Wire wire)
-    : group_(group),
-      parameters_(parameters),
-      algorithm_(algorithm),
-      wire_(wire),
-      overlap_(overlap && group.size() > 1) {
+    : group_(group), parameters_(parameters), algorithm_(algorithm), wire_(wire) {
     if (group.is_single_worker()) return;
     const Tensor& gradients = parameters.gradients();
-    const bool on_device = gradients.device();
-    some_on_device_ = !group.all(!on_device, "gradients on devices");
-    overlap_ = overlap_ && !some_on_device_;
-    stride_ = size_t(gradients.numel());
-    if (some_on_device_) open_direct();
+    const bool on_device = gradients.device(), some_on_device = !group.all(!on_device, "gradients on devices");
+    if (some_on_device) share_with_devices();
+    way_ = shared_                       ? Way::direct
+           : on_device                   ? Way::through_host
+           : some_on_device              ? Way::by_bucket
+           : overlap && group.size() > 1 ? Way::on_thread
+                                         : Way::at_once;
     const size_t bytes = size_t(group.most_workers()) * size_t(parameters.gradient_bytes());
-    std::byte* const memory = direct_ ? gradients.bytes_data() : group.memory(bytes, "gradients").data();
+    std::byte* const memory = is_direct() ? gradients.bytes_data() : group.memory(bytes, "gradients").data();
     memory_ = {reinterpret_cast<float*>(memory), size_t(gradients.numel())};
     if (!on_device) parameters.place_gradients(memory);
-    if (!overlap_ && !some_on_device_) return;
+    if (way_ == Way::at_once) return;
     const int64_t min_size = std::max(kBucketBytes / 4, (gradients.numel() + kMaxBuckets - 1) / kMaxBuckets);
     const int64_t size = (min_size + 15) / 16 * 16; // whole cache lines of 64 bytes
     for (int64_t begin = 0; begin < gradients.numel(); begin += size)
@@ -48,26 +46,26 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
     if (on_device) {
         std::vector<size_t> ends;
         for (const Bucket& b : buckets_) ends.push_back(4 * size_t(b.end));
-        round_trip_ = gradients.device()->round_trip(direct_ ? nullptr : memory, gradients.bytes_data(), ends);
+        round_trip_ = gradients.device()->round_trip(is_direct() ? nullptr : memory, gradients.bytes_data(), ends);
     }
     // The thread runs no ops, so it needs no context.
-    if (overlap_) thread_ = std::jthread([this](const std::stop_token& stop) { sum_on_thread(stop); });
+    if (way_ == Way::on_thread) thread_ = std::jthread([this](const std::stop_token& stop) { sum_on_thread(stop); });
 }
 
 /// Collective. Lets devices sum the gradients in each other's memory, if they can.
-void GradientSum::open_direct() {
+void GradientSum::share_with_devices() {
     const size_t in_node = group_.link().node().ranks.size();
     const bool is_shared = algorithm_ == par::Algorithm::automatic || algorithm_ == par::Algorithm::shared,
                by_chain = !group_.order().empty() && int(in_node) < group_.size();
     const bool fits = is_shared && !by_chain && group_.most_workers() == 1 && in_node > 1 &&
                       in_node <= Device::kMostVectors && parameters_.gradients().device();
     if (!group_.all(fits, "devices that share nodes")) return;
-    why_not_direct_ = try_direct();
-    if (!why_not_direct_.empty()) direct_ = nullptr;
+    why_not_direct_ = try_sharing();
+    if (!why_not_direct_.empty()) shared_ = nullptr;
 }
 
 /// Returns why devices cannot sum in each other's memory, or "", the same on all ranks.
-std::string GradientSum::try_direct() {
+std::string GradientSum::try_sharing() {
     const Tensor gradients = parameters_.gradients();
     Device& device = *gradients.device();
     const auto first_problem_of = [&](auto&& attempt) -> std::string { // the same on all ranks
@@ -99,8 +97,8 @@ std::string GradientSum::try_direct() {
     if (!problem.empty()) return problem;
     auto window = std::make_unique<par::SharedWindow>(
         par::SharedWindow{std::move(parts), size_t(gradients.bytes()), mapped, &device});
-    direct_ = group_.adopt(std::move(window), "shared gradients");
-    if (!direct_) return "the ranks of a node share no memory";
+    shared_ = group_.adopt(std::move(window), "shared gradients");
+    if (!shared_) return "the ranks of a node share no memory";
     return check_direct_sums() ? "" : "they compute wrong sums there";
 }
 
@@ -130,24 +128,25 @@ bool GradientSum::check_direct_sums() {
 
 GradientSum::~GradientSum() {
     // If active_ is still true, an error has ended the step, and the thread may wait for ranks that will never answer.
-    if (active_ && overlap_) group_.link().fail_all_waits();
+    if (active_ && way_ == Way::on_thread) group_.link().fail_all_waits();
     // The memory of a device must not be released before all ranks have unmapped it. After an error, others may never
     // come here, and the job or the task ends anyway.
-    if (!direct_ || std::uncaught_exceptions() > exceptions_) return;
-    direct_ = nullptr;
+    if (!shared_ || std::uncaught_exceptions() > exceptions_) return;
+    shared_ = nullptr;
     try {
         group_.barrier("shared gradients");
     } catch (const Error&) { // another rank has failed, and reports it
     }
 }
 
-void GradientSum::keep(double share) {
-    RG_CHECK(++kept_ < group_.workers(group_.rank()), "GradientSum: expected keep() for all workers but the last");
-    const std::span<float> kept(memory_.data() + size_t(kept_) * stride_, memory_.size());
+void GradientSum::add_worker(double share) {
+    RG_CHECK(++copies_ < group_.workers(group_.rank()),
+             "GradientSum: expected add_worker() for all workers but the last");
+    const std::span<float> copy(memory_.data() + size_t(copies_) * memory_.size(), memory_.size());
     const Tensor& gradients = parameters_.gradients();
-    auto* const memory = reinterpret_cast<std::byte*>(kept.data());
+    auto* const memory = reinterpret_cast<std::byte*>(copy.data());
     Tensor::borrow(memory, gradients.shape(), gradients.dtype()).copy_from(gradients);
-    par::weigh(kept, share);
+    par::weigh(copy, share);
     if (shares_ >= 0) shares_ += share;
 }
 
@@ -181,7 +180,7 @@ bool GradientSum::after_step(const Plan& plan, size_t step) {
 
 void GradientSum::finish() {
     active_ = false;
-    kept_ = 0;
+    copies_ = 0;
     if (group_.is_single_worker()) return;
     if (round_trip_) {
         for (; ready_ < buckets_.size(); ++ready_) start(ready_);
@@ -194,7 +193,7 @@ void GradientSum::finish() {
     }
     parameters_.gradients().note_write();
     if (buckets_.empty()) return sum({0, int64_t(memory_.size()), 0, "gradients"});
-    if (!overlap_ || !last_steps_known_) { // no bucket has started
+    if (way_ == Way::by_bucket || !last_steps_known_) { // no bucket has started
         for (const Bucket& bucket : buckets_) sum(bucket);
         return;
     }
@@ -207,7 +206,7 @@ void GradientSum::finish() {
 
 /// Starts the download of a bucket on a device, or if it stays there, weighs it.
 void GradientSum::start(size_t bucket) {
-    if (direct_) {
+    if (is_direct()) {
         const Bucket& b = buckets_[bucket];
         const std::array values{parameters_.gradients().slice(b.begin, {b.end - b.begin}), Tensor()};
         if (share_ == 0) // 0 * NaN would be NaN
@@ -239,9 +238,9 @@ void GradientSum::sum_on_thread(const std::stop_token& stop) {
 
 void GradientSum::sum(const Bucket& bucket) const {
     const std::span<float> values = memory_.subspan(size_t(bucket.begin), size_t(bucket.end - bucket.begin));
-    if (!direct_) par::weigh(values, share_);
+    if (!is_direct()) par::weigh(values, share_);
     if (group_.most_workers() == 1) return group_.allreduce_sum(values, bucket.name, algorithm_, wire_);
-    group_.sum_over_workers(values, stride_, bucket.name);
+    group_.sum_over_workers(values, memory_.size(), bucket.name);
 }
 
 void GradientSum::find_last_steps(const Plan& plan) {

@@ -4,7 +4,7 @@
 // runs.
 //
 //     network.after_step = [&](const Plan& plan, size_t step) { return sum.after_step(plan, step); };
-//     for (each of this rank's workers but the last) network(inputs, true), sum.keep(share);
+//     for (each of this rank's workers but the last) network(inputs, true), sum.add_worker(share);
 //     sum.begin(share);      // share: the worker's fraction of the mini-batch
 //     network(inputs, true); // this replay starts the sums or downloads of finished buckets
 //     sum.finish();          // the gradients are now those of the whole mini-batch
@@ -52,9 +52,9 @@ public:
     GradientSum(const GradientSum&) = delete;
     GradientSum& operator=(const GradientSum&) = delete;
 
-    /// Keeps a copy of the gradients, times `share`, for finish(). Call it for each of this rank's workers but the
-    /// last.
-    void keep(double share);
+    /// Copies the gradients of a worker, times its `share`, for finish(). Call it for each of this rank's workers but
+    /// the last.
+    void add_worker(double share);
     /// Begins the step of this rank's last worker. `share` is the fraction of the mini-batch that it computes.
     /// Collective in the first step: throws Error on all ranks unless the shares of all workers add up to 1.
     void begin(double share);
@@ -67,21 +67,30 @@ public:
     void finish();
 
     /// Returns true if the gradients of any rank are on a device. Always false for a single worker in all.
-    bool some_on_device() const { return some_on_device_; }
+    bool some_on_device() const { return way_ >= Way::by_bucket; }
     /// Returns true if devices sum the gradients in each other's memory.
-    bool is_direct() const { return direct_ != nullptr; }
+    bool is_direct() const { return way_ == Way::direct; }
     /// If each node has several ranks with gradients on devices, but these cannot sum them in each other's memory,
     /// returns a text that says why. Else returns "".
     const std::string& why_not_direct() const { return why_not_direct_; }
 
 private:
+    /// How this rank takes part in the sums.
+    enum class Way : uint8_t {
+        none,         // a single worker in all: there is nothing to add
+        at_once,      // all gradients, in finish()
+        on_thread,    // bucket by bucket, on thread_ during backward
+        by_bucket,    // bucket by bucket, in finish(), since other ranks have theirs on devices
+        through_host, // bucket by bucket: to host memory and back to the device
+        direct,       // bucket by bucket, by the devices of a node in each other's memory
+    };
     struct Bucket {
         int64_t begin, end; // range of the flat buffer, in values
         size_t last_step;   // index of the plan's last step that reads or writes any of these values
         std::string name;   // for error messages
     };
-    void open_direct();
-    std::string try_direct();
+    void share_with_devices();
+    std::string try_sharing();
     bool check_direct_sums();
     void start(size_t bucket);
     void find_last_steps(const Plan& plan);
@@ -92,16 +101,14 @@ private:
     const Parameters& parameters_;
     par::Algorithm algorithm_;
     par::Wire wire_;
-    bool overlap_;                 // thread_ sums the buckets
-    bool some_on_device_ = false;  // true if the gradients of any rank are on a device
-    std::shared_ptr<void> direct_; // of Group::adopt(); not null if devices sum the gradients in each other's memory
+    Way way_ = Way::none;
+    std::shared_ptr<void> shared_; // of Group::adopt(), if devices sum the gradients in each other's memory
     const int exceptions_ = std::uncaught_exceptions();
     std::string why_not_direct_;
-    // memory_: the gradients of this rank's last worker, in host memory unless direct_. Copy i of keep() (i = 1, 2,
-    // ...) begins i * stride_ values after memory_.data(). kept_: number of copies in this training step.
+    // The gradients of this rank's last worker, in host memory unless is_direct(). Copy i of add_worker() (i = 1, 2,
+    // ...) begins i * memory_.size() values after memory_.data().
     std::span<float> memory_;
-    size_t stride_ = 0;
-    int kept_ = 0;
+    int copies_ = 0;                                // of add_worker() in this training step
     std::unique_ptr<Device::RoundTrip> round_trip_; // if the gradients are on a device: to memory_ and back
     bool active_ = false;                           // true between begin() and finish()
     double share_ = 1;

@@ -418,7 +418,7 @@ private:
         if (is_last_worker)
             gradient_sum_.finish();
         else
-            gradient_sum_.keep(step.share);
+            gradient_sum_.add_worker(step.share);
         std::vector<Tensor> outputs(results.begin(), results.end());
         outputs.push_back(optimizer_.non_finite_at());
         to_host(outputs);
