@@ -298,27 +298,14 @@ class MonitorTest(job.JobTest):
     def test_notes(self):
         hostile = "</script><b>\n=1+1\x00\u202e\U0001f600"
         run = self.add_run("run")
-        self.assertEqual(self.ask("/notes?run=run", "POST", body=hostile.encode())[0], 200)
-        self.assertEqual((run / "notes.txt").read_text(), hostile)
+        (run / "notes.txt").write_text(hostile)
         self.assertEqual(self.rows()[0]["row"]["notes"], hostile)
-        for target, token, body, status in (
-                ("/notes?run=run", False, b"x", 403), ("/notes?run=..", True, b"x", 404), ("/notes?run=%2e%2e%2frun", True, b"x", 404),
-                ("/notes", True, b"x", 404), ("/notes?run=run", True, 50_000 * b"x", 413), ("/stop?run=run", True, b"x", 413)):
-            self.assertEqual(self.ask(target, "POST", token, body)[0], status, target)
-        self.assertEqual(self.ask("/notes?run=run", "POST", body=b"x", Origin="http://evil.example")[0], 403)
-        self.assertEqual((run / "notes.txt").read_text(), hostile)
-        # A link is replaced, not followed. No other file remains.
+        self.assertEqual(self.ask("/stop?run=run", "POST", body=b"x")[0], 413)
         secret = self.folder / "secret"
         secret.write_text("secret")
         (run / "notes.txt").unlink()
         (run / "notes.txt").symlink_to(secret)
         self.assertEqual(self.rows()[0]["row"]["notes"], "")
-        self.assertEqual(self.ask("/notes?run=run", "POST", body=b"new")[0], 200)
-        self.assertEqual((secret.read_text(), (run / "notes.txt").read_text()), ("secret", "new"))
-        (run / "notes.txt").unlink()
-        (run / "notes.txt").mkdir()
-        self.assertEqual(self.ask("/notes?run=run", "POST", body=b"x")[0], 500)
-        self.assertEqual(sorted(path.name for path in run.iterdir()), ["config.json", "notes.txt"])
 
     def test_token(self):
         # The folder of runs keeps the token. A file that others can read, a link, or another text is replaced.
@@ -385,7 +372,7 @@ class MonitorTest(job.JobTest):
         for key in (keys["other"], trial, "", self.token):
             self.assertEqual(self.ask(f"/report?run=mine&key={key}", token=False)[0], 403)
         for key in (f"key={keys['mine']}", f"token={keys['mine']}"):
-            for target, method in (("/?", "GET"), ("/data?", "GET"), ("/notes?run=mine&", "POST"), ("/stop?run=mine&", "POST")):
+            for target, method in (("/?", "GET"), ("/data?", "GET"), ("/stop?run=mine&", "POST")):
                 self.assertEqual(self.ask(target + key, method, token=False)[0], 403, target)
         self.assertEqual(self.ask("/data", token=False, X_Token=keys["mine"])[0], 403)
 

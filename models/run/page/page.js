@@ -35,7 +35,6 @@ function update() {
   if ($('charts').hidden) $('chosen').append(make('a', {href: trialsAddress(run), 'data-key': 'its trials'},
     'trials of this sweep'));
   updateTiles();
-  updateNotes(run);
   // Parts change when an epoch ends or a state changes. Else they stay, so that open and focused elements stay too.
   const currentParts = [run?.name, run?.epochs.length, run?.state, sweep?.state, sweep?.best].join(' ');
   if (currentParts !== drawnParts) {
@@ -91,25 +90,6 @@ function stopButton(run) {
   return make('button', {class: 'stop', disabled: run.stopping, 'aria-label': 'stop ' + label(run),
     'data-key': 'stop ' + run.name, click: stop}, run.stopping ? 'stopping' : 'Stop');
 }
-
-// ---- notes: a text per run, kept in its folder ----
-const notesText = $('notes').querySelector('textarea'), notesSaid = $('notes').querySelector('span');
-let notesOf = null; // name of the run whose notes are in the text field
-function updateNotes(run) {
-  $('notes').hidden = !run || poll === null;
-  const isEdited = notesOf === run?.name && notesText.value !== notesText.dataset.saved;
-  if (!run || isEdited) return;
-  if (notesOf !== run.name) notesSaid.textContent = '';
-  notesOf = run.name;
-  notesText.value = notesText.dataset.saved = (run.notes ?? '').replace(/\r\n?/g, '\n');
-}
-$('notes').querySelector('button').addEventListener('click', async () => {
-  const name = notesOf, text = notesText.value;
-  const answer = await ask('notes?run=' + encodeURIComponent(name), {method: 'POST', body: text}).catch(() => null);
-  notesSaid.textContent = answer?.ok ? 'saved' : 'not saved: ' + (answer ? await answer.text() : 'no connection');
-  if (!answer?.ok || notesOf !== name) return;
-  runOf(name).notes = notesText.dataset.saved = text;
-});
 
 // ---- answers of the monitor ----
 const MAX_FOLLOWED = 20; // while fewer runs than this are shown, a run that starts is shown at once
