@@ -20,7 +20,7 @@ public:
         augmentations = {"translate", "crop", "scale"}; // flips, rotate and resized-crop change the angle
         augment = "translate", translate = 2;
         default_rate = {0.002, 32, true};
-        optimizer.kind = OptimizerOptions::Kind::adam;
+        optimizer.kind = OptimizerKind::adam;
     }
     void declare(Options& o) override {
         ImageTraining::declare(o);

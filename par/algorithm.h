@@ -13,8 +13,8 @@
 // exchanged whole, in one round instead of two.
 //
 // The constants of the model are fixed, not measured at start-up: the algorithms add in different orders, so a choice
-// by noisy measurements would change the bits from run to run. choose() depends only on the length and the number of
-// peers. bench_allreduce measures the algorithms on a machine.
+// by noisy measurements would change the bits from run to run. algorithm_for() depends only on the length and the
+// number of peers. bench_allreduce measures the algorithms on a machine.
 #pragma once
 
 #include "par/peers.h"
@@ -25,8 +25,8 @@
 namespace rg::par {
 
 /// automatic: `shared` if the ranks of a node share memory and all nodes have the same number of ranks, else the choice
-/// of choose(). shared: in shared memory within a node. Between nodes, it uses the choice of choose(), or the chain
-/// after Group::sum_in_order(). ring and halving: messages between all ranks, even within a node.
+/// of algorithm_for(). shared: in shared memory within a node. Between nodes, it uses the choice of algorithm_for(), or
+/// the chain after Group::set_ordered_sums(). ring and halving: messages between all ranks, even within a node.
 enum class Algorithm : uint8_t { automatic, shared, ring, halving };
 
 /// Predicts the seconds of a sum over peers. alpha: seconds per message. beta: seconds per byte sent. gamma: seconds
@@ -55,7 +55,7 @@ struct CostModel {
 /// of a ring sends to one neighbour alone, so a network whose switches share a slower link carries little over that
 /// link, and no number of peers needs extra rounds. But its rounds grow with the peers, those of halving with their
 /// logarithm. So the ring sums long vectors of few peers: for 4 peers, those of 320 KB or more, for 16 those of 3 MB.
-inline Algorithm choose(size_t bytes, int peers) {
+inline Algorithm algorithm_for(size_t bytes, int peers) {
     constexpr double kRingMayTake = 1.05;
     const CostModel cost;
     return cost.ring(double(bytes), peers) <= kRingMayTake * cost.halving(double(bytes), peers) ? Algorithm::ring
@@ -70,7 +70,7 @@ void sum_by_halving(Peers& peers, const Vector& vector, const Operation& op);
 /// Adds the vectors at `sources` of one peer after another, in this order. `vector` may be one of the sources, and gets
 /// the sum.
 void sum_along_chain(Peers& peers, const Vector& vector, std::span<std::byte* const> sources, const Operation& op);
-/// Sums by an algorithm of choose(), in this wire format. Wire::bf16 requires a vector of f32.
+/// Sums by an algorithm of algorithm_for(), in this wire format. Wire::bf16 requires a vector of f32.
 void sum_over(Peers& peers, const Vector& vector, Algorithm algorithm, Wire wire, const Operation& op);
 
 } // namespace rg::par

@@ -43,17 +43,17 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
         return;
     }
     if (algorithm == Algorithm::automatic)
-        algorithm = shared(name, what, vector.bytes()) ? Algorithm::shared : choose(vector.bytes(), size());
+        algorithm = shared(name, what, vector.bytes()) ? Algorithm::shared : algorithm_for(vector.bytes(), size());
     const bool is_shared = algorithm == Algorithm::shared;
     RG_CHECK(!is_shared || shared(name, what, vector.bytes()), name, " ", what,
              ": expected memory that the ranks of a node share for algorithm shared, got ",
              link_.node().ranks.empty() ? "nodes with different numbers of ranks" : "none from the MPI library",
              " (rank ", rank(), ")");
     const bool in_order = is_shared && !order_.empty();
-    RG_CHECK(!in_order || wire == Wire::full, name, " ", what, ": expected Wire::full after sum_in_order()");
+    RG_CHECK(!in_order || wire == Wire::full, name, " ", what, ": expected Wire::full after set_ordered_sums()");
     // Ranks must agree on everything that determines the messages: length, number type, wire, algorithm, lengths of
     // chunks, position in shared memory.
-    const uint64_t location = is_shared ? shared_->location_of(vector) : 0;
+    const uint64_t location = is_shared ? shared_->shared_address_of(vector) : 0;
     const uint64_t detail =
         (location ? location : chunk_bytes_) << 8 | (size_of(vector.type) | uint64_t(wire)) << 4 | uint64_t(algorithm);
     if (is_shared) {
@@ -79,7 +79,7 @@ SharedReducer* Group::shared(const char* name, std::string_view what, size_t byt
         if (window) {
             shared_ = std::make_unique<SharedReducer>(link_, std::move(window), chunk_bytes_);
             if (int(link_.node().ranks.size()) == size())
-                handshake_.post_in(shared_->window(), SharedReducer::kPostOffset);
+                handshake_.post_in(shared_->shared_window(), SharedReducer::kPostOffset);
         }
     }
     tried_shared_ = true;
@@ -117,16 +117,16 @@ void Group::allreduce_sum(std::span<double> values, std::string_view what, Algor
 
 void Group::set_workers(std::vector<int> of_rank) {
     RG_CHECK(!order_.empty() && of_rank.size() == size_t(size()) && std::ranges::min(of_rank) >= 1,
-             "set_workers: expected at least one worker for each of ", size(), " ranks, after sum_in_order(); got ",
+             "set_workers: expected at least one worker for each of ", size(), " ranks, after set_ordered_sums(); got ",
              of_rank.size(), " numbers");
     workers_ = std::move(of_rank);
 }
 
-void Group::sum_in_order() {
-    if (size() > 1 && !shared("sum_in_order", {}, 0)) {
+void Group::set_ordered_sums() {
+    if (size() > 1 && !shared("ordered sums", {}, 0)) {
         link_.set_one_rank_per_node(); // so that each rank uses memory of its own
         tried_shared_ = false;
-        shared("sum_in_order", {}, 0);
+        shared("ordered sums", {}, 0);
     }
     order_ = size() > 1 ? link_.node().order : std::vector{0};
 }

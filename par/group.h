@@ -34,8 +34,8 @@ public:
     /// Sums the values over all ranks, in place. Collective. All ranks end with the same bits (except those of NaN).
     /// A repeated run gives them again if these are the same: count, ranks, their nodes, algorithm, wire, and whether
     /// the vector lies in memory(). Throws Error if these differ between ranks, or the algorithm is not possible.
-    /// `wire` applies to messages, so it has no effect if Algorithm::shared sums on one node. After sum_in_order(), the
-    /// automatic choice requires Wire::full.
+    /// `wire` applies to messages, so it has no effect if Algorithm::shared sums on one node. After set_ordered_sums(),
+    /// the automatic choice requires Wire::full.
     void allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm = Algorithm::automatic,
                        Wire wire = Wire::full);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
@@ -43,11 +43,11 @@ public:
     /// Makes Algorithm::automatic add rank after rank from now on, in the order that order() then returns. This order
     /// is the same for vectors of any length. If each node holds consecutive ranks, it is ascending, so the sum does
     /// not depend on how the ranks are spread over nodes. Collective. Before this call, order() is empty.
-    void sum_in_order();
+    void set_ordered_sums();
     const std::vector<int>& order() const { return order_; }
     /// Sets the number of workers of each rank, at least 1. All ranks must pass the same numbers. A mini-batch is
     /// divided among the workers, and a rank computes the parts of its workers one after another. Requires
-    /// sum_in_order().
+    /// set_ordered_sums().
     void set_workers(std::vector<int> of_rank);
     /// Returns the number of workers of a rank: 1 before set_workers().
     int workers(int rank) const { return workers_.empty() ? 1 : workers_[size_t(rank)]; }

@@ -31,8 +31,9 @@ public:
 
 private:
     std::string path_;
-    Descriptor file_;                          // holds no file if the path is empty
-    std::multimap<std::string, Json> entries_; // entries not yet taken; the key is made from function and arguments
+    Descriptor file_; // holds no file if the path is empty
+    std::multimap<std::string, Json>
+        entries_; // lines read from the file and not yet taken; the key is key_of(function, args)
 };
 
 } // namespace rg::par

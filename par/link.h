@@ -86,10 +86,10 @@ private:
 /// Memory that the ranks of a node share. Each rank has one part, and all parts have the same size. The ranks create it
 /// together, and destroy it together.
 struct SharedWindow {
-    std::vector<std::byte*> parts; // parts[i] is the part of rank node().ranks[i], aligned to 64 bytes
-    size_t bytes;                  // size of one part
-    std::shared_ptr<void> memory;  // frees the parts when it is destroyed; with a device, unmaps those of other ranks
-    Device* device = nullptr;      // not null: holds this rank's part in its memory, and has mapped the other parts
+    std::vector<std::byte*> parts; // parts[i] is the memory of rank node().ranks[i], aligned to 64 bytes
+    size_t bytes;                  // of each rank's memory
+    std::shared_ptr<void> memory;  // frees all of it when it is destroyed; with a device, unmaps that of other ranks
+    Device* device = nullptr;      // not null: this rank's part is in its memory, and it has mapped the others
 };
 
 /// kDeadline is the default of a wait's deadline in seconds. environment_deadline() returns the number in the
@@ -228,8 +228,8 @@ private:
     std::vector<int> others_;
     Node node_;
     std::atomic<double> deadline_;
-    WaitObserver* wait_observer_ = nullptr; // the group's roll call, or null
-    std::deque<Slot> slots_;                // a deque keeps addresses: the roll call opens channels during a wait
+    WaitObserver* wait_observer_ = nullptr; // looks for missing ranks in a long wait; or null
+    std::deque<Slot> slots_;                // a deque keeps addresses: wait_observer_ opens channels during a wait
     std::vector<int> free_slots_;
 };
 

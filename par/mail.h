@@ -15,9 +15,9 @@ namespace rg::par {
 /// Returns a letter: an object with a kind and a number, to which the sender may add members.
 inline Json letter(const char* kind, int64_t number) { return Json::object().set("kind", kind).set("number", number); }
 /// Returns true if a letter is of this kind.
-inline bool is(const Json& letter, std::string_view kind) { return letter.at("kind").as_string() == kind; }
+inline bool is_kind(const Json& letter, std::string_view kind) { return letter.at("kind").as_string() == kind; }
 /// Returns the number in a letter.
-inline int64_t number_of(const Json& letter) { return letter.at("number").as_int(); }
+inline int64_t letter_number(const Json& letter) { return letter.at("number").as_int(); }
 
 class Mail {
 public:

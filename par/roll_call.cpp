@@ -36,7 +36,7 @@ bool RollCall::check(const Operation& op, double begin, double waited, double li
     if (wait_calls_ < 2 && waited > (wait_calls_ ? kCallAgain * limit : first)) {
         for (Peer& peer : peers_) peer.present = false;
         ++wait_calls_, ++all_calls_, last_call_ = waited;
-        send_all("call");
+        send_to_others("call");
     }
     if (wait_calls_ == 1 && !warned_ && waited > last_call_ + first) {
         warned_ = true;
@@ -54,12 +54,12 @@ std::string RollCall::report_missing() {
     if (!some_rank_gave_up_ && wait_calls_) {
         listen();
         missing_ranks_ = missing();
-        send_all("missing", missing_ranks_);
+        send_to_others("missing", missing_ranks_);
     }
     return missing_ranks_;
 }
 
-void RollCall::send_all(const char* kind, const std::string& text) {
+void RollCall::send_to_others(const char* kind, const std::string& text) {
     for (Peer& peer : peers_)
         if (peer.mail) peer.mail->post(letter(kind, all_calls_).set("text", text));
 }
@@ -74,10 +74,10 @@ void RollCall::listen() {
         if (!peer.mail) continue;
         for (const Json& received : peer.mail->poll()) {
             const std::string& text = received.at("text").as_string();
-            const int64_t number = number_of(received);
-            if (is(received, "call")) peer.mail->post(letter("answer", number).set("text", previous_last_seen));
-            if (is(received, "answer") && number == all_calls_) peer.present = true, peer.last_seen = text;
-            if (is(received, "missing")) some_rank_gave_up_ = true, missing_ranks_ = text;
+            const int64_t number = letter_number(received);
+            if (is_kind(received, "call")) peer.mail->post(letter("answer", number).set("text", previous_last_seen));
+            if (is_kind(received, "answer") && number == all_calls_) peer.present = true, peer.last_seen = text;
+            if (is_kind(received, "missing")) some_rank_gave_up_ = true, missing_ranks_ = text;
         }
     }
 }

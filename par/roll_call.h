@@ -42,7 +42,7 @@ private:
         bool present = false;     // true if it has answered this rank's last call
         std::string last_seen;    // from its answer: the last operation in which it heard from its previous rank
     };
-    void send_all(const char* kind, const std::string& text = {});
+    void send_to_others(const char* kind, const std::string& text = {});
     void listen();
     std::string last_seen(int rank) const;
     std::string missing() const;

@@ -59,7 +59,7 @@ std::atomic_ref<uint64_t> stage_word(const SharedWindow& window, size_t place) {
     return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(window.parts[place]));
 }
 
-/// Returns the ranks that have this rank's place on their nodes.
+/// Returns of each node the rank with this rank's index among the ranks of its node.
 std::vector<int> same_place(const Link::Node& node) {
     std::vector<int> ranks;
     for (size_t i = node.place; i < node.order.size(); i += node.ranks.size()) ranks.push_back(node.order[i]);
@@ -121,14 +121,14 @@ SharedReducer::Location SharedReducer::find(const Vector& vector) const {
     return {};
 }
 
-uint64_t SharedReducer::location_of(const Vector& vector) const {
+uint64_t SharedReducer::shared_address_of(const Vector& vector) const {
     const Location location = find(vector);
     return location.number << 48 | location.offset;
 }
 
 void SharedReducer::publish() { stage_word(*window_, node_.place).store(++stage_, std::memory_order_release); }
 
-void SharedReducer::wait_for_all(uint64_t stage, const char* doing, const Operation& op, int chunk) {
+void SharedReducer::wait_for_stage(uint64_t stage, const char* doing, const Operation& op, int chunk) {
     for (size_t q = 0; q < node_.ranks.size(); ++q)
         if (q != node_.place) link_.wait_for(stage_word(*window_, q), stage, node_.ranks[q], doing, op, chunk);
 }
@@ -149,13 +149,13 @@ void SharedReducer::sum_slice(const SharedWindow& window, size_t begin, const Ve
         targets_.push_back(window.parts[q] + slice);
     }
     const Vector own{targets_[node_.place], size / size_of(chunk.type), chunk.type};
-    if (window.device) return sum_on_device(*window.device, own, choose(bytes, peers_.size()), manner.wire, op);
+    if (window.device) return sum_on_device(*window.device, own, algorithm_for(bytes, peers_.size()), manner.wire, op);
     if (!several_nodes()) return sum_vectors(sources_, targets_, own.count, own.type);
     if (manner.in_order) {
         sum_along_chain(peers_, own, sources_, op);
     } else {
         sum_vectors(sources_, {&own.data, 1}, own.count, own.type);
-        sum_over(peers_, own, choose(bytes, peers_.size()), manner.wire, op);
+        sum_over(peers_, own, algorithm_for(bytes, peers_.size()), manner.wire, op);
     }
     for (std::byte* const target : targets_)
         if (target != own.data) std::copy_n(own.data, size, target);
@@ -190,10 +190,10 @@ void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operat
         if (copies && length) std::memcpy(local_part, vector.data + k * chunk, length);
         publish();
         if (k == 0) several_nodes() ? handshake.finish(op) : handshake.agree(op);
-        wait_for_all(stage_, kReady, op, int(k));
+        wait_for_stage(stage_, kReady, op, int(k));
         sum_slice(window, offset, {nullptr, length / width, vector.type}, manner, op);
         publish();
-        wait_for_all(stage_, kReduced, op, int(k));
+        wait_for_stage(stage_, kReduced, op, int(k));
         if (copies && length) std::memcpy(vector.data + k * chunk, local_part, length);
     }
 }

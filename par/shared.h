@@ -43,22 +43,22 @@ public:
     void release(uint64_t number) { memories_[number - 1].reset(); }
     /// Returns a number that stands for the vector's memory and offset, or 0 if the vector is not in adopted memory.
     /// For a sum, this number must be equal on all ranks.
-    uint64_t location_of(const Vector& vector) const;
+    uint64_t shared_address_of(const Vector& vector) const;
 
     /// Returns the window. On a single node, the handshake posts its operations in it, at kPostOffset.
-    const SharedWindow& window() const { return *window_; }
+    const SharedWindow& shared_window() const { return *window_; }
     static constexpr size_t kPostOffset = 8; // in bytes; before it lies the stage word (shared.cpp)
 
     /// How to sum. in_order: each element in the order of Link::Node::order, which requires Wire::full. Otherwise a
-    /// node adds in the order of its ranks, and choose() selects the algorithm between nodes.
+    /// node adds in the order of its ranks, and algorithm_for() selects the algorithm between nodes.
     struct Manner {
         Wire wire = Wire::full;
         bool in_order = false;
         VectorsPerRank several = {};
     };
     /// Sums the vector in place over all ranks; all end with the same bits. Does the whole handshake for `op`.
-    /// op.detail must include location_of(vector), so that a difference is detected. Throws Error if a rank is late or
-    /// ranks disagree. With several vectors per rank, the vectors must be in adopted memory.
+    /// op.detail must include shared_address_of(vector), so that a difference is detected. Throws Error if a rank is
+    /// late or ranks disagree. With several vectors per rank, the vectors must be in adopted memory.
     void run(const Vector& vector, Handshake& handshake, const Operation& op, const Manner& manner);
 
 private:
@@ -70,21 +70,21 @@ private:
     bool several_nodes() const { return peers_.size() > 1; }
     Location find(const Vector& vector) const;
     void publish();
-    void wait_for_all(uint64_t stage, const char* doing, const Operation& op, int chunk);
+    void wait_for_stage(uint64_t stage, const char* doing, const Operation& op, int chunk);
     void sum_slice(const SharedWindow& window, size_t begin, const Vector& chunk, const Manner& manner,
                    const Operation& op);
     void sum_on_device(Device& device, const Vector& own, Algorithm algorithm, Wire wire, const Operation& op);
 
     Link& link_;
     const Link::Node& node_;
-    Peers peers_; // the ranks that have the same place in Link::Node::ranks, one on each node
+    Peers peers_; // on each node, the rank with the same index in Link::Node::ranks as this rank
     size_t chunk_bytes_;
     std::unique_ptr<SharedWindow> window_;
     std::vector<std::unique_ptr<SharedWindow>> memories_; // number n is memories_[n - 1]; null after release()
     // Starts of this rank's slice in all vectors of the node, and in the vectors that get the sum.
     std::vector<std::byte*> sources_, targets_;
     std::vector<std::byte> staged_; // a slice of a device's memory, copied to the host for messages
-    uint64_t stage_ = 0; // stages (shared.cpp) that this rank has published; equal on all ranks between operations
+    uint64_t stage_ = 0;            // stages that this rank has published; equal on all ranks between operations
 };
 
 } // namespace rg::par

@@ -16,7 +16,7 @@ constexpr int kFirstTag = 64, kTagsEach = 16, kEndTag = kTagsEach - 1, kLinks = 
 constexpr uint64_t kPollsPerCheck = 64;
 
 /// Keeps the memory of a window until the process ends.
-void keep(std::shared_ptr<void> memory) {
+void keep_until_exit(std::shared_ptr<void> memory) {
     static std::mutex mutex;
     static auto* const memories = new std::vector<std::shared_ptr<void>>;
     const std::lock_guard lock(mutex);
@@ -54,9 +54,9 @@ std::string SubLink::finish(const std::string& error, bool echo) {
         const auto done = [&] { return serve(), peer.ended && (!peer.mail || peer.mail->sent()); };
         whole_.wait_until(done, members_[size_t(q)], "to tell how it ended, and to be told", op);
         const std::string& text = peer.ended->at("error").as_string();
-        if (is(*peer.ended, "failed") && first.empty())
+        if (is_kind(*peer.ended, "failed") && first.empty())
             first = size() == 1 ? text : cat(text, " (rank ", members_[size_t(q)], ")");
-        if (is(*peer.ended, "echoed") && echoed.empty()) echoed = text;
+        if (is_kind(*peer.ended, "echoed") && echoed.empty()) echoed = text;
     }
     if (first.empty()) first = echoed;
     failed_ = !first.empty();
@@ -72,7 +72,7 @@ std::unique_ptr<SharedWindow> SubLink::do_open_shared(size_t bytes_per_rank) {
     // After a failure, keeps the window until the process ends: freeing it is collective and would block, because the
     // failed rank may have dropped its own window without freeing it.
     const auto release = [this, memory = std::move(window->memory)](void*) {
-        if (failed_) keep(memory);
+        if (failed_) keep_until_exit(memory);
     };
     window->memory = std::shared_ptr<void>(nullptr, release);
     return window;
@@ -102,7 +102,7 @@ void SubLink::check_peers() {
     serve();
     // A rank that ended without an error is no reason to stop: its last message may still be in flight.
     for (const Peer& peer : peers_)
-        if (peer.ended && !is(*peer.ended, "finished")) throw PeerFailed(peer.ended->at("error").as_string());
+        if (peer.ended && !is_kind(*peer.ended, "finished")) throw PeerFailed(peer.ended->at("error").as_string());
 }
 
 /// Reads and sends mail.

@@ -51,8 +51,9 @@ public:
 
     /// Runs the task of a letter `run`. All ranks of its group call it; the first of them then posts the letter `done`.
     void run(const Json& task) {
-        task_ = number_of(task);
-        std::erase_if(inbox_, [&](const Json& letter) { return number_of(letter) < task_; }); // letters to ended tasks
+        task_ = letter_number(task);
+        std::erase_if(inbox_,
+                      [&](const Json& letter) { return letter_number(letter) < task_; }); // letters of ended tasks
         knows_cancelled_ = false;
         last_posted_ = 0;
         std::vector<int> members;
@@ -98,7 +99,9 @@ protected:
     virtual void serve() = 0;
     /// Takes the first letter of this kind for this task out of the inbox.
     std::optional<Json> take(std::string_view kind, int64_t task) {
-        const auto is_wanted = [&](const Json& letter) { return is(letter, kind) && number_of(letter) == task; };
+        const auto is_wanted = [&](const Json& letter) {
+            return is_kind(letter, kind) && letter_number(letter) == task;
+        };
         const auto first = std::ranges::find_if(inbox_, is_wanted);
         if (first == inbox_.end()) return {};
         std::optional<Json> letter(std::move(*first));
@@ -155,8 +158,8 @@ public:
     void work() {
         for (;;) {
             const Json letter = next();
-            if (is(letter, "end")) return;
-            if (is(letter, "run")) run(letter);
+            if (is_kind(letter, "end")) return;
+            if (is_kind(letter, "run")) run(letter);
             // Ignores the rest: a sign that the controller is alive, or a letter to a task that has ended.
         }
     }
@@ -256,9 +259,9 @@ struct TaskPool::State final : Runner {
 
     void handle(int rank, const Json& letter) {
         peer(rank).last_heard = seconds_now();
-        TaskRecord& task = record(number_of(letter));
-        if (is(letter, "report") && on_report) on_report(task, letter.at("data"));
-        if (is(letter, "done")) finish(task, letter);
+        TaskRecord& task = record(letter_number(letter));
+        if (is_kind(letter, "report") && on_report) on_report(task, letter.at("data"));
+        if (is_kind(letter, "done")) finish(task, letter);
     }
 
     void watch(int rank, double now) {
@@ -299,14 +302,14 @@ struct TaskPool::State final : Runner {
         }
     }
 
-    /// Adds the function, the arguments and the ranks of a task to a letter or to an entry of the journal.
+    /// Adds the function, the arguments and the ranks of a task to a letter or to a line of the journal.
     static Json describe(const TaskRecord& task, Json json) {
         return json.set("function", task.function)
             .set("args", task.args)
             .set("ranks", Json(Json::Array(task.ranks.begin(), task.ranks.end())));
     }
 
-    /// Records the end of a task: its state, output and error. `end` is a letter `done`, an entry of the journal, or an
+    /// Records the end of a task: its state, output and error. `end` is a letter `done`, a line of the journal, or an
     /// object with the same members.
     void finish(TaskRecord& task, const Json& end) {
         if (task.state == TaskState::running) {

@@ -59,7 +59,7 @@ TEST_SUITE("models") {
     TEST_CASE("gradient sum: weighs the gradients of each worker by its share, in every step") {
         for (const bool overlap : {false, true})
             par::run_groups(2, [&](par::Group& group) {
-                group.sum_in_order();
+                group.set_ordered_sums();
                 group.set_workers({2, 1});
                 Parameters parameters;
                 parameters.add("a", {300'000}, Parameters::Entry::Start::zeros);

@@ -355,9 +355,9 @@ TEST_SUITE("models") {
         const Workers zero = workers_of({}, order, 0, false, 8), one = workers_of({}, order, 1, false, 8),
                       two = workers_of({}, order, 2, false, 8);
         CHECK(zero.of_rank == std::vector{3, 2, 3});
-        CHECK((zero.first == 0 && zero.here == 3));
-        CHECK((two.first == 3 && two.here == 3));
-        CHECK((one.first == 6 && one.here == 2));
+        CHECK((zero.first == 0 && zero.own == 3));
+        CHECK((two.first == 3 && two.own == 3));
+        CHECK((one.first == 6 && one.own == 2));
         CHECK_ERROR("one worker for each of 3 ranks, got 2; start fewer ranks", workers_of({}, order, 0, false, 2));
     }
 }

@@ -10,7 +10,7 @@
 namespace rg {
 namespace {
 
-using Kind = OptimizerOptions::Kind;
+using Kind = OptimizerKind;
 using Values = std::vector<double>;
 
 /// Parameters of 6 x 4 weights, 6 biases and 4 filters, with gradients that are drawn for each step.

@@ -91,7 +91,7 @@ struct LinearNetwork final : Network {
 };
 const RegisterNetwork<LinearNetwork> linear_network("linear");
 struct LinearTraining final : ImageTraining {
-    LinearTraining() : ImageTraining({"linear"}) { optimizer.kind = OptimizerOptions::Kind::adam, has_smoothing = false; }
+    LinearTraining() : ImageTraining({"linear"}) { optimizer.kind = OptimizerKind::adam, has_smoothing = false; }
     data::Labels labels() const override { return data::Labels::numbers; }
     Task task(const data::ImageSet& images) const override {
         std::vector<Target> targets;

@@ -47,7 +47,7 @@ struct WorkerSums {
 WorkerSums sum_over_workers(Group& group) {
     constexpr size_t kValues = 3001; // three slices of several messages between nodes
     const auto value = [](Rng& rng) { return rng.normal() * std::exp(4 * rng.normal()); };
-    group.sum_in_order();
+    group.set_ordered_sums();
     const int n = group.size();
     int first = 0; // worker of this rank
     std::vector<int> of_rank(static_cast<size_t>(n));
@@ -211,8 +211,8 @@ TEST_SUITE("par") {
         Group group(link);
         float value = 1;
         CHECK_ERROR("set_workers() first", group.sum_over_workers({&value, 1}, 1, "x"));
-        CHECK_ERROR("after sum_in_order()", group.set_workers({1}));
-        group.sum_in_order();
+        CHECK_ERROR("after set_ordered_sums()", group.set_workers({1}));
+        group.set_ordered_sums();
         CHECK_ERROR("at least one worker", group.set_workers({0}));
         CHECK_ERROR("got 2 numbers", group.set_workers({1, 1}));
         group.set_workers({2});

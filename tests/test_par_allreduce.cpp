@@ -110,7 +110,7 @@ TEST_SUITE("par") {
                             if (per_node == 0) continue; // nodes differ in size
                             const size_t nodes = size_t(link.size()) / per_node;
                             if (algorithm == Algorithm::shared &&
-                                par::choose(count * sizeof(float), int(nodes)) != Algorithm::halving)
+                                par::algorithm_for(count * sizeof(float), int(nodes)) != Algorithm::halving)
                                 continue;
                             CAPTURE(link.size());
                             CAPTURE(per_node);
@@ -194,9 +194,9 @@ TEST_SUITE("par") {
                 if (segment == 100 && link.size() > 2) continue; // takes long
                 CAPTURE(segment);
                 Group group(link, segment);
-                group.sum_in_order();
+                group.set_ordered_sums();
                 if (link.size() > 1)
-                    CHECK_ERROR("expected Wire::full after sum_in_order()",
+                    CHECK_ERROR("expected Wire::full after set_ordered_sums()",
                                 group.allreduce_sum(std::span<float>(), "x", Algorithm::automatic, par::Wire::bf16));
                 std::vector<float> ordinary(count);
                 for (const std::span<float> values : {std::span(ordinary), floats_in_memory(group, count)}) {
@@ -228,20 +228,20 @@ TEST_SUITE("par") {
     TEST_CASE("choice: ring for long vectors of few ranks, where it takes at most 5 % longer, else halving") {
         for (const int n : {2, 3, 4, 5, 8, 12, 64, 1000}) {
             CAPTURE(n);
-            CHECK(par::choose(64, n) == Algorithm::halving);
-            CHECK(par::choose(size_t(1) << 28, n) == Algorithm::ring);
+            CHECK(par::algorithm_for(64, n) == Algorithm::halving);
+            CHECK(par::algorithm_for(size_t(1) << 28, n) == Algorithm::ring);
             bool ring = false; // from some length on, the choice is ring
             for (size_t bytes = 64; bytes <= size_t(1) << 28; bytes *= 2) {
-                const bool now = par::choose(bytes, n) == Algorithm::ring;
+                const bool now = par::algorithm_for(bytes, n) == Algorithm::ring;
                 CHECK(now >= ring);
                 ring = now;
             }
         }
         // The gradients of cifar_net in one sum. A power of two has the same bytes by both, so only rounds differ.
-        for (const int n : {2, 3, 4, 8}) CHECK(par::choose(2'706'856, n) == Algorithm::ring);
-        for (const int n : {16, 32, 64}) CHECK(par::choose(2'706'856, n) == Algorithm::halving);
-        CHECK(par::choose(320'000, 4) == Algorithm::halving); // the ring takes 1.0501 times as long
-        CHECK(par::choose(321'000, 4) == Algorithm::ring);
+        for (const int n : {2, 3, 4, 8}) CHECK(par::algorithm_for(2'706'856, n) == Algorithm::ring);
+        for (const int n : {16, 32, 64}) CHECK(par::algorithm_for(2'706'856, n) == Algorithm::halving);
+        CHECK(par::algorithm_for(320'000, 4) == Algorithm::halving); // the ring takes 1.0501 times as long
+        CHECK(par::algorithm_for(321'000, 4) == Algorithm::ring);
         const par::CostModel cost{1, 0.1, 0.01}; // computed by hand
         CHECK(cost.ring(1000, 4) == doctest::Approx(6 + 150 + 7.5));
         CHECK(cost.halving(1000, 4) == doctest::Approx(2 * 111)); // one message, which is not halved

@@ -234,13 +234,13 @@ TEST_SUITE("par") {
             const par::Operation op{"allreduce", "x", 1200, 5, 6, 0};
             par::Handshake handshake(link);
             par::SharedReducer reducer(link, link.open_shared(par::SharedReducer::window_bytes(400)), 400);
-            handshake.post_in(reducer.window(), par::SharedReducer::kPostOffset);
+            handshake.post_in(reducer.shared_window(), par::SharedReducer::kPostOffset);
             std::vector<float> values(300);
             const par::Vector vector{reinterpret_cast<std::byte*>(values.data()), 300, par::Element::f32};
             if (link.rank() != 2) return reducer.run(vector, handshake, op, {});
             // This rank posts its first chunk, adds its slice of it (all zeros), and stops.
             handshake.post(op);
-            std::byte* stage = reducer.window().parts[2];
+            std::byte* stage = reducer.shared_window().parts[2];
             std::atomic_ref(*reinterpret_cast<uint64_t*>(stage)).store(2);
         });
         CHECK(text == Containing{"allreduce x: expected rank 2 to bring its part",

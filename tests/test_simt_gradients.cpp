@@ -180,7 +180,7 @@ TEST_SUITE("simt") {
     TEST_CASE("device: devices do not sum over several nodes if ranks shall be added one after another") {
         const auto sum_in_order = [](par::Link& link) {
             par::Group group(link);
-            group.sum_in_order();
+            group.set_ordered_sums();
             ExecutorDevice device;
             const InContext on{{.device = &device}};
             CifarNet net({.width = 4, .depth = 1});
@@ -236,7 +236,7 @@ TEST_SUITE("simt") {
         for (const int ranks : {1, 2}) {
             CAPTURE(ranks);
             par::run_groups(ranks, [&](par::Group& group) {
-                group.sum_in_order();
+                group.set_ordered_sums();
                 group.set_workers(ranks == 1 ? std::vector{3} : std::vector{2, 1});
                 ExecutorDevice device;
                 const InContext on{{.device = &device}};

@@ -67,7 +67,7 @@ Tensor move_filters(Device* device, bool accelerate) {
     parameters.add("bias", {5}, Parameters::Entry::Start::ones);
     for (const char* name : {"wide", "tall"}) parameters.entry(name).scale_free = true;
     parameters.allocate(3, Init::he);
-    Optimizer optimizer(parameters, {.kind = OptimizerOptions::Kind::muon, .nesterov = true});
+    Optimizer optimizer(parameters, {.kind = OptimizerKind::muon, .nesterov = true});
     const Tensor loss = Tensor::zeros({}), gradients = Tensor::on_host(parameters.values().shape());
     Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         run(op::scale, {in[0]}, ScaleOp{1}, {parameters.gradients()});

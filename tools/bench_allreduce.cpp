@@ -34,49 +34,49 @@ using rg::par::Algorithm;
 using rg::par::Group;
 
 constexpr size_t kCounts[] = {256, 1024, 16384, 131072, 676714, 4194304}; // floats; cifar_net has about 676714
-struct Kind {
+struct Method {
     const char* name;
     std::optional<Algorithm> algorithm; // none: MPI_Allreduce
     bool in_memory = false;             // true: the vector is in Group::memory()
     rg::par::Wire wire = rg::par::Wire::full;
 };
-constexpr Kind kKinds[] = {{"MPI_Allreduce", {}},
-                           {"ring", Algorithm::ring},
-                           {"halving", Algorithm::halving},
-                           {"shared", Algorithm::shared},
-                           {"shared, no copy", Algorithm::shared, true},
-                           {"shared, bf16", Algorithm::shared, true, rg::par::Wire::bf16}};
-constexpr size_t kKindsWithoutShared = 3;
+constexpr Method kMethods[] = {{"MPI_Allreduce", {}},
+                               {"ring", Algorithm::ring},
+                               {"halving", Algorithm::halving},
+                               {"shared", Algorithm::shared},
+                               {"shared, no copy", Algorithm::shared, true},
+                               {"shared, bf16", Algorithm::shared, true, rg::par::Wire::bf16}};
+constexpr size_t kMethodsWithoutShared = 3;
 constexpr int kWarmUp = 6; // MPICH changes its algorithm after five calls
 constexpr double kSecondsPerSize = 2.5;
 
 /// Returns integers whose sum over up to 256 ranks is below 2^24, so that every order of addition gives the same float.
 float value_of(size_t i, int rank) { return float((i * 31 + 7) % 4093 * size_t(rank + 1) % 65521); }
 
-void sum(Group& group, std::span<float> values, const Kind& kind) {
-    if (kind.algorithm) return group.allreduce_sum(values, "benchmark", *kind.algorithm, kind.wire);
+void sum(Group& group, std::span<float> values, const Method& method) {
+    if (method.algorithm) return group.allreduce_sum(values, "benchmark", *method.algorithm, method.wire);
 #if RG_HAVE_MPI
     MPI_Allreduce(MPI_IN_PLACE, values.data(), int(values.size()), MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
 #endif
 }
 
-void check_sums(Group& group, std::span<float> values, const Kind& kind) {
+void check_sums(Group& group, std::span<float> values, const Method& method) {
     for (size_t i = 0; i < values.size(); ++i) values[i] = value_of(i, group.rank());
-    sum(group, values, kind);
-    const float error = kind.wire == rg::par::Wire::bf16 ? float(group.size()) * 0x1p-8f : 0; // half a unit per rank
+    sum(group, values, method);
+    const float error = method.wire == rg::par::Wire::bf16 ? float(group.size()) * 0x1p-8f : 0; // half a unit per rank
     for (size_t i = 0; i < values.size(); ++i) {
         float expected = 0;
         for (int r = 0; r < group.size(); ++r) expected += value_of(i, r);
         RG_CHECK(std::abs(values[i] - expected) <= error * expected, "bench_allreduce: expected ", expected,
-                 " at element ", i, " of ", values.size(), ", got ", values[i], " from ", kind.name);
+                 " at element ", i, " of ", values.size(), ", got ", values[i], " from ", method.name);
     }
 }
 
-double time_call(Group& group, std::span<float> values, const Kind& kind) {
+double time_call(Group& group, std::span<float> values, const Method& method) {
     std::fill(values.begin(), values.end(), 1.0f);
     group.barrier("before a call");
     const double begin = rg::seconds_now();
-    sum(group, values, kind);
+    sum(group, values, method);
     return rg::seconds_now() - begin;
 }
 
@@ -94,29 +94,30 @@ std::vector<double> slowest(Group& group, const std::vector<double>& times) {
     return worst;
 }
 
-void measure(Group& group, std::span<const Kind> kinds, std::span<float> memory, size_t count, int iterations) {
+void measure(Group& group, std::span<const Method> methods, std::span<float> memory, size_t count, int iterations) {
     std::vector<float> ordinary(count);
-    const auto vector_for = [&](const Kind& kind) {
-        return kind.in_memory ? memory.first(count) : std::span(ordinary);
+    const auto vector_for = [&](const Method& method) {
+        return method.in_memory ? memory.first(count) : std::span(ordinary);
     };
-    for (const Kind& kind : kinds) {
-        check_sums(group, vector_for(kind), kind);
-        for (int i = 0; i < kWarmUp; ++i) time_call(group, vector_for(kind), kind);
+    for (const Method& method : methods) {
+        check_sums(group, vector_for(method), method);
+        for (int i = 0; i < kWarmUp; ++i) time_call(group, vector_for(method), method);
     }
-    std::vector<std::vector<double>> times(kinds.size());
+    std::vector<std::vector<double>> times(methods.size());
     const double begin = rg::seconds_now();
     for (int i = 0; i < iterations; ++i) {
-        for (size_t k = 0; k < kinds.size(); ++k) times[k].push_back(time_call(group, vector_for(kinds[k]), kinds[k]));
+        for (size_t k = 0; k < methods.size(); ++k)
+            times[k].push_back(time_call(group, vector_for(methods[k]), methods[k]));
         if (!group.all(rg::seconds_now() - begin < kSecondsPerSize, "time left")) break;
     }
     const double n = group.size(), bytes = double(count * sizeof(float));
     double yardstick = 0;
-    for (size_t k = 0; k < kinds.size(); ++k) {
+    for (size_t k = 0; k < methods.size(); ++k) {
         const std::vector<double> worst = slowest(group, times[k]);
         const double median = worst[worst.size() / 2];
         if (k == 0) yardstick = median;
         if (group.rank() == 0)
-            std::printf("%10zu  %-15s %12.1f %12.1f %10.3f %10.4f %7zu\n", count * sizeof(float), kinds[k].name,
+            std::printf("%10zu  %-15s %12.1f %12.1f %10.3f %10.4f %7zu\n", count * sizeof(float), methods[k].name,
                         median * 1e6, worst.front() * 1e6, 2 * (n - 1) / n * bytes / median * 1e-9, median / yardstick,
                         worst.size());
     }
@@ -133,7 +134,8 @@ int run(Group& group, int argc, char** argv) {
     }
     RG_CHECK(group.size() > 1, "bench_allreduce: expected at least two ranks, got one; start it with mpiexec -n 2");
     const bool shared = !group.link().node().ranks.empty();
-    const std::span<const Kind> kinds = std::span(kKinds).first(shared ? std::size(kKinds) : kKindsWithoutShared);
+    const std::span<const Method> methods =
+        std::span(kMethods).first(shared ? std::size(kMethods) : kMethodsWithoutShared);
     const size_t longest = *std::max_element(std::begin(kCounts), std::end(kCounts)) * sizeof(float);
     const std::span<std::byte> bytes = group.memory(longest, "benchmark");
     const std::span<float> memory(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float));
@@ -141,7 +143,7 @@ int run(Group& group, int argc, char** argv) {
         std::printf("allreduce of float32 over %d ranks, %d on this node\n%10s  %-15s %12s %12s %10s %10s %7s\n",
                     group.size(), group.local_size(), "bytes", "algorithm", "median us", "best us", "bus GB/s",
                     "of MPI's", "calls");
-    for (const size_t count : kCounts) measure(group, kinds, memory, count, int(iterations));
+    for (const size_t count : kCounts) measure(group, methods, memory, count, int(iterations));
     return 0;
 }
 

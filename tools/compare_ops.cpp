@@ -24,7 +24,7 @@ namespace {
 using Attributes = std::map<std::string, double>;
 using Tensors = std::span<const Tensor>;
 
-enum class Kind : uint8_t {
+enum class InputKind : uint8_t {
     activation, // normal; in bf16 in the second run of a case
     parameter,  // normal; always f32
     positive,   // f32 between 0.5 and 1.5, without gradient
@@ -35,8 +35,8 @@ enum class Kind : uint8_t {
 struct Input {
     const char* name;
     Shape shape;
-    Kind kind = Kind::activation;
-    bool has_gradient() const { return kind == Kind::activation || kind == Kind::parameter; }
+    InputKind kind = InputKind::activation;
+    bool has_gradient() const { return kind == InputKind::activation || kind == InputKind::parameter; }
 };
 
 struct Case {
@@ -50,7 +50,7 @@ struct Case {
 std::vector<Case> op_cases() {
     using T = Tensors;
     using A = Attributes;
-    constexpr Kind parameter = Kind::parameter;
+    constexpr InputKind parameter = InputKind::parameter;
     const auto conv = [](T in, A a) {
         return conv2d(in[0], in[1], in[2],
                       {.stride = int64_t(a["stride"]),
@@ -70,8 +70,8 @@ std::vector<Case> op_cases() {
     const auto avg_pool = [](T in, A a) { return avg_pool2d(in[0], kPoolOf(a)); };
     const Shape image{4, 8, 8, 16};
     const Input odd{"x", {4, 9, 9, 16}};
-    const Input x{"x", image}, logits{"x", {33, 10}, parameter}, labels{"labels", {33}, Kind::labels},
-        weights{"weights", {10}, Kind::positive}, gamma{"gamma", {16}, parameter}, beta{"beta", {16}, parameter};
+    const Input x{"x", image}, logits{"x", {33, 10}, parameter}, labels{"labels", {33}, InputKind::labels},
+        weights{"weights", {10}, InputKind::positive}, gamma{"gamma", {16}, parameter}, beta{"beta", {16}, parameter};
     return {
         {"conv2d",
          {{"stride", 1}, {"padding", 1}},
@@ -139,21 +139,21 @@ std::vector<Case> op_cases() {
         {"mse_loss", {}, {logits, {"target", {33, 10}, parameter}}, [](T in, A) { return mse_loss(in[0], in[1]); }},
         {"binary_cross_entropy",
          {},
-         {logits, {"target", {33, 10}, Kind::target}},
+         {logits, {"target", {33, 10}, InputKind::target}},
          [](T in, A) { return binary_cross_entropy(in[0], in[1]); }},
     };
 }
 
 Tensor draw(const Input& input, const Input& first, DType activations, uint64_t index) {
     Rng random(1, Purpose::test, 0, index);
-    const Tensor t = Tensor::empty(input.shape, input.kind == Kind::labels ? DType::i32 : DType::f32);
-    if (input.kind == Kind::labels) {
+    const Tensor t = Tensor::empty(input.shape, input.kind == InputKind::labels ? DType::i32 : DType::f32);
+    if (input.kind == InputKind::labels) {
         for (int32_t& v : t.span<int32_t>()) v = int32_t(random.uniform_below(uint32_t(first.shape[1])));
         return t;
     }
     for (float& v : t.span<float>())
-        v = input.has_gradient() ? random.normal() : random.uniform() + (input.kind == Kind::positive ? 0.5f : 0);
-    return input.kind == Kind::activation ? t.to(activations) : t;
+        v = input.has_gradient() ? random.normal() : random.uniform() + (input.kind == InputKind::positive ? 0.5f : 0);
+    return input.kind == InputKind::activation ? t.to(activations) : t;
 }
 
 /// Returns a loss whose gradient in y is dy: for n elements, the mean squared difference between y and the constant y -
@@ -193,7 +193,7 @@ void write_case(const Case& c, DType activations, const std::string& path) {
     Tape tape;
     const Tensor y = c.f(in, c.attributes);
     // dy is rounded to bf16, so that it is the same if y is bf16.
-    const Tensor dy = draw({"dy", y.shape(), Kind::activation}, {}, DType::bf16, 99).to(DType::f32);
+    const Tensor dy = draw({"dy", y.shape(), InputKind::activation}, {}, DType::bf16, 99).to(DType::f32);
     tape.gradients(loss_with_gradient(y, dy), differentiable, gradients);
     file.push_back({"y", y});
     file.push_back({"dy", dy});
@@ -206,7 +206,7 @@ void write_case(const Case& c, DType activations, const std::string& path) {
 /// rate. The metadata holds the options.
 void write_optimizer(const char* name, double lr, const OptimizerOptions& options, const std::string& path) {
     constexpr int64_t kSteps = 20, kFilters = 16, kBiases = 208; // filters and biases: multiples of 16, not padded
-    const bool is_muon = options.kind == OptimizerOptions::Kind::muon;
+    const bool is_muon = options.kind == OptimizerKind::muon;
     Parameters parameters;
     parameters.add("filters", {kFilters, 5, 5, 2}, Parameters::Entry::Start::random);
     if (!is_muon) parameters.add("biases", {kBiases}, Parameters::Entry::Start::ones);
@@ -257,16 +257,16 @@ int main(int argc, char** argv) {
         const auto next = [&] { return (folder / cat(number++, ".safetensors")).string(); };
         for (const Case& c : op_cases()) {
             write_case(c, DType::f32, next());
-            if (c.inputs[0].kind == Kind::activation) write_case(c, DType::bf16, next());
+            if (c.inputs[0].kind == InputKind::activation) write_case(c, DType::bf16, next());
         }
-        using Kind = OptimizerOptions::Kind;
-        write_optimizer("SGD", 0.1, {.kind = Kind::sgd, .weight_decay = 0.01}, next());
-        write_optimizer("SGD", 0.1, {.kind = Kind::sgd, .nesterov = true, .weight_decay = 0.01}, next());
-        write_optimizer("Adam", 0.01, {.kind = Kind::adam, .weight_decay = 0.01}, next());
+        write_optimizer("SGD", 0.1, {.kind = OptimizerKind::sgd, .weight_decay = 0.01}, next());
+        write_optimizer("SGD", 0.1, {.kind = OptimizerKind::sgd, .nesterov = true, .weight_decay = 0.01}, next());
+        write_optimizer("Adam", 0.01, {.kind = OptimizerKind::adam, .weight_decay = 0.01}, next());
         write_optimizer(
             "AdamW", 0.01,
-            {.kind = Kind::adamw, .weight_decay = 0.05, .decay_biases = false, .max_norm = 20, .average = 0.9}, next());
-        write_optimizer("Muon", 0.1, {.kind = Kind::muon, .momentum = 0.6, .nesterov = true}, next());
+            {.kind = OptimizerKind::adamw, .weight_decay = 0.05, .decay_biases = false, .max_norm = 20, .average = 0.9},
+            next());
+        write_optimizer("Muon", 0.1, {.kind = OptimizerKind::muon, .momentum = 0.6, .nesterov = true}, next());
     } catch (const std::exception& e) {
         std::fprintf(stderr, "compare_ops: %s\n", e.what());
         return 1;

@@ -16,7 +16,7 @@ using namespace rg;
 void train(const data::ImageSet& digits, bool accelerated) {
     data::Loader batches(digits, {.batch_size = 32, .keep_partial = true, .normalise = data::kDigits});
     const DigitsAnglesNet net({});
-    Optimizer optimizer(net.parameters, {.kind = OptimizerOptions::Kind::adam});
+    Optimizer optimizer(net.parameters, {.kind = OptimizerKind::adam});
     Accelerated step(
         [&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
             Tape tape;

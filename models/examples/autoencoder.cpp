@@ -31,7 +31,7 @@ const RegisterNetwork<Autoencoder> autoencoder_network("autoencoder");
 struct AutoencoderTraining final : ImageTraining {
     AutoencoderTraining() : ImageTraining({"autoencoder"}) {
         data_options.batch_size = 32, has_smoothing = false;
-        optimizer.kind = OptimizerOptions::Kind::adam, default_rate = {0.002, 32};
+        optimizer.kind = OptimizerKind::adam, default_rate = {0.002, 32};
     }
     data::Labels labels() const override { return data::Labels::none; }
     Task task(const data::ImageSet&) const override { return reconstruction(); }

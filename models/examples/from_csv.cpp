@@ -30,7 +30,7 @@ struct CsvTraining final : ImageTraining {
     bool tags = false;
     CsvTraining() : ImageTraining({"numbers"}) {
         data_options.batch_size = 32, has_smoothing = false;
-        optimizer.kind = OptimizerOptions::Kind::adam, default_rate = {0.002, 32};
+        optimizer.kind = OptimizerKind::adam, default_rate = {0.002, 32};
     }
     void declare(Options& o) override {
         ImageTraining::declare(o);

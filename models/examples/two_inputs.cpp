@@ -33,7 +33,7 @@ struct TwoInputsTraining final : ImageTraining {
     TwoInputsTraining() : ImageTraining({"two-inputs"}) {
         takes_numbers = true; // outputs() gets them; the model's file has their names, for predictions
         data_options.batch_size = 32, augment = "translate", translate = 2, augmentations = {"translate"};
-        optimizer.kind = OptimizerOptions::Kind::adam, default_rate = {0.004, 32};
+        optimizer.kind = OptimizerKind::adam, default_rate = {0.004, 32};
         data_texts = {"class folders of images with angles.csv", "none"};
     }
 };

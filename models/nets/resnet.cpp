@@ -9,7 +9,7 @@ namespace {
 
 using Layer = std::function<Tensor(const Tensor& x, Mode mode)>;
 
-enum class Kind : uint8_t {
+enum class BlockKind : uint8_t {
     basic,      // two 3 x 3 convolutions
     bottleneck, // convolutions 1 x 1, 3 x 3, and 1 x 1 with four times as many channels
     wide        // batch norm, 3 x 3, batch norm, 3 x 3
@@ -18,17 +18,17 @@ enum class Kind : uint8_t {
 /// A row of the table in resnet.h.
 struct Row {
     const char* name;
-    Kind kind;
+    BlockKind kind;
     std::vector<int64_t> blocks; // number of blocks in each stage
     int64_t stem, width;         // channels: of the stem; of 3 x 3 in stage 1, which each later stage doubles
     bool by_size;                // true: Stem::automatic depends on the size of the images; false: it means Stem::cifar
 };
 
 const Row& row_of(const std::string& name) {
-    static const Row kRows[] = {{"resnet18", Kind::basic, {2, 2, 2, 2}, 64, 64, true},
-                                {"resnet20", Kind::basic, {3, 3, 3}, 16, 16, false},
-                                {"resnet50", Kind::bottleneck, {3, 4, 6, 3}, 64, 64, true},
-                                {"wrn16-4", Kind::wide, {2, 2, 2}, 16, 64, false}};
+    static const Row kRows[] = {{"resnet18", BlockKind::basic, {2, 2, 2, 2}, 64, 64, true},
+                                {"resnet20", BlockKind::basic, {3, 3, 3}, 16, 16, false},
+                                {"resnet50", BlockKind::bottleneck, {3, 4, 6, 3}, 64, 64, true},
+                                {"wrn16-4", BlockKind::wide, {2, 2, 2}, 16, 64, false}};
     for (const Row& row : kRows)
         if (row.name == name) return row;
     fail("resnet: expected resnet18, resnet20, resnet50 or wrn16-4, got ", name);
@@ -41,7 +41,7 @@ struct BlockSpec {
     bool zero_last_gamma;
 };
 
-int64_t channels_of(Kind kind, int64_t width) { return kind == Kind::bottleneck ? 4 * width : width; }
+int64_t channels_of(BlockKind kind, int64_t width) { return kind == BlockKind::bottleneck ? 4 * width : width; }
 
 /// Returns the spec of a convolution without bias, with `same` padding, batch norm and ReLU.
 ConvNorm::Spec conv_spec(int64_t out, int64_t kernel, int64_t in, int64_t stride = 1) {
@@ -59,10 +59,10 @@ Convolution::Spec plain_spec(int64_t out, int64_t kernel, int64_t in, int64_t st
 ConvNorm::Names numbered(const std::string& block, int i) { return {cat(block, ".conv", i), cat(block, ".bn", i)}; }
 
 /// Returns a block relu(branch(x) + shortcut(x)), where shortcut(x) is x or a 1 x 1 convolution with batch norm.
-Layer residual_block(Parameters& p, Kind kind, const BlockSpec& block) {
+Layer residual_block(Parameters& p, BlockKind kind, const BlockSpec& block) {
     const int64_t in = block.in, width = block.width, out = channels_of(kind, width), stride = block.stride;
     std::vector<ConvNorm::Spec> specs{conv_spec(width, 3, in, stride), conv_spec(out, 3, width)};
-    if (kind == Kind::bottleneck)
+    if (kind == BlockKind::bottleneck)
         specs = {conv_spec(width, 1, in), conv_spec(width, 3, width, stride), conv_spec(out, 1, width)};
     specs.back() = last_spec(specs.back(), block.zero_last_gamma);
     std::vector<ConvNorm> branch;
@@ -99,7 +99,7 @@ Layer wide_block(Parameters& p, const BlockSpec& block) {
 Layer stem_of(Parameters& p, const Row& row, Stem stem, int64_t channels) {
     RG_CHECK(row.by_size || stem == Stem::cifar, "--stem: expected cifar or auto for ", row.name,
              ", got imagenet; omit --stem");
-    if (row.kind == Kind::wide) {
+    if (row.kind == BlockKind::wide) {
         const Convolution conv(p, "conv1", plain_spec(row.stem, 3, channels));
         return [=](const Tensor& x, Mode) { return conv(x); };
     }
@@ -123,11 +123,11 @@ ResNet::ResNet(const Options& options) : options_(options) {
         for (int64_t i = 0; i < row.blocks[stage]; ++i) {
             const BlockSpec block{cat("layer", stage + 1, ".", i), channels, width, stage > 0 && i == 0 ? 2 : 1,
                                   options.zero_last_gamma};
-            layers_.push_back(row.kind == Kind::wide ? wide_block(parameters, block)
-                                                     : residual_block(parameters, row.kind, block));
+            layers_.push_back(row.kind == BlockKind::wide ? wide_block(parameters, block)
+                                                          : residual_block(parameters, row.kind, block));
             channels = channels_of(row.kind, width);
         }
-    if (row.kind == Kind::wide) layers_.push_back(Norm(parameters, "bn1", {.channels = channels}));
+    if (row.kind == BlockKind::wide) layers_.push_back(Norm(parameters, "bn1", {.channels = channels}));
     fc_ = Dense(parameters, "fc", options.classes, channels);
     parameters.allocate(options.seed, Init::he_fan_out, options.dtype);
 }
@@ -150,8 +150,9 @@ void ResNets::declare(rg::Options& o) {
 
 std::unique_ptr<Network> ResNets::make(const std::string& name, const ImageTask& task) const {
     const Row& row = row_of(name);
-    RG_CHECK(!zero_last_gamma_ || row.kind != Kind::wide, "--zero-last-gamma: expected a network whose branches end ",
-             "with batch norm, got ", name, "; omit the option");
+    RG_CHECK(!zero_last_gamma_ || row.kind != BlockKind::wide,
+             "--zero-last-gamma: expected a network whose branches end ", "with batch norm, got ", name,
+             "; omit the option");
     const bool small = std::min(task.height, task.width) <= 64;
     const Stem stem = stem_ != Stem::automatic ? stem_ : small || !row.by_size ? Stem::cifar : Stem::imagenet;
     return std::make_unique<ResNet>(ResNet::Options{.name = name,

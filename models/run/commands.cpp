@@ -35,7 +35,7 @@ namespace fs = std::filesystem;
 constexpr int32_t kUnknown = -1; // label of an image whose class is not known
 
 /// The name of an image, and its true class and target values as far as they are known.
-struct Item {
+struct ImageTruth {
     std::string name;
     int32_t label = kUnknown;
     std::vector<float> targets = {}; // true values; empty: unknown; some may be NAN
@@ -44,7 +44,7 @@ struct Item {
 /// Images of the size Predictor::resize, and the known names, classes and target values of each.
 struct LabelledImages {
     data::ImageSet set;
-    std::vector<Item> items;         // [count]
+    std::vector<ImageTruth> items;   // [count]
     std::vector<float> numbers = {}; // [count k]: the numbers that the network takes beside each image
 };
 
@@ -89,7 +89,8 @@ private:
                                                                              : path + "/";
         const data::ImageSet& all = images.set;
         for (int64_t i = 0; i < all.count; ++i) {
-            Item item{all.names.empty() ? cat(path.empty() ? "sample" : path, "#", i) : folder + all.names[size_t(i)]};
+            ImageTruth item{all.names.empty() ? cat(path.empty() ? "sample" : path, "#", i)
+                                              : folder + all.names[size_t(i)]};
             const int32_t label = all.labels[size_t(i)];
             // Files of CIFAR and IDX do not always have names of classes. So for these, only the number of classes is
             // compared.
@@ -203,13 +204,13 @@ public:
 
     /// Takes the prediction for an image, element `i` of `outputs`. Prints it, unless --quiet is given. Adds it to the
     /// summary if the true class or target is known.
-    void add(const Item& image, const Predictor::Outputs& outputs, size_t i) {
+    void add(const ImageTruth& image, const Predictor::Outputs& outputs, size_t i) {
         const size_t count = model_.classes.size();
         const std::span<const float> scores =
             count > 0 ? outputs.scores.span<float>().subspan(i * count, count) : std::span<const float>();
         std::vector<float> targets;
         for (const Tensor& target : outputs.targets) targets.push_back(target.span<float>()[i]);
-        if (!quiet_) out_ << line(image, scores, targets);
+        if (!quiet_) out_ << prediction_line(image, scores, targets);
         if (image.label != kUnknown && count > 0)
             confusion_.add(image.label, size_t(std::max_element(scores.begin(), scores.end()) - scores.begin()),
                            rank_of(scores, size_t(image.label)));
@@ -256,7 +257,8 @@ private:
         return order;
     }
 
-    std::string line(const Item& image, std::span<const float> scores, std::span<const float> targets) const {
+    std::string prediction_line(const ImageTruth& image, std::span<const float> scores,
+                                std::span<const float> targets) const {
         if (format_ == Format::json) return json_line(image, scores, targets);
         const bool csv = format_ == Format::csv;
         const char* const separator = csv ? "," : "\t";
@@ -273,7 +275,8 @@ private:
         }
         return out + "\n";
     }
-    std::string json_line(const Item& image, std::span<const float> scores, std::span<const float> targets) const {
+    std::string json_line(const ImageTruth& image, std::span<const float> scores,
+                          std::span<const float> targets) const {
         Json list = Json::array(), numbers = Json::object();
         for (const size_t k : best(scores))
             list.push(Json::object().set("class", model_.classes[k]).set("score", double(scores[k])));

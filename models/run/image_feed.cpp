@@ -17,7 +17,7 @@ constexpr Tensor data::Batch::*kOfImages[] = {&data::Batch::labels, &data::Batch
 
 data::LoaderOptions for_this_rank(const Machine& machine, data::LoaderOptions options) {
     const Workers& workers = machine.workers();
-    options.first_part = workers.first, options.parts = workers.count, options.own_parts = workers.here;
+    options.first_part = workers.first, options.parts = workers.count, options.own_parts = workers.own;
     options.views = options.views || machine.device();
     return options;
 }
@@ -95,7 +95,7 @@ std::vector<int64_t> ImageFeed::sizes() const {
     const Workers& workers = machine_.workers();
     std::vector<int64_t> sizes;
     for (const int64_t batch : {std::min(batch_size_, set_.count), set_.count % batch_size_})
-        for (int i = 0; i < workers.here && batch > 0; ++i)
+        for (int i = 0; i < workers.own && batch > 0; ++i)
             if (const int64_t n =
                     data::part_range(batch, workers.count, std::min(workers.first + i, workers.count)).size();
                 n > 0 && std::find(sizes.begin(), sizes.end(), n) == sizes.end())

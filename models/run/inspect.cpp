@@ -34,7 +34,7 @@ using data::Bytes;
 /// Returns "  NAME  TYPE [SHAPE]  min ..  max ..  mean ..  non-finite .." for the values value(0) to value(n - 1).
 /// min, max and mean are those of the finite values; without finite values they are omitted.
 template <class Value>
-std::string line(const std::string& name, const char* type, const std::string& shape, int64_t n, Value value) {
+std::string tensor_line(const std::string& name, const char* type, const std::string& shape, int64_t n, Value value) {
     double low = std::numeric_limits<double>::infinity(), high = -low, sum = 0;
     int64_t finite = 0;
     for (int64_t i = 0; i < n; ++i) {
@@ -50,9 +50,10 @@ std::string line(const std::string& name, const char* type, const std::string& s
     return text + cat("  non-finite ", n - finite, "\n");
 }
 
-std::string line(const std::string& name, const Tensor& t) {
+std::string tensor_line(const std::string& name, const Tensor& t) {
     const Tensor wide = t.to(DType::f64);
-    return line(name, name_of(t.dtype()), t.shape().str(), t.numel(), [&](size_t i) { return wide.span<double>()[i]; });
+    return tensor_line(name, name_of(t.dtype()), t.shape().str(), t.numel(),
+                       [&](size_t i) { return wide.span<double>()[i]; });
 }
 
 std::string describe_image(Bytes bytes, const std::string& path) {
@@ -68,10 +69,10 @@ std::string describe_image(Bytes bytes, const std::string& path) {
         text += image.channels == 1 ? "grey\n" : "colour\n";
     }
     if (!image.damage.empty()) text += cat("  damaged but readable: ", printable(image.damage), "\n");
-    return text + line("pixels", wide ? "u16" : "u8", Shape({image.height, image.width, image.channels}).str(),
-                       image.width * image.height * image.channels, [&](size_t i) {
-                           return wide ? image.pixels[2 * i] << 8 | image.pixels[2 * i + 1] : image.pixels[i];
-                       });
+    return text + tensor_line("pixels", wide ? "u16" : "u8", Shape({image.height, image.width, image.channels}).str(),
+                              image.width * image.height * image.channels, [&](size_t i) {
+                                  return wide ? image.pixels[2 * i] << 8 | image.pixels[2 * i + 1] : image.pixels[i];
+                              });
 }
 
 std::string describe_cifar(Bytes bytes, const std::string& path) {
@@ -79,9 +80,9 @@ std::string describe_cifar(Bytes bytes, const std::string& path) {
     const data::ImageSet set = data::parse_cifar({{bytes, path}}, kind);
     const char* name = kind == data::CifarKind::cifar10 ? "CIFAR-10" : "CIFAR-100";
     std::string text = cat(name, ", ", set.count, " records\n");
-    text += line("images", "u8", Shape({set.count, set.height, set.width, set.channels}).str(), set.pixels.size(),
-                 [&](size_t i) { return set.pixels.data()[i]; });
-    text += line("labels", "u8", Shape({set.count}).str(), set.count, [&](size_t i) { return set.labels[i]; });
+    text += tensor_line("images", "u8", Shape({set.count, set.height, set.width, set.channels}).str(),
+                        set.pixels.size(), [&](size_t i) { return set.pixels.data()[i]; });
+    text += tensor_line("labels", "u8", Shape({set.count}).str(), set.count, [&](size_t i) { return set.labels[i]; });
     text += "  per label";
     for (const int64_t count : data::count_per_label(set)) text += cat(" ", count);
     return text + "\n";
@@ -89,7 +90,7 @@ std::string describe_cifar(Bytes bytes, const std::string& path) {
 
 std::string describe_idx(Bytes bytes, const std::string& path) {
     const Tensor values = data::parse_idx(bytes, path);
-    return cat("IDX", data::is_gzip(bytes) ? ", gzipped" : "", "\n", line("values", values));
+    return cat("IDX", data::is_gzip(bytes) ? ", gzipped" : "", "\n", tensor_line("values", values));
 }
 
 std::string describe_tensors(Bytes bytes, const std::string& path) {
@@ -107,7 +108,7 @@ std::string describe_tensors(Bytes bytes, const std::string& path) {
         text += cat("  ", printable(key), " = ", printable(value.substr(0, kShown)), value.size() > kShown ? "..." : "",
                     "\n");
     }
-    for (const NamedTensor& t : file.tensors) text += line(t.name, t.value);
+    for (const NamedTensor& t : file.tensors) text += tensor_line(t.name, t.value);
     return text;
 }
 

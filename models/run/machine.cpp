@@ -103,7 +103,7 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int
     for (int i = 0; i < parts; ++i) {
         const data::Range range = data::part_range(workers.count, parts, i);
         workers.of_rank[size_t(workers.ranks[size_t(i)])] = int(range.size());
-        if (workers.ranks[size_t(i)] == rank) workers.first = int(range.begin), workers.here = int(range.size());
+        if (workers.ranks[size_t(i)] == rank) workers.first = int(range.begin), workers.own = int(range.size());
     }
     return workers;
 }
@@ -133,7 +133,7 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
     if (settings.workers > 0) {
         RG_CHECK(settings.allreduce == par::Algorithm::automatic || settings.allreduce == par::Algorithm::shared,
                  "--workers: expected --allreduce auto or shared, which add in the order of the workers, got another");
-        group.sum_in_order();
+        group.set_ordered_sums();
         order = group.order();
     }
     workers_ = workers_of(gpu_of_rank, order, group.rank(), settings.idle_spare_ranks, settings.workers);

@@ -35,8 +35,8 @@ struct Workers {
     int idle = 0;                  // number of ranks that take no images
     int count = 1;                 // number of workers of all ranks that take images
     int first = 0;                 // index of this rank's first worker; `count` if it takes no images
-    int here = 1;                  // number of this rank's workers; 1 if it takes no images
-    std::vector<int> of_rank = {}; // `here` of each rank
+    int own = 1;                   // number of this rank's workers; 1 if it takes no images
+    std::vector<int> of_rank = {}; // `own` of each rank
     std::vector<int> ranks = {};   // those that take images, in the order of the workers
     /// Returns `batch` times the number of GPUs, or `batch` if there are no GPUs.
     int64_t scaled(int64_t batch) const { return batch * std::max(1, gpus); }
@@ -51,10 +51,10 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int
 class Machine {
 public:
     /// Collective. Sets the number of threads in `settings`, unless --threads gives one above 0. With --workers, calls
-    /// Group::sum_in_order() and Group::set_workers(). `settings` must outlive this. Throws Error for --device cuda on
-    /// a rank without a GPU, if --device or --gpus names a GPU that a node with GPUs lacks, for fp32-strict on a GPU,
-    /// if ranks on CPUs use different instruction sets, and if --wire or --workers does not fit the other options or
-    /// the number of ranks.
+    /// Group::set_ordered_sums() and Group::set_workers(). `settings` must outlive this. Throws Error for --device cuda
+    /// on a rank without a GPU, if --device or --gpus names a GPU that a node with GPUs lacks, for fp32-strict on a
+    /// GPU, if ranks on CPUs use different instruction sets, and if --wire or --workers does not fit the other options
+    /// or the number of ranks.
     Machine(MachineOptions& settings, const Options& options, par::Group& group);
     Machine(const Machine&) = delete;
     Machine& operator=(const Machine&) = delete;

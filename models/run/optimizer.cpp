@@ -30,7 +30,7 @@ Tensor factors_of(const Parameters& parameters, const F& factor) {
 Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& options)
     : parameters_(parameters), options_(options), rate_and_step_(Tensor::zeros({options.has_momentum() ? 1 : 2})) {
     const Shape& shape = parameters.values().shape();
-    if (options.kind == OptimizerOptions::Kind::muon) {
+    if (options.kind == OptimizerKind::muon) {
         RG_CHECK(options.max_norm == 0,
                  "optimizer: expected no limit for the norm of gradients with muon, whose steps ",
                  "do not depend on it, got ", options.max_norm);
@@ -105,10 +105,9 @@ void Optimizer::update(const Tensor& loss) {
                      .max_norm = max_norm},
                     rate_and_step_, inputs_);
     else
-        adam_update(
-            values, state_[0].value, state_[1].value, gradients,
-            {.weight_decay = decay, .decoupled = options_.kind == OptimizerOptions::Kind::adamw, .max_norm = max_norm},
-            rate_and_step_, inputs_);
+        adam_update(values, state_[0].value, state_[1].value, gradients,
+                    {.weight_decay = decay, .decoupled = options_.kind == OptimizerKind::adamw, .max_norm = max_norm},
+                    rate_and_step_, inputs_);
     update_filters();
 }
 

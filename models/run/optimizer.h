@@ -12,13 +12,16 @@ namespace rg {
 /// each of Parameters::all().
 using OptimizerState = std::vector<NamedTensor>;
 
-/// The formulas are in core/ops/optimizer.h. The learning rate is not an option: see Optimizer::set().
+/// The formulas are in core/ops/optimizer.h.
+/// muon (Jordan, 2024; its program airbench94_muon) treats filters [k r s c] before a batch norm
+/// (Parameters::Entry::scale_free) in its own way, and all else like sgd. Each step scales these filters to the norm
+/// sqrt(k), and then subtracts lr * orthogonalised(the step of sgd), without weight decay. So a constant factor of
+/// their gradients has no effect.
+enum class OptimizerKind : uint8_t { sgd, adam, adamw, muon };
+
+/// The learning rate is not an option: see Optimizer::set().
 struct OptimizerOptions {
-    /// muon (Jordan, 2024; its program airbench94_muon) treats filters [k r s c] before a batch norm
-    /// (Entry::scale_free) in its own way, and all else like sgd. Each step scales these filters to the norm sqrt(k),
-    /// and then subtracts lr * orthogonalised(the step of sgd), without weight decay. So a constant factor of their
-    /// gradients has no effect.
-    enum class Kind : uint8_t { sgd, adam, adamw, muon } kind = Kind::sgd;
+    OptimizerKind kind = OptimizerKind::sgd;
     double momentum = 0.9; // of sgd and muon
     bool nesterov = false; // of sgd and muon
     double weight_decay = 0;
@@ -36,7 +39,7 @@ struct OptimizerOptions {
     double lookahead = 0;
 
     /// Returns true for sgd and muon. These keep one buffer, the velocity; adam and adamw keep two.
-    bool has_momentum() const { return kind == Kind::sgd || kind == Kind::muon; }
+    bool has_momentum() const { return kind == OptimizerKind::sgd || kind == OptimizerKind::muon; }
     /// Returns the number of buffers of the optimizer, with those of the average and of lookahead.
     int64_t buffers() const { return (has_momentum() ? 1 : 2) + (average > 0) + (lookahead > 0); }
 };

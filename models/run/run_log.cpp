@@ -43,7 +43,7 @@ int64_t RunLog::Content::epochs() const {
     return std::max<int64_t>(1, steps / steps_per_epoch + (steps % steps_per_epoch != 0));
 }
 
-TrainingObserver& RunLog::program() {
+TrainingObserver& RunLog::standalone_program() {
     static TrainingObserver observer;
     return observer;
 }

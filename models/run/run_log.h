@@ -78,7 +78,8 @@ public:
     /// Collective. In a stand-alone program, turns signals into stop requests. With --resume, opens the run's folder
     /// and locks it. All arguments must outlive this. Throws Error if the options differ between ranks, if there is no
     /// such run, or if another process trains it.
-    RunLog(const RunOptions& settings, Options& options, par::Group& group, TrainingObserver& observer = program());
+    RunLog(const RunOptions& settings, Options& options, par::Group& group,
+           TrainingObserver& observer = standalone_program());
     RunLog(const RunLog&) = delete;
     RunLog& operator=(const RunLog&) = delete;
 
@@ -173,7 +174,7 @@ public:
     Position position; // of the checkpoint, after Saver::restore() in a resumed run
 
 private:
-    static TrainingObserver& program();
+    static TrainingObserver& standalone_program();
     bool is_done() const { return content_.steps > 0 && position.step >= content_.steps; }
     void fail(const std::string& why);
 

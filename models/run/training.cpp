@@ -1,13 +1,13 @@
 // See training.h. From top to bottom: the options, the phases of train() before the first step, the epochs, the step,
 // and the part of the step that is replayed.
 //
-// A loss or gradient that is not finite: the optimizer changes nothing, and Trainer::update() calls
+// A loss or gradient that is not finite: the optimizer changes nothing, and Trainer::update_parameters() calls
 // TrainingRun::handle_non_finite(), alike on all ranks. --on-nan stop, the default, ends the training with an error
 // that names the tensor; saved files stay, and the report says "failed". --on-nan skip leaves the step out; the fourth
 // in a row is such an error (nan_guard.h). A test loss that is not finite is no error, and never the best.
 //
 // A stop request (RunLog::has_stop_request(): a signal on any rank, or the file of the monitor's Stop on rank 0):
-// Trainer::add() puts it into the sums of the step, so all ranks end after the same step, with a model and a
+// Trainer::add_results() puts it into the sums of the step, so all ranks end after the same step, with a model and a
 // checkpoint. Within a test, check_stop() ends all ranks before the same mini-batch, and a resumed run repeats the
 // test. While data are loaded, nothing is saved. Exit status: 0 after Ctrl-C or Stop, 75 after another signal
 // (signals.h).
@@ -134,7 +134,7 @@ data::TrainTest ImageTraining::checked_data(par::Group& group, const std::functi
     return data;
 }
 
-/// The parts of a training, and its epochs, tests and steps.
+/// The network, optimizer and sums of a training, and its epochs, tests and steps.
 class ImageTraining::Trainer {
 public:
     /// Collective. Restores the parameters of a resumed run. All arguments must outlive this.
@@ -364,7 +364,7 @@ private:
                           forward_);
     }
 
-    /// One step. The sums cover this rank's workers, until sum() adds those of all ranks.
+    /// One step. The sums cover this rank's workers, until sum_results() adds those of all ranks.
     struct Step {
         Step(int64_t number, par::Group& group, const Parameters& parameters)
             : number(number), sums(group, parameters) {}
@@ -386,17 +386,17 @@ private:
         group_.set_step(step.number);
         optimizer_.set(lr, step.number);
         for (int workers_left = group_.workers(group_.rank()); workers_left > 0; --workers_left) {
-            data::Batch batch = take(step);
+            data::Batch batch = take_part(step);
             std::vector<Tensor> outputs = compute(step, batch, workers_left == 1);
-            add(step, batch, outputs);
+            add_results(step, batch, outputs);
         }
-        sum(step);
-        update(step);
+        sum_results(step);
+        update_parameters(step);
         return step.result;
     }
 
     /// Takes a worker's part of the mini-batch, which may be empty.
-    data::Batch take(Step& step) {
+    data::Batch take_part(Step& step) {
         data::Batch batch = feed_.loader.next();
         step.result.images = batch.global_size;
         step.share = double(batch.size) / double(batch.global_size);
@@ -429,7 +429,7 @@ private:
 
     /// Adds the numbers of a part: its share of the loss, a stop request, the end of its data, and the sums of the
     /// metrics.
-    void add(Step& step, data::Batch& batch, std::vector<Tensor>& outputs) {
+    void add_results(Step& step, data::Batch& batch, std::vector<Tensor>& outputs) {
         const double loss = step.share > 0 ? step.share * double(outputs.back().data<float>()[0]) : 0.0;
         outputs.pop_back();
         std::vector<double> numbers{loss, double(run_.log.has_stop_request()), double(!feed_.loader.has_next())};
@@ -439,8 +439,8 @@ private:
         step.sums.add(step.share, numbers);
     }
 
-    /// Sums statistics of batch norm and the numbers of add() over all workers.
-    void sum(Step& step) {
+    /// Sums statistics of batch norm and the numbers of add_results() over all workers.
+    void sum_results(Step& step) {
         std::vector<double> numbers(3 + size_t(task_.sums()));
         run_.phases.count_step(step.images);
         step.sums.finish(numbers);
@@ -451,7 +451,7 @@ private:
     }
 
     /// Updates the parameters, unless the replayed step has done so.
-    void update(Step& step) {
+    void update_parameters(Step& step) {
         if (!group_.is_single_worker()) {
             loss_of_all_.fill(step.result.loss), optimizer_.update(loss_of_all_);
             step.non_finite_at = optimizer_.non_finite_at();
@@ -469,7 +469,7 @@ private:
         std::vector<Tensor> results = outputs_of(forward_, task_, batch, Mode::train);
         const Tensor loss = task_.take_loss(results, batch, Mode::train);
         tape.gradients(loss, parameters_);
-        if (group_.is_single_worker()) optimizer_.update(loss); // else update() does, after the sums
+        if (group_.is_single_worker()) optimizer_.update(loss); // else update_parameters() does, after the sums
         results.push_back(loss);
         return results;
     }

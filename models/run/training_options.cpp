@@ -9,7 +9,6 @@
 
 namespace rg {
 
-using Kind = OptimizerOptions::Kind;
 
 constexpr double kAdamRate = 0.001;
 
@@ -167,7 +166,10 @@ void TrainingOptions::declare_training(Options& o) {
         .metavar("LIST");
     default_momentum_ = optimizer.has_momentum();
     o.add("optimizer", &optimizer.kind,
-          {{"sgd", Kind::sgd}, {"adam", Kind::adam}, {"adamw", Kind::adamw}, {"muon", Kind::muon}},
+          {{"sgd", OptimizerKind::sgd},
+           {"adam", OptimizerKind::adam},
+           {"adamw", OptimizerKind::adamw},
+           {"muon", OptimizerKind::muon}},
           "update rule; sgd: SGD with momentum; muon: sgd with orthogonal steps for filters before a batch norm")
         .fixed();
     o.add("momentum", &optimizer.momentum, "sgd, muon: momentum").range(0, 1);
@@ -205,7 +207,7 @@ void TrainingOptions::check(const Options& options) const {
         for (const char* name : {"momentum", "nesterov"})
             RG_CHECK(!options.was_given(name), "--", name,
                      ": expected --optimizer sgd or muon, got another one; omit one of them");
-    RG_CHECK(optimizer.kind != Kind::muon || optimizer.max_norm == 0,
+    RG_CHECK(optimizer.kind != OptimizerKind::muon || optimizer.max_norm == 0,
              "--clip: expected another --optimizer than muon, whose steps ignore the length of gradients; omit one");
     const bool drops_rate = schedule.kind == ScheduleKind::piecewise, rises = schedule.kind == ScheduleKind::triangular,
                falls = rises || schedule.kind == ScheduleKind::cosine;

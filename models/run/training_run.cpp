@@ -102,7 +102,7 @@ void TrainingRun::check_data(const data::TrainTest& data, const Json& descriptio
 
 void TrainingRun::restore(Parameters& parameters, const OptimizerState& optimizer, const Task& task) {
     task_ = &task;
-    (void)best_by(); // checks --patience-on
+    (void)best_metric(); // checks --patience-on
     saver.restore(parameters, optimizer);
     const size_t sums = 1 + size_t(task.sums()); // of the loss and the metrics
     Position& p = log.position;
@@ -199,7 +199,7 @@ void TrainingRun::end_epoch(const Score& test) {
                              .samples_per_second = rate,
                              .seconds = seconds};
     untested_ = false;
-    last_value_ = value_of(*task_, test, best_by());
+    last_value_ = value_of(*task_, test, best_metric());
     ++p.epoch;
     p.batch = 0, p.samples = 0;
     std::ranges::fill(p.sums, 0.0);
@@ -234,7 +234,7 @@ void TrainingRun::end_test_in_epoch(const Score& score) {
 }
 
 void TrainingRun::keep_if_best(const Score& test) {
-    const MetricName metric = best_by();
+    const MetricName metric = best_metric();
     saver.save_if_best(value_of(*task_, test, metric), metric.higher_is_better);
 }
 
@@ -264,7 +264,7 @@ void TrainingRun::save_model() {
     if (!untested_ || log.observer.standalone()) saver.save_model();
 }
 
-MetricName TrainingRun::best_by() const {
+MetricName TrainingRun::best_metric() const {
     std::vector<MetricName> known{{.name = "loss"}};
     known.insert(known.end(), task_->metrics.begin(), task_->metrics.end());
     const std::string& name = settings_.patience_on;
@@ -276,14 +276,14 @@ void TrainingRun::apply_patience() {
     const int64_t tested = p.epoch - 1;
     if (settings_.patience == 0 || tested - p.best_epoch < settings_.patience) return;
     log.end_early();
-    log.note(cat("the last ", tested - p.best_epoch, " epochs have not improved the ", best_by().name, " of epoch ",
+    log.note(cat("the last ", tested - p.best_epoch, " epochs have not improved the ", best_metric().name, " of epoch ",
                  p.best_epoch));
 }
 
 int TrainingRun::end() {
     std::vector<std::string> lines;
     if (const Position& p = log.position; p.best_epoch > 0) {
-        MetricName metric = best_by();
+        MetricName metric = best_metric();
         const std::string best = cat("best ", test_set_name, " ", metric.text(p.best), " in epoch ", p.best_epoch);
         metric.label = "last";
         lines.push_back(best + (last_value_ ? ", " + metric.text(*last_value_) : ""));

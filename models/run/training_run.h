@@ -128,7 +128,7 @@ private:
         return log.position.step < log.content().steps || epoch_is_complete() || test_is_due() || test_stopped_;
     }
     /// Returns the metric of --patience-on.
-    MetricName best_by() const;
+    MetricName best_metric() const;
 
     const TrainingRunOptions& settings_;
     std::optional<NanGuard> guard_;
@@ -140,7 +140,7 @@ private:
     std::string held_out_;                   // names of the held-out test images, one per line
     std::string skipped_;                    // files that --skip-other-images has left out, one per line
     double epoch_begin_ = 0, last_step_ = 0; // their difference is the epoch's training time
-    std::optional<double> last_value_;       // of best_by(), after the last complete epoch in this process
+    std::optional<double> last_value_;       // of best_metric(), after the last complete epoch in this process
     double images_at_begin_ = 0;             // number of this epoch's images that were done at begin_epoch()
 };
 

@@ -33,7 +33,7 @@ void check_name(const std::string& option, const std::string& where) {
 }
 
 /// An option with its possible values: a list, or if the list is empty, a range of numbers.
-struct Axis {
+struct GridOption {
     std::string name;
     std::vector<std::string> values;
     double least = 0, most = 0; // the range
@@ -52,23 +52,23 @@ struct Axis {
 
 /// Parses "NAME=VALUES". Any text that is no range is a list of values in CSV. They may contain colons, as an address
 /// or a command does. The training program checks them as values of its option.
-Axis parse_axis(const std::string& option) {
+GridOption parse_grid_option(const std::string& option) {
     const size_t equals = option.find('=');
     RG_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < option.size(),
              "trials: expected NAME=VALUES, such as depth=1:4 or lr=0.01,0.05, got ", option);
-    Axis axis;
-    axis.name = option.substr(0, equals);
-    check_name(axis.name, option);
+    GridOption parsed;
+    parsed.name = option.substr(0, equals);
+    check_name(parsed.name, option);
     std::string text = option.substr(equals + 1);
     const std::vector<std::string> parts = split(text, ':');
     if (parts.size() > 1 && (parts[0] == "log" || parts[0] == "linear")) {
-        axis.logarithmic = parts[0] == "log";
-        RG_CHECK(parts.size() == 3 && read_number(parts[1], axis.least) && read_number(parts[2], axis.most) &&
-                     axis.least < axis.most && std::isfinite(axis.most - axis.least) &&
-                     (!axis.logarithmic || axis.least > 0),
-                 "trials: expected ", parts[0], ":FROM:TO with ascending numbers", axis.logarithmic ? " above 0" : "",
+        parsed.logarithmic = parts[0] == "log";
+        RG_CHECK(parts.size() == 3 && read_number(parts[1], parsed.least) && read_number(parts[2], parsed.most) &&
+                     parsed.least < parsed.most && std::isfinite(parsed.most - parsed.least) &&
+                     (!parsed.logarithmic || parsed.least > 0),
+                 "trials: expected ", parts[0], ":FROM:TO with ascending numbers", parsed.logarithmic ? " above 0" : "",
                  ", got ", option);
-        return axis;
+        return parsed;
     }
     std::vector<int64_t> numbers;
     for (const std::string& part : parts)
@@ -80,8 +80,8 @@ Axis parse_axis(const std::string& option) {
         const uint64_t steps = (uint64_t(to) - uint64_t(from)) / uint64_t(step); // unsigned: cannot overflow
         check_count(steps, option);
         for (uint64_t i = 0; i <= steps; ++i)
-            axis.values.push_back(std::to_string(int64_t(uint64_t(from) + i * uint64_t(step))));
-        return axis;
+            parsed.values.push_back(std::to_string(int64_t(uint64_t(from) + i * uint64_t(step))));
+        return parsed;
     }
     constexpr std::string_view kChoice = "choice:";
     double number = 0;
@@ -92,18 +92,18 @@ Axis parse_axis(const std::string& option) {
                      read_number(parts[0], number),
                  "trials: expected linear:FROM:TO, log:FROM:TO, FROM:TO, FROM:STEP:TO or values with commas, got ",
                  option, "; for a text with colons, put choice: before it");
-    axis.values = csv_fields(text, "trials: " + option);
-    return axis;
+    parsed.values = csv_fields(text, "trials: " + option);
+    return parsed;
 }
 
-std::vector<Axis> parse_axes(const std::vector<std::string>& options) {
-    std::vector<Axis> axes;
+std::vector<GridOption> parse_grid(const std::vector<std::string>& options) {
+    std::vector<GridOption> grid;
     for (const std::string& option : options) {
-        axes.push_back(parse_axis(option));
-        for (size_t i = 0; i + 1 < axes.size(); ++i)
-            RG_CHECK(axes[i].name != axes.back().name, "trials: expected ", axes[i].name, " once, got it twice");
+        grid.push_back(parse_grid_option(option));
+        for (size_t i = 0; i + 1 < grid.size(); ++i)
+            RG_CHECK(grid[i].name != grid.back().name, "trials: expected ", grid[i].name, " once, got it twice");
     }
-    return axes;
+    return grid;
 }
 
 std::string cell_text(const Json* value) {
@@ -115,17 +115,17 @@ std::string cell_text(const Json* value) {
 
 std::vector<TrialSettings> trial_grid(const std::vector<std::string>& options) {
     std::vector<TrialSettings> trials(1);
-    const std::vector<Axis> axes = parse_axes(options);
-    for (size_t i = 0; i < axes.size(); ++i) {
-        const Axis& axis = axes[i];
-        RG_CHECK(!axis.values.empty(), "trials: expected values of ", axis.name,
+    const std::vector<GridOption> grid = parse_grid(options);
+    for (size_t i = 0; i < grid.size(); ++i) {
+        const GridOption& option = grid[i];
+        RG_CHECK(!option.values.empty(), "trials: expected values of ", option.name,
                  ", got a range; list them, or give --random N to draw N trials");
         std::vector<TrialSettings> longer;
         for (const TrialSettings& trial : trials)
-            for (const std::string& value : axis.values) {
+            for (const std::string& value : option.values) {
                 check_count(longer.size(), options[i]);
                 longer.push_back(trial);
-                longer.back().emplace_back(axis.name, value);
+                longer.back().emplace_back(option.name, value);
             }
         trials = std::move(longer);
     }
@@ -133,18 +133,18 @@ std::vector<TrialSettings> trial_grid(const std::vector<std::string>& options) {
 }
 
 std::vector<TrialSettings> random_trials(const std::vector<std::string>& options, int64_t count, uint64_t seed) {
-    const std::vector<Axis> axes = parse_axes(options);
+    const std::vector<GridOption> grid = parse_grid(options);
     std::vector<TrialSettings> trials;
     std::set<TrialSettings> drawn;
     for (int64_t i = 0; i < count; ++i) {
         Rng random(seed, Purpose::split, 0, uint64_t(i));
         TrialSettings trial;
         for (int tries = 0; trial.empty() || drawn.contains(trial); ++tries) {
-            RG_CHECK(!axes.empty() && tries < kMostTries,
+            RG_CHECK(!grid.empty() && tries < kMostTries,
                      "trials: expected --random of at most the number of different trials, got ", count, " (", i,
                      " found); give fewer, or more values");
             trial.clear();
-            for (const Axis& axis : axes) trial.emplace_back(axis.name, axis.draw(random));
+            for (const GridOption& option : grid) trial.emplace_back(option.name, option.draw(random));
         }
         drawn.insert(trial);
         trials.push_back(trial);
