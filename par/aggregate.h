@@ -21,15 +21,6 @@
 
 namespace rg::par {
 
-/// Multiplies the values by `fraction`. If that is 0, sets them to 0, even those that are NaN.
-template <class T>
-void weigh(std::span<T> values, double fraction) {
-    if (fraction == 0) // 0 * NaN would be NaN
-        std::fill(values.begin(), values.end(), T(0));
-    else
-        for (T& v : values) v = T(v * T(fraction));
-}
-
 /// The running statistics of one layer: two vectors of `channels` values. Does not own the memory.
 struct StateBlock {
     float* mean = nullptr;

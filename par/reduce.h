@@ -7,6 +7,9 @@
 #include "core/base.h"
 #include "core/bf16.h"
 
+#include <algorithm>
+#include <span>
+
 namespace rg::par {
 
 /// The types of the elements of vectors. Bytes are sent, and never added.
@@ -48,6 +51,15 @@ void add(std::byte* sum, const std::byte* term, size_t count) {
 inline void add_into(Element type, std::byte* sum, const std::byte* term, size_t count) {
     if (type == Element::f32) return reduce::add<float>(sum, term, count);
     type == Element::f64 ? reduce::add<double>(sum, term, count) : reduce::add<bf16>(sum, term, count);
+}
+
+/// Multiplies the values by `fraction`. If that is 0, sets them to 0, even those that are NaN.
+template <class T>
+void weigh(std::span<T> values, double fraction) {
+    if (fraction == 0) // 0 * NaN would be NaN
+        std::fill(values.begin(), values.end(), T(0));
+    else
+        for (T& v : values) v = T(v * T(fraction));
 }
 
 } // namespace rg::par

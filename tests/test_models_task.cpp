@@ -72,7 +72,7 @@ TEST_SUITE("models") {
         CHECK_FALSE(task.metrics[0].is_better(std::nan(""), 0.25));
 
         std::vector<double> kept(6);
-        task.details[0].keep(outputs, batch, kept);
+        task.details[0].collect(outputs, batch, kept);
         data::ImageSet set{3, 1, 1, 1, std::vector<uint8_t>{1, 2, 3}, {0, 1, 0}, {"a", "b"}};
         CHECK(task.details[0].report(set, kept).at("counts").dump() == "[[2, 0], [1, 0]]");
         const std::vector<Detail::Table> tables = task.details[0].tables(set, kept);
@@ -196,7 +196,7 @@ TEST_SUITE("models") {
                              2, 2, 3, 3, 1, 4, 4, 5, 4, 1, 1, 3, 3, 4, 5, 1, 5, 0, 0, 5, 5, 1, 0, 1,
                              0, 5, 3, 3, 1, 2, 1, 4, 2, 0, 1, 4, 3, 2, 1, 0, 3, 3, 3, 5, 5, 1})};
         std::vector<double> kept(20);
-        task.details[0].keep(outputs, batch, kept);
+        task.details[0].collect(outputs, batch, kept);
         data::ImageSet set{10, 1, 1, 1, std::vector<uint8_t>(10), {0, 0, 1, 1, 2, 2, 3, 5, 6, 6}, {}};
         for (const char* const name : {"c0", "c1", "=c2", "c3", "c4", "c5", "c6"}) set.classes.push_back(name);
         CHECK(task.details[0].tables(set, kept)[1].csv == "class,images,precision,recall,f1,top5\nc0,2,0.5,0.5,0.5,1\n"
@@ -209,7 +209,7 @@ TEST_SUITE("models") {
         const Tensor scores =
             floats({6, 3}, {.5f, 1, -1, 2, -1, -2, -1, 1, -3, 1, -.5f, -1, -2, 3, -4, .5f, 1, -2});
         std::vector<double> kept(18);
-        task.details[0].keep({&scores, 1}, {}, kept);
+        task.details[0].collect({&scores, 1}, {}, kept);
         data::ImageSet set{6, 1, 1, 1, std::vector<uint8_t>(6)};
         set.targets = {1, 0, 0, 0, 0, 0, 1, 1, 0, 1, 1, 0, 0, 1, 0, 0, 0, 0};
         CHECK(task.details[0].tables(set, kept)[0].csv == "class,images,precision,recall,f1,average_precision\n"

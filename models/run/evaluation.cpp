@@ -8,19 +8,6 @@
 
 namespace rg {
 
-std::vector<Tensor> outputs_of(const Forward& forward, const Task& task, const data::Batch& batch, Mode mode) {
-    std::vector<Tensor> outputs = forward(batch, mode);
-    for (Tensor& output : outputs) output = cast(output, DType::f32);
-    if (task.needs_images && context().device) outputs.push_back(cast(batch.x, DType::f32));
-    return outputs;
-}
-
-void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& task) {
-    if (!task.needs_images || batch.x.defined()) return;
-    batch.x = outputs.back();
-    outputs.pop_back();
-}
-
 int64_t Evaluation::batch_of(int64_t batch_size, bool on_device) {
     return on_device ? std::min<int64_t>(2000, 4 * batch_size) : std::min<int64_t>(250, batch_size);
 }
@@ -71,7 +58,7 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
         task_.add(outputs, batch, std::span(sums).subspan(1));
         for (size_t d = 0; d < task_.details.size(); ++d) {
             const size_t numbers = size_t(task_.details[d].numbers);
-            task_.details[d].keep(
+            task_.details[d].collect(
                 outputs, batch,
                 std::span(score.details[d]).subspan(size_t(batch.first) * numbers, size_t(batch.size) * numbers));
         }

@@ -7,14 +7,6 @@
 
 namespace rg {
 
-/// Returns the outputs of the network for a batch. The call may be traced, so it may only use ops.
-using Forward = std::function<std::vector<Tensor>(const data::Batch& batch, Mode mode)>;
-
-/// Returns the network's outputs in f32. If the task needs the images and a device makes them, appends the images.
-std::vector<Tensor> outputs_of(const Forward& forward, const Task& task, const data::Batch& batch, Mode mode);
-/// Moves the images that outputs_of() may have added from the outputs to the batch.
-void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& task);
-
 /// Tests a network on a set of images, such as the test set.
 class Evaluation {
 public:

@@ -1,6 +1,7 @@
 // See task.h.
 #include "models/run/task.h"
 
+#include "core/context.h"
 #include "core/formatted.h"
 #include "core/ops.h"
 #include "models/run/confusion.h"
@@ -188,6 +189,19 @@ std::string Task::text(std::span<const double> values) const {
     std::string text;
     for (size_t i = 0; i < values.size(); ++i) text += (i > 0 ? " " : "") + metrics[i].text(values[i]);
     return text;
+}
+
+std::vector<Tensor> outputs_of(const Forward& forward, const Task& task, const data::Batch& batch, Mode mode) {
+    std::vector<Tensor> outputs = forward(batch, mode);
+    for (Tensor& output : outputs) output = cast(output, DType::f32);
+    if (task.needs_images && context().device) outputs.push_back(cast(batch.x, DType::f32));
+    return outputs;
+}
+
+void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& task) {
+    if (!task.needs_images || batch.x.defined()) return;
+    batch.x = outputs.back();
+    outputs.pop_back();
 }
 
 Task classification(double smoothing, size_t head) {

@@ -58,7 +58,7 @@ struct Detail {
     std::string member; // name of this part in report.html: a member of a RUN (report.h)
     int64_t numbers;    // how many numbers are kept for each sample
     /// Sets the numbers [n numbers] of a batch.
-    std::function<void(Outputs outputs, const data::Batch& batch, std::span<double> numbers)> keep;
+    std::function<void(Outputs outputs, const data::Batch& batch, std::span<double> numbers)> collect;
     /// Returns the value of `member`, from the numbers of the whole set [samples numbers]. If null, there is no such
     /// member.
     std::function<Json(const data::ImageSet& set, std::span<const double> numbers)> report = {};
@@ -105,6 +105,14 @@ struct Task {
     /// Returns the values of all metrics for people.
     std::string text(std::span<const double> values) const;
 };
+
+/// Returns the outputs of the network for a batch. They may be traced, so the function may only use ops.
+using Forward = std::function<std::vector<Tensor>(const data::Batch& batch, Mode mode)>;
+
+/// Returns the network's outputs in f32. If the task needs the images, and a device makes them, these follow.
+std::vector<Tensor> outputs_of(const Forward& forward, const Task& task, const data::Batch& batch, Mode mode);
+/// Moves the images that outputs_of() may have added from the outputs to the batch.
+void take_images(std::vector<Tensor>& outputs, data::Batch& batch, const Task& task);
 
 // The functions below make the tasks of the library. `head` is the number of the network's output, from 0. The report
 // shows the images with the largest errors.
