@@ -7,7 +7,7 @@ import pathlib
 import re
 import sys
 
-# Checks the tests of these folders too: tests/test_core_*.cpp may include files of core and of tests/ only, and so on.
+# Checks the tests of these folders too: those in tests/core may include files of core and of tests/ only, and so on.
 TESTED = ("core", "par")
 
 # Lists the folders that each folder may include. The top folders among them are rooms, and each dependency of a room on
@@ -32,7 +32,7 @@ SUFFIXES = (".h", ".cpp", ".cuh", ".cu")
 def folder_of(path):
     """Returns the folder of ALLOWED that a file belongs to, or that a test tests; None if there is none."""
     for folder in TESTED:
-        if path.match(f"tests/test_{folder}_*.cpp"):
+        if path.match(f"tests/{folder}/*.cpp"):
             return folder
     for parent in path.parents:
         if str(parent) in ALLOWED:

@@ -1,4 +1,4 @@
-// The main function of the unit tests. All test_*.cpp are linked into one executable.
+// The main function of the unit tests. All tests of C++ code are linked into one executable.
 //
 // The suites are core, gpu, simt, par, data and models; -ts=core runs one of them. All random numbers have fixed seeds,
 // so a failure repeats. -tc="*part of a name*" runs a single case. The exit status is 77, which Meson reports as
@@ -48,7 +48,7 @@ struct Counter final : doctest::IReporter {
 };
 REGISTER_LISTENER("counter", 1, Counter);
 
-/// Adds the instruction sets whose tiles are emulated (emulated_isa.h) to those that RG_ISA can name.
+/// Adds the instruction sets whose tiles are emulated (core/emulated_isa.h) to those that RG_ISA can name.
 void add_emulated_isas() {
 #if defined(__x86_64__)
     if (!rg::cpu::find_isa("avx2")) return; // the emulation is compiled for AVX2

@@ -1,4 +1,4 @@
-// The table of cases with which every op is tested. The tests in test_core_ops.cpp and test_core_gradients.cpp iterate
+// The table of cases with which every op is tested. The tests in core/ops.cpp and core/gradients.cpp iterate
 // over it: they compare kernels with the reference, put guards around every buffer, check that runs give the same bits,
 // and check gradients.
 //

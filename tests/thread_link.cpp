@@ -4,7 +4,7 @@
 // buffer of a closed channel, even if ranks unwind after an error in any order.
 
 #include "tests/thread_link.h"
-#include "tests/ranks.h"
+#include "tests/par/ranks.h"
 
 #include <algorithm>
 #include <atomic>

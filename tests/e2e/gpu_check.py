@@ -154,7 +154,7 @@ elif [ $RG_GPU_KERNELS = hopper ]; then
     echo 'skipped: this build has no CUDA'
     exit 77
 fi
-echo 'test_gpu.cpp:1: ERROR: CHECK( right ) is NOT correct!'
+echo 'real_gpu.cpp:1: ERROR: CHECK( right ) is NOT correct!'
 echo '[doctest] assertions: 5 | 4 passed | 1 failed'
 exit 1""")
         self.script("programs/bench_train", f"case $*$RG_GPU_KERNELS in *profilehopper) {HANG} ;; esac\n{FIGURE}")

@@ -66,7 +66,7 @@ def seeds(name):
                 + [bytes([1]) + png(8, 3, 0, palette)]
                 + [bytes([2, form, 6, 5, flags]) + WORDS[:60] for form in range(15) for flags in (4, 3)])
     if name == "jpeg":
-        files = sorted((pathlib.Path(__file__).parents[1] / "jpeg").glob("*.jpg"))
+        files = sorted((pathlib.Path(__file__).parents[1] / "data/jpeg").glob("*.jpg"))
         scans = b"".join(bytes([components, 0, bits, 0, 40]) + WORDS[:40]
                          for components, bits in ((15, 1), (15, 0x10), (1, 1), (1, 0x10)))
         return ([b"\0" + file.read_bytes() for file in files]

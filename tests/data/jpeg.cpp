@@ -24,7 +24,7 @@ struct JpegFile {
     uint32_t crc; // CRC-32 of the pixels
 };
 
-/// The files in tests/jpeg, which libjpeg-turbo 2.1.5 has written. The CRCs are those of the pixels in Pillow 9.4,
+/// The files in tests/data/jpeg, which libjpeg-turbo 2.1.5 has written. The CRCs are those of the pixels in Pillow 9.4,
 /// after exif_transpose() and convert("RGB").
 const JpegFile kFiles[] = {
     {"baseline-420", 19, 13, 3, 0x45B9D859},

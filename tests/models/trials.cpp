@@ -8,7 +8,7 @@
 #include "models/sweep/trials_board.h"
 #include "models/sweep/trials_options.h"
 #include "models/sweep/trials_report.h"
-#include "temp_dir.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

@@ -171,7 +171,7 @@ TEST_SUITE("simt") {
             ExecutorDevice device;
             const InContext on{{.device = &device}};
             CHECK(plan_differs(seed, DType::f32, 1e-3) == "");
-            CHECK(plan_differs(seed, DType::bf16, 0.4) == ""); // as in test_core_programs.cpp
+            CHECK(plan_differs(seed, DType::bf16, 0.4) == ""); // as in tests/core/programs.cpp
         }
     }
 

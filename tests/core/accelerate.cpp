@@ -1,5 +1,5 @@
 // accelerate: a replay computes what the plain function does, wherever its inputs lie; errors of functions that cannot
-// be replayed. tests/test_models_accelerate.cpp has the tests with whole networks.
+// be replayed. tests/models/accelerate.cpp has the tests with whole networks.
 #include "core/accelerate.h"
 #include "core/ops.h"
 #include "core/tape.h"

@@ -4,7 +4,7 @@
 #include "core/bf16.h"
 #include "core/rng.h"
 #include "par/aggregate.h"
-#include "tests/ranks.h"
+#include "tests/par/ranks.h"
 #include "tests/temp_dir.h"
 
 #include <algorithm>

@@ -6,7 +6,7 @@
 #include "models/run/confusion.h"
 #include "models/run/training.h"
 #include "tests/thread_link.h"
-#include "temp_dir.h"
+#include "tests/temp_dir.h"
 
 #include <cmath>
 #include <doctest/doctest.h>

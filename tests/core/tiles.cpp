@@ -1,4 +1,4 @@
-// Tests convolution by tiles. The suite runs this with emulated instructions, too (emulated_isa.h).
+// Tests convolution by tiles. The suite runs this with emulated instructions, too (core/emulated_isa.h).
 #include "core/cpu/isa.h"
 #include "tests/op_check.h"
 

@@ -1,6 +1,6 @@
 // Tests the collectives besides the all-reduce, and the task pool, on ranks of any kind.
 
-#include "tests/ranks.h"
+#include "tests/par/ranks.h"
 
 #include <algorithm>
 

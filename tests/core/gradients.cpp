@@ -75,7 +75,7 @@ TEST_SUITE("core") {
         }
         for (const Op op : kOps) {
             CAPTURE(op->name);
-            // A cast rounds on purpose, so differences do not apply. test_core_tape.cpp tests its gradient.
+            // A cast rounds on purpose, so differences do not apply. tape.cpp tests its gradient.
             if (op != op::cast) CHECK(judged.contains(op) == (op->backward != nullptr));
         }
     }

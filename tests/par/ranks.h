@@ -1,4 +1,4 @@
-// Runs the cases that every Link has to pass. rg_tests runs them on ranks that are threads (thread_link.cpp), and
+// Runs the cases that every Link has to pass. rg_tests runs them on ranks that are threads (tests/thread_link.cpp), and
 // mpi_par runs them on the ranks of its MPI job.
 #pragma once
 

@@ -11,7 +11,7 @@
 #define MPICH_SKIP_MPICXX 1
 #define OMPI_SKIP_MPICXX 1
 #include "par/session.h"
-#include "tests/ranks.h"
+#include "tests/par/ranks.h"
 
 #include <cstdlib>
 

@@ -2,7 +2,7 @@
 
 #include "core/rng.h"
 #include "par/aggregate.h"
-#include "tests/ranks.h"
+#include "tests/par/ranks.h"
 #include "tests/temp_dir.h"
 
 #include <cmath>

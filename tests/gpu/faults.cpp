@@ -5,7 +5,7 @@
 #include "gpu/reduce.cuh"
 #include "tests/op_check.h"
 #include "tests/simt/sanitizers.h"
-#include "tests/simt_check.h"
+#include "tests/gpu/simt_check.h"
 
 #include <cmath>
 #include <doctest/doctest.h>
@@ -135,7 +135,7 @@ __global__ void count_kernel(float* out) {
 // ---- what the tests share ----
 
 /// A line of this file, as errors give it.
-std::string line(int number) { return cat("test_simt_faults.cpp:", number); }
+std::string line(int number) { return cat("faults.cpp:", number); }
 
 } // namespace
 

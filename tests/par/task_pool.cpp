@@ -5,9 +5,9 @@
 #include "par/journal.h"
 #include "par/sub_link.h"
 #include "par/task_pool.h"
-#include "tests/ranks.h"
+#include "tests/par/ranks.h"
 #include "tests/thread_link.h"
-#include "temp_dir.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 #include <atomic>

@@ -3,7 +3,7 @@
 #include "core/bf16.h"
 #include "gpu/hopper.cuh"
 #include "tests/simt/sanitizers.h"
-#include "tests/simt_check.h"
+#include "tests/gpu/simt_check.h"
 
 #include <doctest/doctest.h>
 
@@ -148,7 +148,7 @@ __global__ void __launch_bounds__(128)
     }
 }
 
-constexpr const char* kHere = "test_simt_hopper.cpp:";
+constexpr const char* kHere = "hopper.cpp:";
 
 void check(Fault fault, std::initializer_list<std::string> parts) {
     CAPTURE(int(fault));

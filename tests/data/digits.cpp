@@ -1,5 +1,5 @@
 // Tests drawn digits: the angles, folders of digits, and targets of images.
-#include "../tools/write_digits.h"
+#include "tools/write_digits.h"
 #include "core/atomic_file.h"
 #include "data/digits.h"
 #include "data/loader.h"

@@ -1,6 +1,6 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
 // on two that share a GPU, and on two of which one is idle, with a GPU on its node or without. And a sweep on GPUs.
-#include "../tools/write_digits.h"
+#include "tools/write_digits.h"
 #include "core/atomic_file.h"
 #include "core/rng.h"
 #include "core/text.h"

@@ -1,5 +1,5 @@
 // Tests the training programs as trials: the files that they save, and data that they reject.
-#include "../tools/write_digits.h"
+#include "tools/write_digits.h"
 #include "core/atomic_file.h"
 #include "data/augment.h"
 #include "data/digits.h"

@@ -1,5 +1,5 @@
 // Tests that text from outside passes unchanged between ranks, files and shells, or is rejected. par/channels.md and
-// data/channels.md list these channels. test_core_text.cpp tests output to a terminal.
+// data/channels.md list these channels. tests/core/text.cpp tests output to a terminal.
 #include "core/atomic_file.h"
 #include "core/json.h"
 #include "core/text.h"
