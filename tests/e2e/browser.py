@@ -22,7 +22,8 @@ TABLE = ("(() => { const head = [...document.querySelectorAll('#runs th')]"
          "    .map(h => h.textContent.replace(/[^a-z0-9/ ]/g, '').trim());"
          "return [...document.querySelectorAll('#runs tbody tr')]"
          "    .map(r => Object.fromEntries([...r.children].map((d, i) => [head[i], d.textContent.trim()]))); })()")
-CURVE = "[...document.querySelectorAll('#charts section')].find(s => s.textContent.startsWith('Loss'))?.querySelector('path')"
+CURVE = ("[...document.querySelectorAll('#charts section')].find(s => s.textContent"
+         ".startsWith('Loss'))?.querySelector('path')")
 
 # The number of curves in the same chart, without those of steps.
 CURVES = CURVE + ".parentNode.querySelectorAll('path:not(.thin)').length"
@@ -50,11 +51,13 @@ DEFECTS = """(() => {
   const found = [];
   for (const e of document.querySelectorAll('body *')) {
     const text = [...e.childNodes].filter(n => n.nodeType === 3).map(n => n.data.trim()).join('');
-    if (!text || !e.checkVisibility({visibilityProperty: true}) || e.disabled || /SCRIPT|STYLE|NOSCRIPT/.test(e.tagName)) continue;
+    if (!text || !e.checkVisibility({visibilityProperty: true}) || e.disabled) continue;
+    if (/SCRIPT|STYLE|NOSCRIPT/.test(e.tagName)) continue;
     const style = getComputedStyle(e), below = background(e);
     const front = over(parse(e instanceof SVGElement ? style.fill : style.color), below);
     const [a, b] = [light(front), light(below)].sort((x, y) => y - x);
-    if ((a + .05) / (b + .05) < 4.5) found.push(`${e.tagName} ${text.slice(0, 30)}: ${((a + .05) / (b + .05)).toFixed(2)}`);
+    const contrast = (a + .05) / (b + .05);
+    if (contrast < 4.5) found.push(`${e.tagName} ${text.slice(0, 30)}: ${contrast.toFixed(2)}`);
   }
   for (const e of document.querySelectorAll('button, input, select, textarea, a, svg.chart, [tabindex]'))
     if (e.checkVisibility() && !e.textContent.trim() && !e.getAttribute('aria-label') && !e.labels?.length)
@@ -79,13 +82,16 @@ def training(name, epochs, steps, seed=0, best=0.9, config={}, **members):
     for e in range(1, epochs + 1):
         for i in range(1, steps + 1):
             x = e - 1 + i / steps
-            metrics.append({"step": steps * (e - 1) + i, "epoch": e, "loss": 2.3 / (1 + x) + chance.gauss(0, 0.08) ** 2 + 0.05,
+            metrics.append({"step": steps * (e - 1) + i, "epoch": e,
+                            "loss": 2.3 / (1 + x) + chance.gauss(0, 0.08) ** 2 + 0.05,
                             "accuracy": best * x / (1 + x), "lr": 0.1 * (1 - x / epochs)})
         metrics.append({"epoch": e, "train_loss": 2.3 / (1 + e), "train_accuracy": best * e / (1 + e),
                         "test_loss": 2.6 / (1 + e) + chance.random() / 20,
-                        "test_accuracy": best * e / (1.2 + e) + chance.random() / 50, "images_per_s": 900 + 50 * chance.random(),
+                        "test_accuracy": best * e / (1.2 + e) + chance.random() / 50,
+                        "images_per_s": 900 + 50 * chance.random(),
                         "seconds": 50.0})
-    return {"name": name, "state": "done", "epochs": epochs, "steps_per_epoch": steps, "tested": "test", "begun": 1.76e9,
+    return {"name": name, "state": "done", "epochs": epochs, "steps_per_epoch": steps, "tested": "test",
+            "begun": 1.76e9,
             "written": 1.76e9 + 60 * epochs, "build": "0.1.0 (1a2b3c4d5e6f), more", "command": "train_cifar --lr 0.1",
             "metrics": metrics, "config": {"metrics": ACCURACY} | config} | members
 
@@ -94,7 +100,8 @@ def many(runs, epochs, steps, diverged=()):
     """Returns runs with differing settings. The losses of the diverged ones are large."""
     found = []
     for i in range(runs):
-        options = {"lr": [0.001, 0.01, 0.1][i % 3], "width": 16 * (1 + i // 3 % 3), "optimizer": ["sgd", "adam"][i % 2], "seed": i}
+        options = {"lr": [0.001, 0.01, 0.1][i % 3], "width": 16 * (1 + i // 3 % 3), "optimizer": ["sgd", "adam"][i % 2],
+                   "seed": i}
         run = training(str(i + 1), epochs, steps, best=0.5 + 0.4 * ((7 * i) % runs) / runs, config={"options": options})
         if i in diverged:
             for line in run["metrics"]:
@@ -119,11 +126,13 @@ def own_loop(name, steps, epochs=0, **members):
         epoch, per_epoch = 1 + (i - 1) * epochs // steps, steps // epochs
         lines.append({"step": i, "epoch": epoch, "rmse": 9 / i, "loss": 4 / i})
         if i % per_epoch == 0:
-            lines.append({"epoch": epoch, "train_rmse": 9 / epoch, "train_loss": 4 / epoch, "test_rmse": 8 / epoch, "seconds": 1.5,
+            lines.append({"epoch": epoch, "train_rmse": 9 / epoch, "train_loss": 4 / epoch, "test_rmse": 8 / epoch,
+                          "seconds": 1.5,
                           "samples_per_s": 1000.0, "largest_gradient": 0.5})
     planned = {"epochs": epochs, "steps_per_epoch": steps // epochs} if epochs else {}
     metrics = [rmse, {"name": "loss", "label": "loss", "unit": "", "higher_is_better": False}] if epochs else [reward]
-    return {"name": name, "state": "done", "steps": steps, "begun": 1.76e9, "written": 1.76e9 + 20, "command": "own_loop",
+    return {"name": name, "state": "done", "steps": steps, "begun": 1.76e9, "written": 1.76e9 + 20,
+            "command": "own_loop",
             "config": {"metrics": metrics}, "metrics": lines} | planned | members
 
 
@@ -187,8 +196,10 @@ class Frozen(BrowserTest):
     def test_long_training(self):
         # Use as much data as a report of 50 epochs has: curves of 2000 points, and 24 images.
         chance = random.Random(1)
-        mistakes = [{"name": f"image {i}", "caption": f"{job.CLASSES[i % 10]}, predicted {job.CLASSES[(i + 1) % 10]}, 99.0 %",
-                     "pictures": [base64.b64encode(job.png(32, 32, chance.randbytes(3072))).decode()]} for i in range(24)]
+        mistakes = [{"name": f"image {i}",
+                     "caption": f"{job.CLASSES[i % 10]}, predicted {job.CLASSES[(i + 1) % 10]}, 99.0 %",
+                     "pictures": [base64.b64encode(job.png(32, 32, chance.randbytes(3072))).decode()]}
+                    for i in range(24)]
         samples = [{"title": "mistakes with the highest scores", "legend": [], "samples": mistakes}]
         counts = [[850 if i == j else 10 + i + j for j in range(10)] for i in range(10)]
         confusion = {"classes": job.CLASSES, "counts": counts}
@@ -215,7 +226,8 @@ class Frozen(BrowserTest):
         charts = page.value(
             "(() => { dispatchEvent(new Event('beforeprint')); document.body.style.width = '700px';"
             "const right = e => e.getBoundingClientRect().right;"
-            "return charts.filter(c => !c.section.hidden).map(c => [c.svg.viewBox.baseVal.width, c.svg.clientWidth, right(c.svg),"
+            "return charts.filter(c => !c.section.hidden)"
+            ".map(c => [c.svg.viewBox.baseVal.width, c.svg.clientWidth, right(c.svg),"
             "    ...[...c.svg.children].map(right)]); })()")
         self.assertEqual(len(charts), 5)
         for drawn, width, edge, *parts in charts:
@@ -225,7 +237,8 @@ class Frozen(BrowserTest):
         # After printing, the page is as before.
         self.assertEqual(page.value(
             "(() => { document.body.style.width = ''; dispatchEvent(new Event('afterprint'));"
-            "return charts.filter(c => !c.section.hidden && c.svg.viewBox.baseVal.width !== c.svg.clientWidth).length; })()"), 0)
+            "return charts.filter(c => !c.section.hidden && "
+            "c.svg.viewBox.baseVal.width !== c.svg.clientWidth).length; })()"), 0)
         self.assertGreater(len(page.call("Page.printToPDF")["data"]), 10_000)
 
     def test_by_keyboard(self):
@@ -263,7 +276,9 @@ class Frozen(BrowserTest):
         box = page.value("(r => [r.left, r.top, r.width])(charts[0].svg.getBoundingClientRect())")
         left, right = box[0] + 66, box[0] + box[2] - 8
         page.drag(left + (right - left) / 3, box[1] + 50, left + 2 * (right - left) / 3)
-        self.assertEqual([round(x, 1) for x in page.value("charts.filter(c => c.map).map(c => [c.map.x0, c.map.x1]).flat()")], 5 * [2, 4])
+        self.assertEqual([round(x, 1)
+                          for x in page.value("charts.filter(c => c.map).map(c => [c.map.x0, c.map.x1]).flat()")],
+                         5 * [2, 4])
         self.assertTrue(page.value("!document.getElementById('unzoom').disabled"))
         for clicks in (1, 2):
             for kind in ("mousePressed", "mouseReleased"):
@@ -272,7 +287,8 @@ class Frozen(BrowserTest):
 
     def test_hover_moves_nothing(self):
         page = self.open_runs(many(20, 5, 5))
-        places = "JSON.stringify([...document.querySelectorAll('section, .tile, .chart')].map(e => e.getBoundingClientRect()))"
+        places = ("JSON.stringify([...document"
+                  ".querySelectorAll('section, .tile, .chart')].map(e => e.getBoundingClientRect()))")
         page.value("charts[0].svg.scrollIntoView({block: 'center'})")
         before = page.value(places)
         x, y = page.value("(r => [r.left + 200, r.top + 80])(charts[0].svg.getBoundingClientRect())")
@@ -285,17 +301,21 @@ class Frozen(BrowserTest):
         page.value("document.getElementById('smoothing').focus()")
         page.press("End")
         self.assertEqual(page.value("view.smoothing"), 0.99)
-        rough = ("(name => { const ys = charts[0].lines.find(l => l.points.length > 800 && l.name === name).points.map(p => p[1]);"
+        rough = ("(name => { const ys = charts[0].lines.find(l => l.points.length > 800 && "
+                 "l.name === name).points.map(p => p[1]);"
                  "return ys.slice(1).reduce((a, y, i) => a + Math.abs(y - ys[i]), 0); })")
         self.assertLess(page.value(rough + "('steps smoothed')"), page.value(rough + "(null)") / 3)
         # The average of equal values is that value, from the first one on.
-        self.assertEqual(page.value("smoothed([[1, 2], [2, null], [3, 2]], .9).map(p => p[1] && +p[1].toFixed(9))"), [2, None, 2])
+        self.assertEqual(page.value("smoothed([[1, 2], [2, null], [3, 2]], .9).map(p => p[1] && +p[1].toFixed(9))"),
+                         [2, None, 2])
 
     def test_filter_and_colours(self):
         page = self.open_runs(many(9, 3, 4))
         rows = "[...document.querySelectorAll('#runs tbody tr')].map(r => r.querySelector('button').textContent)"
-        colours = ("Object.fromEntries([...document.querySelectorAll('#runs tbody tr')].filter(r => r.querySelector('.swatch'))"
-                   ".map(r => [r.querySelector('button').textContent, r.querySelector('.swatch').getAttribute('style')]))")
+        colours = ("Object.fromEntries([...document.querySelectorAll('#runs tbody tr')].filter(r => r"
+                   ".querySelector('.swatch'))"
+                   ".map(r => [r.querySelector('button').textContent, r.querySelector('.swatch')"
+                   ".getAttribute('style')]))")
         first = page.value(colours)
         self.assertEqual(len(set(first.values())), 9)
 
@@ -326,13 +346,16 @@ class Frozen(BrowserTest):
         page = self.open_runs(trials, ready="document.querySelectorAll('#runs a').length === 2",
                               sweep={"name": "s", "state": "done", "best": "1"})
         page.value("document.querySelectorAll('#runs a')[1].click()")
-        page.wait("location.href.endsWith('trials/2/report.html') && document.querySelector('h1')?.textContent.trim() === '2 done'")
+        page.wait("location.href.endsWith('trials/2/report.html') && "
+                  "document.querySelector('h1')?.textContent.trim() === '2 done'")
         self.assertNotEqual(page.value("location.href"), url)
 
     def test_pictures_of_many_runs(self):
         for number, diverged in ((9, (4,)), (20, ()), (200, (7,))) if "SHOTS" in os.environ else ((9, (4,)),):
-            url = self.page_of({"sweep": {"name": f"sweep of {number}", "state": "done", "best": "3", "summary": "trials",
-                                          "build": "0.1.0 (1a2b3c4d5e6f), more", "command": "train_cifar sweep --grid " + 40 * "lr=0.1,1 "},
+            url = self.page_of({"sweep": {"name": f"sweep of {number}", "state": "done", "best": "3",
+                                          "summary": "trials",
+                                          "build": "0.1.0 (1a2b3c4d5e6f), more",
+                                          "command": "train_cifar sweep --grid " + 40 * "lr=0.1,1 "},
                                 "runs": many(number, 8, 20, diverged)})
             for page in self.pages(url, CURVE):
                 if diverged:
@@ -342,7 +365,8 @@ class Frozen(BrowserTest):
 
     def test_all_by_keyboard(self):
         page = self.open_runs(many(3, 2, 4), sweep={"name": "s", "state": "done"})
-        focus = ("(e => e.getAttribute('data-key') || e.id || e.name || e.getAttribute('aria-label')?.split('.')[0] || e.textContent)"
+        focus = ("(e => e.getAttribute('data-key') || e.id || e.name || "
+                 "e.getAttribute('aria-label')?.split('.')[0] || e.textContent)"
                  "(document.activeElement)")
         seen = []
         for _ in range(60):
@@ -362,7 +386,8 @@ class Frozen(BrowserTest):
 
         for name, key, expression, expected in (
                 ("Loss", "End", LOSS + ".values.textContent.includes('epoch 2')", True),
-                ("Loss", "+", "view.zoom", [1, 2]), ("Loss", "0", "view.zoom", None), ("clip", " ", LOSS + ".clip", False),
+                ("Loss", "+", "view.zoom", [1, 2]), ("Loss", "0", "view.zoom", None),
+                ("clip", " ", LOSS + ".clip", False),
                 ("show 2", " ", "shownRuns().map(r => r.name)", ["1", "3"]), ("choose 3", "Enter", "chosen", "3")):
             if page.value(focus) != name:
                 focus_on(name)
@@ -390,7 +415,8 @@ class Frozen(BrowserTest):
         evil = "</script><img src=x onerror='window.hacked=1'><script>window.hacked=1</script>"
         confusion = {"classes": [evil, "b"], "counts": [[1, 1], [0, 1]]}
         samples = [{"title": evil, "legend": [[evil, evil, 1, 1]],
-                    "samples": [{"name": evil, "caption": evil, "pictures": [base64.b64encode(job.png(1, 1, b"abc")).decode()]}]}]
+                    "samples": [{"name": evil, "caption": evil,
+                                 "pictures": [base64.b64encode(job.png(1, 1, b"abc")).decode()]}]}]
         ranks = [{"rank": 0, "host": evil, "images": 1, "steps": 1, "seconds": {evil: 1, "compute": 1}}]
         page = self.open_runs([
             {"name": evil, "state": evil, "summary": evil, "config": {evil: evil, "options": {evil: 1}},
@@ -402,7 +428,8 @@ class Frozen(BrowserTest):
         # The same holds in the table of many runs and its filter.
         page = self.open_runs([
             training(evil + str(i), 2, 2, state=evil, note=evil, tested=evil, build=evil, command=evil,
-                     config={"options": {evil: evil + str(i), "__proto__": i, "constructor": {evil: i}}}) for i in range(3)],
+                     config={"options": {evil: evil + str(i), "__proto__": i, "constructor": {evil: i}}})
+            for i in range(3)],
             ready="document.querySelectorAll('#runs tbody tr').length === 3")
         for text in (evil, "constructor"):
             page.fill("filter", text, "input")
@@ -416,9 +443,11 @@ class Frozen(BrowserTest):
         page = self.open_runs([{"name": "empty"}], ready="document.body.textContent.includes('no data yet')")
         page.value("document.querySelector('svg').focus()")
         page.press("End")
-        steps = [{"step": i, "epoch": 1, "loss": 1.0 if i < 3 else None, "accuracy": 0.1, "lr": 0.1} for i in range(1, 5)]
+        steps = [{"step": i, "epoch": 1, "loss": 1.0 if i < 3 else None, "accuracy": 0.1, "lr": 0.1}
+                 for i in range(1, 5)]
         page = self.browser.open(self.page_of({"runs": [{"name": "bad", "steps_per_epoch": 4, "metrics": [
-            *steps, {"epoch": 1, "train_loss": None, "train_accuracy": 0.1, "test_loss": None, "test_accuracy": 0.1}]}]}))
+            *steps,
+            {"epoch": 1, "train_loss": None, "train_accuracy": 0.1, "test_loss": None, "test_accuracy": 0.1}]}]}))
         self.assertIn("not finite", page.value("document.getElementById('tiles').textContent"))
         self.assertNotIn("NaN", page.value("document.body.innerHTML.replace(/<script[^]*?<\\/script>/g, '')"))
         # These values are so large and close that no round number is between them. Some steps are not numbers.
@@ -455,7 +484,8 @@ class Frozen(BrowserTest):
             self.assertEqual(page.value(CURVES), 4)
             page.click('[data-key="sort validation loss"]')
             worse = trials[0][-1]["validation_loss"] > trials[2][-1]["validation_loss"]
-            self.assertEqual([row["trial"][0] for row in page.value(TABLE)], ["3", "1", "2"] if worse else ["1", "3", "2"])
+            self.assertEqual([row["trial"][0] for row in page.value(TABLE)],
+                             ["3", "1", "2"] if worse else ["1", "3", "2"])
             page.click('[data-key="sort state"]')
             self.assertEqual([row["state"] for row in page.value(TABLE)], ["failed", "finished", "stopped"])
             # The page shows the best trial's test results, and then the validation results of the selected trial.
@@ -469,10 +499,11 @@ class Frozen(BrowserTest):
             self.assert_fits(page)
 
     def test_columns(self):
-        # The results come first, and then the settings that differ. So they are in sight, whatever the number of settings.
+        # The results come first, and then the settings that differ. So they are in sight, however many settings a run has.
         runs = many(18, 3, 4)
         for i, run in enumerate(runs):
-            run["config"]["options"] |= {"runs": "runs", "epochs": 3} | {f"setting-{k}": f"value {i} {k}" for k in range(20)}
+            run["config"]["options"] |= {"runs": "runs",
+                                         "epochs": 3} | {f"setting-{k}": f"value {i} {k}" for k in range(20)}
         page = self.open_runs(runs)
         shown = "[...document.querySelectorAll('#runs th')].filter(h => h.checkVisibility()).map(h => h.textContent)"
         results = ["run", "epoch", "test loss", "test accuracy", "best", "time"]
@@ -523,7 +554,8 @@ class Frozen(BrowserTest):
         page = self.open_runs(runs, ready="runs.size === 4")
         self.assert_fits(page)
         rows = page.value(TABLE)
-        results = [{key: value.replace("\u00a0", " ") for key, value in row.items() if value != "\u2013"} for row in rows]
+        results = [{key: value.replace("\u00a0", " ") for key, value in row.items() if value != "\u2013"}
+                   for row in rows]
         shown = {"epoch": "1", "test loss": "4", "time": "30.0 s"}
         self.assertEqual(results, [
             shown | {"run": "a", "test accuracy": "90.0 %", "best accuracy": "90.0 %"},
@@ -537,27 +569,34 @@ class Frozen(BrowserTest):
         run = own_loop("angles", 20, 4, fields=fields)
         run["metrics"].append({"end": "result", "accuracy": 0.97, "test_rmse": 1.5})
         for page in self.pages(self.page_of({"runs": [run]}), "document.querySelectorAll('#charts path').length"):
-            self.assertEqual(page.value(CHARTS), ["Rmse", "Loss", "Samples per second, training", "Seconds per epoch, training"])
+            self.assertEqual(page.value(CHARTS),
+                             ["Rmse", "Loss", "Samples per second, training", "Seconds per epoch, training"])
             self.assertEqual(page.value("charts[0].lines.map(l => [l.name, l.points.length])"),
                              [["steps", 20], ["training", 4], ["test", 4]])
             self.assertEqual(page.value("charts[0].unit"), "\u00b0")
             self.assertEqual(page.value(TILES), {
-                "epochs of 4 done": "4", "step of 20": "20", "test rmse": "2 \u00b0", "training loss": "1", "best test rmse": "2 \u00b0",
-                "result: accuracy": "0.97", "result: test rmse": "1.5 \u00b0", "steps/s": "1", "samples/s": "1,000", "elapsed": "20.0 s",
+                "epochs of 4 done": "4", "step of 20": "20", "test rmse": "2 \u00b0", "training loss": "1",
+                "best test rmse": "2 \u00b0",
+                "result: accuracy": "0.97", "result: test rmse": "1.5 \u00b0", "steps/s": "1", "samples/s": "1,000",
+                "elapsed": "20.0 s",
                 "training time": "6.00 s", "network": fields["network"], "points": "12,345", "noise": "0.25"})
             # No text reaches out of its tile.
-            self.assertEqual(page.value("[...document.querySelectorAll('.tile b')].filter(b => b.scrollWidth > b.clientWidth).length"), 0)
+            self.assertEqual(page.value("[...document.querySelectorAll('.tile b')].filter(b => b.scrollWidth > "
+                                        "b.clientWidth).length"), 0)
             self.assert_fits(page)
 
     def test_own_loop_without_epochs(self):
         for state in ("stopped", "failed"):
-            run = own_loop("cart pole", 40, state=state, note="expected a finite reward, got nan" if state == "failed" else "")
+            run = own_loop("cart pole", 40, state=state,
+                           note="expected a finite reward, got nan" if state == "failed" else "")
             run["steps"] = 100
             for page in self.pages(self.page_of({"runs": [run]}), "document.querySelectorAll('#charts path').length"):
                 self.assertEqual(page.value(CHARTS), ["Reward"])
-                self.assertEqual(page.value("[charts[0].map.x1, document.getElementById('axis').value, axisTitle()[0]]"), [40, "step", "step"])
+                self.assertEqual(page.value("[charts[0].map.x1, document.getElementById('axis')"
+                                            ".value, axisTitle()[0]]"), [40, "step", "step"])
                 self.assertEqual(page.value("charts[0].lines.map(l => l.points.length)"), [40, 8])
-                self.assertEqual(page.value(TILES), {"step of 100": "40", "reward, last 20 steps": "15.25", "test reward": "2",
+                self.assertEqual(page.value(TILES),
+                                 {"step of 100": "40", "reward, last 20 steps": "15.25", "test reward": "2",
                                                      "best test reward": "9", "steps/s": "2", "elapsed": "20.0 s"})
                 self.assertIn(run["note"], page.value("document.getElementById('chosen').textContent"))
                 self.assert_fits(page, state)
@@ -569,12 +608,15 @@ class Frozen(BrowserTest):
                 own_loop("no test", 20, metrics=[{"step": i, "reward": 30 + i} for i in range(1, 21)])]
         page = self.open_runs(runs)
         rows = page.value(TABLE)
-        self.assertEqual(list(rows[0]), ["run", "epoch", "step", "test loss", "test accuracy", "test rmse", "test reward", "reward",
+        self.assertEqual(list(rows[0]),
+                         ["run", "epoch", "step", "test loss", "test accuracy", "test rmse", "test reward", "reward",
                                          "best accuracy", "best rmse", "best reward", "time"])
-        values = [{key: value.replace("\u00a0", " ") for key, value in row.items() if value != "\u2013"} for row in rows[1:]]
+        values = [{key: value.replace("\u00a0", " ") for key, value in row.items() if value != "\u2013"}
+                  for row in rows[1:]]
         self.assertEqual(values, [
             {"run": "angles", "epoch": "4", "test rmse": "2 \u00b0", "best rmse": "2 \u00b0", "time": "20.0 s"},
-            {"run": "cart pole", "step": "40", "test reward": "2", "reward": "20", "best reward": "9", "time": "20.0 s"},
+            {"run": "cart pole", "step": "40", "test reward": "2", "reward": "20", "best reward": "9",
+             "time": "20.0 s"},
             {"run": "no test", "step": "20", "reward": "50", "time": "20.0 s"}])
         self.assertEqual(page.value("[axis(), charts[0].map.x1]"), ["step", 20])  # one run has no epochs
         for width in (1280, 400):
@@ -594,7 +636,8 @@ class Frozen(BrowserTest):
         self.assertEqual(page.value(TABLE)[1]["validation loss"], "0.5")
 
     def test_bars(self):
-        groups = [{"name": "training", "bars": [["a", 2.0], ["b", 1.0]], "note": "2 times"}, {"name": "x", "bars": [["a", 0]]}]
+        groups = [{"name": "training", "bars": [["a", 2.0], ["b", 1.0]], "note": "2 times"},
+                  {"name": "x", "bars": [["a", 0]]}]
         bars = {"title": "Before <b>", "unit": "s", "groups": groups}
         page = self.open_runs([{"name": "run", "bars": bars}], ready="document.querySelectorAll('.bar i').length === 3")
         widths = "[...document.querySelectorAll('.bar i')].map(i => i.getBoundingClientRect().width)"
@@ -603,8 +646,10 @@ class Frozen(BrowserTest):
         # A long label has several lines, so that it hides neither its value nor its bar.
         groups[0]["bars"][0][0] = "op by op, in a network with a long name"
         for width in (1280, 400):
-            page = self.open_runs([{"name": "run", "bars": bars}], width, ready="document.querySelectorAll('.bar i').length === 3")
-            self.assertTrue(page.value("[...document.querySelectorAll('#parts .scroll')].every(s => s.scrollWidth <= s.clientWidth)"))
+            page = self.open_runs([{"name": "run", "bars": bars}], width,
+                                  ready="document.querySelectorAll('.bar i').length === 3")
+            self.assertTrue(page.value("[...document.querySelectorAll('#parts .scroll')].every(s => s.scrollWidth "
+                                       "<= s.clientWidth)"))
             self.assertGreater(min(page.value(widths)[:2]), 20)
             self.assert_fits(page)
 
@@ -630,7 +675,8 @@ class Live(BrowserTest):
             page.wait("rate(runs.get('young')) > 0")
             page.wait(CURVE)
             self.assert_fits(page)
-        tiles = pages[0].value("Object.fromEntries([...document.querySelectorAll('.tile')].map(t => [t.lastChild.textContent,"
+        tiles = pages[0].value("Object.fromEntries([...document"
+                               ".querySelectorAll('.tile')].map(t => [t.lastChild.textContent,"
                                "t.firstChild.textContent]))")
         if "steps/s" in tiles:  # the first epoch is not over yet
             for name in ("steps/s", "time left, about", "elapsed", "loss, last 20 steps", "accuracy, last 20 steps"):
@@ -643,16 +689,19 @@ class Live(BrowserTest):
         # Two loops run, with epochs and without; the end of one is shown when it comes.
         for data in (own_loop("angles", 20, 4), own_loop("cart pole", 40)):
             lines = data["metrics"][:15]
-            folder = self.add_run(data | {"metrics": lines, "state": "running", "begun": time.time() - 10, "fields": {"kind": data["name"]}})
+            folder = self.add_run(data | {"metrics": lines, "state": "running", "begun": time.time() - 10,
+                                          "fields": {"kind": data["name"]}})
             lock = os.open(folder, os.O_RDONLY)
             self.addCleanup(os.close, lock)
             fcntl.flock(lock, fcntl.LOCK_EX)
         monitor, url = self.start_monitor()
         for page in self.pages(url, "runs.size === 2 && document.querySelector('#charts path')"):
-            for name, progress in (("angles", {"epochs of 4 done": "2", "step of 20": "13"}), ("cart pole", {"step of 40": "13"})):
+            for name, progress in (("angles", {"epochs of 4 done": "2", "step of 20": "13"}),
+                                   ("cart pole", {"step of 40": "13"})):
                 page.click("#show-none")
                 page.click(f'[data-key="choose {name}"]')
-                page.wait(f"chosen === '{name}' && runs.get(chosen).steps.length === 13 && document.querySelector('#charts path')")
+                page.wait(f"chosen === '{name}' && runs.get(chosen).steps.length === 13 && "
+                          f"document.querySelector('#charts path')")
                 tiles = page.value(TILES)
                 self.assertEqual(tiles | progress | {"kind": name}, tiles)
                 for text in ("steps/s", "elapsed", "time left, about"):
@@ -686,7 +735,8 @@ class Live(BrowserTest):
         page.wait("runs.size === 4")
         self.assertEqual(page.value("shownRuns().length"), 1)
         rows = {row["run"]: row for row in page.value(TABLE)}
-        self.assertEqual({name: row["lr"] for name, row in rows.items()}, {"1": "0.001", "2": "0.01", "3": "0.1", "4": "0.001"})
+        self.assertEqual({name: row["lr"] for name, row in rows.items()},
+                         {"1": "0.001", "2": "0.01", "3": "0.1", "4": "0.001"})
         for row in rows.values():
             self.assertRegex(row["test accuracy"], r"^\d+\.\d")
             self.assertRegex(row["best"], r"^\d+\.\d")
@@ -710,7 +760,8 @@ class Live(BrowserTest):
         number, steps = map(int, os.environ.get("MANY", "60,400").split(","))
         for i, data in enumerate(many(number, 10, steps // 10)):
             every = max(1, steps // 2000)  # a report has at most 2000 lines of steps
-            folder = self.add_run(data | {"metrics": [line for line in data["metrics"] if line.get("step", 0) % every == 0]})
+            folder = self.add_run(data | {"metrics": [line for line in data["metrics"]
+                                                      if line.get("step", 0) % every == 0]})
             (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in data["metrics"]))
         monitor, url = self.start_monitor()
         begin = time.monotonic()
@@ -721,11 +772,13 @@ class Live(BrowserTest):
         page.click("#show-all")
         page.wait("[...runs.values()].every(run => run.epochs.length === 10)")
         said.append(f"all curves {time.monotonic() - begin:.2f} s")
-        for name, action in (("update", "update()"), ("zoom", "setZoom([2, 4])"), ("smoothing", "setView('smoothing', .9)"),
+        for name, action in (("update", "update()"), ("zoom", "setZoom([2, 4])"),
+                             ("smoothing", "setView('smoothing', .9)"),
                              ("axis", "setView('axis', 'time')"),
                              ("hover", "charts[0].moveCursor(300, 100)")):
             took = page.value(f"(async () => {{ const t = performance.now(); {action};"
-                              "await new Promise(done => requestAnimationFrame(() => setTimeout(done))); return performance.now() - t; })()")
+                              "await new Promise(done => requestAnimationFrame(() => setTimeout(done))); "
+                              "return performance.now() - t; })()")
             said.append(f"{name} {took:.0f} ms")
         memory = page.call("Runtime.getHeapUsage")["usedSize"] / 2 ** 20
         print(f"{number} runs of {steps} steps: {', '.join(said)}, {memory:.0f} MiB", flush=True)
@@ -733,7 +786,8 @@ class Live(BrowserTest):
 
     def test_sweep(self):
         monitor, url = self.start_monitor()
-        sweep = self.start([str(job.BUILD / "train_cifar"), "sweep", "--run-name", "a sweep", *job.TINY, "--epochs", "100000",
+        sweep = self.start([str(job.BUILD / "train_cifar"), "sweep", "--run-name", "a sweep", *job.TINY, "--epochs",
+                            "100000",
                             "--batch-size", "50", "--grid", "lr=1e30,0.05,0.01"])
         # In the list of runs, a sweep is one run with a page of its trials.
         page = self.browser.open(url)
@@ -746,7 +800,8 @@ class Live(BrowserTest):
         trials = page.value("document.querySelector('#runs a[href^=trials]').getAttribute('href')")
         page = self.browser.open(urllib.parse.urljoin(url, trials))
         # The sweep writes the states of its trials once a second, so the page may get the second trial first.
-        page.wait("runs.get('1')?.state === 'failed' && runs.get('2')?.state === 'running' && runs.get('2').epochs.length")
+        page.wait("runs.get('1')?.state === 'failed' && runs.get('2')?.state === 'running' && "
+                  "runs.get('2').epochs.length")
         cells = page.value(TABLE)
         self.assertEqual([row["state"] for row in cells], ["failed", "running", "queued"])
         self.assertIn("expected finite values", cells[0]["reason"])
@@ -798,7 +853,8 @@ class Live(BrowserTest):
         # The list shows runs with damaged reports, a config.json of null, and a name that is not UTF-8. The valid run
         # has a curve.
         steps = "".join(f'{{"step": {i}, "epoch": 1, "loss": {1 / i}}}\n' for i in range(1, 9))
-        odd = ({"config": None}, {"config": {"options": None}}, {"confusion": {"classes": 1}}, {"samples": [1]}, {"best_on_test": {"samples": 1}}, {"ranks": [1]}, {"bars": {}},
+        odd = ({"config": None}, {"config": {"options": None}}, {"confusion": {"classes": 1}}, {"samples": [1]},
+               {"best_on_test": {"samples": 1}}, {"ranks": [1]}, {"bars": {}},
                {"network": {"tensors": [1]}}, {"steps": None, "shown": {}, "epochs": "x", "tested": []},
                {"metrics": [{"epoch": "x", "test_loss": 1e17}]})
         for i, report in enumerate(({}, *odd)):
@@ -861,7 +917,8 @@ class Live(BrowserTest):
         frozen = page.value("document.querySelector('#runs a').getAttribute('href')")
         frozen = self.browser.open(urllib.parse.urljoin(url, frozen))
         frozen.wait("document.querySelectorAll('#charts path').length > 3")
-        self.assertEqual(frozen.value("origin"), "null")  # its scripts cannot ask the monitor, and do not know the token
+        self.assertEqual(frozen.value("origin"),
+                         "null")  # its scripts cannot ask the monitor, and do not know the token
         token = urllib.parse.parse_qs(urllib.parse.urlsplit(url).query)["token"][0]
         self.assertNotIn(token, frozen.value("location.href + document.referrer"))
 
@@ -876,7 +933,8 @@ class Live(BrowserTest):
     def test_stop_button_ends_within_two_steps(self):
         page = self.browser.open(self.start_monitor()[1])
         # These steps take longer than a click.
-        training = self.start(job.train(job.rank_counts(1, 4)[-1], "--run-name", "slow", "--epochs", "1000", "--width", "32",
+        training = self.start(job.train(job.rank_counts(1, 4)[-1], "--run-name", "slow", "--epochs", "1000", "--width",
+                                        "32",
                                         "--depth", "4", "--batch-size", "200", "--threads", "1", "--precision", "fp32"))
         page.wait("runs.get('slow')?.steps.length && document.querySelector('#runs button.stop')")
         seen = len(job.step_lines(self.runs / "slow"))
