@@ -248,7 +248,8 @@ void TrainingRun::write_tables(const std::vector<Detail::Table>& tables) {
     if (!log.folder()) return;
     log.folder()->check_in_place();
     for (const auto& [name, text, csv] : tables)
-        log.writer.add([path = cat(log.folder()->path(), "/", name, ".csv"), csv] { write_file_atomic(path, csv); });
+        log.writer.add(
+            [path = cat(log.folder()->path(), "/", name, ".csv"), csv = csv] { write_file_atomic(path, csv); });
 }
 
 void TrainingRun::end_test(const std::string& name, const std::string& set, const Score& score) {
