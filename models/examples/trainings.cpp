@@ -3,6 +3,7 @@
 #include "ringgrad/core/atomic_file.h"
 #include "ringgrad/data/digits.h"
 #include "ringgrad/models/programs.h"
+#include "ringgrad/models/run/training.h"
 #include "ringgrad/models/run/predictor.h"
 #include "ringgrad/par/session.h"
 #include "ringgrad/par/task_pool.h"
