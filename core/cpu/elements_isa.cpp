@@ -11,19 +11,19 @@ namespace {
 /// Calls body(i, j, lanes) for every vector of `count` values, where i is the index of its first value and j is i
 /// modulo the period, a multiple of kWidth. Only the last vector can have fewer than kWidth lanes.
 template <class Body>
-inline __attribute__((always_inline)) void each_vector(int64_t count, int64_t period, Body body) {
+inline __attribute__((always_inline)) void each_periodic_vector(int64_t count, int64_t period, Body body) {
     int64_t i = 0;
     while (i + period <= count)
         for (int64_t j = 0; j < period; j += kWidth, i += kWidth) body(i, j, kWidth);
     for (int64_t j = 0; i < count; j += kWidth, i += kWidth) body(i, j, lanes_at(i, count));
 }
 
-/// Stores f(i, j, lanes) at y + i for every vector; see each_vector(). With past_cache, the stores of whole vectors
-/// bypass the caches (stream_store() in simd.h), if y is aligned.
+/// Stores f(i, j, lanes) at y + i for every vector; see each_periodic_vector(). With past_cache, the stores of whole
+/// vectors bypass the caches (stream_store() in simd.h), if y is aligned.
 template <class T, class F>
 inline __attribute__((always_inline)) void map(T* y, int64_t count, int64_t period, bool past_cache, F f) {
     const bool streams = past_cache && aligned(y);
-    each_vector(count, period, [&](int64_t i, int64_t j, int lanes) {
+    each_periodic_vector(count, period, [&](int64_t i, int64_t j, int lanes) {
         if (lanes < kWidth || !streams)
             store_first(y + i, f(i, j, lanes), lanes);
         else
@@ -252,7 +252,7 @@ void sgdm(float* p, float* v, const float* g, int64_t count, const SgdmStep& ste
     const Vec lr = splat(step.lr), inertia = splat(step.momentum), decay = splat(step.decay);
     const VectorFactors factors{all};
     const bool nesterov = step.nesterov;
-    each_vector(count, kWidth, [=](int64_t i, int64_t, int lanes) {
+    each_periodic_vector(count, kWidth, [=](int64_t i, int64_t, int lanes) {
         const Vec parameter = load_first(p + i, lanes), shrink = factors.decay(decay, i, lanes);
         const Vec gradient = factors.clipped(load_first(g + i, lanes)) + shrink * parameter;
         const Vec velocity = inertia * load_first(v + i, lanes) + gradient;
@@ -269,7 +269,7 @@ void adam(float* p, float* m, float* v, const float* g, int64_t count, const Ada
               unbias = splat(step.unbias), epsilon = splat(step.epsilon);
     const VectorFactors factors{all};
     const bool decoupled = step.decoupled;
-    each_vector(count, kWidth, [=](int64_t i, int64_t, int lanes) {
+    each_periodic_vector(count, kWidth, [=](int64_t i, int64_t, int lanes) {
         Vec parameter = load_first(p + i, lanes), gradient = factors.clipped(load_first(g + i, lanes));
         const Vec shrink = factors.decay(decay, i, lanes);
         if (decoupled)
@@ -287,7 +287,7 @@ void adam(float* p, float* m, float* v, const float* g, int64_t count, const Ada
 
 float sum_of_squares(const float* x, int64_t count) {
     Vec sums{};
-    each_vector(count, kWidth, [&](int64_t i, int64_t, int lanes) {
+    each_periodic_vector(count, kWidth, [&](int64_t i, int64_t, int lanes) {
         const Vec value = load_first(x + i, lanes);
         sums += value * value;
     });

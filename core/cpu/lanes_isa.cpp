@@ -16,15 +16,6 @@ namespace {
 constexpr int kPixels = kRegisters == 32 ? 14 : 8, kLaneTaps = kRegisters == 32 ? 12 : 9,
               kThrees = kRegisters == 32 ? 3 : 2;
 
-/// Calls f(first channel, number of lanes) for the vectors of a pixel with `lanes` channels. For all but an incomplete
-/// last vector, the number is the constant kWidth.
-template <class F>
-inline __attribute__((always_inline)) void each_vector(int64_t lanes, F f) {
-    int64_t c = 0;
-    for (; c + kWidth <= lanes; c += kWidth) f(c, kWidth);
-    if (c < lanes) f(c, int(lanes - c));
-}
-
 /// Adds the products of one tap (kernels.h) to the sums of MR result pixels.
 template <int MR>
 inline __attribute__((always_inline)) void add_tap(const LaneRow& g, const float* x, Vec filter, int lanes, Vec* acc) {

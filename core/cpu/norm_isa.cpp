@@ -7,13 +7,6 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-/// Calls f(index of the first value, number of lanes) for every vector of the c values of a row. Only the last vector
-/// can have fewer than kWidth lanes.
-template <class F>
-inline __attribute__((always_inline)) void each_vector(int64_t c, F f) {
-    for (int64_t i = 0; i < c; i += kWidth) f(i, lanes_at(i, c));
-}
-
 /// The mean and the variance of a row, by the corrected two-pass algorithm of Chan, Golub and LeVeque (1983). The sum
 /// of the deviations from the rounded mean corrects both.
 template <class T>

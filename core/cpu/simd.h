@@ -64,6 +64,15 @@ static inline float sum_of(Vec v) {
 /// Returns the number of lanes in use in the vector that begins at value i of n.
 static inline int lanes_at(int64_t i, int64_t n) { return int(n - i < kWidth ? n - i : kWidth); }
 
+/// Calls f(index of the first value, number of lanes) for every vector of `count` values. For all but an incomplete
+/// last vector, the number is the constant kWidth.
+template <class F>
+static inline __attribute__((always_inline)) void each_vector(int64_t count, F f) {
+    int64_t i = 0;
+    for (; i + kWidth <= count; i += kWidth) f(i, kWidth);
+    if (i < count) f(i, int(count - i));
+}
+
 /// Load or store only the first n lanes (0 <= n <= kWidth). A load sets the remaining lanes to zero. Memory beyond the
 /// first n values is not accessed.
 #if defined(__AVX512F__)

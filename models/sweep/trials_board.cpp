@@ -9,7 +9,7 @@
 namespace rg {
 namespace {
 
-constexpr double kRedrawSeconds = 0.1, kRepeatSeconds = 10;
+constexpr double kBoardSeconds = 0.1, kRepeatSeconds = 10;
 
 /// Cuts a line to at most `columns` bytes, but not inside a UTF-8 character.
 std::string fit(std::string line, int columns) {
@@ -68,7 +68,7 @@ TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranki
 void TrialsBoard::update(const TrialRow& row, bool event) {
     const double now = clock_();
     double& shown_at = style_.live ? drawn_at_ : printed_at_[size_t(row.number) - 1];
-    if (!event && now - shown_at < (style_.live ? kRedrawSeconds : kRepeatSeconds)) return;
+    if (!event && now - shown_at < (style_.live ? kBoardSeconds : kRepeatSeconds)) return;
     if (style_.live) {
         shown_at = now;
         return draw();

@@ -20,7 +20,7 @@
 namespace rg {
 namespace {
 
-class Quiet final : public TrainingObserver {
+class QuietObserver final : public TrainingObserver {
 public:
     bool standalone() const override { return false; }
 };
@@ -32,7 +32,7 @@ int train(const Program& program, const TempDir& folder, const std::string& name
                 {"--runs=" + folder.path(), "--run-name=" + name, "--device=cpu", "--threads=1", "--precision=fp32"});
     int code = -1;
     par::run_groups(ranks, [&](par::Group& group) {
-        Quiet observer;
+        QuietObserver observer;
         const int own = program.run(group, args, observer);
         if (group.rank() == 0) code = own;
     });
