@@ -1,9 +1,9 @@
-// The main function of the unit tests. All tests of C++ code are linked into one executable.
+// The main function of the unit tests. rg_tests has those of all rooms; simt_tests runs the CUDA kernels on the executor.
 //
-// The suites are core, gpu, simt, par, data and models; -ts=core runs one of them. All random numbers have fixed seeds,
+// The suites are core, gpu, par, data, models and simt; -ts=core runs one of them. All random numbers have fixed seeds,
 // so a failure repeats. -tc="*part of a name*" runs a single case. The exit status is 77, which Meson reports as
-// skipped, if RG_ISA names an instruction set that this CPU lacks, or if nothing was checked (no GPU). See perturb.h
-// for RG_PERTURB. With RG_LOCALE=1 the tests run in another locale (other_locale.h).
+// skipped, if RG_ISA names an instruction set that this CPU or build lacks, or if nothing was checked (no GPU). See
+// perturb.h for RG_PERTURB. With RG_LOCALE=1 the tests run in another locale (other_locale.h).
 #define DOCTEST_CONFIG_IMPLEMENT
 #include "core/cpu/isa.h"
 #include "tests/other_locale.h"
@@ -50,7 +50,7 @@ REGISTER_LISTENER("counter", 1, Counter);
 
 /// Adds the instruction sets whose tiles are emulated (core/emulated_isa.h) to those that RG_ISA can name.
 void add_emulated_isas() {
-#if defined(__x86_64__)
+#if defined(RG_WITH_EMULATED)
     if (!rg::cpu::find_isa("avx2")) return; // the emulation is compiled for AVX2
     rg::cpu::add_isa("avx512bf16-emulated", rg::cpu::avx512bf16_emulated::kTiles);
     rg::cpu::add_isa("amx-emulated", rg::cpu::amx_emulated::kTiles);
@@ -62,9 +62,9 @@ void add_emulated_isas() {
 int main(int argc, char** argv) {
     add_emulated_isas();
     const char* const wanted = std::getenv("RG_ISA");
-    for (const char* known : {"avx2", "avx512", "avx512bf16", "amx", "avx512bf16-emulated", "amx-emulated"})
+    for (const char* known : {"portable", "avx2", "avx512", "avx512bf16", "amx", "avx512bf16-emulated", "amx-emulated"})
         if (wanted && std::strcmp(wanted, known) == 0 && !rg::cpu::find_isa(known)) {
-            std::printf("skipped: this CPU has no %s\n", known);
+            std::printf("skipped: this CPU or this build has no %s\n", known);
             return kSkipped;
         }
     rg::install_perturbation();
@@ -76,7 +76,7 @@ int main(int argc, char** argv) {
     const int failed = context.run();
     if (failed || assertions > 0 || context.shouldExit()) return failed;
     if (cases == 0) {
-        std::printf("rg_tests: expected test cases, got none that match the filters; -ltc lists their names\n");
+        std::printf("expected test cases, got none that match the filters; -ltc lists their names\n");
         return 1;
     }
     std::printf("skipped: %d test cases checked nothing\n", cases);

@@ -2,7 +2,7 @@
 #include "tests/perturb.h"
 
 #include "core/context.h"
-#include "tests/executor_device.h"
+#include "tests/host_device.h"
 #include "tests/op_cases.h"
 
 #include <bit>
@@ -106,7 +106,7 @@ void perturb(const Tensor& t) {
 
 void after_op_on_host(Op op, const Call& call) {
     const Device* const device = context().device;
-    if (!device || dynamic_cast<const ExecutorDevice*>(device)) perturb(op, call);
+    if (!device || dynamic_cast<const HostDevice*>(device)) perturb(op, call);
 }
 
 } // namespace

@@ -308,7 +308,7 @@ def compile_copy(command, build, folder, file, kernel, old, new):
 def failure_on_executor(build, folder, nvcc, file, kernel_file, *edit):
     """Returns the first failure of the tests with the fault, or None if they pass."""
     kernel = compile_copy(["c++", "-O1", "-c"], build, folder, file, kernel_file, *edit)
-    objects = sorted(str(p) for p in (build / "tests" / "rg_tests.p").glob("*.o"))
+    objects = sorted(str(p) for p in (build / "tests" / "simt_tests.p").glob("*.o"))
     archives = sorted(str(p) for p in build.rglob("*.a"))
     libraries = run(["pkg-config", "--libs", "mpich"]).stdout.split() + ["-lpthread"]
     if nvcc:

@@ -5,7 +5,7 @@
 #include "core/ops/reference.h"
 #include "core/profile.h"
 #include "core/tape.h"
-#include "tests/executor_device.h"
+#include "tests/host_device.h"
 #include "tests/op_check.h"
 #include "tests/sync_ranks.h"
 #include "tests/temp_dir.h"
@@ -74,7 +74,7 @@ const OpRow kCube{.name = "cube", .reference = cube_reference, .cpu = cube_cpu, 
                   .inputs = kCubeInputs, .backward = backward_cube, .saves = saves_in(CubeOp::x), .check = check_cube};
 
 int launches = 0;                 // of the kernel for GPUs
-void cube_gpu(const Call& call) { // the executor's device memory is host memory
+void cube_gpu(const Call& call) { // the memory of HostDevice is host memory
     ++launches;
     const float factor = call.attrs.as<CubeOp>().factor;
     const auto* x = reinterpret_cast<const float*>(call.in[0].bytes_data());
@@ -145,8 +145,8 @@ TEST_SUITE("core") {
             const Steps plain = train(kCube, type, false), replayed = train(kCube, type, true);
             CHECK(differs(replayed.w, plain.w, tolerance) == "");
             CHECK(plain.losses[2] < plain.losses[0]);
-            for (const auto captures : {ExecutorDevice::Captures::work, ExecutorDevice::Captures::fail}) {
-                ExecutorDevice device;
+            for (const auto captures : {HostDevice::Captures::work, HostDevice::Captures::fail}) {
+                HostDevice device;
                 device.captures = captures;
                 const InContext on{{.device = &device}};
                 for (const bool plan : {false, true})
@@ -173,7 +173,7 @@ TEST_SUITE("core") {
         incomplete.cpu = nullptr;
         CHECK(error_of([&] { run(&incomplete, {Tensor::zeros({2})}, CubeOp{}); }) ==
               "cube: expected a row with reference, cpu and infer, got one without; define all three");
-        ExecutorDevice device; // without a kernel for it, the op runs on the host, where its values can be checked
+        HostDevice device; // without a kernel for it, the op runs on the host, where its values can be checked
         const InContext on_device{{.device = &device}};
         const Tensor there = Tensor::empty({2});
         there.copy_from(large);

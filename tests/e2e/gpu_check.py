@@ -34,7 +34,7 @@ PYTHON = f"""case $1 in
 *) torch=' torch=2.0'
 {FIGURE} ;;
 esac"""
-RG_TESTS = f"exec '{job.BUILD}/tests/rg_tests' -ts=simt '-tc=simt: *tensor cores*' -d=true"
+RG_TESTS = f"exec '{job.BUILD}/tests/simt_tests' '-tc=simt: *tensor cores*' -d=true"
 # The real program, on the CPU with a small network.
 TRAIN_CIFAR = f"""for option; do
     shift

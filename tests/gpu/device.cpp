@@ -13,7 +13,7 @@
 #include "models/nets/cifar_net.h"
 #include "models/nets/state_dict.h"
 #include "models/run/gradient_sum.h"
-#include "tests/executor_device.h"
+#include "tests/gpu/executor_device.h"
 #include "tests/image_sets.h"
 #include "tests/op_check.h"
 #include "tests/temp_dir.h"

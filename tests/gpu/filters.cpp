@@ -5,7 +5,7 @@
 #include "core/rng.h"
 #include "core/tape.h"
 #include "models/run/gradient_sum.h"
-#include "tests/executor_device.h"
+#include "tests/gpu/executor_device.h"
 #include "tests/op_check.h"
 #include "tests/thread_link.h"
 

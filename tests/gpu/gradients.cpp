@@ -7,7 +7,7 @@
 #include "models/nets/cifar_net.h"
 #include "models/run/gradient_sum.h"
 #include "tests/allocations.h"
-#include "tests/executor_device.h"
+#include "tests/gpu/executor_device.h"
 #include "tests/op_check.h"
 #include "tests/parameter_lists.h"
 #include "tests/simt/executor.h"

@@ -5,7 +5,7 @@
 #include "gpu/deadline.h"
 #include "gpu/kernels.h"
 #include "models/nets/cifar_net.h"
-#include "tests/executor_device.h"
+#include "tests/gpu/executor_device.h"
 #include "tests/op_check.h"
 #include "tests/random_program.h"
 #include "tests/simt/executor.h"

@@ -7,7 +7,7 @@
 #include "data/digits.h"
 #include "models/programs.h"
 #include "models/sweep/trials.h"
-#include "tests/executor_device.h"
+#include "tests/gpu/executor_device.h"
 #include "tests/image_sets.h"
 #include "tests/temp_dir.h"
 #include "tests/thread_link.h"

@@ -8,7 +8,7 @@
 #include "models/nets/cifar_net.h"
 #include "models/run/nan_guard.h"
 #include "models/run/optimizer.h"
-#include "tests/executor_device.h"
+#include "tests/gpu/executor_device.h"
 #include "tests/op_check.h"
 #include "tests/parameter_lists.h"
 #include "tests/temp_dir.h"

@@ -6,7 +6,7 @@
 #include "gpu/gpu_traits.h"
 #include "models/nets/digits_net.h"
 #include "models/run/memory.h"
-#include "tests/executor_device.h"
+#include "tests/host_device.h"
 #include "tests/temp_dir.h"
 #include "tests/thread_link.h"
 
@@ -57,8 +57,15 @@ struct SystemFiles : TempDir {
 /// Returns the description of the machine that a program on one rank prints at its start.
 std::string machine_text(const std::vector<const char*>& arguments) { return machines(1, arguments).texts[0]; }
 
+/// One GPU, which all ranks share.
+constexpr gpu::GpuFunctions kOneGpu{
+    [] {
+        return gpu::FoundGpus{{{0, "0/0", "H200"}}, {}};
+    },
+    [](int) -> std::shared_ptr<Device> { return std::make_shared<HostDevice>(); }};
+
 /// A device with the number of its GPU in its name.
-struct NumberedDevice final : ExecutorDevice {
+struct NumberedDevice final : HostDevice {
     explicit NumberedDevice(int index_) : index(index_) {}
     std::string name() const override { return cat("GPU ", index); }
     int index;
@@ -253,8 +260,8 @@ TEST_SUITE("models") {
             CHECK_FALSE(contains(machine_text({"test", "--device", "cpu"}), "since"));
             CHECK_ERROR("no such GPU", machine_text({"test", "--device", "cuda"}));
         }
-        const GpusInPlace one(kExecutorGpus);
-        CHECK(machine_text({"test", "--threads", "1"}) == "the executor, 1 thread x 1 rank, fp32");
+        const GpusInPlace one(kOneGpu);
+        CHECK(machine_text({"test", "--threads", "1"}) == "host device, 1 thread x 1 rank, fp32");
         CHECK_ERROR("use --precision fp32, or --device cpu", machine_text({"test", "--precision", "fp32-strict"}));
         CHECK(machine_text({"test", "--precision", "fp32-strict", "--device", "cpu"}).ends_with("fp32-strict"));
     }

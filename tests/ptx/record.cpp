@@ -13,7 +13,7 @@
 //     "results"   address, type, tolerance (rms, max), and the expected values as hexadecimal digits of doubles
 #include "gpu/kernels.h"
 #include "gpu/scratch.cuh"
-#include "tests/executor_device.h"
+#include "tests/gpu/executor_device.h"
 #include "tests/op_check.h"
 #include "tests/simt/executor.h"
 

@@ -1,11 +1,11 @@
-// Defines a Device whose CUDA kernels run on a CPU, by the executor (tests/simt). It shows whether a program treats
-// device memory correctly, as a GPU would require. Copies and transfers happen as early or as late as core/device.h
-// allows.
+// Defines a Device whose memory is host memory. It has only the kernels of OpRow::gpu, so that all ops of the library run
+// on the host. It shows whether a program treats device memory correctly, as a GPU would require. Copies and transfers
+// happen as early or as late as core/device.h allows.
 #pragma once
 
 #include "core/device.h"
+#include "core/op.h"
 #include "gpu/device.h"
-#include "gpu/kernels.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -13,9 +13,9 @@
 
 namespace rg {
 
-class ExecutorDevice : public Device {
+class HostDevice : public Device {
 public:
-    std::string name() const override { return "the executor"; }
+    std::string name() const override { return "host device"; }
     void* allocate(size_t bytes) override {
         void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
         std::memset(memory, 0xFF, bytes); // floats are NaN until they are written
@@ -42,34 +42,28 @@ public:
     }
     // Devices of one process share memory as devices of several processes would, since the ranks are threads here.
     std::string share(const void* memory) override {
-        if (!shares) fail("the executor: expected memory to share, got a planted error");
+        if (!shares) fail(name(), ": expected memory to share, got a planted error");
         return std::to_string(reinterpret_cast<uintptr_t>(memory));
     }
     std::shared_ptr<std::byte> open_shared(const std::string& handle) override {
-        if (!maps) fail("the executor: expected memory of another device, got a planted error");
+        if (!maps) fail(name(), ": expected memory of another device, got a planted error");
         ++mapped;
         return {reinterpret_cast<std::byte*>(std::stoull(handle)), [this](std::byte*) { --mapped; }};
     }
-    void sum(std::span<std::byte* const> from, std::span<std::byte* const> to, size_t count) override {
-        gpu_on_host::sum_vectors(from, to, count, nullptr);
-        if (sums_wrongly && count > 0) reinterpret_cast<float*>(to.back())[count - 1] += 1;
-        ++sums;
-    }
     void transfer(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
-    bool shares = true, maps = true, sums_wrongly = false;
+    bool shares = true, maps = true;
     int mapped = 0; // number of existing mappings of other devices' memory
-    int sums = 0;   // number of calls of sum()
-    Kernel kernel(Op op) const override { return ++ops, finish_uploads(), gpu_on_host::kernel(op); }
+    Kernel kernel(Op op) const override { return ++ops, finish_uploads(), op->gpu; }
     void synchronize() override { finish_uploads(); }
 
     std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
         struct Replay final : Graph {
-            explicit Replay(ExecutorDevice& device, std::function<void()> work) : owner(device), f(std::move(work)) {}
+            explicit Replay(HostDevice& device, std::function<void()> work) : owner(device), f(std::move(work)) {}
             void launch() override { f(), ++owner.launches; }
-            ExecutorDevice& owner;
+            HostDevice& owner;
             std::function<void()> f;
         };
-        if (captures == Captures::fail) fail("the executor: expected a graph, got a planted error");
+        if (captures == Captures::fail) fail(name(), ": expected a graph, got a planted error");
         return captures == Captures::none ? nullptr : std::make_unique<Replay>(*this, work);
     }
     enum class Captures { work, none, fail } captures = Captures::work;
@@ -88,7 +82,7 @@ private:
     /// is NaN in each memory where nothing may use it.
     struct Trip final : RoundTrip {
         enum class Place : uint8_t { device, in_flight, host };
-        Trip(ExecutorDevice& owner_, std::byte* host_, std::byte* device_, std::vector<size_t> ends_)
+        Trip(HostDevice& owner_, std::byte* host_, std::byte* device_, std::vector<size_t> ends_)
             : owner(owner_),
               host(host_),
               device(device_),
@@ -105,7 +99,7 @@ private:
         /// Moves a chunk from from_place to its next place; throws Error if it is elsewhere. Without host memory, the
         /// values stay where they are, and only the place changes.
         void move(size_t chunk, Place from_place, std::byte* from, std::byte* to) {
-            RG_CHECK(places[chunk] == from_place, "the executor: expected chunk ", chunk, " at place ", int(from_place),
+            RG_CHECK(places[chunk] == from_place, owner.name(), ": expected chunk ", chunk, " at place ", int(from_place),
                      " of its trip, got ", int(places[chunk]));
             places[chunk] = Place((int(from_place) + 1) % 3);
             if (!host) return;
@@ -113,7 +107,7 @@ private:
             std::memcpy(to + begin, from + begin, bytes);
             std::memset(from + begin, 0xFF, bytes);
         }
-        ExecutorDevice& owner;
+        HostDevice& owner;
         std::byte *host, *device;
         std::vector<size_t> ends;
         std::vector<std::byte> in_flight;
@@ -132,12 +126,5 @@ public:
 private:
     gpu::GpuFunctions before_;
 };
-
-/// Finds one GPU, which all ranks share. Opens it as a new ExecutorDevice in each call.
-inline constexpr gpu::GpuFunctions kExecutorGpus{
-    [] {
-        return gpu::FoundGpus{{{0, "executor", "executor"}}, {}};
-    },
-    [](int) -> std::shared_ptr<Device> { return std::make_shared<ExecutorDevice>(); }};
 
 } // namespace rg
