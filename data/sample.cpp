@@ -12,7 +12,8 @@
 #error "RG_SAMPLE_DIR must name the folder data/sample"
 #endif
 
-asm(".pushsection .rodata\n"
+// A section of its own: the linker drops it from programs that do not use the sample.
+asm(".pushsection .rodata.rg_sample, \"a\", %progbits\n"
     ".global rg_train_png, rg_train_labels, rg_test_png, rg_test_labels, rg_sample_end\n"
     ".hidden rg_train_png, rg_train_labels, rg_test_png, rg_test_labels, rg_sample_end\n"
     "rg_train_png: .incbin \"" RG_SAMPLE_DIR "/train.png\"\n"

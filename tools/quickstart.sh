@@ -5,6 +5,6 @@ set -eu
 cd "$(dirname "$0")/.."
 . tools/deps.sh
 
-[ -f build/build.ninja ] || configure build $(without_cuda_if_no_gpu)
+[ -f build/build.ninja ] || configure build -Disa=native $(without_cuda_if_no_gpu)
 ninja -C build train_cifar predict inspect
 exec mpiexec -n 4 build/train_cifar "$@"

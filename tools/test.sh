@@ -1,21 +1,22 @@
 #!/bin/sh
 # Builds and runs the tests.
 #
-#     sh tools/test.sh          the tests of the programs and the library
-#     sh tools/test.sh --ci     also tests that kill jobs, fill disks, serve objects and install; compiles everything, the
-#                               CUDA kernels too if nvcc is found; and runs the unit tests under address and
-#                               undefined-behaviour sanitizers
+#     sh tools/test.sh          the tests of the programs and the library, on this machine's instruction sets
+#     sh tools/test.sh --ci     also tests that kill jobs, fill disks, serve objects and install, and tests that run the
+#                               CUDA kernels on a CPU; compiles everything, for all instruction sets, the CUDA kernels
+#                               too if nvcc is found; and runs the unit tests under address and undefined-behaviour
+#                               sanitizers
 #     sh tools/test.sh --all    also tests of headers and tools; tests with perturbed results of ops, on every
 #                               instruction set; most tests under sanitizers; with clang++, tests under ThreadSanitizer
 #                               and a few seconds of every fuzzer; with a cross compiler and an emulator (aarch64.ini),
 #                               tests for 64-bit Arm
 #
-# The last line is "N passed, M failed, K skipped", with the Meson tests of all builds. The lines before it list the
-# skipped tests with their reasons, and the failed tests. The exit status is 0 if no test failed. Build folders are
-# kept, so a second run compiles only changed files. With --ci and --all, warnings are errors.
+# The last line is "N passed, M failed, K skipped", with the Meson tests of all builds. The lines before it list how long
+# each part took, the skipped tests with their reasons, and the failed tests. The exit status is 0 if no test failed.
+# Build folders are kept, so a second run compiles only changed files. With --ci and --all, warnings are errors.
 set -eu
 case ${1:-} in
-'') ci='' all='' left_out='--no-suite ci --no-suite slow --no-suite perturbed' ;;
+'') ci='' all='' left_out='--no-suite simt --no-suite ci --no-suite slow --no-suite perturbed' ;;
 --ci) ci=yes all='' left_out='--no-suite slow --no-suite perturbed' ;;
 --all) ci=yes all=yes left_out='' ;;
 *)
@@ -31,6 +32,15 @@ failed=0
 skipped=0
 reasons=''
 failures=''
+times=''
+started=$(date +%s)
+
+note_time() { # what has just ended; its time is that since the last call
+    now=$(date +%s)
+    times="$times
+$((now - started)) s: $1"
+    started=$now
+}
 
 count_results() { # prints the number of tests of the last run with one of these results
     grep -cE "\"result\": \"($1)\"" "$log" || true
@@ -76,15 +86,21 @@ for test in map(json.loads, open(sys.argv[1])):
 
 echo "== release"
 case $ci$all in
-'') [ -f build/build.ninja ] || cuda=$(without_cuda_if_no_gpu) ;;
-yes) cuda='-Dcuda=auto -Dgpu_arch=sm_90a' ;;
-yesyes) cuda='-Dcuda=auto -Dgpu_arch=sm_80,sm_90a,compute_90' ;;
+'') [ -f build/build.ninja ] || options="-Disa=native $(without_cuda_if_no_gpu)" ;;
+yes) options='-Disa=all -Dcuda=auto -Dgpu_arch=sm_90a' ;;
+yesyes) options='-Disa=all -Dcuda=auto -Dgpu_arch=sm_80,sm_90a,compute_90' ;;
 esac
-if prepare build ${cuda:-}; then
-    [ -z "$ci" ] || ninja -C build || add_failures 1 "build: cannot be built"
+if prepare build ${options:-}; then
+    run_tests build --no-rebuild --suite sources
+    note_time 'tests of the sources, which need no program'
+    if [ "$ci" ]; then # otherwise `meson test` compiles only what its tests need
+        ninja -C build || add_failures 1 "build: cannot be built"
+        note_time 'compiling build'
+    fi
     [ -z "$all" ] || export RG_SIMT_ALL=1 # all cases of the CUDA kernels
-    run_tests build --no-suite more-seeds $left_out
+    run_tests build --no-suite sources --no-suite more-seeds $left_out
     unset RG_SIMT_ALL
+    note_time 'tests of build'
 fi
 
 if [ "$ci" ]; then
@@ -93,7 +109,7 @@ if [ "$ci" ]; then
     export UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
     if prepare build-asan -Dcuda=disabled -Doptimization=g -Dcpp_args=-g1 -Db_sanitize=address,undefined \
         -Db_lundef=false; then
-        sanitized='--timeout-multiplier 4 --no-suite slow --no-suite perturbed --no-suite more-seeds'
+        sanitized='--timeout-multiplier 4 --no-suite slow --no-suite perturbed --no-suite more-seeds --no-suite sources'
         if [ "$all" ]; then
             ASAN_OPTIONS=detect_leaks=1 run_tests build-asan $sanitized --no-suite mpi
             ASAN_OPTIONS=detect_leaks=0 run_tests build-asan $sanitized --suite mpi
@@ -101,15 +117,19 @@ if [ "$ci" ]; then
             ASAN_OPTIONS=detect_leaks=1 run_tests build-asan $sanitized core ops-portable data models par simt-small
         fi
     fi
+    note_time 'address and undefined-behaviour sanitizers'
 fi
 
 if [ "$all" ]; then
     if command -v clang++ >/dev/null 2>&1; then
         echo "== clang, threads"
-        if CXX=clang++ prepare build-clang -Dcuda=disabled -Dunity=off -Db_pch=false -Db_sanitize=thread -Db_lundef=false; then
+        if CXX=clang++ prepare build-clang -Dcuda=disabled -Dunity=off -Db_pch=false -Db_sanitize=thread \
+            -Db_lundef=false; then
             TSAN_OPTIONS=halt_on_error=1 run_tests build-clang --timeout-multiplier 4 \
                 core ops-portable data models par simt-small
+            note_time 'ThreadSanitizer'
             run_tests build-clang --suite fuzz
+            note_time 'fuzzers'
         fi
     else
         echo "== skipped: no clang++ (Debian: clang), so no check for data races and no fuzzers"
@@ -120,12 +140,14 @@ if [ "$all" ]; then
         echo "== aarch64"
         [ -f build-aarch64/build.ninja ] || meson setup build-aarch64 --cross-file tools/aarch64.ini -Dwerror=true
         run_tests build-aarch64 --timeout-multiplier 4 core ops-portable data par
+        note_time '64-bit Arm'
     else
         echo "== skipped: no cross compiler or emulator for Arm (Debian: g++-aarch64-linux-gnu, qemu-user)"
         skipped=$((skipped + 1))
     fi
 fi
 
+echo "$times" | sed '/^$/d'
 echo "$reasons" | sort -u | sed '/^$/d'
 echo "$failures" | sed '/^$/d'
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -85,7 +85,7 @@ class BadInput(job.JobTest):
             self.refuse_training(["--drops", drops], "such as 0.9 or 30,45", drops)
         for text in ("0.4", "0.4,0.4", "0.4,0.4,x", "0.4,-1,0", "0.4,0.4,0.4,0.1", ""):
             self.refuse_training([f"--jitter={text}"], "--jitter: expected three numbers", f'got "{text}"')
-        self.refuse_training([], "RG_ISA", "portable", "nonsense", RG_ISA="nonsense")
+        self.refuse_training([], "RG_ISA: expected an instruction set of this CPU", "nonsense", RG_ISA="nonsense")
 
     def test_not_enough_memory(self):
         self.refuse_training(["--width", "4096", "--depth", "64"], "memory: expected at most", "GiB",
