@@ -15,7 +15,10 @@ void Profile::add(Op op, double seconds, double flops, double bytes) {
     of_op.bytes += bytes;
 }
 
-void Profile::note(const std::string& line) {
+void Profile::note(const char* op, const Shape& x, const Shape& w, DType images, const char* method,
+                   const char* reason) {
+    const std::string line = formatted("%-15s  x %-20s w %-20s %-4s  %-14s  (%s)", op, x.str().c_str(), w.str().c_str(),
+                                       name_of(images), method, reason);
     if (std::ranges::find(notes_, line) == notes_.end()) notes_.push_back(line);
 }
 

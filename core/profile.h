@@ -20,8 +20,9 @@ public:
     /// difference. If `peak` has the peak rates of the device, the line of each op also shows what percentage of them
     /// the op reached, and a last line shows the peak rates.
     std::string table(double total_seconds = 0, Rates peak = {}) const;
-    /// Adds a line below the table, unless the same line is there already. An op says so how it computes its result.
-    void note(const std::string& line);
+    /// Adds a line below the table, unless the same line is there already: the method by which `op` computes the
+    /// convolution of images x, of type `images`, with filters w, and the reason of this choice.
+    void note(const char* op, const Shape& x, const Shape& w, DType images, const char* method, const char* reason);
     double flops(Op op) const { return totals_.contains(op) ? totals_.at(op).flops : 0; }
 
 private:

@@ -1,7 +1,8 @@
 // The table of the choices, and its conditions.
 #include "gpu/conv_choice.cuh"
 
-#include "core/formatted.h"
+#include "core/context.h"
+#include "core/profile.h"
 
 #include <algorithm>
 
@@ -49,13 +50,15 @@ KernelChoice choose(const ConvGeometry& g, const Tensor& x, const Tensor& w, con
     return {portable, "no kernels for Hopper GPUs cover the shape", g};
 }
 
-} // namespace
-
-std::string note_of(const char* op, const Tensor& x, const Tensor& w, const KernelChoice& choice) {
+/// Returns the choice, and notes it for --profile.
+KernelChoice noted(const char* op, const Tensor& x, const Tensor& w, KernelChoice choice) {
     constexpr const char* kNames[] = {"groups", "linear", "hopper", "packed_hopper", "hopper_wgrad", "portable"};
-    return formatted("%-15s  x %-20s w %-20s %-4s  %-14s  (%s)", op, x.shape().str().c_str(), w.shape().str().c_str(),
-                     name_of(x.dtype()), kNames[size_t(choice.family)], choice.reason);
+    if (context().profile)
+        context().profile->note(op, x.shape(), w.shape(), x.dtype(), kNames[size_t(choice.family)], choice.reason);
+    return choice;
 }
+
+} // namespace
 
 KernelChoice choose_conv2d(const Call& call) {
     using O = Conv2dOp;
@@ -63,7 +66,8 @@ KernelChoice choose_conv2d(const Call& call) {
     const Tensor &x = call.in[O::x], &w = call.in[O::w];
     const bool x_norm = bool(a.x_norm.given(call.in)), y_norm = bool(a.y_norm.given(call.in));
     const bool alone = !a.with_stats && !x_norm && !y_norm;
-    return choose(geometry_of(x.shape(), call.out[O::y].shape(), w, a.conv), x, w, a.conv, alone, !x_norm, false);
+    const ConvGeometry g = geometry_of(x.shape(), call.out[O::y].shape(), w, a.conv);
+    return noted("conv2d", x, w, choose(g, x, w, a.conv, alone, !x_norm, false));
 }
 
 KernelChoice choose_conv2d_grad(const Call& call) {
@@ -72,7 +76,8 @@ KernelChoice choose_conv2d_grad(const Call& call) {
     const Tensor &dy = call.in[O::dy], &w = call.in[O::w], &x = a.data ? call.out[O::dx] : call.in[O::x];
     const bool alone = !call.in[O::y].defined() && !call.in[O::addend].defined();
     const bool first_layer = !a.data && !a.x_norm.given(call.in);
-    return choose(geometry_of(x.shape(), dy.shape(), w, a.conv), x, w, a.conv, alone, first_layer, a.filters);
+    const ConvGeometry g = geometry_of(x.shape(), dy.shape(), w, a.conv);
+    return noted("conv2d_grad", x, w, choose(g, x, w, a.conv, alone, first_layer, a.filters));
 }
 
 } // namespace rg::RG_GPU

@@ -27,10 +27,8 @@ struct KernelChoice {
     ConvGeometry g;                      // of the forward pass
     std::optional<PackedPlan> plan = {}; // of KernelFamily::packed
 };
-/// Returns a line for --profile. `op` is "conv2d" or "conv2d_grad".
-std::string note_of(const char* op, const Tensor& x, const Tensor& w, const KernelChoice& choice);
 
-/// Return the choice for a call of conv2d or of conv2d_grad.
+/// Return the choice for a call of conv2d or of conv2d_grad. If Context::profile is set, note it there.
 KernelChoice choose_conv2d(const Call& call);
 KernelChoice choose_conv2d_grad(const Call& call);
 

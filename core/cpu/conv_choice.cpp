@@ -3,7 +3,6 @@
 
 #include "core/cpu/tile_engine.h"
 #include "core/cpu/winograd.h"
-#include "core/formatted.h"
 #include "core/profile.h"
 
 namespace rg::cpu {
@@ -164,9 +163,8 @@ Method method_for(const ConvProblem& problem) {
     const Rule* rule = kRules;
     while (!rule->applies(candidate)) ++rule;
     if (context().profile)
-        context().profile->note(formatted("%-15s  x %-20s w %-20s %-4s  %-14s  (%s)", kPasses[size_t(problem.pass)],
-                                          problem.x.str().c_str(), problem.w.str().c_str(), name_of(problem.images),
-                                          kMethods[size_t(rule->method)], rule->reason));
+        context().profile->note(kPasses[size_t(problem.pass)], problem.x, problem.w, problem.images,
+                                kMethods[size_t(rule->method)], rule->reason);
     return rule->method;
 }
 

@@ -1,6 +1,7 @@
 // Every CUDA kernel, thread by thread on the executor: over the cases of op_cases.h against the reference, with guards
 // around every buffer, and the same bits in whatever order the threads run.
 #include "core/context.h"
+#include "core/profile.h"
 #include "gpu/conv_choice.cuh"
 #include "gpu/deadline.h"
 #include "gpu/kernels.h"
@@ -216,6 +217,9 @@ TEST_SUITE("simt") {
         for (const Layer& l : layers) {
             gpu_on_host::settable_gpu_traits() = {.sm_count = 2, .hopper_kernels = l.hopper};
             const DType type = l.bf16 ? DType::bf16 : DType::f32;
+            Profile profile;
+            const Context profiled{.profile = &profile};
+            const ContextScope profile_scope(profiled);
             const auto run = [&](Op op, const Attrs& attrs, std::vector<Tensor> in, auto choose) {
                 in.resize(op->inputs.size());
                 const OutputSpecs specs = infer(*op, in, attrs);
@@ -236,7 +240,7 @@ TEST_SUITE("simt") {
             const auto choice = run(op::conv2d, Conv2dOp{.conv = l.conv}, {x, w}, gpu_on_host::choose_conv2d);
             CAPTURE(choice.reason);
             CHECK(choice.family == l.family);
-            CHECK(gpu_on_host::note_of("conv2d", x, w, choice) ==
+            CHECK(profile.table() ==
                   Containing({x.shape().str(), w.shape().str(), l.bf16 ? "bf16" : "f32", choice.reason}));
             CHECK(among(simt::take_launched(), l.kernel));
             const auto gradients = run(op::conv2d_grad, Conv2dGradOp{.conv = l.conv, .data = l.dx}, {dy, x, w},
