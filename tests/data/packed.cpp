@@ -164,7 +164,8 @@ TEST_SUITE("data") {
             {"- permissions of a folder", [&] { fs::permissions(train, fs::perms::owner_all); }},
         };
         load(folder, options_of(cache));
-        for (const auto& [what, change] : changes) {
+        for (const auto& [name, change] : changes) {
+            const std::string what = name;
             CAPTURE(what);
             const std::vector<std::string> before = packed_files(cache);
             change();

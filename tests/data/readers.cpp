@@ -758,7 +758,8 @@ TEST_SUITE("data") {
         const Split split = split_fraction(first, 0.2, {"test 0"});
         const std::set<std::string> before = selected(first, split);
         CHECK(before.size() == 3 * 67);
-        for (const auto& [begin, end] : {std::pair(0, 1300), {0, 700}, {300, 1000}, {150, 1150}, {0, 1001}}) {
+        for (const auto& range : {std::pair(0, 1300), {0, 700}, {300, 1000}, {150, 1150}, {0, 1001}}) {
+            const int begin = range.first, end = range.second; // clang 14 captures no structured binding
             const ImageSet set = part(begin, end);
             const auto moved = [&](const std::set<std::string>& now) { // of the images of both sets
                 int64_t count = 0;

@@ -38,9 +38,9 @@ private:
     void (*function_)(void*) = nullptr;
     void* argument_ = nullptr;
     // Used with sanitizers only.
-    void* fake_stack_ = nullptr;
-    const void* caller_bottom_ = nullptr;
-    size_t caller_size_ = 0;
+    [[maybe_unused]] void* fake_stack_ = nullptr;
+    [[maybe_unused]] const void* caller_bottom_ = nullptr;
+    [[maybe_unused]] size_t caller_size_ = 0;
     void* tsan_ = nullptr;
     void* caller_tsan_ = nullptr;
 };
