@@ -13,7 +13,6 @@
 #include "core/cpu/winograd.h"
 
 #include <algorithm>
-#include <optional>
 
 namespace rg::cpu {
 
@@ -125,20 +124,23 @@ Winograd::TileRow Winograd::tile_row(int64_t i) const {
 class Winograd::Inputs {
 public:
     template <class T>
-    Inputs(const Padding& whole, const Images<T>& in, int64_t first, int64_t images) {
+    Inputs(const Padding& whole, const Images<T>& in, int64_t first, int64_t images)
+        : copies_(is_plain(whole, in) ? 0 : images * whole.values()), data_(copies_) {
         if constexpr (std::is_same_v<T, float>)
-            if (!in.norm && whole.spacing == 1) {
+            if (is_plain(whole, in)) {
                 data_ = in.data + first * in.values();
                 return;
             }
-        copies_.emplace(images * whole.values());
-        for (int64_t i = 0; i < images; ++i) whole.copy(in, first + i, copies_->data() + i * whole.values());
-        data_ = copies_->data();
+        for (int64_t i = 0; i < images; ++i) whole.copy(in, first + i, copies_ + i * whole.values());
     }
     const float* data() const { return data_; }
 
 private:
-    std::optional<Scratch<float>> copies_;
+    template <class T>
+    static bool is_plain(const Padding& whole, const Images<T>& in) {
+        return std::is_same_v<T, float> && !in.norm && whole.spacing == 1;
+    }
+    Scratch<float> copies_;
     const float* data_;
 };
 
