@@ -117,16 +117,16 @@ public:
     virtual Rates rates() { return {}; }
 
     /// A recorded sequence of kernels that the device launches as one unit.
-    class Graph {
+    class KernelGraph {
     public:
-        virtual ~Graph() = default;
+        virtual ~KernelGraph() = default;
         virtual void launch() = 0;
     };
     /// Calls f and records the work that f starts, without doing the work. Returns null if the device cannot make a
     /// graph of it; the caller then calls f itself each time. Call f directly at least once before, so that scratch
     /// memory is allocated. Throws Error if f throws, for example because f waits for the device; direct calls of f
     /// still work afterwards.
-    virtual std::unique_ptr<Graph> capture(const std::function<void()>&) { return nullptr; }
+    virtual std::unique_ptr<KernelGraph> capture(const std::function<void()>&) { return nullptr; }
 };
 
 } // namespace rg

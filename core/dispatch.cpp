@@ -39,7 +39,7 @@ void run_on_host(Op op, const Call& call) {
     std::vector<Tensor> in(call.in.begin(), call.in.end()), out;
     to_host(in);
     for (const Tensor& t : call.out) {
-        out.push_back(t.defined() ? Tensor::on_host(t.shape(), t.dtype()) : Tensor());
+        out.push_back(t.defined() ? Tensor::empty_on_host(t.shape(), t.dtype()) : Tensor());
         for (size_t i = 0; i < in.size() && t.defined(); ++i) // an op in place writes to the copy of its input
             if (call.in[i].defined() && call.in[i].key() == t.key() && call.in[i].shape() == t.shape())
                 out.back() = in[i];

@@ -56,9 +56,9 @@ public:
         apply(&Fuser::normalise_on_load, op::batch_norm);
         // After add_in_gradient: the sums must include the gradient that is added. After normalise_on_load:
         // conv2d_grad needs the statistics of x for the sums.
-        apply(&Fuser::sum_in_gradient, op::batch_norm_sums);
+        apply(&Fuser::sum_in_gradient, op::batch_norm_grad_sums);
         // After all rules that make steps with the sums of a batch norm.
-        apply(&Fuser::prepare_sums, op::rank_sums);
+        apply(&Fuser::prepare_sums, op::combine_sums);
         size_t kept = 0;
         for (size_t s = 0; s < steps_.size(); ++s)
             if (!dead_[s]) std::swap(steps_[kept++], steps_[s]);
@@ -207,10 +207,10 @@ private:
         return rows;
     }
 
-    /// Returns the batch norm of a batch_norm, batch_norm_sums or batch_norm_grad.
-    static GivenNorm norm_of(const Step& s) {
+    /// Returns the batch norm of a batch_norm, batch_norm_grad_sums or batch_norm_grad.
+    static NormTensors norm_of(const Step& s) {
         if (s.op == op::batch_norm) return s.attrs.as<BatchNormOp>().norm.given(s.in);
-        if (s.op == op::batch_norm_sums) return s.attrs.as<BatchNormSumsOp>().norm.given(s.in);
+        if (s.op == op::batch_norm_grad_sums) return s.attrs.as<BatchNormGradSumsOp>().norm.given(s.in);
         return s.attrs.as<BatchNormGradOp>().norm.given(s.in);
     }
 
@@ -220,21 +220,21 @@ private:
     void prepare_norm(size_t norm) {
         using Conv = Conv2dOp;
         const Step n = steps_[norm];
-        const GivenNorm given = n.attrs.as<BatchNormOp>().norm.given(n.in);
+        const NormTensors given = n.attrs.as<BatchNormOp>().norm.given(n.in);
         const auto conv = maker(norm, given.stats, op::conv2d, Conv::stats);
         if (!context().device || !conv || !fusible(steps_[*conv])) return;
         const auto can_take_rows = [&](const Use& r) {
             const Step& s = steps_[r.step];
             if (s.op == op::running_update) return true;
-            if (r.step != norm && s.op != op::batch_norm_sums && s.op != op::batch_norm_grad) return false;
-            const GivenNorm other = norm_of(s);
+            if (r.step != norm && s.op != op::batch_norm_grad_sums && s.op != op::batch_norm_grad) return false;
+            const NormTensors other = norm_of(s);
             return other.gamma.key() == given.gamma.key() && other.beta.key() == given.beta.key() &&
                    !written(given.gamma, *conv, r.step) && !written(given.beta, *conv, r.step);
         };
         if (!all_readers(given.stats, can_take_rows)) return;
         add_rows(given.stats);
         Step& fused = steps_[*conv];
-        fused.attrs.as<Conv>().y_norm.set(fused.in, GivenNorm{{}, given.gamma, given.beta, given.options});
+        fused.attrs.as<Conv>().y_norm.set(fused.in, NormTensors{{}, given.gamma, given.beta, given.options});
         index();
     }
 
@@ -256,11 +256,11 @@ private:
         replace(*conv, std::move(fused), {update});
     }
 
-    /// conv2d_grad or a gradient of pooling -> rank_sums: on a device, without Context::sync, the first step also
-    /// computes the results of rank_sums, and the coefficients that the gradient of the batch norm needs.
+    /// conv2d_grad or a gradient of pooling -> combine_sums: on a device, without Context::sync, the first step also
+    /// computes the results of combine_sums, and the coefficients that the gradient of the batch norm needs.
     void prepare_sums(size_t sums) {
         const Step s = steps_[sums];
-        const Tensor &dgamma = s.in[RankSumsOp::dgamma], &dbeta = s.in[RankSumsOp::dbeta];
+        const Tensor &dgamma = s.in[CombineSumsOp::dgamma], &dbeta = s.in[CombineSumsOp::dbeta];
         if (!context().device || context().sync) return;
         const auto can_take_rows = [&](const Use& r) {
             const Op op = steps_[r.step].op;
@@ -390,11 +390,11 @@ private:
         index();
     }
 
-    /// conv2d_grad, a gradient of pooling, or activation_grad -> batch_norm_sums of its result: the step that computes
-    /// the gradient also computes the sums.
+    /// conv2d_grad, a gradient of pooling, or activation_grad -> batch_norm_grad_sums of its result: the step that
+    /// computes the gradient also computes the sums.
     void sum_in_gradient(size_t sums) {
         const Step s = steps_[sums];
-        const Tensor& gradient = s.in[BatchNormSumsOp::dy];
+        const Tensor& gradient = s.in[BatchNormGradSumsOp::dy];
         const auto made = maker(sums, gradient);
         if (!made || results_.contains(id(gradient)) || gradient.has_memory() || !can_move(sums, *made, {gradient}))
             return;
@@ -403,7 +403,7 @@ private:
     }
     /// Makes `step` also compute the results of the step `sums`. Returns false if `step` cannot do that.
     static bool take_sums(Step& step, const Step& sums) {
-        using Sums = BatchNormSumsOp;
+        using Sums = BatchNormGradSumsOp;
         const Operand operand = sums.attrs.as<Sums>().norm.operand(sums.in);
         const auto take = [&](auto& norm, Tensor& dgamma, Tensor& dbeta) {
             if (norm.operand(step.in).x.defined()) return false;

@@ -122,30 +122,30 @@ void print_item(std::string& out, const std::string& label, const std::string& t
 
 std::string Options::Option::get() const {
     if (get_choice_) return get_choice_();
-    if (const auto* v = std::get_if<int64_t*>(&target_)) return std::to_string(**v);
-    if (const auto* v = std::get_if<double*>(&target_)) return shortest(**v);
-    if (const auto* v = std::get_if<bool*>(&target_)) return **v ? "true" : "false";
-    if (const auto* v = std::get_if<std::vector<std::string>*>(&target_)) {
+    if (const auto* v = std::get_if<int64_t*>(&variable_)) return std::to_string(**v);
+    if (const auto* v = std::get_if<double*>(&variable_)) return shortest(**v);
+    if (const auto* v = std::get_if<bool*>(&variable_)) return **v ? "true" : "false";
+    if (const auto* v = std::get_if<std::vector<std::string>*>(&variable_)) {
         std::string all;
         for (const std::string& value : **v) all += (all.empty() ? "" : " ") + value;
         return all;
     }
-    return *std::get<std::string*>(target_);
+    return *std::get<std::string*>(variable_);
 }
 
 Json Options::Option::get_json() const {
     if (get_choice_) return get();
-    if (const auto* v = std::get_if<int64_t*>(&target_)) return **v;
-    if (const auto* v = std::get_if<double*>(&target_)) return **v;
-    if (const auto* v = std::get_if<bool*>(&target_)) return **v;
+    if (const auto* v = std::get_if<int64_t*>(&variable_)) return **v;
+    if (const auto* v = std::get_if<double*>(&variable_)) return **v;
+    if (const auto* v = std::get_if<bool*>(&variable_)) return **v;
     return get();
 }
 
 std::string Options::Option::valid_values() const {
     if (!choices_.empty()) return "one of " + join(choices_);
     if (is_bool()) return "true or false";
-    if (std::holds_alternative<std::string*>(target_) || is_list()) return "a text";
-    const bool whole = std::holds_alternative<int64_t*>(target_);
+    if (std::holds_alternative<std::string*>(variable_) || is_list()) return "a text";
+    const bool whole = std::holds_alternative<int64_t*>(variable_);
     const auto print = [whole](double bound) { return whole ? std::to_string(int64_t(bound)) : shortest(bound); };
     const std::string text = whole ? "an integer" : "a number";
     if (std::isfinite(lowest_) && std::isfinite(highest_))
@@ -166,21 +166,21 @@ void Options::Option::set(const std::string& value) {
     }
     if (set_choice_) {
         set_choice_(choice);
-    } else if (auto* i = std::get_if<int64_t*>(&target_)) {
+    } else if (auto* i = std::get_if<int64_t*>(&variable_)) {
         int64_t number = 0;
         require(read_number(value, number) && double(number) >= lowest_ && double(number) <= highest_);
         **i = number;
-    } else if (auto* d = std::get_if<double*>(&target_)) {
+    } else if (auto* d = std::get_if<double*>(&variable_)) {
         double number = 0;
         require(read_number(value, number) && std::isfinite(number) && number >= lowest_ && number <= highest_);
         **d = number;
-    } else if (auto* b = std::get_if<bool*>(&target_)) {
+    } else if (auto* b = std::get_if<bool*>(&variable_)) {
         require(value == "true" || value == "false");
         **b = value == "true";
     } else if (is_list()) {
-        std::get<std::vector<std::string>*>(target_)->push_back(value);
+        std::get<std::vector<std::string>*>(variable_)->push_back(value);
     } else {
-        *std::get<std::string*>(target_) = value;
+        *std::get<std::string*>(variable_) = value;
     }
 }
 
@@ -197,10 +197,10 @@ Options::Option& Options::declare(const std::string& name, const std::string& te
     return option;
 }
 
-Options::Option& Options::add(const std::string& name, Target target, const std::string& text) {
+Options::Option& Options::add(const std::string& name, Variable target, const std::string& text) {
     static constexpr const char* kMetavars[] = {"N", "X", "", "TEXT", "TEXT"}; // the index is that of the target's type
     Option& option = declare(name, text);
-    option.target_ = target;
+    option.variable_ = target;
     if (!option.is_list()) option.default_ = option.get();
     return option.metavar(kMetavars[target.index()]);
 }
@@ -209,7 +209,7 @@ void Options::examples(const std::vector<std::string>& arguments, const std::str
     const std::string command = program_.substr(std::min(program_.find(' '), program_.size()));
     const bool has_mpi = std::string_view(kMpi) != "no";
     for (const std::string& argument : arguments)
-        examples_.push_back(cat(has_mpi ? launcher : "", shell_word(program_path()), command, " ", argument));
+        examples_.push_back(cat(has_mpi ? launcher : "", shell_word(invocation_name()), command, " ", argument));
 }
 
 void Options::positional(const std::string& metavar, std::vector<std::string>* values, const std::string& text,
@@ -368,8 +368,8 @@ std::string Options::help(bool all) const {
     return out;
 }
 
-int Options::print_answer(bool prints) const {
-    if (prints) std::cout << answer();
+int Options::print_help_or_version(bool prints) const {
+    if (prints) std::cout << help_or_version();
     return 0;
 }
 
@@ -424,7 +424,7 @@ std::vector<std::string> list_of(std::string_view option, const std::string& val
     return parts;
 }
 
-std::string program_path() {
+std::string invocation_name() {
     std::ifstream command("/proc/self/cmdline");
     std::string path;
     std::getline(command, path, '\0');

@@ -18,7 +18,7 @@ namespace rg {
 class Options {
 public:
     /// Points to the variable that an option sets. The variable's type decides which values are valid.
-    using Target = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*>;
+    using Variable = std::variant<int64_t*, double*, bool*, std::string*, std::vector<std::string>*>;
 
     /// One declared option. Its functions refine the declaration and return *this, for chaining.
     class Option {
@@ -41,17 +41,17 @@ public:
     private:
         friend class Options;
         std::string name_, text_, group_, metavar_, default_;
-        Target target_;
+        Variable variable_;
         // For an enum: get_choice_() returns the name of the current value, and set_choice_(i) sets the value that is
-        // named choices_[i]. Then target_ is unused.
+        // named choices_[i]. Then variable_ is unused.
         std::function<std::string()> get_choice_;
         std::function<void(size_t)> set_choice_;
         std::vector<std::string> choices_;
         double lowest_ = -std::numeric_limits<double>::infinity(), highest_ = std::numeric_limits<double>::infinity();
         bool given_ = false, basic_ = false, fixed_ = false, by_rank_ = false;
 
-        bool is_list() const { return std::holds_alternative<std::vector<std::string>*>(target_); }
-        bool is_bool() const { return !set_choice_ && std::holds_alternative<bool*>(target_); }
+        bool is_list() const { return std::holds_alternative<std::vector<std::string>*>(variable_); }
+        bool is_bool() const { return !set_choice_ && std::holds_alternative<bool*>(variable_); }
         std::string get() const;
         Json get_json() const;
         void set(const std::string& value);
@@ -79,7 +79,7 @@ public:
 
     /// Declares --name. `text` is one phrase for --help, which prints the range and the default after it. If the target
     /// is a list, each --name VALUE appends one value.
-    Option& add(const std::string& name, Target target, const std::string& text);
+    Option& add(const std::string& name, Variable target, const std::string& text);
     /// Declares an enum with its names, for example {{"zero", Fill::zero}, {"reflect", Fill::reflect}}.
     template <class E>
     Option& add(const std::string& name, E* value, const std::vector<std::pair<std::string, E>>& names,
@@ -99,18 +99,18 @@ public:
     }
 
     /// Parses argv[1...]. Returns false, without setting an option, if --help, -h, --help-all or --version is among
-    /// them: the caller then prints answer() and exits with 0; see print_answer(). Throws Error for an unknown name
-    /// (and suggests a similar one, or the option that means the same as an option of other programs), a missing or bad
-    /// value, or too few or too many arguments without a name.
+    /// them: the caller then returns print_help_or_version(). Throws Error for an unknown name (and suggests a similar
+    /// one, or the option that means the same as an option of other programs), a missing or bad value, or too few or
+    /// too many arguments without a name.
     bool parse(int argc, const char* const* argv);
     /// Parses a list of arguments that does not begin with the program's name. Returns and throws like the other
     /// parse().
     bool parse(const std::vector<std::string>& args);
     /// Returns the help, or for --version one line: the program's name, the version of ringgrad and its build
     /// (core/version.h).
-    std::string answer() const { return version_asked_ ? version() : help(all_asked_); }
-    /// Prints answer() if `prints`. Returns 0, the exit code.
-    int print_answer(bool prints = true) const;
+    std::string help_or_version() const { return version_asked_ ? version() : help(all_asked_); }
+    /// Prints help_or_version() if `prints`. Returns 0, the exit code.
+    int print_help_or_version(bool prints = true) const;
     /// Returns the help. It has all options if `all` is true or if no option is basic, otherwise only the basic ones.
     std::string help(bool all = true) const;
 
@@ -188,7 +188,7 @@ void prepare_process();
 
 /// Returns the name or path with which this process was started, such as build/train_cifar. Returns an empty text
 /// without /proc.
-std::string program_path();
+std::string invocation_name();
 
 /// Flushes standard output. Throws Error if a part of it could not be written, for example because the disk is full.
 /// Call this at the end of a program that has otherwise succeeded.

@@ -39,7 +39,7 @@ void copy_channels(const Tensor& filters) {
 void draw_values(const Tensor& t, Init init, Rng random) {
     const Shape& s = t.shape();
     const double variance = initial_variance(s, init);
-    const Tensor values = Tensor::on_host(s);
+    const Tensor values = Tensor::empty_on_host(s);
     for (float& v : values.span<float>()) v = float(std::sqrt(variance)) * random.normal();
     if (init == Init::dirac && s.rank() == 4) copy_channels(values);
     t.copy_from(values.to(t.dtype()));
@@ -107,7 +107,7 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
     }
     for (State& s : states_) s.running = state_.slice(s.offset, {2, s.channels});
     if (DryRun::active()) return;
-    const Tensor start = all_.device() ? Tensor::on_host(all_.shape(), type) : all_;
+    const Tensor start = all_.device() ? Tensor::empty_on_host(all_.shape(), type) : all_;
     start.fill(0);
     parallel(std::ssize(entries_), [&](int64_t i) { // each entry has random numbers of its own
         const Entry& e = entries_[size_t(i)];

@@ -133,7 +133,7 @@ void Plan::place(std::span<const Tensor> results) {
                          "write its inputs, got an output to input ", input->second, "; write to another tensor");
                 bindings_.push_back({s, argument, input->second, t});
             } else if (const auto memory = block.find(t.key().id); memory != block.end()) {
-                t = t.over(memory->second);
+                t = t.rebased_on(memory->second);
             }
         };
         for (size_t i = 0; i < kMaxInputs; ++i) bind_or_place(steps_[s].in[i], i);
@@ -143,7 +143,7 @@ void Plan::place(std::span<const Tensor> results) {
     }
     for (const Tensor& t : results) {
         if (const auto memory = block.find(t.key().id); memory != block.end()) {
-            results_.push_back(t.over(memory->second));
+            results_.push_back(t.rebased_on(memory->second));
         } else {
             RG_CHECK(t.defined() && t.has_memory(), "accelerate: a result must be computed by the function, ",
                      "not be one of its inputs; return the result of an op");
@@ -155,7 +155,7 @@ void Plan::place(std::span<const Tensor> results) {
 void Plan::move_to(const Tensor& arena) {
     if (arena.bytes() <= arena_.bytes()) return;
     const auto move = [&](Tensor& t) {
-        if (t.defined() && t.key().id == arena_.key().id) t = t.over(arena);
+        if (t.defined() && t.key().id == arena_.key().id) t = t.rebased_on(arena);
     };
     for (Step& step : steps_) std::ranges::for_each(step.in, move), std::ranges::for_each(step.out, move);
     arena_ = arena;
@@ -165,7 +165,7 @@ void Plan::move_to(const Tensor& arena) {
 std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const AfterStep& after_step) {
     const Context& c = context();
     const auto bind = [&](std::span<const Tensor> tensors) {
-        for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view.over(tensors[b.input]);
+        for (const Binding& b : bindings_) steps_[b.step].in[b.argument] = b.view.rebased_on(tensors[b.input]);
     };
     std::vector<Tensor> copies; // the inputs, with a copy of each that shares memory with a result; empty if none does
     for (size_t i = 0; i < inputs.size(); ++i) {

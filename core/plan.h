@@ -48,10 +48,10 @@ public:
     /// tensors, except for these copies, and those of the inputs in the first replay on a device. after_step, if any,
     /// is called after each step. A device may still be working on that step then.
     ///
-    /// Replays on a device without a profile or `sync` in the context can use graphs (Device::Graph). The second such
-    /// replay captures the steps. This and later such replays launch the graphs, if the device could capture them. A
-    /// graph ends after each step for which after_step returned true before the capture, and after the last step. With
-    /// graphs, after_step is called only after each graph, for its last step.
+    /// Replays on a device without a profile or `sync` in the context can use graphs (Device::KernelGraph). The second
+    /// such replay captures the steps. This and later such replays launch the graphs, if the device could capture them.
+    /// A graph ends after each step for which after_step returned true before the capture, and after the last step.
+    /// With graphs, after_step is called only after each graph, for its last step.
     std::span<const Tensor> replay(std::span<const Tensor> inputs, const AfterStep& after_step = {});
 
     /// Lets CPU kernels keep values that they prepare from parameters, such as packed filters, from replay to replay.
@@ -92,7 +92,7 @@ private:
     Tensor arena_;
     std::vector<Tensor> device_inputs_; // copies of the inputs at fixed addresses, which graphs need
     std::set<size_t> graph_ends_;       // where graphs end, as the index of the step after the last one of the graph
-    std::vector<std::pair<size_t, std::unique_ptr<Device::Graph>>> graphs_; // with their ends, from its last step
+    std::vector<std::pair<size_t, std::unique_ptr<Device::KernelGraph>>> graphs_; // with their ends, from its last step
     // Number of replays so far on a device, without a profile or `sync`. The second one captures the graphs.
     int64_t graph_replays_ = 0;
     int64_t arena_bytes_ = 0, bytes_ = 0, bytes_unshared_ = 0;

@@ -26,7 +26,7 @@ public:
         if (next_ == blocks_.size()) blocks_.push_back({nullptr, 0});
         Block& block = blocks_[next_++];
         if (block.bytes != bytes || !block.memory) {
-            block = {std::unique_ptr<void, Free>(::operator new(bytes, kAlign)), bytes};
+            block = {std::unique_ptr<void, Deleter>(::operator new(bytes, kAlign)), bytes};
             filled_ = false; // happens only in the first call: a step has the same shapes in each call
         }
         return block.memory.get();
@@ -38,11 +38,11 @@ public:
 
 private:
     static constexpr std::align_val_t kAlign{64};
-    struct Free {
+    struct Deleter {
         void operator()(void* memory) const { ::operator delete(memory, kAlign); }
     };
     struct Block {
-        std::unique_ptr<void, Free> memory;
+        std::unique_ptr<void, Deleter> memory;
         size_t bytes;
     };
     std::vector<Block> blocks_;

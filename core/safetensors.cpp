@@ -303,7 +303,7 @@ TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
     }
     std::erase_if(result.metadata, [](const auto& m) { return m.first == kChecksum || m.first == kTensorChecksums; });
     for (const TensorHeader& e : headers) {
-        Tensor t = Tensor::on_host(e.shape, e.type); // even if the context has a device
+        Tensor t = Tensor::empty_on_host(e.shape, e.type); // even if the context has a device
         if (t.bytes() > 0) std::memcpy(t.bytes_data(), data.data() + e.begin, size_t(t.bytes()));
         result.tensors.push_back({e.name, t});
     }

@@ -215,7 +215,7 @@ Tensor Tensor::make(const Shape& shape, DType type, Memory* memory) {
 
 Tensor Tensor::empty(const Shape& shape, DType type) { return make(shape, type, context().device); }
 
-Tensor Tensor::on_host(const Shape& shape, DType type) { return make<Device>(shape, type, nullptr); }
+Tensor Tensor::empty_on_host(const Shape& shape, DType type) { return make<Device>(shape, type, nullptr); }
 
 Tensor Tensor::zeros(const Shape& shape, DType type) {
     Tensor t = empty(shape, type);
@@ -274,7 +274,7 @@ Tensor Tensor::whole() const {
     return t;
 }
 
-Tensor Tensor::over(const Tensor& base) const {
+Tensor Tensor::rebased_on(const Tensor& base) const {
     Tensor t = *this;
     t.storage_ = base.storage_;
     t.id_ = base.id_;
@@ -316,7 +316,7 @@ Device* Tensor::device() const { return storage_ ? storage_->device : nullptr; }
 
 Tensor Tensor::to_host() const {
     if (!device()) return *this;
-    const Tensor host = on_host(shape_, dtype_);
+    const Tensor host = empty_on_host(shape_, dtype_);
     host.copy_bytes_from(*this);
     record_copy("Tensor::to_host()", kItself, *this, host);
     return host;
@@ -331,7 +331,7 @@ void to_host(std::span<Tensor> tensors) {
     // Allocate all copies before the first download. Only the last download waits for the others. If an allocation
     // between two downloads failed, the downloads in flight would write to freed memory.
     std::vector<Tensor> copies;
-    for (const Tensor& t : tensors) copies.push_back(t.device() ? Tensor::on_host(t.shape(), t.dtype()) : t);
+    for (const Tensor& t : tensors) copies.push_back(t.device() ? Tensor::empty_on_host(t.shape(), t.dtype()) : t);
     for (size_t i = 0; i < tensors.size(); ++i) {
         const Tensor& t = tensors[i];
         if (!needs_download(t)) continue;
@@ -384,7 +384,7 @@ void Tensor::fill(double value) const {
 void Tensor::set_all(double value) const {
     note_write();
     if (device()) {
-        const Tensor host = on_host(shape_, dtype_);
+        const Tensor host = empty_on_host(shape_, dtype_);
         host.set_all(value);
         return copy_bytes_from(host);
     }
@@ -395,7 +395,7 @@ void Tensor::set_all(double value) const {
 }
 
 Tensor Tensor::to(DType type) const {
-    Tensor result = on_host(shape_, type);
+    Tensor result = empty_on_host(shape_, type);
     with_type(dtype_, [&](auto from) {
         with_type(type, [&](auto to) {
             using From = decltype(from);

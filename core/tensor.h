@@ -68,7 +68,7 @@ public:
     /// or a sanitizer, values in host memory are NaN (0xFF in each byte), so that a read of them shows.
     static Tensor empty(const Shape& shape, DType type = DType::f32);
     /// Returns a tensor with uninitialised values in host memory, for values that the program itself reads or writes.
-    static Tensor on_host(const Shape& shape, DType type = DType::f32);
+    static Tensor empty_on_host(const Shape& shape, DType type = DType::f32);
     static Tensor zeros(const Shape& shape, DType type = DType::f32);
     /// Returns a tensor in host memory of the caller. The memory must be aligned to 64 bytes, and must outlive the
     /// tensor and its views.
@@ -154,7 +154,7 @@ public:
     Tensor without_memory() const;
     /// Returns a view of the memory of `base`. The view has the type and shape of this tensor. It begins as many bytes
     /// after the start of `base` as this tensor begins after the start of its block.
-    Tensor over(const Tensor& base) const;
+    Tensor rebased_on(const Tensor& base) const;
 
 private:
     template <class Memory> // Device: where to allocate, null for host memory; std::byte: the caller's memory
@@ -171,7 +171,7 @@ private:
 
 template <class T>
 Tensor Tensor::of(const Shape& shape, std::span<const T> values) {
-    Tensor t = on_host(shape, dtype_of<T>());
+    Tensor t = empty_on_host(shape, dtype_of<T>());
     RG_CHECK(t.numel() == int64_t(values.size()), "Tensor::of: shape ", shape.str(), " needs ", t.numel(),
              " values, got ", values.size(), "; pass one value per element");
     std::copy(values.begin(), values.end(), t.template data<T>());

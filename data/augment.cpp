@@ -222,10 +222,13 @@ double Augmenter::second_share(const View& view) const {
            double(height() * width());
 }
 
-Tensor Augmenter::indices(int64_t n) const { return Tensor::on_host(mixes() ? Shape{n, 2} : Shape{n}, DType::i32); }
+Tensor Augmenter::empty_indices(int64_t n) const {
+    return Tensor::empty_on_host(mixes() ? Shape{n, 2} : Shape{n}, DType::i32);
+}
 
-Tensor Augmenter::views(int64_t n) const {
-    return Tensor::on_host({n, positions_only() ? kPositionNumbers : (mixes() ? 2 : 1) * kViewNumbers}, DType::i32);
+Tensor Augmenter::empty_views(int64_t n) const {
+    return Tensor::empty_on_host({n, positions_only() ? kPositionNumbers : (mixes() ? 2 : 1) * kViewNumbers},
+                                 DType::i32);
 }
 
 void Augmenter::store_view(const Tensor& views, int64_t i, const View& view) const {
@@ -244,7 +247,7 @@ void Augmenter::apply(std::span<const uint8_t> image, const View& view, float* o
 }
 
 Tensor Augmenter::statistics() const {
-    const Tensor host = Tensor::on_host({2, channels_});
+    const Tensor host = Tensor::empty_on_host({2, channels_});
     std::copy_n(normalise_.mean.begin(), channels_, host.data<float>());
     std::copy_n(normalise_.deviation.begin(), channels_, host.data<float>() + channels_);
     return host.to_device();

@@ -124,13 +124,13 @@ public:
     double second_share(const View& view) const;
 
     // Inputs of the augment op (core/ops/augment.h), which does the work of apply() for a mini-batch. view() returns
-    // the view of an image in `epoch`; `index` is Draw::stream(). indices() and views() return host tensors for n
-    // results, in which store_view() stores view i; with mixes(), result i has the views 2 i and 2 i + 1. statistics()
-    // returns the means (row 0) and standard deviations (row 1) as an f32 tensor [2 channels], on the context's device
-    // if it has one. reflect() is true if uncovered pixels show the mirrored image.
+    // the view of an image in `epoch`; `index` is Draw::stream(). empty_indices() and empty_views() return host tensors
+    // for n results, in which store_view() stores view i; with mixes(), result i has the views 2 i and 2 i + 1.
+    // statistics() returns the means (row 0) and standard deviations (row 1) as an f32 tensor [2 channels], on the
+    // context's device if it has one. reflect() is true if uncovered pixels show the mirrored image.
     View view(uint64_t seed, int64_t epoch, int64_t index) const;
-    Tensor indices(int64_t n) const;
-    Tensor views(int64_t n) const;
+    Tensor empty_indices(int64_t n) const;
+    Tensor empty_views(int64_t n) const;
     void store_view(const Tensor& views, int64_t i, const View& view) const;
     Tensor statistics() const;
     bool reflect() const { return augment_.fill == Fill::reflect; }

@@ -127,7 +127,7 @@ Tensor resident(const ImageSet& set) {
     const int64_t bytes = set.image_bytes(), most = std::max<int64_t>(1, kBytes / bytes);
     for (int64_t first = 0; first < set.count; first += most) {
         const int64_t n = std::min(most, set.count - first);
-        const Tensor part = Tensor::on_host({n, set.height, set.width, set.channels}, DType::u8);
+        const Tensor part = Tensor::empty_on_host({n, set.height, set.width, set.channels}, DType::u8);
         parallel(n, [&](int64_t i) { std::ranges::copy(set.image(first + i), part.data<uint8_t>() + i * bytes); });
         pixels.slice(first * bytes, part.shape()).copy_from(part);
     }

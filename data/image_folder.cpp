@@ -424,7 +424,7 @@ Tensor read_masks(const ImageSet& images, const std::string& folder, int64_t lab
     RG_CHECK(height == images.height && width == images.width,
              "masks: expected images of the input's size, got windows ",
              "of larger ones, which have no masks; omit --store-size");
-    const Tensor masks = Tensor::on_host({images.count, height, width}, DType::i32);
+    const Tensor masks = Tensor::empty_on_host({images.count, height, width}, DType::i32);
     int32_t* out = masks.data<int32_t>();
     for (int64_t i = 0; i < images.count; ++i) {
         const std::string& name = images.name(i);

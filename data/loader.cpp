@@ -19,7 +19,7 @@ namespace rg::data {
 Tensor Column::tensor(int64_t n) const {
     std::vector<int64_t> all{n};
     all.insert(all.end(), extents.extents().begin(), extents.extents().end());
-    return Tensor::on_host(Shape(all), type);
+    return Tensor::empty_on_host(Shape(all), type);
 }
 
 Column rows(const Tensor& values) {
@@ -197,15 +197,15 @@ Batch Loader::allocate(int64_t n) const {
     const Augmenter& augmenter = *augmenter_;
     const int64_t k = std::ssize(set_->target_names);
     Batch batch;
-    batch.labels = Tensor::on_host({n}, DType::i32);
-    if (k > 0) batch.targets = Tensor::on_host({n, k});
-    if (weighs_labels()) batch.label_weights = Tensor::on_host({n});
+    batch.labels = Tensor::empty_on_host({n}, DType::i32);
+    if (k > 0) batch.targets = Tensor::empty_on_host({n, k});
+    if (weighs_labels()) batch.label_weights = Tensor::empty_on_host({n});
     if (augmenter.mixes())
-        batch.second_labels = Tensor::on_host({n}, DType::i32), batch.second_weights = Tensor::on_host({n});
+        batch.second_labels = Tensor::empty_on_host({n}, DType::i32), batch.second_weights = Tensor::empty_on_host({n});
     if (options_.views)
-        batch.indices = augmenter.indices(n), batch.views = augmenter.views(n);
+        batch.indices = augmenter.empty_indices(n), batch.views = augmenter.empty_views(n);
     else
-        batch.x = Tensor::on_host({n, augmenter.height(), augmenter.width(), set_->channels});
+        batch.x = Tensor::empty_on_host({n, augmenter.height(), augmenter.width(), set_->channels});
     return batch;
 }
 

@@ -50,9 +50,9 @@ std::vector<std::string> parts_of(const std::string& folder) {
 }
 
 /// Reads a folder, or the embedded sample if `folder` is empty. The pixels go to `sink`, or to memory if it is null.
-Contents read_folder(const std::string& folder, const LoadOptions& options, PixelSink* sink) {
+SourceImages read_folder(const std::string& folder, const LoadOptions& options, PixelSink* sink) {
     Conversion conversion(options, sink);
-    Contents contents;
+    SourceImages contents;
     const std::string records = folder.empty() ? "" : records_folder(folder);
     if (folder.empty() || !records.empty()) {
         const bool cifar = !records.empty() && has_cifar(records);
@@ -119,7 +119,7 @@ Source open_source(const std::string& path, const LoadOptions& options) try {
 TrainTest load_source(const std::string& path, const LoadOptions& options, const std::string& shown) try {
     const bool packed = path.ends_with(kPackedEnding) && !fs::is_directory(path);
     if (!packed && !path.empty()) check_folder(path, shown);
-    Contents contents = packed ? read_packed(path) : read_folder(path, options, nullptr);
+    SourceImages contents = packed ? read_packed(path) : read_folder(path, options, nullptr);
     const std::string what = contents.kind + shown;
     TrainTest& sets = contents.sets;
     const ImageSet& set = sets.train.count > 0 ? sets.train : sets.test;

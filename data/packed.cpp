@@ -90,7 +90,7 @@ public:
     }
     Pixels pixels() override { return {}; }
 
-    void finish(const Contents& contents) {
+    void finish(const SourceImages& contents) {
         std::vector<NamedTensor> tensors{{"records", records_}};
         for (const auto& [name, set] : {std::pair("train", &contents.sets.train), {"test", &contents.sets.test}}) {
             std::vector<int32_t> rows(size_t(set->count));
@@ -185,10 +185,10 @@ bool is_complete(const std::string& path) {
 
 } // namespace
 
-Contents read_packed(const std::string& path) {
+SourceImages read_packed(const std::string& path) {
     const auto file = std::make_shared<const PackedFile>(path);
     const TensorFile& tail = file->tail();
-    Contents contents;
+    SourceImages contents;
     contents.kind = tail.text("kind"), contents.note = tail.text("note");
     contents.path = tail.text("source");
     contents.sets.warnings = Json::parse(tail.text("warnings"), "warnings").as_texts();
@@ -236,7 +236,7 @@ std::string identity_of(const std::string& path, FileSystems& known) {
 
 std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options,
                  std::shared_ptr<CacheLock>& lock, const std::function<std::vector<std::string>()>& parts,
-                 const std::function<Contents(PixelSink& sink)>& read) {
+                 const std::function<SourceImages(PixelSink& sink)>& read) {
     const uint64_t state = checksum_of_files(folder, parts());
     const std::string source = hex(checksum(cat(fs::canonical(folder).string(), '\0', options.channels, ' ',
                                                 options.height, ' ', options.width, ' ', options.skip_other_images,
@@ -247,7 +247,7 @@ std::string pack(const std::string& folder, const std::string& shown, const Load
     lock = std::make_shared<CacheLock>(base, [&] { return is_complete(path); });
     if (!lock->alone()) return path;
     Writer writer(path, base + ".part", shown);
-    const Contents contents = read(writer);
+    const SourceImages contents = read(writer);
     RG_CHECK(checksum_of_files(folder, parts()) == state,
              "cache: expected files that do not change while they are packed, got changes in ", shown, "; start again");
     writer.finish(contents);
@@ -258,7 +258,7 @@ std::string pack(const std::string& folder, const std::string& shown, const Load
             !is_of_other_node(other))
             fs::remove(other);
     }
-    lock->share();
+    lock->downgrade();
     return path;
 }
 

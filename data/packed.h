@@ -18,7 +18,7 @@ class CacheLock;
 class PixelSink;
 
 /// The images of a source before some are held out for testing. `kind` and `note` describe them (see with_source()).
-struct Contents {
+struct SourceImages {
     TrainTest sets;
     std::string kind, note;
     std::string path = {}; // for a packed set, the path that was packed
@@ -26,7 +26,7 @@ struct Contents {
 
 /// Returns the contents of a packed set. Throws Error like PackedFile(), and if the parts of the set do not fit
 /// together.
-Contents read_packed(const std::string& path);
+SourceImages read_packed(const std::string& path);
 
 /// Returns the path of the packed set in the cache for a folder, with the channels, the size and the other choices of
 /// the options. `shown` is the path that the user gave. `parts` lists the files and folders below `folder` that the set
@@ -37,7 +37,7 @@ Contents read_packed(const std::string& path);
 /// full, if files change while they are read, and if `read` does. Call make_cache() before (cache.h).
 std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options,
                  std::shared_ptr<CacheLock>& lock, const std::function<std::vector<std::string>()>& parts,
-                 const std::function<Contents(PixelSink& sink)>& read);
+                 const std::function<SourceImages(PixelSink& sink)>& read);
 
 /// The ID of each file system, by st_dev. One without stable inodes has none.
 using FileSystems = std::map<dev_t, std::optional<uint64_t>>;

@@ -37,7 +37,7 @@ struct Header {
 };
 
 /// Contents of the chunks that the decoder uses. The image data are still compressed.
-struct Contents {
+struct PngContents {
     Header header;
     int entries = 0;                        // number of palette entries
     std::array<uint8_t, 3 * 256> palette{}; // RGB triples; those after the entries are black
@@ -75,7 +75,7 @@ class ChunkReader {
 public:
     ChunkReader(Bytes bytes, std::string_view name) : bytes_(bytes), name_(name) {}
 
-    Contents read() {
+    PngContents read() {
         check(is_png(bytes_), "expected the PNG signature, got ",
               as_text(bytes_).starts_with("\xFF\xD8\xFF") ? "that of a JPEG" : "something else");
         next();
@@ -187,7 +187,7 @@ private:
     std::string_view name_;
     size_t begin_ = 0, end_ = sizeof kSignature; // where the current chunk begins and ends
     std::string_view type_;                      // four letters, as next() has checked
-    Contents c_;
+    PngContents c_;
 };
 
 /// The bytes of one pixel, one per lane. A pixel depends on the pixel before it, but its lanes do not depend on each
@@ -265,7 +265,7 @@ int sample_at(const uint8_t* row, int64_t i, int depth) {
 
 /// Expands an unfiltered row to the format of Image: samples of 8 or 16 bits, palette entries as colours, and an alpha
 /// channel if there is transparency. Returns the highest palette index, or -1 if there is no palette.
-int widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out) {
+int widen(const PngContents& c, const uint8_t* row, int64_t pixels, uint8_t* out) {
     const Header& h = c.header;
     const int samples = h.samples();
     int highest = -1;
@@ -297,7 +297,7 @@ int widen(const Contents& c, const uint8_t* row, int64_t pixels, uint8_t* out) {
 }
 
 /// Returns the inflated image data, as many bytes as the header asks for. `damage`: see inflate_zlib().
-std::vector<uint8_t> inflate_data(const Contents& c, std::string_view name, std::string& damage) {
+std::vector<uint8_t> inflate_data(const PngContents& c, std::string_view name, std::string& damage) {
     size_t expected = 0;
     for (const InterlacePass& pass : passes(c.header))
         if (const int64_t columns = pass.columns(c.header.width))
@@ -340,7 +340,7 @@ bool is_png(Bytes bytes) {
 }
 
 Image decode_png(Bytes bytes, std::string_view name, PngSamples samples) {
-    Contents c = ChunkReader(bytes, name).read();
+    PngContents c = ChunkReader(bytes, name).read();
     if (samples == PngSamples::stored) {
         if (c.header.colour == kPalette) c.header.colour = kGrey;
         c.alpha.clear(), c.has_transparency = c.scaled = false;

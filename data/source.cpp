@@ -216,7 +216,7 @@ std::shared_ptr<CacheLock> copy_source(const std::string& path, const std::strin
         fs::remove_all(folder);
         unpack_stream(path.substr(kPipe.size()), folder);
     }
-    if (!temporary) copy->share();
+    if (!temporary) copy->downgrade();
     return copy;
 } catch (const fs::filesystem_error& error) {
     fail("data: cannot write ", error.path1().string(), ": ", error.code().message());

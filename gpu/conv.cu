@@ -297,7 +297,7 @@ void conv2d(const Call& call) {
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         with_reader<T>(a.x_norm.operand(call.in), [&](const auto& reader) {
-            const GivenNorm y_norm = a.y_norm.given(call.in);
+            const NormTensors y_norm = a.y_norm.given(call.in);
             if (!y_norm) // y_norm may still have gamma and beta: then `after` computes coefficients from the statistics
                 return run_conv2d<false>(
                     choice, g, reader, w, {.bias = pointer<float>(call.in[O::bias])}, pointer<T>(y),
@@ -326,8 +326,8 @@ void data_gradient(const KernelChoice& choice, const Reader& dy, const Call& cal
 #define RG_DATA_GRADIENT(T, Reader)                                                                                    \
     template void data_gradient<T>(const KernelChoice&, const Reader<T>&, const Call&, const NormGradientSums*);
 RG_DATA_GRADIENT(float, Plain)
-RG_DATA_GRADIENT(float, NormGradient)
+RG_DATA_GRADIENT(float, NormGradReader)
 RG_DATA_GRADIENT(bf16, Plain)
-RG_DATA_GRADIENT(bf16, NormGradient)
+RG_DATA_GRADIENT(bf16, NormGradReader)
 
 } // namespace rg::RG_GPU

@@ -261,7 +261,7 @@ void conv2d_grad(const Call& call) {
         const Plain<T> plain_x{pointer<T>(x)};
         if (!y.defined()) return run(Plain<T>{pointer<T>(dy)}, plain_x, nullptr);
         const NormCoefficients y_norm(a.y_norm.given(call.in), call.in[O::y_sums], double(choice.g.pixels()));
-        const NormGradient<T> reader = y_norm.gradient<T>(dy, y);
+        const NormGradReader<T> reader = y_norm.gradient<T>(dy, y);
         if (!a.x_norm.given(call.in)) return run(reader, plain_x, nullptr);
         const NormCoefficients x_norm(a.x_norm.given(call.in));
         std::optional<NormGradientSums> sums;

@@ -267,9 +267,9 @@ void wgrad_on_hopper(const ConvGeometry& g, const DyReader& dy, const XReader& x
 }
 template void wgrad_on_hopper(const ConvGeometry&, const Plain<bf16>&, const Plain<bf16>&, const Tensor&,
                               const Tensor&);
-template void wgrad_on_hopper(const ConvGeometry&, const NormGradient<bf16>&, const Plain<bf16>&, const Tensor&,
+template void wgrad_on_hopper(const ConvGeometry&, const NormGradReader<bf16>&, const Plain<bf16>&, const Tensor&,
                               const Tensor&);
-template void wgrad_on_hopper(const ConvGeometry&, const NormGradient<bf16>&, const NormReader<bf16>&, const Tensor&,
+template void wgrad_on_hopper(const ConvGeometry&, const NormGradReader<bf16>&, const NormReader<bf16>&, const Tensor&,
                               const Tensor&);
 
 } // namespace rg::RG_GPU

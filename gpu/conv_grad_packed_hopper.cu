@@ -24,7 +24,7 @@ static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * kRegisters);
 
 /// Holds the extents of a weight gradient, for the kernel.
 struct WeightGradient {
-    Cells cells;
+    CellLayout cells;
     int channels, values, out_c; // channels of a cell of x; values of a filter per tap; channels of dy
     int pitch, bias;             // values of a filter in a partial; the place of the bias among them
     int filters;                 // filters that a block computes
@@ -59,7 +59,7 @@ __device__ __forceinline__ void produce(const WeightGradient& p, const bf16* dy,
     const int dy_octets = p.filters / 8, dy_bytes = p.tile_cells * 16, x_bytes = p.x_cells * 16;
     const int copies = dy_octets + p.phases * (N / 8);
     const int lane = int(threadIdx.x) % 32;
-    Ring stage{p.stages};
+    PipelineState stage{p.stages};
     for (int tile = int(blockIdx.x); tile < p.tiles; tile += int(gridDim.x), stage.advance()) {
         std::byte* const to = memory + stage.index * p.stage_bytes;
         uint64_t* const full = barriers.full + stage.index;
@@ -95,7 +95,7 @@ __device__ __forceinline__ void consume(const WeightGradient& p, const std::byte
     const int dy_bytes = p.filters / 8 * p.tile_cells * 16;
     float sums[kCount][N / 2] = {}, bias[4] = {};
     const uint64_t ones_descriptor = descriptor(ones, 0, 0); // the same 8 x 8 ones for all 16 cells
-    Ring stage{p.stages};
+    PipelineState stage{p.stages};
     for (int tile = int(blockIdx.x); tile < p.tiles; tile += int(gridDim.x), stage.advance()) {
         const std::byte* const from = memory + stage.index * p.stage_bytes;
         mbarrier_wait(barriers.full + stage.index, stage.parity);

@@ -454,9 +454,9 @@ void run_conv2d(const ConvGeometry& g, bool gradient, const Reader& reader, cons
     const DeviceScratch<float> partials(reductions ? size_t(blocks) * 2 * size_t(g.to_c) : 0);
     if (reductions) e.partials = partials;
     if (reductions.sums) e.terms = reductions.sums->terms<bf16>();
-    // Plain reads x in the forward pass and dy in the data gradient, NormReader only x, NormGradient only dy.
+    // Plain reads x in the forward pass and dy in the data gradient, NormReader only x, NormGradReader only dy.
     constexpr bool kOnlyForward = std::is_same_v<Reader, NormReader<bf16>>;
-    constexpr bool kOnlyDgrad = std::is_same_v<Reader, NormGradient<bf16>>;
+    constexpr bool kOnlyDgrad = std::is_same_v<Reader, NormGradReader<bf16>>;
     if constexpr (!kOnlyDgrad)
         if (!gradient)
             RG_LAUNCH((conv2d_forward_hopper_kernel<C, N, W, Reader>), grid, kThreads, T::kSharedBytes, stream(), tiles,
@@ -495,7 +495,7 @@ template void convolve_on_hopper(const ConvGeometry&, bool, const Plain<bf16>&, 
                                  bf16*, const ChannelReductions&);
 template void convolve_on_hopper(const ConvGeometry&, bool, const NormReader<bf16>&, const GivenFilters&,
                                  ConvEpilogue<bf16>, bf16*, const ChannelReductions&);
-template void convolve_on_hopper(const ConvGeometry&, bool, const NormGradient<bf16>&, const GivenFilters&,
+template void convolve_on_hopper(const ConvGeometry&, bool, const NormGradReader<bf16>&, const GivenFilters&,
                                  ConvEpilogue<bf16>, bf16*, const ChannelReductions&);
 
 } // namespace rg::RG_GPU

@@ -28,18 +28,18 @@ constexpr int kHalfOfShared = (113 << 10) - kFixedBytes; // dynamic shared memor
 struct ResultPixels {
     int rows, columns, h, w, row_step, column_step, first_row, first_column;
     /// Returns the number of the cell's pixel in the tensor, or -1 if it has none.
-    __device__ __forceinline__ int number(const Cells& cells, int cell) const {
+    __device__ __forceinline__ int number(const CellLayout& cells, int cell) const {
         const CellPixel p(cells, cell);
         if (p.image >= cells.images || p.row >= rows || p.column >= columns) return -1;
         return (p.image * h + p.row * row_step + first_row) * w + p.column * column_step + first_column;
     }
     /// Returns the number of results in `count` cells from cell `first` on.
-    __device__ __forceinline__ int within(const Cells& cells, int first, int count) const {
+    __device__ __forceinline__ int within(const CellLayout& cells, int first, int count) const {
         return before(cells, first + count) - before(cells, first);
     }
 
 private:
-    __device__ __forceinline__ int before(const Cells& cells, int cell) const {
+    __device__ __forceinline__ int before(const CellLayout& cells, int cell) const {
         const CellPixel p(cells, min(cell, cells.images * int(cells.per_image)));
         return (p.image * rows + min(p.row, rows)) * columns + (p.row < rows ? min(p.column, columns) : 0);
     }
@@ -89,7 +89,7 @@ __device__ __forceinline__ void produce(const PackedConvolution& c, const bf16* 
     using T = PackedHopperTile<C, N>;
     const PackedTaps& taps = c.plan.taps;
     const int first_cell = c.plan.cells.margin + int(blockIdx.x) * T::kCells + (kDgrad ? -taps.high : taps.low);
-    Ring slot{T::kSlots}, stage{c.stages};
+    PipelineState slot{T::kSlots}, stage{c.stages};
     const int begin = kDgrad ? int(blockIdx.z) : 0, end = kDgrad ? begin + 1 : taps.phases;
     for (int phase = begin; phase < end; ++phase) {
         if (taps.empty(phase)) continue;
@@ -124,7 +124,7 @@ consume(const PackedConvolution& c, const std::byte* slots, const StageBarriers&
     // The shuffle shows the compiler that all lanes have the same value.
     const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / kGroup, 0);
     const int first = group * T::kGroupCells - (kDgrad ? -taps.high : taps.low); // the group's first cell in a stage
-    Ring slot{T::kSlots}, stage{c.stages};
+    PipelineState slot{T::kSlots}, stage{c.stages};
     const int begin = kDgrad ? int(blockIdx.z) : 0, end = kDgrad ? begin + 1 : taps.phases;
     for (int phase = begin; phase < end; ++phase) {
         if (taps.empty(phase)) continue;
@@ -283,9 +283,9 @@ void conv2d_grad_packed(const KernelChoice& choice, const DyReader& dy_reader, c
 }
 template void conv2d_grad_packed(const KernelChoice&, const Plain<bf16>&, const Plain<bf16>&, const Call&,
                                  const NormGradientSums*);
-template void conv2d_grad_packed(const KernelChoice&, const NormGradient<bf16>&, const Plain<bf16>&, const Call&,
+template void conv2d_grad_packed(const KernelChoice&, const NormGradReader<bf16>&, const Plain<bf16>&, const Call&,
                                  const NormGradientSums*);
-template void conv2d_grad_packed(const KernelChoice&, const NormGradient<bf16>&, const NormReader<bf16>&, const Call&,
+template void conv2d_grad_packed(const KernelChoice&, const NormGradReader<bf16>&, const NormReader<bf16>&, const Call&,
                                  const NormGradientSums*);
 
 } // namespace rg::RG_GPU

@@ -307,7 +307,7 @@ public:
         return best;
     }
 
-    std::unique_ptr<Graph> capture(const std::function<void()>& work) override;
+    std::unique_ptr<KernelGraph> capture(const std::function<void()>& work) override;
 
     cudaStream_t stream() const { return stream_; }
     const GpuTraits& traits() const { return traits_; }
@@ -343,7 +343,7 @@ private:
     CudaEvent began_{cudaEventDefault}, ended_{cudaEventDefault};
 };
 
-class CudaGraph final : public Device::Graph {
+class CudaGraph final : public Device::KernelGraph {
 public:
     CudaGraph(cudaGraphExec_t graph, cudaStream_t stream) : graph_(graph), stream_(stream) {}
     ~CudaGraph() override { (void)cudaGraphExecDestroy(graph_); }
@@ -370,7 +370,7 @@ struct Capture {
     bool ended = false;
 };
 
-std::unique_ptr<Device::Graph> CudaDevice::capture(const std::function<void()>& work) {
+std::unique_ptr<Device::KernelGraph> CudaDevice::capture(const std::function<void()>& work) {
     if (synchronous_launches()) return nullptr; // RG_SYNC waits for each kernel, which a capture does not allow
     Capture capture(stream_);
     work();

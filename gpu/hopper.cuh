@@ -209,7 +209,7 @@ struct StageBarriers {
 
 /// A position in a ring of stages. `parity` changes with each round. Consumers wait for the phase `parity` of
 /// full[index], and producers for the phase parity ^ 1 of empty[index].
-struct Ring {
+struct PipelineState {
     int size, index = 0, parity = 0;
     __device__ __forceinline__ void advance() {
         if (++index == size) index = 0, parity ^= 1;

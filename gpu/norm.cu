@@ -159,7 +159,7 @@ struct StoreLayerNormSums {
 
 } // namespace
 
-NormCoefficients::NormCoefficients(const GivenNorm& norm, const Tensor& sums, double count)
+NormCoefficients::NormCoefficients(const NormTensors& norm, const Tensor& sums, double count)
     : c_(int(norm.gamma.numel())),
       attrs_(norm.options),
       stats_(pointer<float>(norm.stats)),
@@ -209,8 +209,8 @@ void batch_norm(const Call& call) {
     });
 }
 
-void batch_norm_sums(const Call& call) {
-    using O = BatchNormSumsOp;
+void batch_norm_grad_sums(const Call& call) {
+    using O = BatchNormGradSumsOp;
     const NormCoefficients norm(call.attrs.as<O>().norm.given(call.in));
     NormGradientSums(norm, call.in[O::dy], call.in[O::x], call.out[O::dgamma], call.out[O::dbeta]).compute();
 }
@@ -222,23 +222,23 @@ void batch_norm_grad(const Call& call) {
                                 double(x.numel() / x.extent(3)));
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        const NormGradient<T> gradient = norm.gradient<T>(call.in[O::dy], x);
+        const NormGradReader<T> gradient = norm.gradient<T>(call.in[O::dy], x);
         T* const dx = pointer<T>(call.out[0]);
         elementwise_groups(x.numel(), norm.channels(), {gradient.dz, gradient.y, dx},
-                           Map<T, NormGradient<T>, Identity>{gradient, dx, norm.channels(), {}});
+                           Map<T, NormGradReader<T>, Identity>{gradient, dx, norm.channels(), {}});
     });
 }
 
-// rank_stats() and rank_sums() combine batch statistics, or the sums for their gradient, over all ranks. If
+// combine_stats() and combine_sums() combine batch statistics, or the sums for their gradient, over all ranks. If
 // Context::sync is set, the host exchanges these few hundred values. Otherwise, the ops only copy the rank's values.
-void rank_stats(const Call& call) {
-    if (context().sync) return run_on_host(op::rank_stats, call);
+void combine_stats(const Call& call) {
+    if (context().sync) return run_on_host(op::combine_stats, call);
     const float* const stats = pointer<float>(call.in[0]);
     const int c = int(call.in[0].extent(1));
     elementwise(c, BatchNormConcatenate{stats, stats + c, c, pointer<float>(call.out[0])});
 }
-void rank_sums(const Call& call) {
-    if (context().sync) return run_on_host(op::rank_sums, call);
+void combine_sums(const Call& call) {
+    if (context().sync) return run_on_host(op::combine_sums, call);
     const int c = int(call.in[0].numel());
     elementwise(c, BatchNormConcatenate{pointer<float>(call.in[0]), pointer<float>(call.in[1]), c,
                                         pointer<float>(call.out[0])});

@@ -36,7 +36,7 @@ class NormCoefficients {
 public:
     /// If the statistics and, where defined, sums have 4 rows (core/ops/norm.h), these include the coefficients.
     /// Otherwise, a kernel computes them.
-    explicit NormCoefficients(const GivenNorm& norm, const Tensor& sums = {}, double count = 0);
+    explicit NormCoefficients(const NormTensors& norm, const Tensor& sums = {}, double count = 0);
     const float* scale() const { return scale_; }
     const float* shift() const { return scale_ + c_; }
     const float* stats() const { return stats_; }
@@ -50,7 +50,7 @@ public:
     }
     /// Returns a reader of the gradient with respect to x. Requires that the constructor got sums.
     template <class T>
-    NormGradient<T> gradient(const Tensor& dz, const Tensor& x) const {
+    NormGradReader<T> gradient(const Tensor& dz, const Tensor& x) const {
         return {pointer<T>(dz), pointer<T>(x), scale(), shift(), b_, b_ + c_, attrs_.relu};
     }
 

@@ -77,7 +77,7 @@ struct OctetReader<NormReader<bf16>> {
 };
 
 template <>
-struct OctetReader<NormGradient<bf16>> {
+struct OctetReader<NormGradReader<bf16>> {
     static constexpr int kLoads = 2;
     struct Loaded {
         uint4 dz, y;
@@ -85,7 +85,7 @@ struct OctetReader<NormGradient<bf16>> {
     const bf16 *dz, *y;
     float scale[8], shift[8], b[8], d[8];
     bool relu;
-    __device__ OctetReader(const NormGradient<bf16>& reader, int c) : dz(reader.dz), y(reader.y), relu(reader.relu) {
+    __device__ OctetReader(const NormGradReader<bf16>& reader, int c) : dz(reader.dz), y(reader.y), relu(reader.relu) {
         load_8(reader.scale + c, scale);
         load_8(reader.shift + c, shift);
         load_8(reader.b + c, b);
@@ -93,7 +93,7 @@ struct OctetReader<NormGradient<bf16>> {
     }
     __device__ __forceinline__ Loaded load(size_t index) const { return {load_16(dz + index), load_16(y + index)}; }
     __device__ __forceinline__ uint4 transform(const Loaded& loaded) const {
-        const NormGradient<bf16> reader{dz, y, scale, shift, b, d, relu};
+        const NormGradReader<bf16> reader{dz, y, scale, shift, b, d, relu};
         float v[8], y_values[8];
         unpack_8(loaded.dz, v);
         unpack_8(loaded.y, y_values);

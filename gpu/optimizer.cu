@@ -13,11 +13,11 @@ namespace {
 __device__ bool found_non_finite(const int* non_finite_at) { return non_finite_at && *non_finite_at >= 0; }
 
 /// The inputs that the SGDM and Adam updates share (UpdateInputs in core/ops/optimizer.h), as device pointers.
-struct UpdateFactors {
+struct DeviceUpdateFactors {
     const int* non_finite_at;
     const float *norm, *rates, *decays;
     float max_norm;
-    UpdateFactors(std::span<const Tensor> in, float max_norm)
+    DeviceUpdateFactors(std::span<const Tensor> in, float max_norm)
         : non_finite_at(pointer<int>(in[0])),
           norm(pointer<float>(in[1])),
           rates(pointer<float>(in[2])),
@@ -33,7 +33,7 @@ struct SgdmUpdate {
     const float *gradient, *lr;
     float momentum, weight_decay;
     bool nesterov;
-    UpdateFactors factors;
+    DeviceUpdateFactors factors;
     __device__ void operator()(int64_t i) const {
         if (found_non_finite(factors.non_finite_at)) return;
         const float g = factors.clip() * gradient[i] + factors.decay(weight_decay, i) * p[i];
@@ -48,7 +48,7 @@ struct AdamUpdate {
     const float *gradient, *lr_and_step;
     float weight_decay, beta1, one_minus_beta1, beta2, one_minus_beta2, log_beta1, log_beta2, epsilon;
     bool decoupled;
-    UpdateFactors factors;
+    DeviceUpdateFactors factors;
     __device__ void operator()(int64_t i) const {
         if (found_non_finite(factors.non_finite_at)) return;
         const float lr = factors.rate(lr_and_step[0], i), decay = factors.decay(weight_decay, i), t = lr_and_step[1];
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads)
 void sgdm_update(const Call& call) {
     using O = SgdmUpdateOp;
     const auto& a = call.attrs.as<O>();
-    const UpdateFactors factors(call.in.subspan(O::non_finite_at), a.max_norm);
+    const DeviceUpdateFactors factors(call.in.subspan(O::non_finite_at), a.max_norm);
     elementwise(call.in[O::parameters].numel(),
                 SgdmUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::velocity]),
                            pointer<float>(call.in[O::gradients]), pointer<float>(call.in[O::lr]), a.momentum,
@@ -134,7 +134,7 @@ void sgdm_update(const Call& call) {
 void adam_update(const Call& call) {
     using O = AdamUpdateOp;
     const auto& a = call.attrs.as<O>();
-    const UpdateFactors factors(call.in.subspan(O::non_finite_at), a.max_norm);
+    const DeviceUpdateFactors factors(call.in.subspan(O::non_finite_at), a.max_norm);
     elementwise(call.in[O::parameters].numel(),
                 AdamUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::m]),
                            pointer<float>(call.in[O::v]), pointer<float>(call.in[O::gradients]),

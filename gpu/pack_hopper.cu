@@ -27,8 +27,8 @@ struct AxisTaps {
 /// Packs images h x w with `channels` channels. Bit i of `phases` is set if phase i is needed. A block packs 64
 /// channels of 256 cells; the grid has blocks of cells x groups of channels x phases.
 template <class Reader>
-__global__ void __launch_bounds__(256)
-    conv2d_pack_hopper_kernel(Cells cells, unsigned phases, int h, int w, int channels, Reader reader, bf16* packed) {
+__global__ void __launch_bounds__(256) conv2d_pack_hopper_kernel(CellLayout cells, unsigned phases, int h, int w,
+                                                                 int channels, Reader reader, bf16* packed) {
     constexpr int kOctets = 8, kStep = 256 / kOctets, kBatch = 4;
     const int phase = int(blockIdx.z);
     if (!(phases >> phase & 1)) return;
@@ -69,7 +69,7 @@ struct FirstLayer {
 /// Packs the images of a first layer. Bit i of `phases` is set if phase i is needed. A block packs 256 cells; the grid
 /// has blocks of cells x 1 x phases.
 __global__ void __launch_bounds__(256)
-    conv2d_pack_first_hopper_kernel(Cells cells, unsigned phases, FirstLayer layer, uint4* packed) {
+    conv2d_pack_first_hopper_kernel(CellLayout cells, unsigned phases, FirstLayer layer, uint4* packed) {
     constexpr int kOctets = kFirstLayer / 8;
     const int phase = int(blockIdx.z), octet = int(threadIdx.x) % kOctets;
     if (!(phases >> phase & 1)) return;
@@ -146,7 +146,7 @@ std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g) {
         return {};
     const int margin = std::max(-taps.low, taps.high);
     const int count = (int(all_cells) + kCellStep - 1) / kCellStep * kCellStep + 2 * margin;
-    const Cells cells{
+    const CellLayout cells{
         Divisor(rows.length * columns.length), Divisor(columns.length), g.images, margin, count, g.stride.h, stride_w};
     const int channels = first_layer ? kFirstLayer : g.from_c;
     return PackedPlan{taps, cells, first_layer, channels, g.taps() / taps.count, g.from_h, g.from_w, g.to_h, g.to_w};
@@ -182,7 +182,7 @@ DeviceScratch<bf16> pack_dy(const PackedPlan& plan, const ConvGeometry& g, const
     return packed;
 }
 template DeviceScratch<bf16> pack_dy(const PackedPlan&, const ConvGeometry&, const Plain<bf16>&);
-template DeviceScratch<bf16> pack_dy(const PackedPlan&, const ConvGeometry&, const NormGradient<bf16>&);
+template DeviceScratch<bf16> pack_dy(const PackedPlan&, const ConvGeometry&, const NormGradReader<bf16>&);
 
 template <bool kDgrad>
 DeviceScratch<bf16> pack_filters(const PackedPlan& plan, int c, int n, int channels, int results,

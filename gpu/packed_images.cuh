@@ -22,7 +22,7 @@ namespace rg::RG_GPU {
 
 constexpr int kFirstLayer = 32; // values of a cell in a first layer
 constexpr int kMaxTaps = 9, kMaxPhases = 4, kMaxStages = 4;
-/// A plane (see Cells) has a multiple of this number of cells between its two margins.
+/// A plane (see CellLayout) has a multiple of this number of cells between its two margins.
 constexpr int kCellStep = 256;
 /// Number of cells of dy in the smaller tile of the weight gradient (conv_grad_packed_hopper.cu).
 constexpr int kSmallTile = 64;
@@ -44,7 +44,7 @@ struct PackedTaps {
 
 /// The cells of a plane, which holds one octet of channels of one phase. A plane begins and ends with a margin:
 /// `margin` cells of zeros, since offsets lead there. Cell 0 is the first one after the first margin.
-struct Cells {
+struct CellLayout {
     Divisor per_image, per_row;
     int images, margin, count; // `count` includes the margins
     int stride_h, stride_w;
@@ -53,7 +53,7 @@ struct Cells {
 /// How a convolution is computed with packed images.
 struct PackedPlan {
     PackedTaps taps;
-    Cells cells;
+    CellLayout cells;
     bool first_layer;
     int channels, values; // channels of a cell; values of a filter per tap, at most as many
     int in_h, in_w, out_h, out_w;
@@ -83,7 +83,7 @@ void wgrad_packed(const ConvGeometry& g, const PackedPlan& plan, const bf16* dy,
 /// The place of a cell within its phase. A cell whose image, row or column lies beyond the last one holds no pixel.
 struct CellPixel {
     int image, row, column;
-    __device__ __forceinline__ CellPixel(const Cells& cells, int cell) {
+    __device__ __forceinline__ CellPixel(const CellLayout& cells, int cell) {
         image = cell / cells.per_image;
         const int in_image = cell - image * cells.per_image;
         row = in_image / cells.per_row;

@@ -81,7 +81,7 @@ struct NormReader {
 /// Reads the gradient with respect to batch norm's input y: scale * g + b * y + d with per-channel coefficients. dz is
 /// the gradient with respect to batch norm's output. g is dz, but if `relu` is set, 0 where the ReLU gave 0.
 template <class T>
-struct NormGradient {
+struct NormGradReader {
     const T *dz, *y;
     const float *scale, *shift, *b, *d;
     bool relu;
@@ -100,7 +100,7 @@ struct NormGradient {
             float scales[4], shifts[4], bs[4], ds[4];
             load_4(scale + c + half, scales), load_4(shift + c + half, shifts);
             load_4(b + c + half, bs), load_4(d + c + half, ds);
-            const NormGradient of_4{dz, y, scales, shifts, bs, ds, relu};
+            const NormGradReader of_4{dz, y, scales, shifts, bs, ds, relu};
             RG_UNROLL
             for (int i = 0; i < 4; ++i) v[half + i] = of_4.transform(v[half + i], ys[half + i], i);
         }

@@ -56,8 +56,8 @@ public:
     Kernel kernel(Op op) const override { return ++ops, finish_uploads(), op->gpu; }
     void synchronize() override { finish_uploads(); }
 
-    std::unique_ptr<Graph> capture(const std::function<void()>& work) override {
-        struct Replay final : Graph {
+    std::unique_ptr<KernelGraph> capture(const std::function<void()>& work) override {
+        struct Replay final : KernelGraph {
             explicit Replay(HostDevice& device, std::function<void()> work) : owner(device), f(std::move(work)) {}
             void launch() override { f(), ++owner.launches; }
             HostDevice& owner;

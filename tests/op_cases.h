@@ -272,7 +272,7 @@ inline void add_norms(std::vector<OpCase>& cases) {
         cases.push_back({op::batch_norm, norm_inputs(x, values, Draw::statistics), BatchNormOp{frozen}, tolerance});
         std::vector<Input> grad = norm_inputs(x, values, Draw::statistics);
         grad.insert(grad.begin(), {x});
-        cases.push_back({op::batch_norm_sums, grad, BatchNormSumsOp{norm}, sums});
+        cases.push_back({op::batch_norm_grad_sums, grad, BatchNormGradSumsOp{norm}, sums});
         grad.push_back({{2, x[3]}});
         cases.push_back({op::batch_norm_grad, grad, BatchNormGradOp{norm}, tolerance});
     };
@@ -579,7 +579,7 @@ inline void add_narrow(std::vector<OpCase>& cases) {
         // Leaves out convolutions of NaN and infinities: incomplete tiles are filled with zeros, and 0 * NaN is NaN in
         // results that should not depend on it.
         if (!c.narrow || (convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special))) continue;
-        const bool wide_result = c.op == op::batch_norm_sums || c.op == op::channel_stats || c.op == op::sum ||
+        const bool wide_result = c.op == op::batch_norm_grad_sums || c.op == op::channel_stats || c.op == op::sum ||
                                  (c.op == op::conv2d_grad && !c.attrs.as<Conv2dGradOp>().data &&
                                   c.in.size() <= Conv2dGradOp::y);
         if (c.tolerance.rms > 0 && !wide_result) c.tolerance = kNarrow;
@@ -613,8 +613,8 @@ inline void add_casts(std::vector<OpCase>& cases) {
 }
 
 inline void add_ranks(std::vector<OpCase>& cases) { // for a single rank; tests of par/ cover several ranks
-    cases.push_back({op::rank_stats, {{{2, 5}, Draw::statistics}}, {}, kRounded});
-    cases.push_back({op::rank_sums, {{{7}}, {{7}}}, {}, kRounded});
+    cases.push_back({op::combine_stats, {{{2, 5}, Draw::statistics}}, {}, kRounded});
+    cases.push_back({op::combine_sums, {{{7}}, {{7}}}, {}, kRounded});
 }
 
 inline const std::vector<OpCase>& op_cases() {

@@ -87,7 +87,7 @@ Tensor draw_whole(const Input& input, DType type, uint32_t bound, Rng random) {
 /// The first result of an op's reference kernel, which nothing perturbs.
 Tensor reference(Op op, const Tensor& x) {
     const OutputSpec y = infer(*op, {{x}}, {})[0];
-    const Tensor out = Tensor::on_host(y.shape, y.dtype);
+    const Tensor out = Tensor::empty_on_host(y.shape, y.dtype);
     op->reference({{}, {{x}}, {{out}}});
     return out;
 }

@@ -12,7 +12,7 @@
 namespace rg {
 
 inline Tensor random_tensor(const Shape& shape, DType type, uint64_t seed) {
-    const Tensor t = Tensor::on_host(shape, DType::f64);
+    const Tensor t = Tensor::empty_on_host(shape, DType::f64);
     Rng random(seed, Purpose::test);
     for (double& v : t.span<double>()) v = random.normal();
     return t.to(type);

@@ -129,7 +129,7 @@ int run(Group& group, int argc, char** argv) {
     rg::Options options("bench_allreduce", "measures the all-reduce algorithms over the ranks of mpiexec");
     options.add("iterations", &iterations, "most calls per size and algorithm; a size ends after 2.5 s").range(1, 1e6);
     if (!options.parse(argc, argv)) {
-        if (group.rank() == 0) std::fputs(options.answer().c_str(), stdout);
+        if (group.rank() == 0) std::fputs(options.help_or_version().c_str(), stdout);
         return 0;
     }
     RG_CHECK(group.size() > 1, "bench_allreduce: expected at least two ranks, got one; start it with mpiexec -n 2");

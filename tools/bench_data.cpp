@@ -321,7 +321,7 @@ int run_program(int argc, const char* const* argv) {
     options.add("threads", &s.threads, "largest number of loader threads; 0: one per core").range(0, 1024);
     options.add("seconds", &s.seconds, "seconds to measure each stage; it runs at least 5 times").at_least(0);
     if (!options.parse(argc, argv)) {
-        std::cout << options.answer();
+        std::cout << options.help_or_version();
         return 0;
     }
     if (s.threads == 0) s.threads = available_cores();

@@ -100,7 +100,7 @@ int run_program(int argc, const char* const* argv) {
     options.add("rounds", &s.rounds, "number of measurements, of which the median is printed").at_least(1);
     options.add("precision", &s.precision, "number format").one_of({"fp32", "fp32-strict", "bf16"});
     if (!options.parse(argc, argv)) {
-        std::cout << options.answer();
+        std::cout << options.help_or_version();
         return 0;
     }
     ThreadPool pool(s.threads ? int(s.threads) : available_cores());

@@ -66,7 +66,7 @@ int bench(const Settings& s) {
     const Tensor x = Tensor::empty({s.batch, net.side, net.side, net.channels}),
                  labels = Tensor::empty({s.batch}, DType::i32);
     const Tensor angles = Tensor::zeros({s.batch, 1});
-    const Tensor images = Tensor::on_host(x.shape()), classes = Tensor::on_host(labels.shape(), DType::i32);
+    const Tensor images = Tensor::empty_on_host(x.shape()), classes = Tensor::empty_on_host(labels.shape(), DType::i32);
     Rng random(0, Purpose::synthetic);
     for (float& v : images.span<float>()) v = random.normal();
     for (int32_t& v : classes.span<int32_t>()) v = int32_t(random.uniform_below(10));
@@ -138,7 +138,7 @@ int run_program(int argc, const char* const* argv) {
     options.add("plan-dump", &s.plan, "also print the plan: the ops of a replayed step, and its memory");
     options.add("profile", &s.profile, "print a table of time, GFLOP/s and GB/s per op; on a GPU also its peak rates");
     if (!options.parse(argc, argv)) {
-        std::cout << options.answer();
+        std::cout << options.help_or_version();
         return 0;
     }
     return bench(s);

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
         options.add("per-class", &per_class, "images of each digit").range(1, 100000);
         options.add("seed", &seed, "seed of all random numbers").at_least(0);
         if (!options.parse(count, arguments)) {
-            std::cout << options.answer();
+            std::cout << options.help_or_version();
             return 0;
         }
         const rg::data::ImageSet set = rg::data::draw_digits(per_class, uint64_t(seed));

@@ -110,7 +110,7 @@ private:
     const float* load(const Images<T>& images, int64_t n, int64_t begin, int64_t end, float* copied) const;
     /// Lists the taps of a pixel of the result, and returns their number. The image that load() returned begins at row
     /// `begin` of the source.
-    int64_t list_taps(int64_t row, int64_t column, int64_t begin, LaneTap* taps) const;
+    int64_t list_taps(int64_t row, int64_t column, int64_t begin, GroupedConvTap* taps) const;
 
     ConvAxis rows_, columns_;
     int64_t lanes_, copies_; // channels of the result; copies of each pixel
@@ -184,7 +184,7 @@ const float* LaneConv::load(const Images<T>& images, int64_t n, int64_t begin, i
     return copied;
 }
 
-int64_t LaneConv::list_taps(int64_t row, int64_t column, int64_t begin, LaneTap* taps) const {
+int64_t LaneConv::list_taps(int64_t row, int64_t column, int64_t begin, GroupedConvTap* taps) const {
     int64_t count = 0;
     const int64_t taps_in_filter = rows_.taps * columns_.taps;
     for (int64_t t = 0; t < taps_in_filter; ++t) {
@@ -197,8 +197,9 @@ int64_t LaneConv::list_taps(int64_t row, int64_t column, int64_t begin, LaneTap*
     return count;
 }
 
-/// Returns the value of LaneRow::reuse for taps, if neighbouring result pixels read the image `step` floats apart.
-int reuse_of(std::span<const LaneTap> taps, int64_t step) {
+/// Returns the value of GroupedConvRow::reuse for taps, if neighbouring result pixels read the image `step` floats
+/// apart.
+int reuse_of_neighbours(std::span<const GroupedConvTap> taps, int64_t step) {
     for (const int reuse : {1, 2}) {
         bool fits = !taps.empty() && taps.size() % 3 == 0 && step % reuse == 0;
         for (size_t t = 1; t < taps.size(); ++t)
@@ -215,7 +216,7 @@ void LaneConv::each_stretch(const Images<T>& images, int64_t n, int64_t first, i
         for (int64_t r = 0; r < rows_.taps; ++r)
             if (const int64_t i = rows_.source(row, r); i >= 0) begin = std::min(begin, i), end = std::max(end, i + 1);
     const float* const image = begin < end ? load(images, n, begin, end, copied) : copied;
-    const Scratch<LaneTap> taps(rows_.taps * columns_.taps * copies_);
+    const Scratch<GroupedConvTap> taps(rows_.taps * columns_.taps * copies_);
     const int64_t row_step = rows_.result_step(), pixel = copies_ * lanes_, step = columns_.source_step() * pixel;
     for (const Stretch& rows_alike : row_stretches_) {
         const int64_t end_row = std::min(rows_alike.first + rows_alike.count * row_step, first + rows),
@@ -224,15 +225,15 @@ void LaneConv::each_stretch(const Images<T>& images, int64_t n, int64_t first, i
         for (const Stretch& columns : column_stretches_) {
             if (begin_row >= end_row) break;
             const int64_t count = list_taps(begin_row, columns.first, begin, taps);
-            const LaneRow lane_row{.q = columns.count,
-                                   .lanes = lanes_,
-                                   .count = count,
-                                   .taps = taps,
-                                   .step = step,
-                                   .y_step = columns_.result_step() * lanes_,
-                                   .reuse = reuse_of({taps.data(), size_t(count)}, step),
-                                   .next = rows_.source_step() * row_,
-                                   .y_next = row_step * columns_.results * lanes_};
+            const GroupedConvRow lane_row{.q = columns.count,
+                                          .lanes = lanes_,
+                                          .count = count,
+                                          .taps = taps,
+                                          .step = step,
+                                          .y_step = columns_.result_step() * lanes_,
+                                          .reuse = reuse_of_neighbours({taps.data(), size_t(count)}, step),
+                                          .next = rows_.source_step() * row_,
+                                          .y_next = row_step * columns_.results * lanes_};
             const float* from = image;
             for (int64_t row = begin_row; row < end_row; row += row_step, from += rows_.source_step() * row_)
                 f(row, columns.first, lane_row, from);
@@ -265,7 +266,7 @@ void convolve(const LaneConv& conv, const Tensor& from, const Tensor& bias, cons
             float* result = wide;
             if constexpr (kWide) result = out;
             conv.each_stretch(images_of<T>(from), n, first, count, copied,
-                              [&](int64_t row, int64_t column, const LaneRow& lane_row, const float* image) {
+                              [&](int64_t row, int64_t column, const GroupedConvRow& lane_row, const float* image) {
                                   isa().lanes->forward(lane_row, image, conv.filters(), padded_bias.data(),
                                                        result + (row - first) * row_values + column * lanes);
                               });
@@ -291,7 +292,7 @@ void add_gradients(const LaneConv& conv, const Tensor& x, const Tensor& dy, int6
         else
             isa().elements->widen(from, wide, count * row_values);
         conv.each_stretch(images_of<T>(x), n, first, count, copied,
-                          [&](int64_t row, int64_t column, const LaneRow& lane_row, const float* image) {
+                          [&](int64_t row, int64_t column, const GroupedConvRow& lane_row, const float* image) {
                               isa().lanes->wgrad(lane_row, image, gradient + (row - first) * row_values + column * k,
                                                  dw);
                           });

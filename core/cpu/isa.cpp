@@ -65,7 +65,7 @@ constexpr unsigned kAmx = 1u << 22 | 1u << 24; // AMX-BF16 and AMX-TILE
 
 /// Asks the operating system for the tile registers, and returns true if it grants them. The registers are large, so
 /// Linux (since 5.16) enables them only for a process that asks.
-bool may_use_tiles() {
+bool may_use_amx() {
 #if defined(__linux__)
     constexpr long kRequestPermission = 0x1023, kTileData = 18;
     static const bool kGranted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
@@ -105,7 +105,7 @@ std::vector<IsaKernels> detect_isas() {
                      kernels_with_bf16("avx512bf16", avx512bf16::kTiles));
 #endif
 #if defined(RG_WITH_AMX)
-    if (has_features(kAmx) && may_use_tiles()) supported.push_back(kernels_with_bf16("amx", amx::kTiles));
+    if (has_features(kAmx) && may_use_amx()) supported.push_back(kernels_with_bf16("amx", amx::kTiles));
 #endif
     return supported;
 }
@@ -143,7 +143,7 @@ void add_isa(const char* name, const TileKernels& tiles) {
 
 const char* isa_note() {
 #if defined(__x86_64__)
-    if (has_features(kAmx) && !may_use_tiles()) return "the operating system refuses the AMX tiles of this CPU";
+    if (has_features(kAmx) && !may_use_amx()) return "the operating system refuses the AMX tiles of this CPU";
 #endif
     return "";
 }

@@ -279,18 +279,18 @@ struct DenseKernels {
                   float* dw);
 };
 
-/// A tap of a convolution in groups of channels. For the first result pixel of a LaneRow, the tap multiplies the values
-/// of the image from index `image` on by the values of the filters from index `filter` on.
-struct LaneTap {
+/// A tap of a convolution in groups of channels. For the first result pixel of a GroupedConvRow, the tap multiplies the
+/// values of the image from index `image` on by the values of the filters from index `filter` on.
+struct GroupedConvTap {
     int64_t image, filter; // in floats
 };
 /// Result pixels at equal distances in a row, of a convolution in groups. All use the same taps. In the image, the
-/// value at index LaneTap::image + i belongs to result channel i; see conv_groups.cpp. Distances are in floats.
-struct LaneRow {
-    int64_t q, lanes;     // number of result pixels, and of channels in a result pixel
-    int64_t count;        // number of taps
-    const LaneTap* taps;  // [count]
-    int64_t step, y_step; // distance from one result pixel to the next in the image, and in the result
+/// value at index GroupedConvTap::image + i belongs to result channel i; see conv_groups.cpp. Distances are in floats.
+struct GroupedConvRow {
+    int64_t q, lanes;           // number of result pixels, and of channels in a result pixel
+    int64_t count;              // number of taps
+    const GroupedConvTap* taps; // [count]
+    int64_t step, y_step;       // distance from one result pixel to the next in the image, and in the result
     /// 1 or 2: the taps come in threes, which multiply values of the image that are `step` / reuse apart. 0: any taps.
     int reuse;
     /// Distances to the next row of results, in the image and in the result. Kernels that use `reuse` prefetch this
@@ -305,9 +305,9 @@ struct LaneSources {
 };
 struct LaneKernels {
     /// Computes y = bias + sum over taps of w * image. The bias, and w of each tap, are padded to whole vectors.
-    void (*forward)(const LaneRow&, const float* image, const float* w, const float* bias, float* y);
+    void (*forward)(const GroupedConvRow&, const float* image, const float* w, const float* bias, float* y);
     /// Adds the weight gradient to dw, which has the layout of w.
-    void (*wgrad)(const LaneRow&, const float* image, const float* dy, float* dw);
+    void (*wgrad)(const GroupedConvRow&, const float* image, const float* dy, float* dw);
     /// Copies, for each pixel, `count` values chosen from its `channels` values. Each vector of these
     /// `count` values has its own LaneSources, the same for all pixels.
     void (*gather)(const float* from, int64_t pixels, int64_t channels, const LaneSources*, int64_t count, float* to);

@@ -10,15 +10,16 @@ namespace rg::cpu::RG_ISA {
 
 namespace {
 
-// A forward tile has up to kPixels result pixels, or half as many if LaneRow::reuse is 2. A weight-gradient tile has up
-// to kLaneTaps taps, or up to kThrees times three taps if LaneRow::reuse is 1. So there are enough independent sums to
-// hide the latency of the multiply-adds.
+// A forward tile has up to kPixels result pixels, or half as many if GroupedConvRow::reuse is 2. A weight-gradient tile
+// has up to kLaneTaps taps, or up to kThrees times three taps if GroupedConvRow::reuse is 1. So there are enough
+// independent sums to hide the latency of the multiply-adds.
 constexpr int kPixels = kRegisters == 32 ? 14 : 8, kLaneTaps = kRegisters == 32 ? 12 : 9,
               kThrees = kRegisters == 32 ? 3 : 2;
 
 /// Adds the products of one tap (kernels.h) to the sums of MR result pixels.
 template <int MR>
-inline __attribute__((always_inline)) void add_tap(const LaneRow& g, const float* x, Vec filter, int lanes, Vec* acc) {
+inline __attribute__((always_inline)) void add_tap(const GroupedConvRow& g, const float* x, Vec filter, int lanes,
+                                                   Vec* acc) {
     RG_UNROLL
     for (int i = 0; i < MR; ++i) acc[i] += filter * load_first(x + i * g.step, lanes);
 }
@@ -26,7 +27,7 @@ inline __attribute__((always_inline)) void add_tap(const LaneRow& g, const float
 /// Adds three taps to the sums of MR result pixels. Result pixel i multiplies pixels kReuse * i to kReuse * i + 2 of
 /// the image, each of which is loaded once.
 template <int MR, int kReuse>
-inline __attribute__((always_inline)) void add_taps(const LaneRow& g, const float* x, const Vec (&filters)[3],
+inline __attribute__((always_inline)) void add_taps(const GroupedConvRow& g, const float* x, const Vec (&filters)[3],
                                                     int lanes, Vec* acc) {
     const int64_t step = g.step / kReuse;
     RG_UNROLL
@@ -38,20 +39,20 @@ inline __attribute__((always_inline)) void add_taps(const LaneRow& g, const floa
     }
 }
 
-/// Computes MR consecutive result pixels of a LaneRow whose `reuse` is kReuse.
+/// Computes MR consecutive result pixels of a GroupedConvRow whose `reuse` is kReuse.
 template <int MR, int kReuse>
-void forward_tile(const LaneRow& g, const float* image, const float* w, const float* bias, float* y) {
+void forward_tile(const GroupedConvRow& g, const float* image, const float* w, const float* bias, float* y) {
     each_vector(
         g.lanes, [ =, &g ](int64_t c, int lanes) __attribute__((always_inline)) {
             Vec acc[MR];
             RG_UNROLL
             for (int i = 0; i < MR; ++i) acc[i] = load(bias + c);
-            const LaneTap* const end = g.taps + g.count;
+            const GroupedConvTap* const end = g.taps + g.count;
             if constexpr (kReuse == 0)
-                for (const LaneTap* tap = g.taps; tap < end; ++tap)
+                for (const GroupedConvTap* tap = g.taps; tap < end; ++tap)
                     add_tap<MR>(g, image + tap->image + c, load(w + tap->filter + c), lanes, acc);
             else
-                for (const LaneTap* tap = g.taps; tap < end; tap += 3)
+                for (const GroupedConvTap* tap = g.taps; tap < end; tap += 3)
                     add_taps<MR, kReuse>(
                         g, image + tap->image + c,
                         {load(w + tap[0].filter + c), load(w + tap[1].filter + c), load(w + tap[2].filter + c)}, lanes,
@@ -68,18 +69,19 @@ void forward_tile(const LaneRow& g, const float* image, const float* w, const fl
 
 /// Computes the result pixels from `q` on, by tiles of MR, and then by smaller ones.
 template <int kReuse, int MR = kReuse == 2 ? kPixels / 2 : kPixels>
-void forward_tiles(const LaneRow& g, int64_t q, const float* image, const float* w, const float* bias, float* y) {
+void forward_tiles(const GroupedConvRow& g, int64_t q, const float* image, const float* w, const float* bias,
+                   float* y) {
     for (; q + MR <= g.q; q += MR) forward_tile<MR, kReuse>(g, image + q * g.step, w, bias, y + q * g.y_step);
     if constexpr (MR > 1) forward_tiles<kReuse, int(std::bit_floor(unsigned(MR - 1)))>(g, q, image, w, bias, y);
 }
 
-void forward(const LaneRow& g, const float* image, const float* w, const float* bias, float* y) {
+void forward(const GroupedConvRow& g, const float* image, const float* w, const float* bias, float* y) {
     (g.reuse == 1 ? forward_tiles<1> : g.reuse == 2 ? forward_tiles<2> : forward_tiles<0>)(g, 0, image, w, bias, y);
 }
 
 /// Adds the weight gradient of MR taps (kernels.h).
 template <int MR>
-void wgrad_tile(const LaneRow& g, const LaneTap* taps, const float* image, const float* dy, float* dw) {
+void wgrad_tile(const GroupedConvRow& g, const GroupedConvTap* taps, const float* image, const float* dy, float* dw) {
     each_vector(
         g.lanes, [ =, &g ](int64_t c, int lanes) __attribute__((always_inline)) {
             Vec acc[MR];
@@ -96,10 +98,11 @@ void wgrad_tile(const LaneRow& g, const LaneTap* taps, const float* image, const
         });
 }
 
-/// Adds the weight gradient of MR times three taps of a LaneRow whose `reuse` is 1. Keeps the last two pixels of each
-/// three, since the next result pixel multiplies them, too.
+/// Adds the weight gradient of MR times three taps of a GroupedConvRow whose `reuse` is 1. Keeps the last two pixels of
+/// each three, since the next result pixel multiplies them, too.
 template <int MR>
-void wgrad_tile_of_threes(const LaneRow& g, const LaneTap* taps, const float* image, const float* dy, float* dw) {
+void wgrad_tile_of_threes(const GroupedConvRow& g, const GroupedConvTap* taps, const float* image, const float* dy,
+                          float* dw) {
     each_vector(
         g.lanes, [ =, &g ](int64_t c, int lanes) __attribute__((always_inline)) {
             Vec acc[MR][3], kept[MR][2];
@@ -130,13 +133,13 @@ void wgrad_tile_of_threes(const LaneRow& g, const LaneTap* taps, const float* im
 
 /// Adds the weight gradients of the taps from `t` on, by tiles of MR taps, or threes of taps, and then by smaller ones.
 template <bool kThree, int MR = kThree ? kThrees : kLaneTaps>
-void wgrad_tiles(const LaneRow& g, int64_t t, const float* image, const float* dy, float* dw) {
+void wgrad_tiles(const GroupedConvRow& g, int64_t t, const float* image, const float* dy, float* dw) {
     for (constexpr int kTaps = kThree ? 3 * MR : MR; t + kTaps <= g.count; t += kTaps)
         (kThree ? wgrad_tile_of_threes<MR> : wgrad_tile<MR>)(g, g.taps + t, image, dy, dw);
     if constexpr (MR > 1) wgrad_tiles<kThree, MR - 1>(g, t, image, dy, dw);
 }
 
-void wgrad(const LaneRow& g, const float* image, const float* dy, float* dw) {
+void wgrad(const GroupedConvRow& g, const float* image, const float* dy, float* dw) {
     (g.reuse == 1 ? wgrad_tiles<true> : wgrad_tiles<false>)(g, 0, image, dy, dw);
 }
 

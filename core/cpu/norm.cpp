@@ -88,8 +88,8 @@ void batch_norm(const Call& call) {
     });
 }
 
-void batch_norm_sums(const Call& call) {
-    using O = BatchNormSumsOp;
+void batch_norm_grad_sums(const Call& call) {
+    using O = BatchNormGradSumsOp;
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x];
     const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     NormSums sums(norm, x.extent(0));
@@ -172,8 +172,8 @@ void layer_norm_grad(const Call& call) {
 }
 
 // Processes only a few values per channel, so it uses one thread.
-void rank_sums(const Call& call) {
-    if (context().sync) return op::rank_sums->reference(call);
+void combine_sums(const Call& call) {
+    if (context().sync) return op::combine_sums->reference(call);
     const int64_t c = call.in[0].numel();
     for (size_t i : {0, 1}) std::copy_n(call.in[i].data<float>(), c, call.out[0].data<float>() + int64_t(i) * c);
 }

@@ -19,7 +19,7 @@ namespace rg::cpu::RG_ISA {
 namespace {
 
 /// One tap of 16 channels of x. It stands for 16 columns of the weight gradient, a matrix whose rows are filters.
-struct Column {
+struct WgradColumn {
     const uint16_t* x; // first run of pixels of these channels
     float* sums;       // [16 filters][16 channels]; from one filter to the next, r * s * c_step floats (TileGradient)
 };
@@ -90,15 +90,15 @@ void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uin
     if (NP > 1 && NK > 1) _tile_stored(3, results + kTileSide * 2 * kTileSide + kTileSide, kLine);
 }
 
-// In the weight gradient, tiles 0 to 5 hold results, one for each Column. Tile 6 holds dy of 16 filters, and tile 7
-// holds x of one Column.
+// In the weight gradient, tiles 0 to 5 hold results, one for each WgradColumn. Tile 6 holds dy of 16 filters, and tile
+// 7 holds x of one WgradColumn.
 
 #define RG_EACH_COLUMN(X) X(0) X(1) X(2) X(3) X(4) X(5)
 
 /// Adds the sum over the pixels of dy[filter][pixel] * x[pixel][channel] to tiles 0 to N - 1, for 16 filters and the 16
-/// channels of each of N Columns. Reads the plane of x that begins `plane` values after Column::x.
+/// channels of each of N WgradColumns. Reads the plane of x that begins `plane` values after WgradColumn::x.
 template <int N>
-void add_gradient(const TileGradient& g, const uint16_t* dy, const Column* columns, int64_t plane) {
+void add_gradient(const TileGradient& g, const uint16_t* dy, const WgradColumn* columns, int64_t plane) {
     const int64_t dy_step = g.filter_step * 2;
     for (int64_t image = 0; image < g.images; ++image)
         for (int64_t run = 0; run < g.runs; ++run, dy += kTileRun) {
@@ -113,9 +113,9 @@ void add_gradient(const TileGradient& g, const uint16_t* dy, const Column* colum
         }
 }
 
-/// Computes the sums of 16 filters for N Columns. Adds to the old sums, or overwrites them, as g.add says.
+/// Computes the sums of 16 filters for N WgradColumns. Adds to the old sums, or overwrites them, as g.add says.
 template <int N>
-void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* columns) {
+void gradient_block(const TileGradient& g, const uint16_t* dy, const WgradColumn* columns) {
     const int64_t sums_step = g.r * g.s * g.c_step * 4;
 #define RG_LOAD(n)                                                                                                     \
     if constexpr (n < N) {                                                                                             \
@@ -201,9 +201,10 @@ void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uin
 }
 
 /// Computes the sum over the pixels of dy[filter][pixel] * x[pixel][channel], for MR filters, starting with filter
-/// `first`, and the 16 channels of each of N Columns. Adds it to Column::sums, or overwrites them, as g.add says.
+/// `first`, and the 16 channels of each of N WgradColumns. Adds it to WgradColumn::sums, or overwrites them, as g.add
+/// says.
 template <int MR, int N>
-void dot_gradient(const TileGradient& g, const uint16_t* dy, const Column* columns, int first) {
+void dot_gradient(const TileGradient& g, const uint16_t* dy, const WgradColumn* columns, int first) {
     const int64_t sums_step = g.r * g.s * g.c_step;
     Vec acc[MR][N] = {};
     for (int i = 0; i < MR && g.add; ++i) {
@@ -237,9 +238,9 @@ void dot_gradient(const TileGradient& g, const uint16_t* dy, const Column* colum
     }
 }
 
-/// Computes the sums of 16 filters for N Columns. Adds to the old sums, or overwrites them, as g.add says.
+/// Computes the sums of 16 filters for N WgradColumns. Adds to the old sums, or overwrites them, as g.add says.
 template <int N>
-void gradient_block(const TileGradient& g, const uint16_t* dy, const Column* columns) {
+void gradient_block(const TileGradient& g, const uint16_t* dy, const WgradColumn* columns) {
     constexpr int kFilters = N == 1 ? 16 : N <= 3 ? 8 : 4; // gives 16 to 24 accumulators
     for (int first = 0; first < kTileSide; first += kFilters) dot_gradient<kFilters, N>(g, dy, columns, first);
 }

@@ -38,8 +38,8 @@ struct Sums {
 /// rows of 32 values. Row i belongs to pixel pixels[i] of y, or to none if that is -1. With kStats, adds the values
 /// before ReLU to all_sums.
 template <int NK, bool kStats, class T>
-void finish(const TileConv& g, const ConvResult<T>& to, int64_t k, const int32_t* pixels, int rows,
-            const float* results, Sums (&all_sums)[2]) {
+void store_results(const TileConv& g, const ConvResult<T>& to, int64_t k, const int32_t* pixels, int rows,
+                   const float* results, Sums (&all_sums)[2]) {
     Sums sums[2] = {all_sums[0], all_sums[1]}; // stays in registers; the compiler must assume that y aliases all_sums
     const Vec bias[2] = {load(to.bias + k), load(to.bias + k + (NK > 1 ? kTileSide : 0))};
     const int last = lanes_at(k + (NK - 1) * kTileSide, g.k);
@@ -74,7 +74,7 @@ void forward_block(const TileConv& g, const uint16_t* padded, const uint16_t* w,
         const bool two = t + 1 < g.tiles;
         const uint16_t *a = padded + g.from[t], *b = padded + g.from[two ? t + 1 : t];
         (two ? products<2, NK, kSplit> : products<1, NK, kSplit>)(g, a, b, w, results);
-        finish<NK, kStats>(g, to, k, g.to + t * kPixels, two ? 2 * kPixels : kPixels, results, sums);
+        store_results<NK, kStats>(g, to, k, g.to + t * kPixels, two ? 2 * kPixels : kPixels, results, sums);
     }
     const int64_t channels = channels_of(g);
     for (int n = 0; kStats && n < NK; ++n) {
@@ -216,7 +216,7 @@ void accumulate(const TileGradient& g, int64_t k, int64_t filters, int64_t colum
     // The taps in one filter column are neighbouring Columns. They read the same copies of x (one copy if the stride is
     // 1), a few rows apart. So a block of Columns reads little more of x than a single tap would. It finds the rows
     // that it reads again in the first-level cache.
-    Column block[kTileColumns];
+    WgradColumn block[kTileColumns];
     int count = 0;
     for (int64_t i = column; i < g.columns && count < kTileColumns; ++i) {
         const int64_t tile = i / (g.s * g.r), s = i / g.r % g.s, r = i % g.r;
@@ -224,8 +224,8 @@ void accumulate(const TileGradient& g, int64_t k, int64_t filters, int64_t colum
                           sums + (k * g.r * g.s + r * g.s + s) * g.c_step + tile * kTileSide};
     }
     constexpr void (*kBlocks[])(const TileGradient&, const uint16_t*,
-                                const Column*) = {gradient_block<1>, gradient_block<2>, gradient_block<3>,
-                                                  gradient_block<4>, gradient_block<5>, gradient_block<6>};
+                                const WgradColumn*) = {gradient_block<1>, gradient_block<2>, gradient_block<3>,
+                                                       gradient_block<4>, gradient_block<5>, gradient_block<6>};
     for (int64_t end = k + filters; k < end; k += kTileSide) {
         kBlocks[count - 1](g, dy + k * g.filter_step, block);
         for (int i = 0; i < count; ++i) block[i].sums += kTileSide * g.r * g.s * g.c_step;

@@ -145,7 +145,7 @@ private:
 };
 
 template <class F>
-void Winograd::each_piece(int64_t images, Share share, F f) const {
+void Winograd::for_each_tile_row_block(int64_t images, Share share, F f) const {
     const int64_t all = images * tile_rows_of_image(), first = share.begin(all), rows = share.end(all) - first;
     const int64_t pieces = divide_up(rows, tile_rows_at_once_);
     for (int64_t i = 0; i < pieces; ++i)
@@ -163,7 +163,7 @@ void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const Con
     const Share of_blocks = share_filters ? share : Share{}, of_rows = share_filters ? Share{} : share;
     const Inputs x(whole_, in, first, images);
     const Scratch<float> v(kComponents * v_component), m(kComponents * most_tiles * block);
-    each_piece(images, of_rows, [&](int64_t bundle, int64_t begin, int64_t end) {
+    for_each_tile_row_block(images, of_rows, [&](int64_t bundle, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i)
             isa().winograd->input(g_, tile_row(i).window, x.data() + tile_row(i).x + bundle * g_.c,
                                   v + (i - begin) * g_.across * g_.c_step, v_component);
@@ -187,7 +187,7 @@ void Winograd::accumulate(const Images<T>& in, int64_t first, int64_t images, co
     const int64_t v_component = component(most_tiles * g_.c_step), z_component = component(most_tiles * g_.k_step);
     const Inputs x(whole_, in, first, images);
     const Scratch<float> v(kComponents * v_component), z(kComponents * z_component);
-    each_piece(images, {}, [&](int64_t bundle, int64_t begin, int64_t end) {
+    for_each_tile_row_block(images, {}, [&](int64_t bundle, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
             const TileRow from = tile_row(i);
             const int64_t tile = (i - begin) * g_.across;

@@ -52,7 +52,7 @@ private:
     /// Splits a share of the rows of tiles of all images into pieces of at most tile_rows_at_once_. Calls
     /// f(bundle, begin, end) for each piece, rows [begin, end), and each of the bundles_.
     template <class F>
-    void each_piece(int64_t images, Share share, F f) const;
+    void for_each_tile_row_block(int64_t images, Share share, F f) const;
 
     Padding whole_;      // the input, without zeros around it
     int64_t top_, left_; // zeros above the image, and left of it

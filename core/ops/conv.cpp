@@ -197,9 +197,9 @@ void conv2d(const Call& call) {
         result[yi] = sum;
     });
     if (a.with_stats) write(call.out[O::stats], moments(result, size_t(shape[3])));
-    const GivenNorm y_norm = a.y_norm.given(call.in);
+    const NormTensors y_norm = a.y_norm.given(call.in);
     if (!y_norm) return write(y, result);
-    const Tensor plain = Tensor::on_host(shape, x.dtype());
+    const Tensor plain = Tensor::empty_on_host(shape, x.dtype());
     write(plain, result);
     write(y, read(normalised({plain, y_norm})));
 }
@@ -210,7 +210,7 @@ void conv2d_grad(const Call& call) {
     const Tensor &w = call.in[O::w], &y = call.in[O::y], &addend = call.in[O::addend];
     Tensor dy = call.in[O::dy];
     if (y.defined()) {
-        dy = Tensor::on_host(y.shape(), y.dtype());
+        dy = Tensor::empty_on_host(y.shape(), y.dtype());
         norm_grad(call.in[O::dy], a.y_norm.operand(call.in), call.in[O::y_sums], dy);
     }
     const Values dy_values = read(dy);

@@ -54,15 +54,15 @@ struct Conv2dOp {
 
 /// Computes the gradients of a convolution. In a plan, core/fuse.cpp may make steps before and after it part of this
 /// op, if `groups` is 1. A step of a plan that computes only dx may leave x undefined; kernels then take the shape of x
-/// from dx. In a plan for a device, x_sums may have 4 rows: it gets the rows of RankSumsOp for x_dgamma and x_dbeta,
+/// from dx. In a plan for a device, x_sums may have 4 rows: it gets the rows of CombineSumsOp for x_dgamma and x_dbeta,
 /// and two more (norm.h).
 struct Conv2dGradOp {
     enum In { dy, x, w, addend, y, y_stats, y_sums = NormAt<y_stats>::kEnd, x_stats };
     enum Out { dw, dbias, dx, x_dgamma, x_dbeta, x_sums };
     Conv conv;
-    bool filters = true;            // true: computes dw and dbias
-    bool data = true;               // true: computes dx, and adds `addend` to it if that is defined
-    bool with_sums = false;         // true: computes x_dgamma and x_dbeta, the sums of dx that BatchNormSumsOp defines
+    bool filters = true;    // true: computes dw and dbias
+    bool data = true;       // true: computes dx, and adds `addend` to it if that is defined
+    bool with_sums = false; // true: computes x_dgamma and x_dbeta, the sums of dx that BatchNormGradSumsOp defines
     NormAt<y_stats, y> y_norm = {}; // used if y is defined: dy is the gradient of batch_norm(y), not of y
     NormAt<x_stats, x> x_norm = {}; // applied to x as it is read
 };

@@ -46,7 +46,7 @@ OutputSpecs infer_add(In in, const Attrs& attrs) {
     using O = AddOp;
     const auto& o = attrs.as<O>();
     expect_shape("add", "b", in[O::b], in[O::a].shape());
-    for (const GivenNorm& norm : {o.a_norm.given(in), o.b_norm.given(in)}) {
+    for (const NormTensors& norm : {o.a_norm.given(in), o.b_norm.given(in)}) {
         RG_CHECK(!norm.options.relu, "add: expected batch norms without ReLU, got one with ReLU");
         if (!norm) continue;
         expect_image("add", "a", in[O::a]);

@@ -83,8 +83,8 @@ struct ActivationOp {
 };
 /// Computes dx: dy times the derivative of the activation. `from` is the value that determines the derivative: x for
 /// gelu and silu, else the result of the activation. If `a` is defined, also computes a_dgamma and a_dbeta, the
-/// sums of dx that BatchNormSumsOp defines. The same holds for b, b_dgamma and b_dbeta. A plan uses these sums for the
-/// backward pass of batch norms before the activation, as in relu(batch_norm(a) + batch_norm(b)).
+/// sums of dx that BatchNormGradSumsOp defines. The same holds for b, b_dgamma and b_dbeta. A plan uses these sums for
+/// the backward pass of batch norms before the activation, as in relu(batch_norm(a) + batch_norm(b)).
 struct ActivationGradOp {
     enum In { dy, from, a, a_stats, b = NormAt<a_stats>::kEnd, b_stats };
     enum Out { dx, a_dgamma, a_dbeta, b_dgamma, b_dbeta };

@@ -9,7 +9,7 @@ namespace rg {
 
 RG_NORM_OPS(RG_DECLARE_KERNELS)
 
-bool expect_norm(const char* op, int64_t channels, const GivenNorm& norm) {
+bool expect_norm(const char* op, int64_t channels, const NormTensors& norm) {
     const int defined = norm.stats.defined() + norm.gamma.defined() + norm.beta.defined();
     if (defined == 0) return false;
     RG_CHECK(defined == 3, op, ": expected statistics, gamma and beta of a batch norm, got only some of them");
@@ -27,9 +27,9 @@ OutputSpecs infer_channel_stats(In in, const Attrs&) {
     return {{{{2, x.extent(3)}, precise(x)}}};
 }
 
-OutputSpecs infer_rank_stats(In in, const Attrs&) {
-    expect_rank("rank_stats", "stats", in[RankStatsOp::stats], 2);
-    return like(in[RankStatsOp::stats]);
+OutputSpecs infer_combine_stats(In in, const Attrs&) {
+    expect_rank("combine_stats", "stats", in[CombineStatsOp::stats], 2);
+    return like(in[CombineStatsOp::stats]);
 }
 
 OutputSpecs infer_batch_norm(In in, const Attrs& attrs) {
@@ -39,18 +39,18 @@ OutputSpecs infer_batch_norm(In in, const Attrs& attrs) {
     return like(operand.x);
 }
 
-OutputSpecs infer_batch_norm_sums(In in, const Attrs& attrs) {
-    const auto [x, norm] = attrs.as<BatchNormSumsOp>().norm.operand(in);
-    expect_image("batch_norm_sums", "x", x);
-    expect_norm("batch_norm_sums", x.extent(3), norm);
-    expect_shape("batch_norm_sums", "dy", in[BatchNormSumsOp::dy], x.shape());
+OutputSpecs infer_batch_norm_grad_sums(In in, const Attrs& attrs) {
+    const auto [x, norm] = attrs.as<BatchNormGradSumsOp>().norm.operand(in);
+    expect_image("batch_norm_grad_sums", "x", x);
+    expect_norm("batch_norm_grad_sums", x.extent(3), norm);
+    expect_shape("batch_norm_grad_sums", "dy", in[BatchNormGradSumsOp::dy], x.shape());
     return {{{{x.extent(3)}, precise(x)}, {{x.extent(3)}, precise(x)}}};
 }
 
-OutputSpecs infer_rank_sums(In in, const Attrs&) {
-    const Tensor& dgamma = in[RankSumsOp::dgamma];
-    expect_rank("rank_sums", "dgamma", dgamma, 1);
-    expect_shape("rank_sums", "dbeta", in[RankSumsOp::dbeta], dgamma.shape());
+OutputSpecs infer_combine_sums(In in, const Attrs&) {
+    const Tensor& dgamma = in[CombineSumsOp::dgamma];
+    expect_rank("combine_sums", "dgamma", dgamma, 1);
+    expect_shape("combine_sums", "dbeta", in[CombineSumsOp::dbeta], dgamma.shape());
     return {{{{2, dgamma.numel()}, dgamma.dtype()}}};
 }
 
@@ -109,9 +109,9 @@ void backward_batch_norm(Backward& b) {
     using O = BatchNormOp;
     const Tensor &x = b.in(O::x), &stats = b.in(O::stats), &gamma = b.in(O::gamma), &beta = b.in(O::beta);
     const BatchNorm& norm = b.attrs().as<O>().norm;
-    const auto gradients = run(op::batch_norm_sums, {b.dy(), x, stats, gamma, beta}, BatchNormSumsOp{norm},
+    const auto gradients = run(op::batch_norm_grad_sums, {b.dy(), x, stats, gamma, beta}, BatchNormGradSumsOp{norm},
                                {b.into(O::gamma), b.into(O::beta)});
-    const Tensor &dgamma = gradients[BatchNormSumsOp::dgamma], &dbeta = gradients[BatchNormSumsOp::dbeta];
+    const Tensor &dgamma = gradients[BatchNormGradSumsOp::dgamma], &dbeta = gradients[BatchNormGradSumsOp::dbeta];
     if (b.wants(O::gamma)) b.give(O::gamma, dgamma);
     if (b.wants(O::beta)) b.give(O::beta, dbeta);
     if (norm.frozen)
@@ -119,18 +119,18 @@ void backward_batch_norm(Backward& b) {
     else
         b.covers(O::stats, O::x);
     if (!b.wants(O::x)) return;
-    const Tensor sums =
-        norm.frozen ? Tensor::constant({2, gamma.numel()}, 0, gamma.dtype()) : run(op::rank_sums, {dgamma, dbeta})[0];
+    const Tensor sums = norm.frozen ? Tensor::constant({2, gamma.numel()}, 0, gamma.dtype())
+                                    : run(op::combine_sums, {dgamma, dbeta})[0];
     b.give(O::x,
            run(op::batch_norm_grad, {b.dy(), x, stats, gamma, beta, sums}, BatchNormGradOp{norm}, {b.into(O::x)})[0]);
 }
 
 constexpr Argument kChannelStats[] = {{"x"}};
-constexpr Argument kRankStats[] = {{"stats", Type::precise}};
+constexpr Argument kCombineStats[] = {{"stats", Type::precise}};
 constexpr Argument kBatchNorm[] = {{"x"}, {"stats", Type::precise}, {"gamma", Type::precise}, {"beta", Type::precise}};
-constexpr Argument kBatchNormSums[] = {
+constexpr Argument kBatchNormGradSums[] = {
     {"dy"}, {"x"}, {"stats", Type::precise}, {"gamma", Type::precise}, {"beta", Type::precise}};
-constexpr Argument kRankSums[] = {{"dgamma", Type::precise}, {"dbeta", Type::precise}};
+constexpr Argument kCombineSums[] = {{"dgamma", Type::precise}, {"dbeta", Type::precise}};
 constexpr Argument kBatchNormGrad[] = {{"dy"},
                                        {"x"},
                                        {"stats", Type::precise},
@@ -144,12 +144,12 @@ constexpr Argument kLayerNormGrad[] = {{"dy"}, {"x"}, {"gamma", Type::precise}};
 } // namespace
 
 RG_ROW(channel_stats, .inputs = kChannelStats);
-RG_ROW(rank_stats, .inputs = kRankStats);
+RG_ROW(combine_stats, .inputs = kCombineStats);
 RG_ROW(batch_norm, .inputs = kBatchNorm, .may_be = {1 << BatchNormOp::x}, .backward = backward_batch_norm,
        .saves = saves_in(BatchNormOp::x) | saves_in(BatchNormOp::stats) | saves_in(BatchNormOp::gamma) |
                 saves_in(BatchNormOp::beta));
-RG_ROW(batch_norm_sums, .inputs = kBatchNormSums, .outputs = 2);
-RG_ROW(rank_sums, .inputs = kRankSums);
+RG_ROW(batch_norm_grad_sums, .inputs = kBatchNormGradSums, .outputs = 2);
+RG_ROW(combine_sums, .inputs = kCombineSums);
 RG_ROW(batch_norm_grad, .inputs = kBatchNormGrad, .may_be = {1 << BatchNormGradOp::dy | 1 << BatchNormGradOp::x});
 RG_ROW(running_update, .inputs = kRunningUpdate, .in_place = 1);
 RG_ROW(layer_norm, .inputs = kLayerNorm, .backward = backward_layer_norm,
@@ -160,7 +160,7 @@ RG_ROW(layer_norm_grad, .inputs = kLayerNormGrad, .outputs = 3);
 
 Tensor channel_stats(const Tensor& x) { return run(op::channel_stats, {x})[0]; }
 
-Tensor combine_stats(const Tensor& stats) { return context().sync ? run(op::rank_stats, {stats})[0] : stats; }
+Tensor combine_stats(const Tensor& stats) { return context().sync ? run(op::combine_stats, {stats})[0] : stats; }
 
 Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, BatchNorm options) {
     return run(op::batch_norm, {x, stats, gamma, beta}, BatchNormOp{options})[0];
@@ -212,7 +212,7 @@ Tensor normalised(const Operand& operand) {
     const Normalised normalised(operand);
     Values y(normalised.size());
     for (size_t i = 0; i < y.size(); ++i) y[i] = normalised.cut(i) ? 0 : normalised.value(i);
-    const Tensor result = Tensor::on_host(x.shape(), x.dtype());
+    const Tensor result = Tensor::empty_on_host(x.shape(), x.dtype());
     write(result, y);
     return result;
 }
@@ -237,7 +237,7 @@ void norm_sums(const Tensor& dy, const Operand& x, const Tensor& dgamma, const T
 // The sums are over all values of a channel.
 //
 // If ranks share statistics, the loss is the sum of f_j * (loss of rank j), where f_j is the fraction of the mini-batch
-// that rank j computes. rank_sums weights the sums by f_j, and `count` is the number of values per channel on this
+// that rank j computes. combine_sums weights the sums by f_j, and `count` is the number of values per channel on this
 // rank. So dx is the gradient of the whole loss, divided by this rank's f_j. The sum of the gradients over the ranks
 // multiplies by f_j (par/aggregate.h).
 void norm_grad(const Tensor& dy, const Operand& x, const Tensor& sums, const Tensor& dx) {
@@ -275,8 +275,8 @@ void batch_norm(const Call& call) {
     write(call.out[0], read(normalised(call.attrs.as<BatchNormOp>().norm.operand(call.in))));
 }
 
-void batch_norm_sums(const Call& call) {
-    using O = BatchNormSumsOp;
+void batch_norm_grad_sums(const Call& call) {
+    using O = BatchNormGradSumsOp;
     norm_sums(call.in[O::dy], call.attrs.as<O>().norm.operand(call.in), call.out[O::dgamma], call.out[O::dbeta]);
 }
 
@@ -287,8 +287,8 @@ void batch_norm_grad(const Call& call) {
 
 // Sums f * mean and f * (variance + mean^2) over the ranks, where f is a rank's fraction of the mini-batch. In double,
 // subtracting the square of the total mean is accurate enough, so the deviations need no second all-reduce.
-void rank_stats(const Call& call) {
-    Values moments = read(call.in[RankStatsOp::stats]);
+void combine_stats(const Call& call) {
+    Values moments = read(call.in[CombineStatsOp::stats]);
     SyncGroup* group = context().sync;
     const size_t c = moments.size() / 2;
     if (group) {
@@ -303,8 +303,8 @@ void rank_stats(const Call& call) {
 }
 
 // Sums dgamma and dbeta over all ranks, weighted by each rank's fraction; the comment of norm_grad() explains why.
-void rank_sums(const Call& call) {
-    const Values dgamma = read(call.in[RankSumsOp::dgamma]), dbeta = read(call.in[RankSumsOp::dbeta]);
+void combine_sums(const Call& call) {
+    const Values dgamma = read(call.in[CombineSumsOp::dgamma]), dbeta = read(call.in[CombineSumsOp::dbeta]);
     SyncGroup* group = context().sync;
     const double fraction = group ? group->fraction : 1;
     Values sums;
@@ -385,6 +385,6 @@ void layer_norm_grad(const Call& call) {
 
 // These ops process only a few values per channel.
 RG_RUN_REFERENCE(running_update)
-RG_RUN_REFERENCE(rank_stats)
+RG_RUN_REFERENCE(combine_stats)
 
 } // namespace rg

@@ -47,13 +47,13 @@ Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, floa
 // of y = scale * x + shift; after the sums, b and d of dx = scale * g + b * x + d.
 
 #define RG_NORM_OPS(X)                                                                                                 \
-    X(channel_stats) X(rank_stats) X(batch_norm) X(batch_norm_sums) X(rank_sums) X(batch_norm_grad) X(running_update)  \
-    X(layer_norm) X(layer_norm_grad)
+    X(channel_stats) X(combine_stats) X(batch_norm) X(batch_norm_grad_sums) X(combine_sums) X(batch_norm_grad)         \
+    X(running_update) X(layer_norm) X(layer_norm_grad)
 RG_NORM_OPS(RG_DECLARE_OP)
 
 /// A batch norm with its tensors. There is none if `stats` is undefined. Then gamma and beta may still be those of a
 /// batch norm whose statistics the op computes; see Conv2dOp.
-struct GivenNorm {
+struct NormTensors {
     const Tensor &stats, &gamma, &beta;
     const BatchNorm& options;
     explicit operator bool() const { return stats.defined(); }
@@ -61,7 +61,7 @@ struct GivenNorm {
 /// A tensor that an op reads, and the batch norm that the op applies to it, if there is one.
 struct Operand {
     const Tensor& x;
-    GivenNorm norm;
+    NormTensors norm;
 };
 
 /// The options of a batch norm that is part of an op, as an attribute of the op. Its statistics, gamma and beta are the
@@ -70,9 +70,9 @@ template <size_t kStats, size_t kX = SIZE_MAX>
 struct NormAt : BatchNorm {
     static constexpr size_t kEnd = kStats + 3; // number of the input after these three
     constexpr NormAt(const BatchNorm& options = {}) : BatchNorm(options) {}
-    GivenNorm given(std::span<const Tensor> in) const { return {in[kStats], in[kStats + 1], in[kStats + 2], *this}; }
+    NormTensors given(std::span<const Tensor> in) const { return {in[kStats], in[kStats + 1], in[kStats + 2], *this}; }
     Operand operand(std::span<const Tensor> in) const requires(kX != SIZE_MAX) { return {in[kX], given(in)}; }
-    void set(std::span<Tensor> in, const GivenNorm& norm) {
+    void set(std::span<Tensor> in, const NormTensors& norm) {
         BatchNorm::operator=(norm.options);
         in[kStats] = norm.stats, in[kStats + 1] = norm.gamma, in[kStats + 2] = norm.beta;
     }
@@ -86,7 +86,7 @@ struct ChannelStatsOp {
     enum In { x };
 };
 /// Combines the statistics of the ranks; see combine_stats().
-struct RankStatsOp {
+struct CombineStatsOp {
     enum In { stats };
 };
 struct BatchNormOp {
@@ -95,18 +95,18 @@ struct BatchNormOp {
 };
 /// Computes two sums over the values of each channel: dgamma [c] is the sum of g * x^, and dbeta [c] is the sum of g.
 /// x^ is (x - mean) / sqrt(variance + epsilon). g is dy, or 0 where ReLU sets the batch norm of x to zero.
-struct BatchNormSumsOp {
+struct BatchNormGradSumsOp {
     enum In { dy, x, stats };
     enum Out { dgamma, dbeta };
     NormAt<stats, x> norm;
 };
 /// Computes [2 c]: the sums of dgamma (row 0) and dbeta (row 1) over the ranks, weighted by each rank's fraction of the
 /// mini-batch (SyncGroup::fraction).
-struct RankSumsOp {
+struct CombineSumsOp {
     enum In { dgamma, dbeta };
 };
-/// Computes dx of a batch norm. `sums` has the rows that RankSumsOp defines. After fusion, another op may have computed
-/// them. They are zeros if the statistics are constants.
+/// Computes dx of a batch norm. `sums` has the rows that CombineSumsOp defines. After fusion, another op may have
+/// computed them. They are zeros if the statistics are constants.
 struct BatchNormGradOp {
     enum In { dy, x, stats, sums = NormAt<stats>::kEnd };
     NormAt<stats, x> norm;
@@ -136,7 +136,7 @@ std::vector<double> moments(const std::vector<double>& x, size_t channels);
 /// Returns the batch norm of x, or x itself if there is none.
 Tensor normalised(const Operand& x);
 
-/// Computes the sums that BatchNormSumsOp defines.
+/// Computes the sums that BatchNormGradSumsOp defines.
 void norm_sums(const Tensor& dy, const Operand& x, const Tensor& dgamma, const Tensor& dbeta);
 
 /// Computes dx of BatchNormGradOp.

@@ -188,7 +188,7 @@ void average_update(const Tensor& average, const Tensor& parameters, double keep
 
 Tensor first_non_finite(const Tensor& values, const Tensor& loss, const Tensor& non_finite_at, const Tensor& norm) {
     // Without a norm, the second output has no elements. For f32, a static tensor avoids allocating it in every step.
-    static const Tensor kNoNorm = Tensor::on_host({0});
+    static const Tensor kNoNorm = Tensor::empty_on_host({0});
     const Tensor& to = norm.defined() || values.dtype() != DType::f32 ? norm : kNoNorm;
     return run(op::first_non_finite, {values, loss}, FirstNonFiniteOp{norm.defined()}, {non_finite_at, to})[0];
 }

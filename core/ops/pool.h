@@ -38,7 +38,7 @@ struct Pool2dOp {
     NormAt<x_stats, x> x_norm = {}; // applied to x as it is read
 };
 /// Computes dx. If x, the input of the pooling, is defined, also computes x_dgamma and x_dbeta: the sums of dx that
-/// BatchNormSumsOp defines. For x_sums, see Conv2dGradOp.
+/// BatchNormGradSumsOp defines. For x_sums, see Conv2dGradOp.
 struct Pool2dGradOp {
     enum In { dy, x, x_stats, positions = NormAt<x_stats>::kEnd }; // positions: only for max pooling
     enum Out { dx, x_dgamma, x_dbeta, x_sums };

@@ -26,7 +26,7 @@ int run(int argc, const char* const* argv) {
     const data::Normalise normalise = stored_normalise(model, {});
     const data::Image image =
         data::fit(data::to_u8(data::read_image(argv[2]), int(task.channels)), task.height, task.width);
-    const Tensor x = Tensor::on_host({1, task.height, task.width, task.channels});
+    const Tensor x = Tensor::empty_on_host({1, task.height, task.width, task.channels});
     for (size_t i = 0; i < image.pixels.size(); ++i) {
         const size_t c = i % size_t(task.channels);
         x.data<float>()[i] = (float(image.pixels[i]) / 255 - normalise.mean[c]) / normalise.deviation[c];

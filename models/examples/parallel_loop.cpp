@@ -39,7 +39,7 @@ int train(par::Group& group, int argc, const char* const* argv) {
     options.add("epochs", &epochs, "number of epochs").range(1, 1e6);
     machine_options.declare_compute(options);
     run_options.declare(options);
-    if (!options.parse(argc, argv)) return options.print_answer(group.rank() == 0);
+    if (!options.parse(argc, argv)) return options.print_help_or_version(group.rank() == 0);
     RunLog log(run_options, options, group);
     return log.supervise([&] {
         Saver saver(log);

@@ -59,7 +59,7 @@ std::string layer_of(const std::string& name) { return name.substr(0, name.rfind
 } // namespace
 
 Tensor channels_first(const Tensor& channels_last) {
-    const Tensor copy = Tensor::on_host(file_shape(channels_last.shape()));
+    const Tensor copy = Tensor::empty_on_host(file_shape(channels_last.shape()));
     permute(channels_last.to_host(), copy, true);
     return copy;
 }
@@ -126,7 +126,7 @@ void load_state_dict(Parameters& parameters, const TensorFile& file, const std::
     check_state_dict(parameters, file, skip);
     for (const auto& e : parameters.entries()) {
         if (is_within(e.name, skip)) continue;
-        const Tensor value = Tensor::on_host(e.shape);
+        const Tensor value = Tensor::empty_on_host(e.shape);
         permute(value, *file.find(e.name), false);
         e.value.copy_from(value);
     }

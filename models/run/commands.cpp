@@ -438,7 +438,7 @@ int predict_command(par::Group& group, const std::string& name, const std::vecto
     const std::string run = default_runs_folder() + "/NAME";
     options.examples({run, run + " ~/photos --top 3"});
     declare(options, settings);
-    return options.parse(args) ? predict(options, settings, group, programs) : options.print_answer();
+    return options.parse(args) ? predict(options, settings, group, programs) : options.print_help_or_version();
 }
 
 int export_command(par::Group&, const std::string& name, const std::vector<std::string>& args) {
@@ -448,7 +448,7 @@ int export_command(par::Group&, const std::string& name, const std::vector<std::
     options.examples({run + " net.onnx", run + "/model-best.safetensors best.onnx"});
     options.positional("MODEL OUT", &arguments, "MODEL: as for predict. OUT: the file to write, such as net.onnx", 2,
                        2);
-    if (!options.parse(args)) return options.print_answer();
+    if (!options.parse(args)) return options.print_help_or_version();
     const std::string& out = arguments[1];
     RG_CHECK(out.ends_with(".onnx"), name, ": expected a name that ends with .onnx for OUT, got ", out,
              "; choose such a name");

@@ -107,7 +107,7 @@ std::string GradientSum::try_sharing() {
 bool GradientSum::check_direct_sums() {
     const Tensor& gradients = parameters_.gradients();
     const int64_t count = std::min(gradients.numel(), kCheckedValues);
-    const Tensor checked = gradients.slice(0, {count}), host = Tensor::on_host({count});
+    const Tensor checked = gradients.slice(0, {count}), host = Tensor::empty_on_host({count});
     // The sums of 8,000 ranks are exact, in any order.
     const auto value = [](int rank, int64_t i) { return float((rank % 16 + 1) * (i % 127 + 1)); };
     for (int64_t i = 0; i < count; ++i) host.data<float>()[i] = value(group_.rank(), i);

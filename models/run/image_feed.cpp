@@ -49,12 +49,12 @@ data::Batch ImageFeed::with_view(data::Batch batch, View view) const {
     const int64_t n = batch.size;
     const data::Augmenter& augmenter = loader.augmenter();
     if (machine_.device()) {
-        batch.views = augmenter.views(n); // a new tensor: the old views may still be on their way to the device
+        batch.views = augmenter.empty_views(n); // a new tensor: the old views may still be on their way to the device
         for (int64_t i = 0; i < n; ++i) augmenter.store_view(batch.views, i, view);
         return batch;
     }
     const int64_t values = augmenter.height() * augmenter.width() * set_.channels;
-    batch.x = Tensor::on_host({n, augmenter.height(), augmenter.width(), set_.channels});
+    batch.x = Tensor::empty_on_host({n, augmenter.height(), augmenter.width(), set_.channels});
     parallel(n, [&](int64_t i) {
         augmenter.apply(set_.image(batch.indices.data<int32_t>()[i]), view, batch.x.data<float>() + i * values);
     });
@@ -117,7 +117,7 @@ std::vector<Tensor> ImageFeed::inputs(int64_t n) const {
     if (batch.views.defined() && !machine_.device()) { // with_view() makes the images
         const data::Augmenter& augmenter = loader.augmenter();
         batch.indices = batch.views = Tensor();
-        batch.x = Tensor::on_host({n, augmenter.height(), augmenter.width(), set_.channels});
+        batch.x = Tensor::empty_on_host({n, augmenter.height(), augmenter.width(), set_.channels});
     }
     for (const data::Column& column : loader.columns()) batch.columns.push_back(column.tensor(n));
     return inputs(batch);

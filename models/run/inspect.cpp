@@ -141,7 +141,7 @@ std::vector<std::string> packed_sets_of(const std::string& path) {
 
 /// Returns a line about a packed set, which may be damaged.
 std::string describe_packed(const std::string& path) try {
-    data::Contents contents = data::read_packed(path);
+    data::SourceImages contents = data::read_packed(path);
     const data::TrainTest sets =
         data::with_source(std::move(contents.sets), contents.kind + contents.path, contents.note);
     return printable(
@@ -186,7 +186,7 @@ int inspect_command(par::Group&, const std::string& name, const std::vector<std:
     options.add("size", &size, "size to which sets of images are resized (default: as they are)").metavar("H[xW]");
     data::declare_reading(options, load_options);
     options.add("delete", &remove, "delete the packed sets that FILE names, such as ~/.cache/ringgrad");
-    if (!options.parse(args)) return options.print_answer();
+    if (!options.parse(args)) return options.print_help_or_version();
     const auto [height, width] = data::parse_size(size);
     load_options.height = height, load_options.width = width;
     for (std::string path : paths) {

@@ -14,7 +14,7 @@ using Entry = Parameters::Entry;
 /// zeros between entries. If all factors are 1, returns an undefined tensor.
 template <class F>
 Tensor factors_of(const Parameters& parameters, const F& factor) {
-    const Tensor values = Tensor::on_host(parameters.values().shape());
+    const Tensor values = Tensor::empty_on_host(parameters.values().shape());
     values.fill(1);
     bool needed = false;
     for (const Entry& entry : parameters.entries()) {

@@ -99,7 +99,7 @@ private:
     Tensor average_, slow_; // of Parameters::all(); average_ is undefined without an average, slow_ without lookahead
     bool is_set_ = false;
     std::vector<const Parameters::Entry*> filters_; // those that muon changes in its own way
-    const Tensor rate_and_step_, next_rate_and_step_ = Tensor::on_host({2});
+    const Tensor rate_and_step_, next_rate_and_step_ = Tensor::empty_on_host({2});
     const Tensor non_finite_at_ = Tensor::zeros({}, DType::i32);
     UpdateInputs inputs_;
     int64_t rates_epoch_ = Parameters::Entry::kAllEpochs; // inputs_.rates are those of this epoch

@@ -27,7 +27,7 @@ const Tensor& checked(const Tensor& output, const std::string& source) {
 void add_view(std::vector<Tensor>& sums, std::span<const Tensor> outputs, float weight) {
     for (size_t o = 0; o < outputs.size(); ++o) {
         const Tensor values = outputs[o].to_host().to(DType::f32);
-        if (sums.size() <= o) sums.push_back(Tensor::on_host(values.shape())), sums[o].fill(0);
+        if (sums.size() <= o) sums.push_back(Tensor::empty_on_host(values.shape())), sums[o].fill(0);
         for (int64_t i = 0; i < values.numel(); ++i) sums[o].data<float>()[i] += weight * values.data<float>()[i];
     }
 }
@@ -108,13 +108,13 @@ Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span
     Accelerated& forward = forward_.try_emplace(layer, function).first->second;
     forward.keep_prepared = n == 1 || (n <= kFewImages && forward.occupancy() == 0);
     std::vector<Tensor> inputs(1);
-    if (k > 0) inputs.push_back(Tensor::on_host({n, k})), std::ranges::copy(numbers, inputs[1].data<float>());
+    if (k > 0) inputs.push_back(Tensor::empty_on_host({n, k})), std::ranges::copy(numbers, inputs[1].data<float>());
     const View central = normaliser_.view(0, 0, 0); // no random changes
     std::vector<Tensor> sums;
     for (const auto& [seen, weight] : views) {
         View view = seen;
         view.y0 += central.y0, view.x0 += central.x0;
-        const Tensor& x = inputs[0] = Tensor::on_host({n, task.height, task.width, task.channels});
+        const Tensor& x = inputs[0] = Tensor::empty_on_host({n, task.height, task.width, task.channels});
         parallel(n, [&](int64_t i) {
             normaliser_.apply(pixels.subspan(size_t(i * bytes), size_t(bytes)), view, x.data<float>() + i * values);
         });
@@ -134,7 +134,7 @@ Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span
         const Tensor& output = checked(results[o], source_);
         const int64_t count = output.extent(1);
         for (int64_t t = 0; t < count; ++t) {
-            const Tensor& target = predictions.targets.emplace_back(Tensor::on_host({n, 1}));
+            const Tensor& target = predictions.targets.emplace_back(Tensor::empty_on_host({n, 1}));
             for (int64_t i = 0; i < n; ++i) target.data<float>()[i] = output.data<float>()[i * count + t];
         }
     }

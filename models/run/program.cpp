@@ -113,7 +113,7 @@ int Program::run(par::Group& group, const std::vector<std::string>& args, Traini
                  const std::vector<std::pair<std::string, std::string>>& commands) const {
     Parsed parsed(*this, args, commands);
     if (parsed.wants_training) return parsed.training->train(parsed.options, group, observer);
-    return parsed.options.print_answer(group.rank() == 0);
+    return parsed.options.print_help_or_version(group.rank() == 0);
 }
 
 } // namespace rg

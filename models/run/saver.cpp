@@ -151,7 +151,7 @@ TensorFile training_state(const std::string& program, const Parameters& paramete
                           const Position& position, const Options& options) {
     TensorFile file{state_dict(parameters), {}, {}};
     for (const auto& [name, value] : optimizer) {
-        file.tensors.push_back({name, Tensor::on_host(value.shape(), value.dtype())});
+        file.tensors.push_back({name, Tensor::empty_on_host(value.shape(), value.dtype())});
         file.tensors.back().value.copy_from(value);
     }
     Json values = Json::object();

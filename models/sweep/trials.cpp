@@ -361,7 +361,7 @@ int run_trials(par::Group& group, const Program& program, const std::string& com
     declare(options, trials);
     options.pass_on(&trials.base, cat("option of the training program, for all trials; the default is ",
                                       kDefaultValidation, ", and --validation must not be 0"));
-    if (!options.parse(arguments.texts)) return options.print_answer(group.rank() == 0);
+    if (!options.parse(arguments.texts)) return options.print_help_or_version(group.rank() == 0);
     if (trials.resume && !arguments.resumed)
         return run_trials(group, program, command, arguments_to_resume(name, trials, arguments.texts));
     trials.rules.set_below(trials.stop_below);

@@ -96,7 +96,7 @@ void declare(Options& o, Trials& s) {
 std::vector<TrialSettings> make_table(const Trials& s) {
     const std::string command = cat(s.program->name, " sweep");
     RG_CHECK(!s.table_file.empty() || !s.grid.empty(), command,
-             ": expected --table or --grid, got neither; give at least one, such as ", shell_word(program_path()),
+             ": expected --table or --grid, got neither; give at least one, such as ", shell_word(invocation_name()),
              " sweep ", s.program->examples[0], " --grid lr=0.01,0.1");
     RG_CHECK(s.random == 0 || !s.grid.empty(), command, ": expected --grid with --random, got none; omit --random");
     const auto rows =

@@ -151,7 +151,7 @@ TEST_SUITE("core") {
         const Values v;
         const auto sums_of = [&](const std::function<Tensor(const Tensor&)>& after) {
             const auto f = [&](const Tensor& x) { return v.gradients([&] { return after(v.norm(v.conv(x))); }); };
-            return count_steps(v, f, is(op::batch_norm_sums));
+            return count_steps(v, f, is(op::batch_norm_grad_sums));
         };
         CHECK(sums_of([](const Tensor& y) { return max_pool2d(y, {2, 2}); }) == 0);
         CHECK(sums_of([](const Tensor& y) { return avg_pool2d(y, {2, 2}); }) == 0);

@@ -140,8 +140,8 @@ TEST_SUITE("core") {
                 std::vector<Tensor> into = out;
                 const Tensor block = Tensor::empty({from[i].bytes() + out[o].bytes()}, DType::u8);
                 std::vector<Tensor> inputs = in;
-                (from.data() == in.data() ? inputs : into)[i] = from[i].over(block);
-                into[o] = out[o].over(block.slice(shift, {block.bytes() - shift}));
+                (from.data() == in.data() ? inputs : into)[i] = from[i].rebased_on(block);
+                into[o] = out[o].rebased_on(block.slice(shift, {block.bytes() - shift}));
                 CHECK(error_of([&] { run(c.op, inputs, c.attrs, into); }) ==
                       Containing{std::string(row.name) + ": expected", "output", std::to_string(o), other});
             };
@@ -156,7 +156,7 @@ TEST_SUITE("core") {
                     if (i == o) // an update to another tensor
                         into[o] = Tensor::empty(specs[o].shape, specs[o].dtype);
                     else // the memory that is updated is also that of another input
-                        inputs[i] = in[i].over(in[o].whole());
+                        inputs[i] = in[i].rebased_on(in[o].whole());
                     if (i != o && int(i) < row.in_place) into[i] = inputs[i];
                     CHECK(error_of([&] { run(c.op, inputs, c.attrs, into); }) ==
                           Containing{std::string(row.name) + ": expected", int(i) < row.in_place ? "" : name,
@@ -323,7 +323,7 @@ TEST_SUITE("core") {
             {Activation::tanh, [](double x) { return std::tanh(x); }, -1, 1, 4}};
         for (const Case& c : cases) {
             CAPTURE(int(c.kind));
-            const Tensor x = Tensor::on_host({20003}), y = Tensor::on_host({20003});
+            const Tensor x = Tensor::empty_on_host({20003}), y = Tensor::empty_on_host({20003});
             float* const values = x.data<float>();
             for (int i = 0; i < 10001; ++i) { // dense in [-100, 100], and near 0
                 values[2 * i] = float(i - 5000) / 50;

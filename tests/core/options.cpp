@@ -145,9 +145,9 @@ TEST_SUITE("core") {
         Program p;
         CHECK_FALSE(p.parse({"--help", "--nonsense"}));
         const std::string help = p.o.help();
-        CHECK(p.o.answer() == help);
+        CHECK(p.o.help_or_version() == help);
         CHECK_FALSE(p.parse({"--epochs", "3", "-h"}));
-        CHECK(p.o.answer() == help);
+        CHECK(p.o.help_or_version() == help);
         CHECK(help.starts_with("train: trains a network\n\nUsage: train [options]\n\nTraining\n"));
         CHECK(contains(help, "\n  --epochs N              passes over the training set (an integer from 0 to\n"
                              "                          100000; default 50)\n"));
@@ -170,15 +170,15 @@ TEST_SUITE("core") {
         p.o.group("Speed");
         p.o.add("fast", &fast, "hurry").basic();
         CHECK_FALSE(p.parse({"--help"}));
-        const std::string basic = p.o.answer();
-        const std::string command = cat("  mpiexec -n 4 ", program_path());
+        const std::string basic = p.o.help_or_version();
+        const std::string command = cat("  mpiexec -n 4 ", invocation_name());
         CHECK(basic.starts_with(
             cat("train: trains a network\n\nExamples\n", command, " --epochs 3\n", command,
                 " --resume\n\nUsage: train [options]\n\nMain options\n  --[no-]fast             hurry (default off)\n"
                 "\n  -h, --help              print the main options and exit\n"
                 "  --help-all              print also the 9 other options\n")));
         CHECK_FALSE(p.parse({"--help-all", "--help"}));
-        const std::string all = p.o.answer();
+        const std::string all = p.o.help_or_version();
         CHECK(contains(all, "\nTraining\n  --epochs N"));
         CHECK(all.find("--[no-]fast") == all.rfind("--[no-]fast")); // not a second time in its group
         CHECK_FALSE(contains(all, "\nSpeed\n"));
@@ -187,7 +187,7 @@ TEST_SUITE("core") {
     TEST_CASE("options: examples of a command of a program have the command") {
         Options options("train sweep", "trains networks");
         options.examples({"--epochs 3"});
-        CHECK(contains(options.help(), cat("  ", program_path(), " sweep --epochs 3\n")));
+        CHECK(contains(options.help(), cat("  ", invocation_name(), " sweep --epochs 3\n")));
     }
 
     TEST_CASE("options: --help and the error for another word list the commands") {
@@ -205,14 +205,14 @@ TEST_SUITE("core") {
     TEST_CASE("options: print the version and the build on one line") {
         Program p;
         CHECK_FALSE(p.parse({"--version", "--help"}));
-        const std::string line = p.o.answer();
+        const std::string line = p.o.help_or_version();
         CHECK(line == cat("train ", kBuild, "\n"));
         CHECK(line.starts_with(cat("train ", kVersion, " (")));
         CHECK(std::count(line.begin(), line.end(), '\n') == 1);
         CHECK(contains(line, cpu::isa().name));
         CHECK(line.find('@') == std::string::npos); // the build has filled in all texts
         CHECK_FALSE(p.parse({"--help", "--version"}));
-        CHECK(p.o.answer() == p.o.help());
+        CHECK(p.o.help_or_version() == p.o.help());
         CHECK_ERROR("declared twice", p.o.add("version", &p.data, "again"));
     }
 

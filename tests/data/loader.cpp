@@ -547,7 +547,7 @@ TEST_SUITE("data") {
 
     TEST_CASE("loader: columns are combined by the index of the sample, on any number of ranks and threads") {
         const ImageSet set = random_set(23, 2, 2, 1);
-        const Tensor numbers = Tensor::on_host({23, 2}), classes = Tensor::on_host({23}, DType::i32);
+        const Tensor numbers = Tensor::empty_on_host({23, 2}), classes = Tensor::empty_on_host({23}, DType::i32);
         for (int32_t i = 0; i < 23; ++i) {
             numbers.data<float>()[2 * i] = float(i), numbers.data<float>()[2 * i + 1] = float(-i);
             classes.data<int32_t>()[i] = 100 + i;

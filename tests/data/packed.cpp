@@ -384,9 +384,9 @@ TEST_SUITE("data") {
             CHECK_ERROR("outside of the data", load(folder, options_of(inside)));
         CHECK_FALSE(fs::exists(folder + "/cache"));
         std::shared_ptr<CacheLock> lock;
-        const auto changed_meanwhile = [&](PixelSink& sink) -> Contents {
+        const auto changed_meanwhile = [&](PixelSink& sink) -> SourceImages {
             Conversion conversion(options_of(cache), &sink);
-            Contents contents{read_images(folder, options_of(cache), conversion), "", ""};
+            SourceImages contents{read_images(folder, options_of(cache), conversion), "", ""};
             write_file_atomic(folder + "/test/ant/new.png", "new");
             return contents;
         };

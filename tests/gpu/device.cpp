@@ -50,7 +50,8 @@ Trained train(par::Group& group, Device* device, DType type, bool sync_bn, int w
     constexpr int64_t kImages = 4;
     const data::Range mine = data::part_range(kImages, workers, std::min(group.rank(), workers));
     Trained result;
-    Tensor x = Tensor::on_host({mine.size(), 32, 32, 3}), labels = Tensor::on_host({mine.size()}, DType::i32);
+    Tensor x = Tensor::empty_on_host({mine.size(), 32, 32, 3});
+    Tensor labels = Tensor::empty_on_host({mine.size()}, DType::i32);
     for (uint64_t step = 0; step < 3; ++step) {
         for (int64_t i = 0; i < mine.size(); ++i) {
             Rng random(step, Purpose::test, 0, uint64_t(mine.begin + i));
@@ -165,7 +166,8 @@ TEST_SUITE("simt") {
 
     TEST_CASE("device: a label that is no class is refused before it gets there, in the CPU's words") {
         ExecutorDevice device;
-        const Tensor scores = Tensor::on_host({3, 4}), labels = integers({3}, 3, 1, 4), good = integers({3}, 3, 1, 2);
+        const Tensor scores = Tensor::empty_on_host({3, 4});
+        const Tensor labels = integers({3}, 3, 1, 4), good = integers({3}, 3, 1, 2);
         scores.fill(1);
         for (Device* const there : {static_cast<Device*>(nullptr), static_cast<Device*>(&device)}) {
             const InContext on{{.device = there}};
@@ -210,7 +212,7 @@ TEST_SUITE("simt") {
         ExecutorDevice device;
         const Context on{.device = &device};
         const ContextScope scope(on);
-        const Tensor a = Tensor::empty({3}), host = Tensor::on_host({3});
+        const Tensor a = Tensor::empty({3}), host = Tensor::empty_on_host({3});
         CHECK(a.device() == &device);
         CHECK(host.device() == nullptr);
         CHECK_ERROR("in the memory of the executor", a.data<float>());
@@ -224,7 +226,7 @@ TEST_SUITE("simt") {
         CHECK(copy.to_host().data<float>()[0] == doctest::Approx(4));
         copy.copy_from(host);
         CHECK(copy.to_host().data<float>()[0] == 5);
-        CHECK_ERROR("copy_from: expected f32 [3]", copy.copy_from(Tensor::on_host({4})));
+        CHECK_ERROR("copy_from: expected f32 [3]", copy.copy_from(Tensor::empty_on_host({4})));
         CHECK(&host.to_host().data<float>()[0] == host.data<float>());
 
         device.waits = 0;
@@ -252,7 +254,7 @@ TEST_SUITE("simt") {
                                std::array y{relu(there)};
                                series ? to_host(y) : (y[0] = y[0].to_host(), void());
                                const ContextScope host(off);
-                               tape.gradients(mse_loss(y[0], Tensor::on_host({2})), {{there}}, {{gradient}});
+                               tape.gradients(mse_loss(y[0], Tensor::empty_on_host({2})), {{there}}, {{gradient}});
                            }),
                            series ? "comes from to_host()" : "comes from Tensor::to_host()"));
     }
@@ -442,7 +444,7 @@ TEST_SUITE("simt") {
         });
         const auto launches = [&](int64_t n) {
             const int before = device.launches;
-            const Tensor x = Tensor::on_host({n});
+            const Tensor x = Tensor::empty_on_host({n});
             x.fill(1);
             CHECK(step({x})[0].to_host().data<float>()[0] == doctest::Approx(2 * double(n)));
             return device.launches - before;
@@ -464,7 +466,7 @@ TEST_SUITE("simt") {
             Accelerated twice(
                 [](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {add(in[0], in[0])}; });
             for (int i = 1; i <= 4; ++i) {
-                const Tensor x = Tensor::on_host({3});
+                const Tensor x = Tensor::empty_on_host({3});
                 x.fill(i);
                 CHECK(twice({x})[0].to_host().data<float>()[2] == doctest::Approx(2 * i));
             }

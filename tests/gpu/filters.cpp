@@ -76,7 +76,7 @@ Standing train(par::Group& group, DType type, bool adam, Way way, Standing from 
     step.enabled = way != Way::op_by_op;
     GradientSum sum(group, parameters, par::Algorithm::automatic, false);
     for (; from.at < end; ++from.at) {
-        const Tensor x = Tensor::on_host({1, 8, 8, 3}), target = Tensor::on_host({1, 4});
+        const Tensor x = Tensor::empty_on_host({1, 8, 8, 3}), target = Tensor::empty_on_host({1, 4});
         Rng random(uint64_t(from.at), Purpose::test, 0, uint64_t(group.rank()));
         for (float& value : x.span<float>()) value = random.normal();
         for (float& value : target.span<float>()) value = random.normal();
@@ -92,7 +92,7 @@ Standing train(par::Group& group, DType type, bool adam, Way way, Standing from 
     }
     if (way != Way::op_by_op) {
         int rounded = 0, converted = 0;
-        const Plan& plan = step.plan({Tensor::on_host({1, 8, 8, 3}), Tensor::on_host({1, 4})}, true);
+        const Plan& plan = step.plan({Tensor::empty_on_host({1, 8, 8, 3}), Tensor::empty_on_host({1, 4})}, true);
         for (const Step& s : plan.steps()) {
             rounded += s.op == op::cast && s.in[0].key() == p.key();
             converted += (s.op == op::conv2d && s.in[Conv2dOp::w].dtype() != s.in[0].dtype()) ||
@@ -153,7 +153,7 @@ TEST_SUITE("simt") {
             run(op::add, {changing, changing}, {}, {changing});
             return {conv2d(x, changing), conv2d(x, anywhere)};
         });
-        const Tensor x = Tensor::on_host({1, 4, 4, 8});
+        const Tensor x = Tensor::empty_on_host({1, 4, 4, 8});
         x.fill(1);
         std::vector<Tensor> plain;
         for (const bool replayed : {false, true}) {

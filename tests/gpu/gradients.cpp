@@ -57,7 +57,7 @@ Sent send(par::Group& group, ExecutorDevice& device, bool early) {
         return device.ops - before - (sum.is_direct() ? long(weighed) : 0);
     };
     device.leaves = [&](size_t piece) { sent.left.back().push_back(ops_of_step(piece + 1)); };
-    const Tensor x = Tensor::on_host({1, kValues}), wanted = Tensor::on_host({1, kValues});
+    const Tensor x = Tensor::empty_on_host({1, kValues}), wanted = Tensor::empty_on_host({1, kValues});
     for (uint64_t step = 0; step < 3; ++step) {
         Rng random(step, Purpose::test, 0, uint64_t(group.rank()));
         for (const Tensor& t : {x, wanted})
@@ -161,7 +161,8 @@ TEST_SUITE("simt") {
                         device.shares = shares;
                         const InContext on{{.device = &device}};
                         CifarNet net({.width = 32, .depth = 2});
-                        const Tensor &gradients = net.parameters.gradients(), host = Tensor::on_host(gradients.shape());
+                        const Tensor& gradients = net.parameters.gradients();
+                        const Tensor host = Tensor::empty_on_host(gradients.shape());
                         GradientSum sum(group, net.parameters, par::Algorithm::automatic, false, wire);
                         CHECK(sum.is_direct() == shares);
                         Rng random(1, Purpose::test, 0, uint64_t(group.rank()));
@@ -202,7 +203,7 @@ TEST_SUITE("simt") {
             const Tensor& gradients = net.parameters.gradients();
             GradientSum sum(group, net.parameters, par::Algorithm::ring, true);
             const auto step = [&](float scale) {
-                const Tensor host = Tensor::on_host(gradients.shape());
+                const Tensor host = Tensor::empty_on_host(gradients.shape());
                 for (int64_t i = 0; i < host.numel(); ++i) // small integers: sums are exact
                     host.data<float>()[i] = scale * float((group.rank() + 1) * (i % 1021 + 1));
                 gradients.copy_from(host);

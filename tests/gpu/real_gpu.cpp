@@ -52,7 +52,7 @@ std::shared_ptr<Device> first_gpu() {
 }
 
 Tensor numbers(int64_t count, uint64_t seed) {
-    const Tensor t = Tensor::on_host({count});
+    const Tensor t = Tensor::empty_on_host({count});
     Rng random(seed, Purpose::test);
     for (float& v : t.span<float>()) v = random.normal();
     return t;
@@ -78,7 +78,7 @@ Tensor train_on_device(DType type, Launches launches) {
     constexpr int64_t kImages = 20;
     for (int i = 0; i < 6; ++i) {
         if (launches == Launches::ops) step.clear_cache(); // a plan becomes a graph in its second replay
-        const Tensor labels = Tensor::on_host({kImages}, DType::i32);
+        const Tensor labels = Tensor::empty_on_host({kImages}, DType::i32);
         for (int64_t j = 0; j < kImages; ++j) labels.data<int32_t>()[j] = int32_t((j * 7 + i) % 10);
         rate.fill(0.1 / (i + 1));
         step({numbers(kImages * 3072, uint64_t(i)).reshape({kImages, 32, 32, 3}), labels}, true);
@@ -95,7 +95,7 @@ std::vector<Tensor> sum_there(par::Group& group, bool early) {
     GradientSum sum(group, net.parameters, par::Algorithm::automatic, false);
     if (early) network.after_step = [&](const Plan& plan, size_t step) { return sum.after_step(plan, step); };
     constexpr int64_t kImages = 20;
-    const Tensor labels = Tensor::on_host({kImages}, DType::i32);
+    const Tensor labels = Tensor::empty_on_host({kImages}, DType::i32);
     labels.fill(3);
     std::vector<Tensor> sums;
     for (int i = 0; i < 8; ++i) {
@@ -111,7 +111,7 @@ std::vector<Tensor> sum_there(par::Group& group, bool early) {
 /// Returns random multiples of 1/16 from -15/16 to 1, on the current device. bf16 holds them exactly. With `positive`,
 /// adds 1.5 to each.
 Tensor sixteenths(const Shape& shape, DType type, uint64_t seed, bool positive = false) {
-    const Tensor values = Tensor::on_host(shape);
+    const Tensor values = Tensor::empty_on_host(shape);
     float* const data = values.data<float>();
     for (int64_t i = 0; i < values.numel(); ++i) {
         seed = seed * 6364136223846793005u + 1442695040888963407u; // Knuth's MMIX generator
@@ -213,7 +213,7 @@ TEST_SUITE("gpu") {
         x.copy_from(numbers(1000, 1));
         const auto work = [&] { run(op::add, {x, x}, {}, {y}); };
         work();
-        const std::unique_ptr<Device::Graph> graph = device->capture(work);
+        const std::unique_ptr<Device::KernelGraph> graph = device->capture(work);
         if (!graph) {
             MESSAGE("skipped: launches are plain (RG_SYNC)");
             return;
@@ -244,7 +244,7 @@ TEST_SUITE("gpu") {
         passing.fill(0); // allowed while the copy is in flight
         CHECK(same_bits(x.to_host(), host));
 
-        const Tensor here = Tensor::on_host({kCount});
+        const Tensor here = Tensor::empty_on_host({kCount});
         std::vector<size_t> ends; // counted in values
         for (size_t end = 0; end < size_t(kCount); ends.push_back(end))
             end = std::min(size_t(kCount), end + (size_t{1} << 18) + 5);
@@ -288,7 +288,7 @@ TEST_SUITE("gpu") {
         for (int i = 0; i < 100; ++i) run(op::add, {busy, busy}, {}, {busy});
         trip->wait(0);
         device->sum(std::array{vector(0), vector(1), vector(2)}, std::array{vector(0), vector(2)}, size_t(kCount));
-        const Tensor copy = Tensor::on_host({kPitch});
+        const Tensor copy = Tensor::empty_on_host({kPitch});
         device->transfer(copy.bytes_data(), vector(2), size_t(copy.bytes()));
         trip->upload(0);
         run(op::add, {x, x}, {}, {x});

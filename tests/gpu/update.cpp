@@ -25,7 +25,7 @@ namespace {
 Tensor train_inside(Device* device, bool adam, bool accelerate) {
     const InContext on{{.device = device}};
     Rng random(1, Purpose::test);
-    const Tensor x = Tensor::on_host({8, 6}), start = Tensor::on_host({5, 6});
+    const Tensor x = Tensor::empty_on_host({8, 6}), start = Tensor::empty_on_host({5, 6});
     for (const Tensor& t : {x, start})
         for (float& v : t.span<float>()) v = random.normal();
     const Tensor w = Tensor::empty({5, 6}), dw = Tensor::zeros({5, 6}), m = Tensor::zeros({5, 6}),
@@ -68,7 +68,7 @@ Tensor move_filters(Device* device, bool accelerate) {
     for (const char* name : {"wide", "tall"}) parameters.entry(name).scale_free = true;
     parameters.allocate(3, Init::he);
     Optimizer optimizer(parameters, {.kind = OptimizerKind::muon, .nesterov = true});
-    const Tensor loss = Tensor::zeros({}), gradients = Tensor::on_host(parameters.values().shape());
+    const Tensor loss = Tensor::zeros({}), gradients = Tensor::empty_on_host(parameters.values().shape());
     Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
         run(op::scale, {in[0]}, ScaleOp{1}, {parameters.gradients()});
         optimizer.update(loss);
@@ -112,7 +112,7 @@ Trained train_skipping(Device* device, bool inside) {
         return {loss};
     });
     NanGuard guard(OnNan::skip, parameters);
-    const Tensor x = Tensor::on_host({1, 32, 32, 3}), labels = Tensor::on_host({1}, DType::i32);
+    const Tensor x = Tensor::empty_on_host({1, 32, 32, 3}), labels = Tensor::empty_on_host({1}, DType::i32);
     labels.fill(1);
     Trained result;
     std::string warnings;

@@ -52,7 +52,7 @@ std::vector<float> expected_outputs(const std::string& model, const std::vector<
     const TensorFile file = decode_tensors(model, "model");
     const ImageTask task = stored_task(file);
     const int64_t n = std::ssize(pixels) / (task.height * task.width * task.channels);
-    const Tensor x = Tensor::on_host({n, task.height, task.width, task.channels});
+    const Tensor x = Tensor::empty_on_host({n, task.height, task.width, task.channels});
     for (size_t i = 0; i < pixels.size(); ++i) x.data<float>()[i] = float(pixels[i]) / 255;
     std::vector<Tensor> outputs = make_network(file)->outputs(x, Mode::evaluate);
     outputs[0] = softmax(outputs[0]);
@@ -244,7 +244,7 @@ TEST_SUITE("models") {
         const Model in_c(bytes);
         for (const int64_t n : {1, 3, 9, 40}) {
             const std::vector<uint8_t> pixels = random_pixels(size_t(n * 8 * 8 * 3));
-            const Tensor x = Tensor::on_host({n, 8, 8, 3});
+            const Tensor x = Tensor::empty_on_host({n, 8, 8, 3});
             for (size_t i = 0; i < pixels.size(); ++i) x.data<float>()[i] = float(pixels[i]) / 255;
             const Tensor stem = layer("conv1", "bn1", x, true),
                          inner = layer("layer1.0.conv1", "layer1.0.bn1", stem, true),

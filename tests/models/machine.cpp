@@ -179,7 +179,7 @@ TEST_SUITE("models") {
         Accelerated network([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
             return {net.forward(in[0], Mode::evaluate)};
         });
-        const auto plan = [&] { network.plan({Tensor::on_host({2, 28, 28, 1})}); };
+        const auto plan = [&] { network.plan({Tensor::empty_on_host({2, 28, 28, 1})}); };
         plan();
         const int64_t planned = network.planned_bytes();
         CHECK(planned > 0);

@@ -35,7 +35,7 @@ std::string taken(const std::string& name) {
 TEST_SUITE("models") {
     TEST_CASE("onnx: every op has a node, or is no part of predictions") {
         const std::set<Op> training = {
-            op::conv2d_grad, op::channel_stats, op::rank_stats, op::batch_norm_sums, op::rank_sums,
+            op::conv2d_grad, op::channel_stats, op::combine_stats, op::batch_norm_grad_sums, op::combine_sums,
             op::batch_norm_grad, op::running_update, op::layer_norm_grad, op::max_pool2d_grad, op::avg_pool2d_grad,
             op::activation_grad, op::sum_grad, op::slice_grad, op::concat_grad, op::dropout, op::softmax_grad,
             op::cross_entropy, op::cross_entropy_grad, op::binary_cross_entropy, op::binary_cross_entropy_grad,

@@ -174,7 +174,7 @@ void write(const std::string& folder, const std::string& name, const Network& ne
 
 Tensor draw_images(const Shape& shape, uint64_t seed) {
     Rng rng(seed, Purpose::test, 1);
-    const Tensor images = Tensor::on_host(shape);
+    const Tensor images = Tensor::empty_on_host(shape);
     for (float& value : images.span<float>()) value = float(rng.uniform_below(256)) / 255;
     return images;
 }

@@ -206,7 +206,7 @@ TEST_SUITE("models") {
 
         const data::ImageSet test = data::load(dir / "set", {.channels = 1, .test_fraction = 0.1, .seed = 3}).test;
         const data::Augmenter view(28, 28, 1, {}, data::kDigits);
-        const Tensor x = Tensor::on_host({test.count, 28, 28, 1});
+        const Tensor x = Tensor::empty_on_host({test.count, 28, 28, 1});
         for (int64_t i = 0; i < test.count; ++i) view.apply(test.image(i), view.view(0, 0, i), x.data<float>() + i * 784);
         const TensorFile file = load_model(dir / "a");
         CHECK(file.text("targets") == R"([{"name": "angle", "unit": "degrees"}])");
@@ -322,7 +322,7 @@ TEST_SUITE("models") {
         const std::vector<float> zeros(test.targets.size());
         CHECK(!std::ranges::equal(scores.span<float>(), model.predict(pixels, zeros).scores.span<float>()));
         const data::Augmenter view(28, 28, channels, {}, stored_normalise(file, {}));
-        const Tensor x = Tensor::on_host({test.count, 28, 28, channels});
+        const Tensor x = Tensor::empty_on_host({test.count, 28, 28, channels});
         for (int64_t i = 0; i < test.count; ++i) view.apply(test.image(i), view.view(0, 0, i), x.data<float>() + i * 784 * channels);
         const std::unique_ptr<Network> network = make_network(file);
         const Tensor numbers = Tensor::of<float>({test.count, 1}, test.targets);

@@ -40,7 +40,7 @@ TEST_SUITE("models") {
         Trials trials;
         trials.program = &train_digits;
         CHECK_ERROR(cat("train_digits sweep: expected --table or --grid, got neither; give at least one, such as ",
-                        shell_word(program_path()), " sweep --epochs 3 --grid lr=0.01,0.1"),
+                        shell_word(invocation_name()), " sweep --epochs 3 --grid lr=0.01,0.1"),
                     make_table(trials));
     }
 

@@ -166,8 +166,8 @@ void add_rare(std::vector<Variant>& variants, bool all) {
     const Shape rows{66, 2000, 1, 1};
     std::vector<Input> norm = norm_inputs(rows, Draw::normal, Draw::statistics);
     norm.insert(norm.begin(), {rows});
-    variants.push_back(variant(op::batch_norm_sums, norm,
-                               BatchNormSumsOp{BatchNorm{.epsilon = 1e-3f, .relu = true}}, kConvolvedSums, false));
+    variants.push_back(variant(op::batch_norm_grad_sums, norm,
+                               BatchNormGradSumsOp{BatchNorm{.epsilon = 1e-3f, .relu = true}}, kConvolvedSums, false));
     variants.push_back(variant(op::conv2d_grad, {{{66, 2000, 1, 2}}, {{66, 2000, 1, 2}}, {{2, 1, 1, 1}}},
                                Conv2dGradOp{.conv = {.groups = 2}, .data = false}, kConvolvedSums, false));
     variants.push_back(variant(op::conv2d, {{{1, 129, 128, 1}}, {{1, 1, 1, 1}}, {{1}}},
