@@ -106,9 +106,9 @@ private:
         std::optional<Tensor::Key> origin = {};
     };
 
-    using Position = std::map<Tensor::Key, Value>::iterator;
+    using Iterator = std::map<Tensor::Key, Value>::iterator;
 
-    static bool is_whole(const Tensor& t, Position value) {
+    static bool is_whole(const Tensor& t, Iterator value) {
         return value->first == t.key() && value->second.bytes == t.bytes();
     }
 
@@ -130,7 +130,7 @@ private:
     }
 
     /// Blocks the values from `first` on that overlap t, except requested tensors.
-    void block(Position first, const Tensor& t, const Barrier& barrier) {
+    void block(Iterator first, const Tensor& t, const Barrier& barrier) {
         const Tensor::Key key = t.key();
         for (; first != values_.end() && first->first.id == key.id && first->first.offset < key.offset + t.bytes();
              ++first)
@@ -140,7 +140,7 @@ private:
 
     /// Returns the first value in values_ that is t or overlaps t in memory, or end() if there is none. The values in
     /// values_ do not overlap each other. If t has no elements, finds only t itself.
-    Position overlapping(const Tensor& t) {
+    Iterator overlapping(const Tensor& t) {
         const Tensor::Key key = t.key();
         const auto next = values_.upper_bound(key);
         if (next != values_.begin()) {

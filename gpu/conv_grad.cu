@@ -31,14 +31,14 @@ constexpr int kDyPitch = kFilters + 8, kDyPlane = kTilePixels * kDyPitch;
 
 /// The operands that are loaded by octets of channels. `both` and `dy` require that their numbers of channels are
 /// multiples of 8.
-enum class Whole { both, dy, none };
+enum class WholeOctets { both, dy, none };
 
 /// The octets of channels of x that a block stages, and the units of a warp. The 4 warps cover these octets at all 9
 /// positions of 3 x 3 filters.
-template <Whole kWhole>
-constexpr int kOctets = kWhole == Whole::both ? 4 : 1;
-template <Whole kWhole>
-constexpr int kWarpUnits = kWhole == Whole::both ? 9 : 3;
+template <WholeOctets kWhole>
+constexpr int kOctets = kWhole == WholeOctets::both ? 4 : 1;
+template <WholeOctets kWhole>
+constexpr int kWarpUnits = kWhole == WholeOctets::both ? 9 : 3;
 
 /// Stages the planes of a tile of dy for 32 filters. Pixels and filters beyond the last are 0. There, loads of octets
 /// read the start of dy instead: with a branch around a load, the compiler would wait for one load before the next.
@@ -121,7 +121,7 @@ __device__ __forceinline__ void multiply(const bf16* dy, const bf16* x, int x_pl
 /// Stores each block's sums over its pixels to the partial (conv.cuh) of its split. In the grid, x selects a range of
 /// rows and of columns of the filters and a range of channels, y 32 filters, and z a split: a range of tiles. The
 /// launch bound keeps the compiler from spilling registers to get one block more.
-template <class T, Whole kWhole, class DyReader, class XReader>
+template <class T, WholeOctets kWhole, class DyReader, class XReader>
 __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
     conv2d_wgrad_kernel(ConvGeometry g, Tiling t, DyReader dy_reader, XReader x_reader, int tiles_per_split,
                         float* __restrict__ partials) {
@@ -149,9 +149,9 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
         const Tile tile(t, number);
         __syncthreads(); // all warps have read the previous tile
         cells[thread] = TilePixel(t, tile, thread).cell;
-        stage_pixels<T, kWhole == Whole::both, kOctets<kWhole>>(g, t, tile, rows, columns, x_reader, first_channel, x,
-                                                                x_plane);
-        stage_dy<T, kWhole != Whole::none>(g, t, tile, dy_reader, first_filter, dy);
+        stage_pixels<T, kWhole == WholeOctets::both, kOctets<kWhole>>(g, t, tile, rows, columns, x_reader,
+                                                                      first_channel, x, x_plane);
+        stage_dy<T, kWhole != WholeOctets::none>(g, t, tile, dy_reader, first_filter, dy);
         __syncthreads(); // the tile is staged
         multiply<kPlanes<T>>(dy, x, x_plane, cells, unit_cells, first_unit, units, sums);
     }
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
             if (first_unit + unit >= units) continue;
             float* const to = partial + filter * pitch + unit_places[first_unit + unit] + channel;
             const float first = sums.units[unit][m][i], second = sums.units[unit][m][i + 1];
-            if constexpr (kWhole == Whole::both) {
+            if constexpr (kWhole == WholeOctets::both) {
                 *reinterpret_cast<float2*>(to) = make_float2(first, second);
             } else {
                 if (first_channel + channel < g.from_c) to[0] = first;
@@ -203,7 +203,7 @@ template <class T, class DyReader, class XReader>
 void run_wgrad(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
     const size_t count = size_t(g.to_c) * size_t(wgrad_pitch(g.taps()));
     const auto launch_kernel = [&](auto whole) {
-        constexpr Whole kWhole = decltype(whole)::value;
+        constexpr WholeOctets kWhole = decltype(whole)::value;
         constexpr int kPixelBytes = kPlanes<T> * 8 * kOctets<kWhole> * int(sizeof(bf16));
         const Tiling t = tiling_of(g, PerAxis(1), kWarps * kWarpUnits<kWhole> / kOctets<kWhole>, kPixelBytes, 0);
         const int ranges = TapAxis::rows(g, t).ranges() * TapAxis::columns(g, t).ranges();
@@ -220,11 +220,11 @@ void run_wgrad(const ConvGeometry& g, const DyReader& dy, const XReader& x, cons
         reduce_wgrad(g, int(splits), partials, dw, db);
     };
     if (g.to_c % 8 != 0)
-        launch_kernel(std::integral_constant<Whole, Whole::none>{});
+        launch_kernel(std::integral_constant<WholeOctets, WholeOctets::none>{});
     else if (g.from_c % 8 != 0)
-        launch_kernel(std::integral_constant<Whole, Whole::dy>{});
+        launch_kernel(std::integral_constant<WholeOctets, WholeOctets::dy>{});
     else
-        launch_kernel(std::integral_constant<Whole, Whole::both>{});
+        launch_kernel(std::integral_constant<WholeOctets, WholeOctets::both>{});
 }
 
 } // namespace

@@ -94,9 +94,9 @@ private:
 };
 
 /// The runs of filters: series of taps that multiply contiguous values of a padded image. See ConvImage (kernels.h).
-class Runs {
+class TapRuns {
 public:
-    Runs(const Padding& padding, const Filters& f)
+    TapRuns(const Padding& padding, const Filters& f)
         : padding_(padding),
           per_row_(f.dilation.w == 1 ? 1 : f.s),
           count_(f.r * per_row_),
@@ -174,7 +174,7 @@ public:
 private:
     MultiPixelFilters widened_;
     Padding padding_;
-    Runs runs_;
+    TapRuns runs_;
     ConvImage g_;
     PreparedArray<float> packed_; // filters, see pack_filters()
 };

@@ -133,7 +133,7 @@ private:
     Geometry g_;
     bool by_winograd_; // false: register tiles
     Winograd winograd_;
-    Runs runs_;
+    TapRuns runs_;
     ConvImage direct_;
 };
 

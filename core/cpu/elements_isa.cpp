@@ -314,16 +314,16 @@ int64_t first_non_finite(const float* x, int64_t count) {
     return i;
 }
 
-struct Span {
+struct IndexRange {
     int64_t begin, end;
 };
 /// Returns the range of the pixels of a window that lie in the image, along one axis.
-Span pixels_of(const PoolAxis& axis, int64_t window) {
+IndexRange pixels_of(const PoolAxis& axis, int64_t window) {
     const int64_t begin = window * axis.stride - axis.pad, end = begin + axis.window;
     return {begin > 0 ? begin : 0, end < axis.extent ? end : axis.extent};
 }
 /// Returns the range of the windows that contain a pixel, along one axis.
-Span windows_with(const PoolAxis& axis, int64_t pixel) {
+IndexRange windows_with(const PoolAxis& axis, int64_t pixel) {
     const int64_t padded = pixel + axis.pad, end = padded / axis.stride + 1;
     return {padded < axis.window ? 0 : (padded - axis.window) / axis.stride + 1,
             end < axis.results ? end : axis.results};
@@ -345,10 +345,10 @@ inline __attribute__((always_inline)) void each_group(int64_t c, int64_t channel
 template <class T>
 void max_pool(const PoolImage& g, int64_t row, const T* x, T* y, uint8_t* position) {
     const int64_t channels = g.c, x_row = g.columns.extent * channels, width = g.columns.window;
-    const Span rows = pixels_of(g.rows, row);
+    const IndexRange rows = pixels_of(g.rows, row);
     const int64_t top = row * g.rows.stride - g.rows.pad;
     for (int64_t q = 0; q < g.columns.results; ++q) {
-        const Span columns = pixels_of(g.columns, q);
+        const IndexRange columns = pixels_of(g.columns, q);
         const int64_t left = q * g.columns.stride - g.columns.pad, to = (row * g.columns.results + q) * channels;
         const float first_place = float((rows.begin - top) * width + columns.begin - left);
         each_group(0, channels, [=]<int kVectors>(int64_t c, Count<kVectors>, int lanes) {
@@ -381,7 +381,7 @@ void max_pool(const PoolImage& g, int64_t row, const T* x, T* y, uint8_t* positi
 /// Calls f(column, range of the windows that contain the column) for all columns of an image. A range may be empty.
 template <class F>
 inline __attribute__((always_inline)) void each_column(const PoolAxis& axis, F f) {
-    Span windows{0, 0};
+    IndexRange windows{0, 0};
     for (int64_t column = 0; column < axis.extent; ++column) {
         const int64_t padded = column + axis.pad;
         while (windows.end < axis.results && windows.end * axis.stride <= padded) ++windows.end;
@@ -393,8 +393,8 @@ inline __attribute__((always_inline)) void each_column(const PoolAxis& axis, F f
 template <class T>
 void max_pool_grad(const PoolImage& g, int64_t row, const T* dy, const uint8_t* position, T* dx) {
     const int64_t channels = g.c;
-    const Span over_row = windows_with(g.rows, row);
-    each_column(g.columns, [&](int64_t column, Span over_column) {
+    const IndexRange over_row = windows_with(g.rows, row);
+    each_column(g.columns, [&](int64_t column, IndexRange over_column) {
         T* const to = dx + (row * g.columns.extent + column) * channels;
         each_group(0, channels, [&]<int kVectors>(int64_t c, Count<kVectors>, int lanes) {
             Vec sum[kVectors] = {};
@@ -419,16 +419,16 @@ void max_pool_grad(const PoolImage& g, int64_t row, const T* dy, const uint8_t* 
 /// Returns the factor by which average pooling multiplies the sum of the window in row p and column q of the result.
 float share(const PoolImage& g, int64_t p, int64_t q) {
     if (g.count_pad) return 1 / float(g.rows.window * g.columns.window);
-    const Span rows = pixels_of(g.rows, p), columns = pixels_of(g.columns, q);
+    const IndexRange rows = pixels_of(g.rows, p), columns = pixels_of(g.columns, q);
     return 1 / float((rows.end - rows.begin) * (columns.end - columns.begin));
 }
 
 template <class T>
 void avg_pool(const PoolImage& g, int64_t row, const T* x, T* y) {
-    const Span rows = pixels_of(g.rows, row);
+    const IndexRange rows = pixels_of(g.rows, row);
     T* to = y + row * g.columns.results * g.c;
     for (int64_t q = 0; q < g.columns.results; ++q, to += g.c) {
-        const Span columns = pixels_of(g.columns, q);
+        const IndexRange columns = pixels_of(g.columns, q);
         const float scale = share(g, row, q);
         each_group(0, g.c, [&]<int kVectors>(int64_t c, Count<kVectors>, int lanes) {
             Vec sum[kVectors] = {};
@@ -446,8 +446,8 @@ void avg_pool(const PoolImage& g, int64_t row, const T* x, T* y) {
 
 template <class T>
 void avg_pool_grad(const PoolImage& g, int64_t row, const T* dy, T* dx) {
-    const Span over_row = windows_with(g.rows, row);
-    each_column(g.columns, [&](int64_t column, Span over_column) {
+    const IndexRange over_row = windows_with(g.rows, row);
+    each_column(g.columns, [&](int64_t column, IndexRange over_column) {
         T* const to = dx + (row * g.columns.extent + column) * g.c;
         each_group(0, g.c, [&]<int kVectors>(int64_t c, Count<kVectors>, int lanes) {
             Vec sum[kVectors] = {};

@@ -23,7 +23,7 @@ constexpr float kN0 = 1 / (kA2 * kB2), kNb = 1 / (2 * kB2 * (kB2 - kA2)), kNa = 
 // The next five functions multiply a vector by a matrix, in this order: B^T (6 to 6 values), A^T (6 to 4), A (4 to 6),
 // G (3 to 6), G^T (6 to 3).
 
-inline void input_1d(const Vec (&d)[6], Vec (&v)[6]) {
+inline void transform_input_1d(const Vec (&d)[6], Vec (&v)[6]) {
     const Vec eb = d[4] - kA2 * d[2], ob = kB * (d[3] - kA2 * d[1]);
     const Vec ea = d[4] - kB2 * d[2], oa = kA * (d[3] - kB2 * d[1]);
     v[0] = kA2 * kB2 * d[0] + (d[4] - (kA2 + kB2) * d[2]);
@@ -34,7 +34,7 @@ inline void input_1d(const Vec (&d)[6], Vec (&v)[6]) {
     v[5] = kA2 * kB2 * d[1] + (d[5] - (kA2 + kB2) * d[3]);
 }
 
-inline void output_1d(const Vec (&m)[6], Vec (&y)[4]) {
+inline void transform_output_1d(const Vec (&m)[6], Vec (&y)[4]) {
     const Vec sb = m[1] + m[2], db = m[1] - m[2], sa = m[3] + m[4], da = m[3] - m[4];
     y[0] = m[0] + sb + sa;
     y[1] = kB * db + kA * da;
@@ -42,7 +42,7 @@ inline void output_1d(const Vec (&m)[6], Vec (&y)[4]) {
     y[3] = kB2 * kB * db + (kA2 * kA * da + m[5]);
 }
 
-inline void gradient_1d(const Vec (&y)[4], Vec (&z)[6]) {
+inline void transform_gradient_1d(const Vec (&y)[4], Vec (&z)[6]) {
     const Vec eb = y[0] + kB2 * y[2], ob = kB * (y[1] + kB2 * y[3]);
     const Vec ea = y[0] + kA2 * y[2], oa = kA * (y[1] + kA2 * y[3]);
     z[0] = y[0];
@@ -53,7 +53,7 @@ inline void gradient_1d(const Vec (&y)[4], Vec (&z)[6]) {
     z[5] = y[3];
 }
 
-inline void filter_1d(const Vec (&g)[3], Vec (&u)[6]) {
+inline void transform_filter_1d(const Vec (&g)[3], Vec (&u)[6]) {
     const Vec eb = kNb * (g[0] + kB2 * g[2]), ob = kNb * kB * g[1];
     const Vec ea = kNa * (g[0] + kA2 * g[2]), oa = kNa * kA * g[1];
     u[0] = kN0 * g[0];
@@ -64,7 +64,7 @@ inline void filter_1d(const Vec (&g)[3], Vec (&u)[6]) {
     u[5] = g[2];
 }
 
-inline void filter_gradient_1d(const Vec (&u)[6], Vec (&g)[3]) {
+inline void transform_filter_gradient_1d(const Vec (&u)[6], Vec (&g)[3]) {
     const Vec sb = kNb * (u[1] + u[2]), sa = kNa * (u[3] + u[4]);
     g[0] = kN0 * u[0] + sb + sa;
     g[1] = kNb * kB * (u[1] - u[2]) + kNa * kA * (u[3] - u[4]);
@@ -104,7 +104,7 @@ template <bool kInside>
 __attribute__((noinline)) void input_tile(const WinogradImage& g, const WinogradWindow& in, const float* x, int lanes,
                                           float* v, int64_t component) {
     transform_2d<6, 6>(
-        input_1d,
+        transform_input_1d,
         [&](int r, int s) {
             const bool inside = kInside || (in.top <= r && r < in.bottom && in.left <= s && s < in.right);
             return load_first(x + r * g.x_row + s * g.x_pixel, inside ? lanes : 0);
@@ -136,7 +136,7 @@ void input(const WinogradImage& g, const WinogradWindow& window, const float* x,
 __attribute__((noinline)) void gradient_tile(const WinogradImage& g, int64_t rows, int64_t columns, const float* dy,
                                              int lanes, float* z, int64_t component) {
     transform_2d<4, 6>(
-        gradient_1d,
+        transform_gradient_1d,
         [&](int r, int s) { return load_first(dy + r * g.y_row + s * g.y_pixel, r < rows && s < columns ? lanes : 0); },
         [&](int r, int s, Vec x) { store(z + (r * 6 + s) * component, x); });
 }
@@ -156,7 +156,7 @@ __attribute__((noinline)) void output_tile(const WinogradImage& g, int64_t rows,
                                            int lanes, const ConvResult<float>& to, bool streams) {
     const Vec bias = load(to.bias), least = least_result(to.relu);
     transform_2d<6, 4>(
-        output_1d, [&](int r, int s) { return load(m + (r * 6 + s) * kLanes); },
+        transform_output_1d, [&](int r, int s) { return load(m + (r * 6 + s) * kLanes); },
         [&](int r, int s, Vec x) {
             if (r >= rows || s >= columns) return;
             float* const y = to.y + r * g.y_row + s * g.y_pixel;
@@ -234,13 +234,13 @@ void accumulate_filters(const WinogradImage& g, const float* v, const float* z, 
 
 void filter(const float* g, float* u, int64_t component) {
     transform_2d<3, 6>(
-        filter_1d, [&](int r, int s) { return load(g + (r * 3 + s) * kWidth); },
+        transform_filter_1d, [&](int r, int s) { return load(g + (r * 3 + s) * kWidth); },
         [&](int r, int s, Vec x) { store(u + (r * 6 + s) * component, x); });
 }
 
 void filter_gradient(const float* u, int64_t component, float* g) {
     transform_2d<6, 3>(
-        filter_gradient_1d, [&](int r, int s) { return load(u + (r * 6 + s) * component); },
+        transform_filter_gradient_1d, [&](int r, int s) { return load(u + (r * 6 + s) * component); },
         [&](int r, int s, Vec x) { store(g + (r * 3 + s) * kWidth, x); });
 }
 
