@@ -6,9 +6,9 @@
 #pragma once
 
 #include "core/base.h"
+#include "core/clock.h"
 #include "core/scope.h"
 
-#include <chrono>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -25,9 +25,9 @@ using Kernel = void (*)(const Call&);
 /// Calls f and returns its run time in seconds.
 template <class F>
 double seconds_of(F&& f) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = seconds_now();
     f();
-    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+    return seconds_now() - start;
 }
 
 /// Peak rates of a device: floating-point operations per second, and bytes read or written per second. For a GPU,
@@ -79,23 +79,17 @@ public:
 
     /// Lets other processes on this machine map `memory`, which comes from allocate(). Returns the handle that they
     /// pass to open_shared(). Throws Error if the device cannot share its memory.
-    virtual std::string share(const void* /*memory*/) { fail(name(), " cannot share its memory"); }
+    virtual std::string share(const void* memory) = 0;
     /// Maps device memory that another process has shared, so that this device can read and write it. `handle` is the
     /// result of share() in that process. Throws Error if that is not possible. The memory is mapped until the result
     /// is destroyed. The other process must not release it before.
-    virtual std::shared_ptr<std::byte> open_shared(const std::string& /*handle*/) {
-        fail(name(), " cannot map memory of other processes");
-    }
+    virtual std::shared_ptr<std::byte> open_shared(const std::string& handle) = 0;
     /// Adds the f32 vectors of `count` values at `from` in their order, and writes the sum to all of `to`; a target may
     /// be a source, too. There are at most kMostVectors of each, aligned to 16 bytes, in this device's memory or in
     /// memory of open_shared(). Blocks until the sum is written, while ops go on.
-    virtual void sum(std::span<std::byte* const> /*from*/, std::span<std::byte* const> /*to*/, size_t /*count*/) {
-        fail(name(), " cannot sum vectors");
-    }
+    virtual void sum(std::span<std::byte* const> from, std::span<std::byte* const> to, size_t count) = 0;
     /// Copies device memory to host memory or back. Blocks until the copy is done, while ops go on.
-    virtual void transfer(void* /*to*/, const void* /*from*/, size_t /*bytes*/) {
-        fail(name(), " cannot copy while ops go on");
-    }
+    virtual void transfer(void* to, const void* from, size_t bytes) = 0;
     static constexpr size_t kMostVectors = 64;
 
     /// Returns the kernel of an op, or null if the device has none: then the op runs on the host (see run_on_host()).

@@ -19,4 +19,6 @@ std::string formatted(const char* format, ...) {
     return text;
 }
 
+std::string hex(uint64_t value) { return formatted("%016llx", static_cast<unsigned long long>(value)); }
+
 } // namespace rg

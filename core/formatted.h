@@ -5,11 +5,14 @@
 // read_number() (core/text.h) and std::from_chars(). tests/locales.py checks this.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 namespace rg {
 
 /// Returns the text that std::snprintf() makes in the C locale, cut to 255 bytes.
 [[gnu::format(printf, 1, 2)]] std::string formatted(const char* format, ...);
+/// Returns 16 hexadecimal digits.
+std::string hex(uint64_t value);
 
 } // namespace rg

@@ -298,10 +298,9 @@ private:
 
     /// batch_norm_grad -> conv2d_grad: conv2d_grad computes the gradient of the batch norm on load.
     void normalise_gradient(size_t norm) {
-        using NormGrad = BatchNormGradOp;
         using Grad = Conv2dGradOp;
         const Step n = steps_[norm];
-        const auto& attrs = n.attrs.as<NormGrad>();
+        const auto& attrs = n.attrs.as<BatchNormGradOp>();
         const std::vector<Use> readers = intermediate_readers(result_of(n));
         if (attrs.norm.frozen || readers.size() != 1) return;
         const auto [grad, argument] = readers[0];
@@ -310,8 +309,8 @@ private:
             fused.in[Grad::y].defined() || !can_move(norm, grad, {result_of(n)}))
             return;
         fused.attrs.as<Grad>().y_norm.set(fused.in, attrs.norm.operand(n.in));
-        fused.in[Grad::dy] = n.in[NormGrad::dy];
-        fused.in[Grad::y_sums] = n.in[NormGrad::sums];
+        fused.in[Grad::dy] = n.in[BatchNormGradOp::dy];
+        fused.in[Grad::y_sums] = n.in[BatchNormGradOp::sums];
         replace(grad, std::move(fused), {norm});
     }
 

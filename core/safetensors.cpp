@@ -128,14 +128,13 @@ size_t digits_of(std::string_view header, std::string_view member) {
     return begin == header.npos ? begin : begin + member.size();
 }
 
-std::string hex_digits(uint64_t value) { return formatted("%016llx", static_cast<unsigned long long>(value)); }
 
 /// Returns the header's checksum. `header` begins with its length. The 16 digits at `offset` count as zeros.
 std::string header_checksum(std::string header, size_t offset) {
-    return hex_digits(checksum(header.replace(offset, kDigits, kDigits, '0')));
+    return hex(checksum(header.replace(offset, kDigits, kDigits, '0')));
 }
 
-std::string tensor_checksum(std::string_view bytes) { return hex_digits(bytes.empty() ? 0 : checksum(bytes)); }
+std::string tensor_checksum(std::string_view bytes) { return hex(bytes.empty() ? 0 : checksum(bytes)); }
 
 /// Throws Error unless the checksums are the same.
 void check_sum(const std::string& file, const std::string& part, std::string_view expected, const std::string& actual) {

@@ -116,8 +116,7 @@ std::string fingerprint(const ImageSet& set, std::span<const uint64_t> more) {
     std::vector<uint64_t> sums{sum(images), sum(set.labels), sum(set.targets)};
     sums.insert(sums.end(), more.begin(), more.end());
     for (const std::string& name : set.target_names) sums.push_back(checksum(name));
-    return cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ",
-               formatted("%016llx", static_cast<unsigned long long>(sum(sums))));
+    return cat(set.count, " images ", set.height, "x", set.width, "x", set.channels, ", checksum ", hex(sum(sums)));
 }
 
 Tensor resident(const ImageSet& set) {

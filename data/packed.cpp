@@ -36,7 +36,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-std::string hex(uint64_t value) { return formatted("%016llx", static_cast<unsigned long long>(value)); }
 
 Tensor encode_texts(const std::vector<std::string>& texts) {
     std::string all;

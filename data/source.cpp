@@ -177,8 +177,7 @@ std::string source_folder(const std::string& path, const std::string& cache) {
     const std::string source =
         cat(path, "\n", path.starts_with(kS3) ? environment("S3_ENDPOINT") : "", "\n", node_name());
     const bool keep = path.starts_with(kS3) || (!cache.empty() && cache != kNoCache);
-    return cat(cache_folder(cache), "/", formatted("%016llx", (unsigned long long)checksum(source)),
-               keep ? "" : kTemporary);
+    return cat(cache_folder(cache), "/", hex(checksum(source)), keep ? "" : kTemporary);
 }
 
 std::string sync_command(const std::string& client, const std::string& url, const std::string& folder, bool dry_run) {

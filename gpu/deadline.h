@@ -1,7 +1,8 @@
 // A wait that does not last forever if a GPU never finishes its work.
 #pragma once
 
-#include <chrono>
+#include "core/clock.h"
+
 #include <thread>
 
 namespace rg::gpu {
@@ -10,9 +11,8 @@ namespace rg::gpu {
 /// after the first 20 ms: most steps end earlier, and a sleep would notice their end up to 0.1 ms late.
 template <class Done>
 bool ends_within(double seconds, Done done) {
-    using Clock = std::chrono::steady_clock;
-    for (const auto begin = Clock::now(); !done();) {
-        const double waited = std::chrono::duration<double>(Clock::now() - begin).count();
+    for (const double begin = seconds_now(); !done();) {
+        const double waited = seconds_now() - begin;
         if (waited > seconds) return false;
         if (waited > 0.02) std::this_thread::sleep_for(std::chrono::microseconds(50));
     }

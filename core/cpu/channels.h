@@ -53,16 +53,6 @@ private:
     Scratch<float> values_;
 };
 
-/// Calls f(image index) for all images, in at most 64 parallel tasks.
-template <class F>
-void each_image(int64_t images, F f) {
-    constexpr int64_t kTasks = 64;
-    const int64_t tasks = std::min(images, kTasks);
-    parallel(tasks, [&](int64_t task) {
-        for (int64_t n = images * task / tasks; n < images * (task + 1) / tasks; ++n) f(n);
-    });
-}
-
 /// Computes the mean and the biased variance of each channel over all images. Sums at most kPart pixels of an image in
 /// float, so that rounding errors stay small, and combines these sums in double. Call add() or add_sums() once for each
 /// image; threads may do so for different images at the same time. finish() combines the images in order (Chan, Golub

@@ -120,12 +120,16 @@ private:
 /// Returns the number of values in an image of t, whose axes are images, rows, columns and channels.
 inline int64_t image_values(const Tensor& t) { return t.extent(1) * t.extent(2) * t.extent(3); }
 
-/// Calls f(zero, image, index of its first value) for all images of t in parallel. `zero` has the type that t is stored
-/// as.
+/// Calls f(zero, image, index of its first value) for all images of t, in at most 64 parallel tasks. `zero` has the
+/// type that t is stored as.
 template <class F>
 void each_stored_image(const Tensor& t, F f) {
-    const int64_t values = image_values(t);
-    with_stored(t, [&](auto zero) { each_image(t.extent(0), [&](int64_t n) { f(zero, n, n * values); }); });
+    const int64_t values = image_values(t), images = t.extent(0), tasks = std::min<int64_t>(images, 64);
+    with_stored(t, [&](auto zero) {
+        parallel(tasks, [&](int64_t task) {
+            for (int64_t n = images * task / tasks; n < images * (task + 1) / tasks; ++n) f(zero, n, n * values);
+        });
+    });
 }
 
 /// Returns true if the result of an element-wise op has 4 MiB or more. It is then too large to stay in the second-level

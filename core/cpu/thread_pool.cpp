@@ -6,7 +6,6 @@
 
 #include "core/base.h"
 
-#include <stdexcept>
 #include <system_error>
 #include <utility>
 
@@ -83,7 +82,6 @@ void ThreadPool::take_tasks(size_t thread) {
 
 void ThreadPool::run_erased(int64_t tasks, Body body, void* data) {
     if (tasks <= 0) return;
-    if (uint64_t(tasks) >= kClosed) throw std::length_error("ThreadPool: too many tasks");
     const auto call = caller_.call("ThreadPool");
     const uint32_t round = round_.load(std::memory_order_relaxed) + 1;
     // Close the previous round first. Otherwise a late worker could take a task of this round with the previous body.
