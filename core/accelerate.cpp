@@ -114,7 +114,6 @@ double difference(const Tensor& a, const Tensor& b) {
         if (p == q || (std::isnan(p) && std::isnan(q))) continue;
         if (!(std::abs(p - q) < HUGE_VAL)) return HUGE_VAL;
         largest = std::max(largest, std::abs(p - q));
-        scale = std::max(scale, std::abs(q));
     }
     for (const double v : y.span<double>())
         if (std::isfinite(v)) scale = std::max(scale, std::abs(v));

@@ -443,13 +443,12 @@ private:
         const auto loss = maker(grad, probabilities, op::cross_entropy, Loss::probabilities);
         if (!loss || !has_one_reader(probabilities)) return;
         Step fused = steps_[*loss];
-        const Tensor& dloss = g.in[Grad::dloss];
         if (!same(fused.in[Loss::labels], g.in[Grad::labels]) || !same(fused.in[Loss::weights], g.in[Grad::weights]) ||
             !same(fused.in[Loss::sample_weights], g.in[Grad::sample_weights]) ||
             fused.attrs.as<Loss>().smoothing != g.attrs.as<Grad>().smoothing || fused.in[Loss::dloss].defined() ||
             !can_move(grad, *loss, {probabilities}))
             return;
-        fused.in[Loss::dloss] = dloss;
+        fused.in[Loss::dloss] = g.in[Grad::dloss];
         fused.out[Loss::probabilities] = {};
         fused.out[Loss::dlogits] = result_of(g);
         replace(*loss, std::move(fused), {grad});
