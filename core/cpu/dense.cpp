@@ -12,13 +12,6 @@ namespace {
 /// work.
 constexpr int64_t kSamplesPerChunk = 32, kOutputsPerChunk = 64, kInputsPerChunk = 256;
 
-/// Calls f(first, end) for chunks [first, end) of the c inputs, in parallel.
-template <class F>
-void each_chunk(int64_t c, F f) {
-    parallel((c + kInputsPerChunk - 1) / kInputsPerChunk,
-             [&](int64_t task) { f(task * kInputsPerChunk, std::min(c, (task + 1) * kInputsPerChunk)); });
-}
-
 } // namespace
 
 void forward(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y) {
@@ -37,19 +30,21 @@ void forward(const Tensor& x, const Tensor& w, const Tensor& b, const Tensor& y)
 
 void dgrad(const Tensor& dy, const Tensor& w, const Tensor& addend, const Tensor& dx) {
     const int64_t c = dx.extent(3), k = dy.extent(3), n = dy.numel() / k;
-    each_chunk(c, [&](int64_t first, int64_t end) {
-        isa().dense->dgrad(n, c, k, first, end, dy.data<float>(), w.data<float>(), dx.data<float>());
+    const auto of_inputs = [&](int64_t first, int64_t count) {
+        isa().dense->dgrad(n, c, k, first, first + count, dy.data<float>(), w.data<float>(), dx.data<float>());
         if (!addend.defined()) return;
         for (int64_t i = first; i < n * c; i += c)
-            isa().elements->f32.add(dx.data<float>() + i, addend.data<float>() + i, dx.data<float>() + i, end - first);
-    });
+            isa().elements->f32.add(dx.data<float>() + i, addend.data<float>() + i, dx.data<float>() + i, count);
+    };
+    each_chunk(c, of_inputs, kInputsPerChunk);
 }
 
 void wgrad(const Tensor& dy, const Tensor& x, const Tensor& dw, const Tensor& db) {
     const int64_t c = x.extent(3), k = dy.extent(3), n = dy.numel() / k;
-    each_chunk(c, [&](int64_t first, int64_t end) {
-        isa().dense->wgrad(n, c, k, first, end, dy.data<float>(), x.data<float>(), dw.data<float>());
-    });
+    const auto of_inputs = [&](int64_t first, int64_t count) {
+        isa().dense->wgrad(n, c, k, first, first + count, dy.data<float>(), x.data<float>(), dw.data<float>());
+    };
+    each_chunk(c, of_inputs, kInputsPerChunk);
     for (int64_t j = 0; j < k; ++j) {
         float sum = 0;
         for (int64_t i = 0; i < n; ++i) sum += dy.data<float>()[i * k + j];

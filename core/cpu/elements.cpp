@@ -190,31 +190,29 @@ struct RowSlices {
     int64_t step;     // bytes from one row to the next
 };
 
-/// Copies the first `size` bytes of each slice `from` to the slice `to`, for the rows [begin, end).
-void copy_rows(const RowSlices& from, const RowSlices& to, int64_t size, int64_t begin, int64_t end) {
+/// Copies the first `size` bytes of each slice `from` to the slice `to`, for `count` rows from `begin` on.
+void copy_rows(const RowSlices& from, const RowSlices& to, int64_t size, int64_t begin, int64_t count) {
     if (size == 0) return;
-    for (int64_t row = begin; row < end; ++row)
+    for (int64_t row = begin; row < begin + count; ++row)
         std::memcpy(to.first + row * to.step, from.first + row * from.step, size_t(size));
 }
 
-/// Splits the rows of t into tasks of about kChunk values, and calls f(begin, end) for each in parallel.
+/// Splits the rows of t into tasks of about kChunk values, and calls f(first row, number of rows) for each in parallel.
 template <class F>
 void each_rows(const Tensor& t, F f) {
-    if (t.numel() == 0) return;
-    const int64_t rows = t.numel() / channels_of(t), per_task = std::max<int64_t>(1, kChunk / channels_of(t));
-    parallel((rows + per_task - 1) / per_task,
-             [&](int64_t task) { f(task * per_task, std::min(rows, (task + 1) * per_task)); });
+    const int64_t channels = channels_of(t);
+    if (t.numel() > 0) each_chunk(t.numel() / channels, f, std::max<int64_t>(1, kChunk / channels));
 }
 
 } // namespace
 
 void concat(const Call& call) {
     const Tensor& y = call.out[0];
-    each_rows(y, [&](int64_t begin, int64_t end) {
+    each_rows(y, [&](int64_t begin, int64_t count) {
         RowSlices to{y.bytes_data(), row_bytes(y)};
         for (const Tensor& x : call.in) {
             if (!x.defined()) continue;
-            copy_rows({x.bytes_data(), row_bytes(x)}, to, row_bytes(x), begin, end);
+            copy_rows({x.bytes_data(), row_bytes(x)}, to, row_bytes(x), begin, count);
             to.first += row_bytes(x);
         }
     });
@@ -224,7 +222,7 @@ void concat_grad(const Call& call) {
     const Tensor &dy = call.in[ConcatGradOp::dy], &dx = call.out[0];
     const int64_t offset = call.attrs.as<ConcatGradOp>().begin * size_of(dy.dtype());
     const RowSlices from{dy.bytes_data() + offset, row_bytes(dy)}, to{dx.bytes_data(), row_bytes(dx)};
-    each_rows(dx, [&](int64_t begin, int64_t end) { copy_rows(from, to, row_bytes(dx), begin, end); });
+    each_rows(dx, [&](int64_t begin, int64_t count) { copy_rows(from, to, row_bytes(dx), begin, count); });
 }
 
 void dropout(const Call& call) {

@@ -43,10 +43,11 @@ inline constexpr int64_t kChunk = 1 << 15;
 inline int64_t chunks_of(int64_t count) { return (count + kChunk - 1) / kChunk; }
 
 /// Splits `count` values into chunks, and calls f(first value, size of the chunk) for all of them in parallel. Chunk i
-/// begins at value i * kChunk.
+/// begins at value i * chunk.
 template <class F>
-void each_chunk(int64_t count, F f) {
-    parallel(chunks_of(count), [&](int64_t task) { f(task * kChunk, std::min(kChunk, count - task * kChunk)); });
+void each_chunk(int64_t count, F f, int64_t chunk = kChunk) {
+    parallel((count + chunk - 1) / chunk,
+             [&](int64_t task) { f(task * chunk, std::min(chunk, count - task * chunk)); });
 }
 
 } // namespace rg
