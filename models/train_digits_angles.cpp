@@ -38,7 +38,7 @@ private:
         return classification(smoothing).with(regression({{"angle", "degrees"}}, 1, false), angle_weight_);
     }
     data::Normalise normalise(const data::ImageSet&) const override { return data::kDigits; }
-    void trained(TrainingRun& run, const Times& times) override;
+    void after_training(TrainingRun& run, const Times& times) override;
 
     double angle_weight_ = 0.1;
     bool compare_ = true;
@@ -59,7 +59,7 @@ int TrainDigitsAngles::train(Options& options, par::Group& group, TrainingObserv
     return ImageTraining::train(options, group, observer);
 }
 
-void TrainDigitsAngles::trained(TrainingRun& run, const Times& times) {
+void TrainDigitsAngles::after_training(TrainingRun& run, const Times& times) {
     Json line = Json::object()
                     .set("accelerate", machine_options.accelerate)
                     .set("train_seconds", times.train)

@@ -36,17 +36,17 @@ std::vector<double> sum_rows(Group& group, std::vector<std::vector<double>> rows
 
 } // namespace
 
-void StateSum::add(std::span<const StateBlock> blocks, double fraction, std::span<const double> sums) {
+void RunningStatsSum::add(std::span<const RunningStats> blocks, double fraction, std::span<const double> sums) {
     Worker worker{{}, {}, {sums.begin(), sums.end()}, fraction};
-    for (const StateBlock& b : blocks) {
+    for (const RunningStats& b : blocks) {
         worker.mean.insert(worker.mean.end(), b.mean, b.mean + b.channels);
         worker.variance.insert(worker.variance.end(), b.variance, b.variance + b.channels);
     }
     workers_.push_back(std::move(worker));
 }
 
-void StateSum::finish(Group& group, std::span<const StateBlock> blocks, std::span<double> sums) {
-    RG_CHECK(std::ssize(workers_) == group.workers(group.rank()), "StateSum: expected the statistics of ",
+void RunningStatsSum::finish(Group& group, std::span<const RunningStats> blocks, std::span<double> sums) {
+    RG_CHECK(std::ssize(workers_) == group.workers(group.rank()), "RunningStatsSum: expected the statistics of ",
              group.workers(group.rank()), " workers, got ", workers_.size(), " (rank ", group.rank(), ")");
     std::vector<std::vector<double>> rows;
     for (const Worker& worker : workers_) {
@@ -60,7 +60,7 @@ void StateSum::finish(Group& group, std::span<const StateBlock> blocks, std::spa
     for (const Worker& worker : workers_) {
         std::vector<double>& row = rows.emplace_back(worker.variance);
         size_t c = 0;
-        for (const StateBlock& b : blocks)
+        for (const RunningStats& b : blocks)
             for (int64_t i = 0; i < b.channels; ++i, ++c) {
                 const double difference = worker.mean[c] - mean[c];
                 if (difference != 0) row[c] += difference * difference / b.momentum;
@@ -70,7 +70,7 @@ void StateSum::finish(Group& group, std::span<const StateBlock> blocks, std::spa
     workers_.clear();
     const std::vector<double> variance = sum_rows(group, std::move(rows), "running variances");
     size_t c = 0;
-    for (const StateBlock& b : blocks)
+    for (const RunningStats& b : blocks)
         for (int64_t i = 0; i < b.channels; ++i, ++c) {
             b.mean[i] = float(mean[c]);
             b.variance[i] = float(variance[c]);

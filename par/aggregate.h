@@ -22,7 +22,7 @@
 namespace rg::par {
 
 /// The running statistics of one layer: two vectors of `channels` values. Does not own the memory.
-struct StateBlock {
+struct RunningStats {
     float* mean = nullptr;
     float* variance = nullptr;
     int64_t channels = 0;
@@ -31,13 +31,13 @@ struct StateBlock {
 /// Combines the statistics of all layers by the formulas at the top of this file, in double. Also sums numbers such as
 /// a step's loss, counts and flags over the workers, without weights. So these sums need no all-reduce of their own,
 /// whose wait would cost time if ranks outnumber cores or span several nodes.
-class StateSum {
+class RunningStatsSum {
 public:
     /// Keeps the statistics, the fraction and the sums of this rank's next worker until finish().
-    void add(std::span<const StateBlock> blocks, double fraction, std::span<const double> sums = {});
+    void add(std::span<const RunningStats> blocks, double fraction, std::span<const double> sums = {});
     /// Collective: two all-reduces, or two allgathers if any rank has several workers. Requires add() for each of
     /// this rank's workers. Writes the combined statistics to `blocks` and the sums over all workers to `sums`.
-    void finish(Group& group, std::span<const StateBlock> blocks, std::span<double> sums = {});
+    void finish(Group& group, std::span<const RunningStats> blocks, std::span<double> sums = {});
 
 private:
     struct Worker {

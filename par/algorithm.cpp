@@ -6,7 +6,7 @@
 
 namespace rg::par {
 
-using Arrival = Peers::Arrival;
+using OnArrival = Peers::OnArrival;
 
 // Ring (Patarasu and Yuan, "Bandwidth optimal all-reduce algorithms for clusters of workstations", JPDC 2009). The
 // vector is cut into p chunks. In each round, every peer sends one chunk to the next peer and receives one from the
@@ -24,10 +24,11 @@ void sum_along_ring(Peers& peers, const Vector& vector, const Operation& op) {
     const auto border = [&](int i) {
         return vector.count / size_t(p) * size_t(i) + vector.count % size_t(p) * size_t(i) / size_t(p);
     };
-    const auto chunk = [&](int i) { return vector.part(border((i + p) % p), border((i + p) % p + 1)); };
-    for (int k = 0; k < p - 1; ++k) peers.exchange(chunk(r - k), next, chunk(r - k - 1), previous, Arrival::add, op, k);
+    const auto chunk = [&](int i) { return vector.subvector(border((i + p) % p), border((i + p) % p + 1)); };
     for (int k = 0; k < p - 1; ++k)
-        peers.exchange(chunk(r - k + 1), next, chunk(r - k), previous, Arrival::store, op, p - 1 + k);
+        peers.exchange(chunk(r - k), next, chunk(r - k - 1), previous, OnArrival::add, op, k);
+    for (int k = 0; k < p - 1; ++k)
+        peers.exchange(chunk(r - k + 1), next, chunk(r - k), previous, OnArrival::store, op, p - 1 + k);
 }
 
 // Recursive halving and doubling (Rabenseifner, "Optimization of collective reduction operations", ICCS 2004; Thakur,
@@ -53,10 +54,10 @@ void sum_by_halving(Peers& peers, const Vector& vector, const Operation& op) {
     const Vector none{vector.data, 0, vector.type};
     int round = 0;
     if (folds && r % 2 == 0) {
-        peers.exchange(vector, r + 1, none, r + 1, Arrival::add, op, round++);
-        return peers.exchange(none, r + 1, vector, r + 1, Arrival::store, op, round);
+        peers.exchange(vector, r + 1, none, r + 1, OnArrival::add, op, round++);
+        return peers.exchange(none, r + 1, vector, r + 1, OnArrival::store, op, round);
     }
-    if (folds) peers.exchange(none, r - 1, vector, r - 1, Arrival::add, op, round++);
+    if (folds) peers.exchange(none, r - 1, vector, r - 1, OnArrival::add, op, round++);
     const int number = folds ? r / 2 : r - extra;
     const auto partner = [&](int bit) {
         const int other = number ^ bit;
@@ -68,7 +69,7 @@ void sum_by_halving(Peers& peers, const Vector& vector, const Operation& op) {
         Vector own, other;
     };
     const auto halve = [&](const Vector& part, int bit) -> Halves {
-        const Vector low = part.part(0, part.count / 2), high = part.part(part.count / 2, part.count);
+        const Vector low = part.subvector(0, part.count / 2), high = part.subvector(part.count / 2, part.count);
         return number & bit ? Halves{high, low} : Halves{low, high};
     };
     std::vector<Halves> halvings;
@@ -76,14 +77,14 @@ void sum_by_halving(Peers& peers, const Vector& vector, const Operation& op) {
     for (int bit = 1; bit < power; bit *= 2) {
         Halves halves{part, part};
         if (part.bytes() > peers.message_bytes()) halvings.push_back(halves = halve(part, bit));
-        peers.exchange(halves.other, partner(bit), halves.own, partner(bit), Arrival::add, op, round++);
+        peers.exchange(halves.other, partner(bit), halves.own, partner(bit), OnArrival::add, op, round++);
         part = halves.own;
     }
     for (int i = int(halvings.size()) - 1; i >= 0; --i) {
         const auto& [own, other] = halvings[size_t(i)];
-        peers.exchange(own, partner(1 << i), other, partner(1 << i), Arrival::store, op, round++);
+        peers.exchange(own, partner(1 << i), other, partner(1 << i), OnArrival::store, op, round++);
     }
-    if (folds) peers.exchange(vector, r - 1, none, r - 1, Arrival::store, op, round);
+    if (folds) peers.exchange(vector, r - 1, none, r - 1, OnArrival::store, op, round);
 }
 
 // Chain. Each peer adds its vectors to the sum of the peers before it, and sends this sum to the next peer. The last
@@ -93,8 +94,10 @@ void sum_along_chain(Peers& peers, const Vector& vector, std::span<std::byte* co
     const int r = peers.index(), last = peers.size() - 1;
     const size_t segments = peers.segments(vector), lag = kInFlight * size_t(last - r);
     const Vector none{vector.data, 0, vector.type}, before = r == 0 ? none : vector, after = r == last ? none : vector;
-    Stream sums(peers, Stream::from, r - 1, before, op, 0), sums_on(peers, Stream::to, r + 1, after, op, 0);
-    Stream totals(peers, Stream::from, r + 1, after, op, 0), totals_back(peers, Stream::to, r - 1, before, op, 0);
+    SegmentStream sums(peers, SegmentStream::from, r - 1, before, op, 0),
+        sums_on(peers, SegmentStream::to, r + 1, after, op, 0);
+    SegmentStream totals(peers, SegmentStream::from, r + 1, after, op, 0),
+        totals_back(peers, SegmentStream::to, r - 1, before, op, 0);
     const auto add_own = [&](size_t i) {
         const Vector segment = peers.segment(vector, i);
         const auto offset = segment.data - vector.data;

@@ -43,9 +43,10 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
         return;
     }
     if (algorithm == Algorithm::automatic)
-        algorithm = shared(name, what, vector.bytes()) ? Algorithm::shared : algorithm_for(vector.bytes(), size());
+        algorithm =
+            shared_reducer(name, what, vector.bytes()) ? Algorithm::shared : algorithm_for(vector.bytes(), size());
     const bool is_shared = algorithm == Algorithm::shared;
-    RG_CHECK(!is_shared || shared(name, what, vector.bytes()), name, " ", what,
+    RG_CHECK(!is_shared || shared_reducer(name, what, vector.bytes()), name, " ", what,
              ": expected memory that the ranks of a node share for algorithm shared, got ",
              link_.node().ranks.empty() ? "nodes with different numbers of ranks" : "none from the MPI library",
              " (rank ", rank(), ")");
@@ -72,14 +73,14 @@ Operation Group::agree(const char* name, std::string_view what, size_t bytes, ui
     return op;
 }
 
-SharedReducer* Group::shared(const char* name, std::string_view what, size_t bytes) {
+SharedReducer* Group::shared_reducer(const char* name, std::string_view what, size_t bytes) {
     if (!tried_shared_ && !link_.node().ranks.empty()) {
         agree(name, what, bytes, chunk_bytes_ << 8); // agree() can name a missing rank; open_shared() cannot
         std::unique_ptr<SharedWindow> window = link_.open_shared(SharedReducer::window_bytes(chunk_bytes_));
         if (window) {
             shared_ = std::make_unique<SharedReducer>(link_, std::move(window), chunk_bytes_);
             if (int(link_.node().ranks.size()) == size())
-                handshake_.post_in(shared_->shared_window(), SharedReducer::kPostOffset);
+                handshake_.set_post_window(shared_->shared_window(), SharedReducer::kPostOffset);
         }
     }
     tried_shared_ = true;
@@ -87,7 +88,7 @@ SharedReducer* Group::shared(const char* name, std::string_view what, size_t byt
 }
 
 std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
-    if (size() > 1 && shared("memory", what, bytes)) {
+    if (size() > 1 && shared_reducer("memory", what, bytes)) {
         agree("memory", what, bytes, 0);
         if (std::unique_ptr<SharedWindow> window = link_.open_shared(bytes)) {
             std::byte* local_part = window->parts[link_.node().place];
@@ -101,7 +102,7 @@ std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
 }
 
 std::shared_ptr<void> Group::adopt(std::unique_ptr<SharedWindow> parts, std::string_view what) {
-    if (!shared("adopt", what, parts->bytes)) return nullptr;
+    if (!shared_reducer("adopt", what, parts->bytes)) return nullptr;
     agree("adopt", what, parts->bytes, 0);
     const uint64_t number = shared_->adopt(std::move(parts));
     return {shared_.get(), [number](SharedReducer* reducer) { reducer->release(number); }};
@@ -123,10 +124,10 @@ void Group::set_workers(std::vector<int> of_rank) {
 }
 
 void Group::set_ordered_sums() {
-    if (size() > 1 && !shared("ordered sums", {}, 0)) {
+    if (size() > 1 && !shared_reducer("ordered sums", {}, 0)) {
         link_.set_one_rank_per_node(); // so that each rank uses memory of its own
         tried_shared_ = false;
-        shared("ordered sums", {}, 0);
+        shared_reducer("ordered sums", {}, 0);
     }
     order_ = size() > 1 ? link_.node().order : std::vector{0};
 }
@@ -156,10 +157,10 @@ void Group::broadcast(std::span<std::byte> bytes, int root, std::string_view wha
     // Ranks are numbered from the root; the parent's number is the rank's own without its lowest set bit.
     const int number = (rank() - root + p) % p;
     const int lowest_bit = number == 0 ? p : number & -number;
-    const Vector all = vector_of(bytes), none = all.part(0, 0);
-    if (number != 0) all_.exchange(none, 0, all, (number - lowest_bit + root) % p, Peers::Arrival::store, op, 0);
+    const Vector all = vector_of(bytes), none = all.subvector(0, 0);
+    if (number != 0) all_.exchange(none, 0, all, (number - lowest_bit + root) % p, Peers::OnArrival::store, op, 0);
     for (int bit = 1; bit < lowest_bit && number + bit < p; bit *= 2)
-        all_.exchange(all, (number + bit + root) % p, none, 0, Peers::Arrival::store, op, bit);
+        all_.exchange(all, (number + bit + root) % p, none, 0, Peers::OnArrival::store, op, bit);
 }
 
 std::vector<std::string> Group::allgather(std::string_view text, std::string_view what) {
@@ -178,7 +179,7 @@ std::vector<std::string> Group::allgather(std::string_view text, std::string_vie
     };
     for (int round = 0; round < p - 1; ++round) // first sends its own text, then passes on each text that arrives
         all_.exchange(text_of(rank() - round), link_.next(), text_of(rank() - round - 1), link_.previous(),
-                      Peers::Arrival::store, op, round);
+                      Peers::OnArrival::store, op, round);
     return texts;
 }
 

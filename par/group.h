@@ -67,10 +67,10 @@ public:
     /// range, but the same one on all ranks.
     std::span<std::byte> memory(size_t bytes, std::string_view what);
 
-    /// Makes Algorithm::shared sum vectors in these parts in place. There is one part for each of Link::Node::ranks.
-    /// Parts in the memory of devices hold f32, and are not summed in order on several nodes. Collective; all parts
-    /// have the same length. Returns a handle that releases the parts when it is destroyed, which must be before the
-    /// group. Returns null on all ranks if those of a node share no memory.
+    /// Makes Algorithm::shared sum vectors in these parts in place. There is one part for each of
+    /// Link::NodeLayout::ranks. Parts in the memory of devices hold f32, and are not summed in order on several nodes.
+    /// Collective; all parts have the same length. Returns a handle that releases the parts when it is destroyed, which
+    /// must be before the group. Returns null on all ranks if those of a node share no memory.
     std::shared_ptr<void> adopt(std::unique_ptr<SharedWindow> parts, std::string_view what);
 
     /// Returns true if `value` is true on every rank. Collective.
@@ -90,7 +90,7 @@ private:
     void allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm,
                    Wire wire = Wire::full, const VectorsPerRank& several = {});
     /// Returns the reducer for shared memory, or null on all ranks if there is none. The first call is collective.
-    SharedReducer* shared(const char* name, std::string_view what, size_t bytes);
+    SharedReducer* shared_reducer(const char* name, std::string_view what, size_t bytes);
     /// Returns the algorithm for a vector of a few bytes: `shared` if shared memory is open, else `halving`, since
     /// opening the memory would take longer than the sum.
     Algorithm quickest() const { return shared_ ? Algorithm::shared : Algorithm::halving; }

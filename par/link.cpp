@@ -157,14 +157,14 @@ void Link::close(int i) {
 }
 
 void Link::start(Channel& channel) {
-    Slot& s = slots_[size_t(channel.slot_)];
+    ChannelState& s = slots_[size_t(channel.slot_)];
     RG_CHECK(!s.in_flight, "start channel: its last message is still in flight (rank ", rank_, ", peer ", s.peer, ")");
     do_start(channel.slot_);
     s.in_flight = true;
 }
 
 size_t Link::wait(Channel& channel, const Operation& op, int round) {
-    Slot& s = slots_[size_t(channel.slot_)];
+    ChannelState& s = slots_[size_t(channel.slot_)];
     size_t bytes = s.bytes;
     if (!s.in_flight) return bytes;
     const double waited_s = poll(op, [&] { return do_test(channel.slot_, &bytes); });
@@ -177,7 +177,7 @@ size_t Link::wait(Channel& channel, const Operation& op, int round) {
 }
 
 bool Link::test(Channel& channel, size_t* bytes) {
-    Slot& s = slots_[size_t(channel.slot_)];
+    ChannelState& s = slots_[size_t(channel.slot_)];
     *bytes = s.bytes;
     if (s.in_flight && do_test(channel.slot_, bytes)) s.in_flight = false;
     return !s.in_flight;
@@ -223,7 +223,8 @@ double Link::poll(const Operation& op, const Done& done) const {
         nap = waited > kNapAfter;
         const double limit = deadline_;
         if (waited > limit) return waited;
-        if (wait_observer_ && op.number && waited > kRollCallAfter && wait_observer_->check(op, begin, waited, limit))
+        if (wait_observer_ && op.number && waited > kRollCallAfter &&
+            wait_observer_->must_fail(op, begin, waited, limit))
             return waited;
     }
     return 0;
@@ -266,7 +267,7 @@ void Handshake::finish(const Operation& op) {
     link_.wait(to_next_, op);
 }
 
-void Handshake::post_in(const SharedWindow& window, size_t offset) {
+void Handshake::set_post_window(const SharedWindow& window, size_t offset) {
     window_ = &window;
     offset_ = offset;
 }

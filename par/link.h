@@ -58,8 +58,8 @@ class Link;
 /// missing ranks.
 class WaitObserver {
 public:
-    /// Returns true if the wait must fail now. RollCall::check() describes the parameters.
-    virtual bool check(const Operation& op, double begin, double waited, double limit) = 0;
+    /// Returns true if the wait must fail now. RollCall::must_fail() describes the parameters.
+    virtual bool must_fail(const Operation& op, double begin, double waited, double limit) = 0;
     /// Called when a wait has failed. Returns the names of the missing ranks, or "" if none is known.
     virtual std::string report_missing() = 0;
 
@@ -120,14 +120,14 @@ public:
     int core_sharers() const { return core_sharers_; }
     /// Describes the ranks of this rank's node, and the order of all ranks by nodes. All fields keep their defaults if
     /// nodes have different numbers of ranks, or if the link is a SubLink of only some ranks.
-    struct Node {
+    struct NodeLayout {
         std::vector<int> ranks; // the ranks of this node, in ascending order
         size_t place = 0;       // index of this rank in `ranks`
         std::vector<int> order; // all ranks of the link, node by node
     };
-    /// Returns this rank's Node. Node::order has the nodes in the order of their lowest ranks. Ranks of a node can
-    /// share memory (open_shared()).
-    const Node& node() const { return node_; }
+    /// Returns this rank's NodeLayout. NodeLayout::order has the nodes in the order of their lowest ranks. Ranks of a
+    /// node can share memory (open_shared()).
+    const NodeLayout& node() const { return node_; }
     /// Makes each rank a node of its own in node(); local_rank() does not change. Call it on all ranks.
     void set_one_rank_per_node();
     /// Returns "rank 2", or "rank 2 on HOST" if the ranks are MPI processes. For error texts.
@@ -181,7 +181,7 @@ public:
     virtual void abort(int code) = 0;
 
     /// The properties of an open channel, for implementations of Link.
-    struct Slot {
+    struct ChannelState {
         int peer = -1;
         int tag = 0;
         size_t bytes = 0; // length of a send, capacity of a receive
@@ -194,10 +194,10 @@ protected:
     /// Sets node(), unless nodes have different numbers of ranks. first_of_node[r] is the lowest rank on the node of
     /// rank r.
     void set_nodes(std::span<const int> first_of_node);
-    void set_node(const Node& node) { node_ = node; }
+    void set_node(const NodeLayout& node) { node_ = node; }
     /// Sets core_sharers(), which is local_size() without this call.
     void set_core_sharers(int ranks) { core_sharers_ = ranks; }
-    const Slot& slot(int i) const { return slots_[size_t(i)]; }
+    const ChannelState& slot(int i) const { return slots_[size_t(i)]; }
 
 private:
     friend class Channel;
@@ -226,10 +226,10 @@ private:
     int rank_, size_, local_rank_, local_size_, core_sharers_;
     bool crowded_; // more ranks than cores on this node
     std::vector<int> others_;
-    Node node_;
+    NodeLayout node_;
     std::atomic<double> deadline_;
     WaitObserver* wait_observer_ = nullptr; // looks for missing ranks in a long wait; or null
-    std::deque<Slot> slots_;                // a deque keeps addresses: wait_observer_ opens channels during a wait
+    std::deque<ChannelState> slots_;        // a deque keeps addresses: wait_observer_ opens channels during a wait
     std::vector<int> free_slots_;
 };
 
@@ -254,9 +254,9 @@ private:
 /// number, detail). If the ranks do not all agree, at least one pair of neighbours differs, so some rank detects it.
 /// Within a node the message takes about a microsecond.
 ///
-/// If all ranks share memory, they also write each operation into that memory (post_in()). Sums in shared memory then
-/// use post() and agree() instead of start() and finish(): they need no message, and each rank compares its operation
-/// with those of all others. So these ranks also detect a rank that is in an operation with messages.
+/// If all ranks share memory, they also write each operation into that memory (set_post_window()). Sums in shared
+/// memory then use post() and agree() instead of start() and finish(): they need no message, and each rank compares its
+/// operation with those of all others. So these ranks also detect a rank that is in an operation with messages.
 class Handshake {
 public:
     explicit Handshake(Link& link);
@@ -272,13 +272,14 @@ public:
     static constexpr size_t kPostBytes = 128;
     /// Makes post() and start() write this rank's operation at byte `offset` of its part of the window. The kPostBytes
     /// bytes there must be zero at first.
-    void post_in(const SharedWindow& window, size_t offset);
+    void set_post_window(const SharedWindow& window, size_t offset);
     void post(const Operation& op);
     /// Blocks until every rank has posted operation op.number or a later one. Throws Error naming both operations if a
     /// rank's operation differs.
     void agree(const Operation& op);
     /// Returns, for error texts, the last known operation of a rank: " (last in operation 411, step 41)". Without
-    /// post_in(), knows only that of the previous rank, after the first finish(), and returns "" for all other ranks.
+    /// set_post_window(), knows only that of the previous rank, after the first finish(), and returns "" for all other
+    /// ranks.
     std::string last_seen(int rank) const;
 
 private:

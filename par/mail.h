@@ -30,7 +30,7 @@ public:
     /// it returns even if the peer keeps writing.
     std::vector<Json> poll();
     /// Returns true if everything posted had been sent at the last call of post() or poll().
-    bool sent() const { return queued_.empty() && sending_.empty(); }
+    bool all_sent() const { return queued_.empty() && sending_.empty(); }
 
 private:
     void send();

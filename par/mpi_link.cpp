@@ -281,7 +281,7 @@ private:
 
     void do_open(int i, void* data) override {
         if (requests_.size() <= size_t(i)) requests_.resize(size_t(i) + 1, MPI_REQUEST_NULL);
-        const Slot& s = slot(i);
+        const ChannelState& s = slot(i);
         MPI_Request* request = &requests_[size_t(i)];
         const int code = s.send ? MPI_Send_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, topology_.comm, request)
                                 : MPI_Recv_init(data, int(s.bytes), MPI_BYTE, s.peer, s.tag, topology_.comm, request);
@@ -295,7 +295,7 @@ private:
     bool do_test(int i, size_t* bytes) override {
         int done = 0;
         MPI_Status status;
-        const Slot& s = slot(i);
+        const ChannelState& s = slot(i);
         check(MPI_Test(&requests_[size_t(i)], &done, &status), s.send ? "send" : "receive", rank(), s.peer, s.bytes);
         if (!done) return false;
         if (!s.send) {
@@ -355,6 +355,8 @@ int count_sharers(const cpu_set_t& own, std::span<const cpu_set_t> sets) {
     }));
 }
 
-std::unique_ptr<Link> open_mpi(int& argc, char**& argv) { return std::make_unique<MpiLink>(start_mpi(argc, argv)); }
+std::unique_ptr<Link> open_mpi_link(int& argc, char**& argv) {
+    return std::make_unique<MpiLink>(start_mpi(argc, argv));
+}
 
 } // namespace rg::par

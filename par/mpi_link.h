@@ -22,6 +22,6 @@ int count_sharers(const cpu_set_t& own, std::span<const cpu_set_t> sets);
 /// accepts calls from one thread only, or a later collective fails. If MPI_Init_thread or MPI_Comm_dup fails, the
 /// library itself ends the process. With several ranks, also calls end_with() for the launcher of this process. The
 /// link's destructor finalises MPI, or aborts the job if an exception is being thrown.
-std::unique_ptr<Link> open_mpi(int& argc, char**& argv);
+std::unique_ptr<Link> open_mpi_link(int& argc, char**& argv);
 
 } // namespace rg::par

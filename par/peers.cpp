@@ -8,7 +8,7 @@ namespace rg::par {
 
 namespace {
 constexpr int kSumTag = 2;
-}
+} // namespace
 
 Peers::Peers(Link& link, std::vector<int> ranks, size_t message_bytes)
     : link_(link),
@@ -23,12 +23,13 @@ size_t Peers::segments(const Vector& vector) const {
 
 Vector Peers::segment(const Vector& vector, size_t i) const {
     const size_t length = std::max<size_t>(1, message_bytes_ / size_of(vector.type));
-    return vector.part(i * length, std::min(vector.count, (i + 1) * length));
+    return vector.subvector(i * length, std::min(vector.count, (i + 1) * length));
 }
 
-void Peers::exchange(const Vector& out, int to, const Vector& in, int from, Arrival arrival, const Operation& op,
+void Peers::exchange(const Vector& out, int to, const Vector& in, int from, OnArrival on_arrival, const Operation& op,
                      int round) {
-    Stream sent(*this, Stream::to, to, out, op, round), received(*this, Stream::from, from, in, op, round);
+    SegmentStream sent(*this, SegmentStream::to, to, out, op, round),
+        received(*this, SegmentStream::from, from, in, op, round);
     for (size_t i = 0; i < std::max(segments(out), segments(in)); ++i) {
         received.start_up_to(i + kInFlight);
         sent.start_up_to(i + kInFlight);
@@ -36,14 +37,15 @@ void Peers::exchange(const Vector& out, int to, const Vector& in, int from, Arri
         sent.wait(i); // waits before the memory changes below, since `in` may be `out`
         if (!values) continue;
         const Vector target = segment(in, i);
-        if (arrival == Arrival::add)
+        if (on_arrival == OnArrival::add)
             add_into(target.type, target.data, values, target.count);
         else
             std::memcpy(target.data, values, target.bytes());
     }
 }
 
-Stream::Stream(Peers& peers, Direction direction, int peer, const Vector& vector, const Operation& op, int round)
+SegmentStream::SegmentStream(Peers& peers, Direction direction, int peer, const Vector& vector, const Operation& op,
+                             int round)
     : peers_(peers),
       direction_(direction),
       peer_(peer),
@@ -59,12 +61,12 @@ Stream::Stream(Peers& peers, Direction direction, int peer, const Vector& vector
     peers.spare_.pop_back();
 }
 
-Stream::~Stream() {
+SegmentStream::~SegmentStream() {
     channels_ = {}; // closes the channels first: they may still write to the memory
     if (staging_) peers_.spare_.push_back(std::move(staging_));
 }
 
-void Stream::start_up_to(size_t end) {
+void SegmentStream::start_up_to(size_t end) {
     for (; started_ < std::min(end, segments_); ++started_) {
         if (started_ >= kInFlight) wait(started_ - kInFlight);
         const Vector segment = peers_.segment(vector_, started_);
@@ -76,7 +78,7 @@ void Stream::start_up_to(size_t end) {
     }
 }
 
-const std::byte* Stream::wait(size_t i) {
+const std::byte* SegmentStream::wait(size_t i) {
     if (i >= segments_ || i + kInFlight < started_) return nullptr;
     const size_t bytes = peers_.link_.wait(channel(i), op_, round_), expected = peers_.segment(vector_, i).bytes();
     RG_CHECK(bytes == expected, op_.name, " ", op_.what, ": expected ", expected, " bytes in round ", round_, ", got ",

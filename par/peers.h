@@ -32,15 +32,15 @@ public:
     size_t segments(const Vector& vector) const;
     Vector segment(const Vector& vector, size_t i) const;
 
-    enum class Arrival : uint8_t { add, store };
+    enum class OnArrival : uint8_t { add, store };
     /// Sends `out` to the peer `to`. Meanwhile receives as many elements as `in` has from the peer `from`, and adds
     /// them to `in` or stores them there. An empty vector needs no peer. To add, `in` may be `out`, whose old values
     /// are sent.
-    void exchange(const Vector& out, int to, const Vector& in, int from, Arrival arrival, const Operation& op,
+    void exchange(const Vector& out, int to, const Vector& in, int from, OnArrival on_arrival, const Operation& op,
                   int round);
 
 private:
-    friend class Stream;
+    friend class SegmentStream;
     Link& link_;
     std::vector<int> ranks_;
     int index_;
@@ -50,13 +50,13 @@ private:
 
 /// Sends a vector to one peer, or receives one from it, segment by segment. At most kInFlight messages are in flight.
 /// An empty vector needs no peer.
-class Stream {
+class SegmentStream {
 public:
     enum Direction : uint8_t { to, from };
-    Stream(Peers& peers, Direction direction, int peer, const Vector& vector, const Operation& op, int round);
-    ~Stream();
-    Stream(const Stream&) = delete;
-    Stream& operator=(const Stream&) = delete;
+    SegmentStream(Peers& peers, Direction direction, int peer, const Vector& vector, const Operation& op, int round);
+    ~SegmentStream();
+    SegmentStream(const SegmentStream&) = delete;
+    SegmentStream& operator=(const SegmentStream&) = delete;
     /// Starts the messages of all segments below `end`. Before that of segment i, waits for that of i - kInFlight.
     void start_up_to(size_t end);
     /// Blocks until the message of segment i is complete. If it was received, returns its values, which stay valid

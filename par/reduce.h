@@ -31,7 +31,7 @@ struct Vector {
     Element type = Element::f32;
     size_t bytes() const { return count * size_of(type); }
     /// Returns the elements [begin, end).
-    Vector part(size_t begin, size_t end) const { return {data + begin * size_of(type), end - begin, type}; }
+    Vector subvector(size_t begin, size_t end) const { return {data + begin * size_of(type), end - begin, type}; }
 };
 
 namespace reduce {

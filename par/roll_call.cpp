@@ -27,7 +27,7 @@ RollCall::RollCall(Link& link, const Handshake& handshake) : link_(link), handsh
 
 RollCall::~RollCall() { link_.wait_observer_ = nullptr; }
 
-bool RollCall::check(const Operation& op, double begin, double waited, double limit) {
+bool RollCall::must_fail(const Operation& op, double begin, double waited, double limit) {
     if (begin != wait_begin_) wait_begin_ = begin, last_listen_ = 0, wait_calls_ = 0, warned_ = false;
     if (waited - last_listen_ < kListenEvery) return some_rank_gave_up_;
     last_listen_ = waited;

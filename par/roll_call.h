@@ -22,8 +22,8 @@ namespace rg::par {
 
 class RollCall final : public WaitObserver {
 public:
-    /// The link calls check() during long waits of a Group's operations until this object is destroyed. Both arguments
-    /// must outlive it.
+    /// The link calls must_fail() during long waits of a Group's operations until this object is destroyed. Both
+    /// arguments must outlive it.
     RollCall(Link& link, const Handshake& handshake);
     ~RollCall();
     RollCall(const RollCall&) = delete;
@@ -31,7 +31,7 @@ public:
 
     /// Called from a wait that began at clock time `begin`, has taken `waited` seconds and may take `limit` seconds.
     /// Returns true if another rank's wait has failed; this one should then fail too.
-    bool check(const Operation& op, double begin, double waited, double limit) override;
+    bool must_fail(const Operation& op, double begin, double waited, double limit) override;
     /// Called when a wait has failed. Returns the names of the missing ranks, or "" if none is known. Sends the names
     /// to all other ranks, if this rank has sent a call in this wait and had read no other rank's names before.
     std::string report_missing() override;

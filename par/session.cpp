@@ -24,10 +24,10 @@ namespace rg::par {
 namespace {
 
 /// Returns the link of all ranks of this program: MPI if the build has it, else a single rank. May remove launcher
-/// arguments from argv. Throws Error as open_mpi() does.
+/// arguments from argv. Throws Error as open_mpi_link() does.
 std::shared_ptr<Link> open_link([[maybe_unused]] int& argc, [[maybe_unused]] char**& argv) {
 #if RG_HAVE_MPI
-    return open_mpi(argc, argv);
+    return open_mpi_link(argc, argv);
 #else
     return std::make_shared<SingleLink>();
 #endif

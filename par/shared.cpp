@@ -60,7 +60,7 @@ std::atomic_ref<uint64_t> stage_word(const SharedWindow& window, size_t place) {
 }
 
 /// Returns of each node the rank with this rank's index among the ranks of its node.
-std::vector<int> same_place(const Link::Node& node) {
+std::vector<int> same_place(const Link::NodeLayout& node) {
     std::vector<int> ranks;
     for (size_t i = node.place; i < node.order.size(); i += node.ranks.size()) ranks.push_back(node.order[i]);
     return ranks;

@@ -49,8 +49,8 @@ public:
     const SharedWindow& shared_window() const { return *window_; }
     static constexpr size_t kPostOffset = 8; // in bytes; before it lies the stage word (shared.cpp)
 
-    /// How to sum. in_order: each element in the order of Link::Node::order, which requires Wire::full. Otherwise a
-    /// node adds in the order of its ranks, and algorithm_for() selects the algorithm between nodes.
+    /// How to sum. in_order: each element in the order of Link::NodeLayout::order, which requires Wire::full. Otherwise
+    /// a node adds in the order of its ranks, and algorithm_for() selects the algorithm between nodes.
     struct Manner {
         Wire wire = Wire::full;
         bool in_order = false;
@@ -76,8 +76,8 @@ private:
     void sum_on_device(Device& device, const Vector& own, Algorithm algorithm, Wire wire, const Operation& op);
 
     Link& link_;
-    const Link::Node& node_;
-    Peers peers_; // on each node, the rank with the same index in Link::Node::ranks as this rank
+    const Link::NodeLayout& node_;
+    Peers peers_; // on each node, the rank with the same index in Link::NodeLayout::ranks as this rank
     size_t chunk_bytes_;
     std::unique_ptr<SharedWindow> window_;
     std::vector<std::unique_ptr<SharedWindow>> memories_; // number n is memories_[n - 1]; null after release()

@@ -51,7 +51,7 @@ std::string SubLink::finish(const std::string& error, bool echo) {
     std::string first, echoed; // each from the lowest rank that has one, so that all ranks return the same text
     for (int q = 0; q < size(); ++q) {
         const Peer& peer = peers_[size_t(q)];
-        const auto done = [&] { return serve(), peer.ended && (!peer.mail || peer.mail->sent()); };
+        const auto done = [&] { return serve(), peer.ended && (!peer.mail || peer.mail->all_sent()); };
         whole_.wait_until(done, members_[size_t(q)], "to tell how it ended, and to be told", op);
         const std::string& text = peer.ended->at("error").as_string();
         if (is_kind(*peer.ended, "failed") && first.empty())
@@ -79,7 +79,7 @@ std::unique_ptr<SharedWindow> SubLink::do_open_shared(size_t bytes_per_rank) {
 }
 
 void SubLink::do_open(int i, void* data) {
-    const Slot& s = slot(i);
+    const ChannelState& s = slot(i);
     RG_CHECK(s.tag >= 0 && s.tag < kEndTag, "sub-link: expected a tag in 0..", kEndTag - 1, ", got ", s.tag);
     if (channels_.size() <= size_t(i)) channels_.resize(size_t(i) + 1);
     const int peer = members_[size_t(s.peer)], tag = first_tag_ + s.tag;

@@ -151,9 +151,9 @@ bool TaskContext::cancelled() {
 namespace {
 
 /// Runs the tasks that the controller sends to another rank.
-class RemoteRunner final : public Runner {
+class TaskWorker final : public Runner {
 public:
-    RemoteRunner(Link& link, const TaskTable& functions) : Runner(link, functions), mail_(link, 0, kMailTag) {}
+    TaskWorker(Link& link, const TaskTable& functions) : Runner(link, functions), mail_(link, 0, kMailTag) {}
 
     void work() {
         for (;;) {
@@ -267,7 +267,7 @@ struct TaskPool::State final : Runner {
     void watch(int rank, double now) {
         Peer& p = peer(rank);
         if (p.task == 0) {
-            if (now - p.last_told > link_.deadline() / 4 && p.mail->sent()) tell(rank, letter("alive", 0));
+            if (now - p.last_told > link_.deadline() / 4 && p.mail->all_sent()) tell(rank, letter("alive", 0));
             return;
         }
         const TaskRecord& task = record(p.task);
@@ -358,7 +358,7 @@ struct TaskPool::State final : Runner {
     std::optional<Json> local_task() {
         if (peer(0).task == 0) return {};
         const std::vector<int>& ranks = record(peer(0).task).ranks;
-        const bool sent = std::all_of(ranks.begin() + 1, ranks.end(), [&](int r) { return peer(r).mail->sent(); });
+        const bool sent = std::all_of(ranks.begin() + 1, ranks.end(), [&](int r) { return peer(r).mail->all_sent(); });
         return sent ? take("run", peer(0).task) : std::nullopt;
     }
 
@@ -385,7 +385,7 @@ struct TaskPool::State final : Runner {
         const double begin = seconds_now();
         Backoff backoff;
         for (int r = 1; r < link_.size(); ++r)
-            while (!peer(r).mail->sent()) {
+            while (!peer(r).mail->all_sent()) {
                 peer(r).mail->poll();
                 RG_CHECK(seconds_now() - begin < link_.deadline(), "task pool: expected rank ", r,
                          " to receive the end of the pool, got nothing in ", link_.deadline(), " s");
@@ -472,7 +472,7 @@ void Future::cancel(const std::string& reason) { pool_->cancel(record_->id, reas
 void run_task_pool(Link& link, const TaskTable& functions, const std::function<void(TaskPool&)>& control,
                    const std::string& journal) {
     if (link.rank() != 0) {
-        RemoteRunner(link, functions).work();
+        TaskWorker(link, functions).work();
         return;
     }
     TaskPool pool(link, functions, journal);

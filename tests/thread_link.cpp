@@ -21,7 +21,7 @@ namespace {
 
 /// One side of a message: a send or a receive. `done` is set under the mailbox's mutex and polled without it.
 struct End {
-    const Link::Slot* slot = nullptr; // other ranks read only the fields that open() has set
+    const Link::ChannelState* slot = nullptr; // other ranks read only the fields that open() has set
     void* data = nullptr;
     size_t moved = 0;
     bool too_long = false;

@@ -52,7 +52,9 @@ R guarded(R failed, F f) noexcept {
     return failed;
 }
 
-void check(const void* pointer, const char* what) { RG_CHECK(pointer, what, ": expected a pointer to it, got NULL"); }
+void check_not_null(const void* pointer, const char* what) {
+    RG_CHECK(pointer, what, ": expected a pointer to it, got NULL");
+}
 
 rg_model* opened(const TensorFile& file, int threads) {
     RG_CHECK(threads >= 0 && threads <= kMostThreads, "threads: expected 0 to ", kMostThreads, ", got ", threads);
@@ -65,7 +67,7 @@ rg_model* opened(const TensorFile& file, int threads) {
 /// Returns the member `which` of the network's ImageTask, or -1 if `model` is NULL.
 int extent(const rg_model* model, int64_t ImageTask::*which) {
     return guarded(-1, [&] {
-        check(model, "model");
+        check_not_null(model, "model");
         return int(model->predictor.task.*which);
     });
 }
@@ -74,7 +76,7 @@ int extent(const rg_model* model, int64_t ImageTask::*which) {
 template <class List>
 int length(const rg_model* model, List Predictor::*list) {
     return guarded(-1, [&] {
-        check(model, "model");
+        check_not_null(model, "model");
         return int((model->predictor.*list).size());
     });
 }
@@ -84,7 +86,7 @@ int length(const rg_model* model, List Predictor::*list) {
 template <class List, class F>
 const char* element(const rg_model* model, List Predictor::*list, int index, const char* what, F text) {
     return guarded<const char*>(nullptr, [&] {
-        check(model, "model");
+        check_not_null(model, "model");
         const auto& elements = model->predictor.*list;
         RG_CHECK(index >= 0 && index < std::ssize(elements), what, ": expected an index below ", elements.size(),
                  ", got ", index);
@@ -96,7 +98,7 @@ const char* element(const rg_model* model, List Predictor::*list, int index, con
 /// on. If `layer` is not "", its results must have the features of this layer.
 template <class F>
 int predict(rg_model* model, const char* layer, size_t n, float* outputs, size_t output_count, F part) {
-    check(outputs, "outputs");
+    check_not_null(outputs, "outputs");
     RG_CHECK(model->process == getpid(),
              "model: expected one that this process has opened, got one from before fork(); ",
              "open it in each process");
@@ -109,7 +111,7 @@ int predict(rg_model* model, const char* layer, size_t n, float* outputs, size_t
              " outputs for each of ", n, " images, got ", output_count);
     for (size_t begin = 0; begin < n; begin += kMostImages) {
         const size_t count = std::min(n - begin, kMostImages);
-        const Predictor::Outputs results = part(begin, count);
+        const Predictor::Predictions results = part(begin, count);
         for (size_t i = 0; i < count; ++i) {
             if (classes > 0) outputs = std::copy_n(results.scores.data<float>() + i * classes, classes, outputs);
             for (const Tensor& target : results.targets) *outputs++ = target.span<float>()[i];
@@ -123,14 +125,14 @@ int predict(rg_model* model, const char* layer, size_t n, float* outputs, size_t
 
 rg_model* rg_open(const char* path, int threads) {
     return guarded<rg_model*>(nullptr, [&] {
-        check(path, "path");
+        check_not_null(path, "path");
         return opened(load_model(path), threads);
     });
 }
 
 rg_model* rg_open_memory(const void* file, size_t size, int threads) {
     return guarded<rg_model*>(nullptr, [&] {
-        check(file, "file");
+        check_not_null(file, "file");
         return opened(decode_model({static_cast<const char*>(file), size}, "model in memory"), threads);
     });
 }
@@ -149,16 +151,16 @@ const char* rg_class_name(const rg_model* model, int index) {
     return element(model, &Predictor::classes, index, "class", std::identity());
 }
 const char* rg_target_name(const rg_model* model, int index) {
-    return element(model, &Predictor::targets, index, "target", &Target::name);
+    return element(model, &Predictor::targets, index, "target", &TargetInfo::name);
 }
 const char* rg_target_unit(const rg_model* model, int index) {
-    return element(model, &Predictor::targets, index, "target", &Target::unit);
+    return element(model, &Predictor::targets, index, "target", &TargetInfo::unit);
 }
 
 int rg_feature_count(rg_model* model, const char* layer) {
     return guarded(-1, [&] {
-        check(model, "model");
-        check(layer, "layer");
+        check_not_null(model, "model");
+        check_not_null(layer, "layer");
         return int(model->predictor.feature_count(layer));
     });
 }
@@ -171,9 +173,9 @@ int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int
 int rg_predict_features(rg_model* model, const char* layer, const uint8_t* pixels, size_t n, int height, int width,
                         int channels, float* outputs, size_t output_count) {
     return guarded(-1, [&] {
-        check(model, "model");
-        check(layer, "layer");
-        check(pixels, "pixels");
+        check_not_null(model, "model");
+        check_not_null(layer, "layer");
+        check_not_null(pixels, "pixels");
         Predictor& predictor = model->predictor;
         const data::ImageSize size = predictor.resize;
         const bool as_they_are = height == size.height && width == size.width && channels == predictor.task.channels;
@@ -201,9 +203,9 @@ int rg_predict_file(rg_model* model, const void* file, size_t size, float* outpu
 int rg_predict_file_features(rg_model* model, const char* layer, const void* file, size_t size, float* outputs,
                              size_t output_count) {
     return guarded(-1, [&] {
-        check(model, "model");
-        check(layer, "layer");
-        check(file, "file");
+        check_not_null(model, "model");
+        check_not_null(layer, "layer");
+        check_not_null(file, "file");
         const auto read = [&](int64_t) {
             return data::decode_image({static_cast<const uint8_t*>(file), size}, "image in memory");
         };

@@ -39,7 +39,7 @@ struct CsvTraining final : ImageTraining {
     data::Labels labels() const override { return tags ? data::Labels::several_classes : data::Labels::numbers; }
     Task task(const data::ImageSet& images) const override {
         if (tags) return multi_label(images.target_names);
-        std::vector<Target> targets;
+        std::vector<TargetInfo> targets;
         for (const std::string& name : images.target_names) targets.push_back({name, ""});
         return regression(targets);
     }

@@ -131,7 +131,7 @@ struct Quick94Training final : ImageTraining {
         optimizer.lookahead = std::pow(0.95, 5);
         schedule.kind = ScheduleKind::triangular, schedule.peak = 0.23;
     }
-    void complete(const Options& options) override { // the first and the last learning rate
+    void set_dependent_defaults(const Options& options) override { // the first and the last learning rate
         if (!options.was_given("lr-start")) schedule.start = 0.2 * highest_rate();
         if (!options.was_given("lr-floor")) schedule.floor = 0.07 * highest_rate();
     }

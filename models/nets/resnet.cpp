@@ -16,7 +16,7 @@ enum class BlockKind : uint8_t {
 };
 
 /// A row of the table in resnet.h.
-struct Row {
+struct Architecture {
     const char* name;
     BlockKind kind;
     std::vector<int64_t> blocks; // number of blocks in each stage
@@ -24,12 +24,12 @@ struct Row {
     bool by_size;                // true: Stem::automatic depends on the size of the images; false: it means Stem::cifar
 };
 
-const Row& row_of(const std::string& name) {
-    static const Row kRows[] = {{"resnet18", BlockKind::basic, {2, 2, 2, 2}, 64, 64, true},
-                                {"resnet20", BlockKind::basic, {3, 3, 3}, 16, 16, false},
-                                {"resnet50", BlockKind::bottleneck, {3, 4, 6, 3}, 64, 64, true},
-                                {"wrn16-4", BlockKind::wide, {2, 2, 2}, 16, 64, false}};
-    for (const Row& row : kRows)
+const Architecture& architecture_of(const std::string& name) {
+    static const Architecture kRows[] = {{"resnet18", BlockKind::basic, {2, 2, 2, 2}, 64, 64, true},
+                                         {"resnet20", BlockKind::basic, {3, 3, 3}, 16, 16, false},
+                                         {"resnet50", BlockKind::bottleneck, {3, 4, 6, 3}, 64, 64, true},
+                                         {"wrn16-4", BlockKind::wide, {2, 2, 2}, 16, 64, false}};
+    for (const Architecture& row : kRows)
         if (row.name == name) return row;
     fail("resnet: expected resnet18, resnet20, resnet50 or wrn16-4, got ", name);
 }
@@ -96,7 +96,7 @@ Layer wide_block(Parameters& p, const BlockSpec& block) {
 }
 
 /// Returns the stem. In a wide network it has no batch norm, since the first block begins with one.
-Layer stem_of(Parameters& p, const Row& row, Stem stem, int64_t channels) {
+Layer stem_of(Parameters& p, const Architecture& row, Stem stem, int64_t channels) {
     RG_CHECK(row.by_size || stem == Stem::cifar, "--stem: expected cifar or auto for ", row.name,
              ", got imagenet; omit --stem");
     if (row.kind == BlockKind::wide) {
@@ -114,7 +114,7 @@ Layer stem_of(Parameters& p, const Row& row, Stem stem, int64_t channels) {
 } // namespace
 
 ResNet::ResNet(const Options& options) : options_(options) {
-    const Row& row = row_of(options.name);
+    const Architecture& row = architecture_of(options.name);
     RG_CHECK(options.classes >= 1 && options.channels >= 1, "resnet: expected at least one class and channel, got ",
              options.classes, " and ", options.channels);
     layers_.push_back(stem_of(parameters, row, options.stem, options.channels));
@@ -149,7 +149,7 @@ void ResNets::declare(rg::Options& o) {
 }
 
 std::unique_ptr<Network> ResNets::make(const std::string& name, const ImageTask& task) const {
-    const Row& row = row_of(name);
+    const Architecture& row = architecture_of(name);
     RG_CHECK(!zero_last_gamma_ || row.kind != BlockKind::wide,
              "--zero-last-gamma: expected a network whose branches end ", "with batch norm, got ", name,
              "; omit the option");

@@ -49,10 +49,10 @@ struct LabelledImages {
 };
 
 /// Reads the images that a command line names.
-class Reader {
+class ImageReader {
 public:
     /// `trained_on` is the path of the images that the model was trained on, if some of them were held out; else "".
-    Reader(const Predictor& model, const data::LoadOptions& reading, std::string trained_on)
+    ImageReader(const Predictor& model, const data::LoadOptions& reading, std::string trained_on)
         : model_(model), options_(reading), trained_on_(std::move(trained_on)) {
         options_.channels = int(model.task.channels);
         options_.height = model.resize.height, options_.width = model.resize.width;
@@ -160,7 +160,7 @@ private:
     std::vector<float> targets_of(const data::ImageSet& set, int64_t i) const {
         const bool labels = model_.outputs.labels == data::Labels::several_classes;
         std::vector<float> targets;
-        for (const Target& target : model_.targets) {
+        for (const TargetInfo& target : model_.targets) {
             const float value = number_of(set, i, target.name, !labels && model_.targets.size() == 1);
             targets.push_back(labels && std::isnan(value) && !std::isnan(set.targets_of(i)[0]) ? 0.0f : value);
         }
@@ -196,15 +196,15 @@ public:
             const std::string number = top_ > 1 ? cat(k) : "";
             out_ << ",class" << number << ",score" << number;
         }
-        for (const Target& target : model_.targets) out_ << "," << csv_field(target.name);
+        for (const TargetInfo& target : model_.targets) out_ << "," << csv_field(target.name);
         out_ << (top_ > 0 ? ",known class" : "");
-        for (const Target& target : model_.targets) out_ << "," << csv_field("known " + target.name);
+        for (const TargetInfo& target : model_.targets) out_ << "," << csv_field("known " + target.name);
         out_ << "\n";
     }
 
     /// Takes the prediction for an image, element `i` of `outputs`. Prints it, unless --quiet is given. Adds it to the
     /// summary if the true class or target is known.
-    void add(const ImageTruth& image, const Predictor::Outputs& outputs, size_t i) {
+    void add(const ImageTruth& image, const Predictor::Predictions& outputs, size_t i) {
         const size_t count = model_.classes.size();
         const std::span<const float> scores =
             count > 0 ? outputs.scores.span<float>().subspan(i * count, count) : std::span<const float>();
@@ -343,8 +343,8 @@ void declare(Options& o, Settings& s) {
 }
 
 /// Returns the test of a model on the images of its run. Throws Error if the model belongs to no run of these programs.
-TestResult test_of(par::Group& group, const std::string& model, const Options& options,
-                   const std::vector<const Program*>& programs) {
+TestResult test_on_images_of_run(par::Group& group, const std::string& model, const Options& options,
+                                 const std::vector<const Program*>& programs) {
     std::string folder;
     const Json config = config_of(model, folder);
     RG_CHECK(config.is_object() && config.find("program"),
@@ -365,7 +365,7 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
     const std::string& path = s.arguments[0];
     const TensorFile file = load_model(path);
     std::optional<TestResult> of_run;
-    if (s.arguments.size() == 1) of_run = test_of(group, path, options, programs);
+    if (s.arguments.size() == 1) of_run = test_on_images_of_run(group, path, options, programs);
     const auto print_test = [&] {
         std::ostream& out = s.json || s.csv ? std::cerr : std::cout;
         for (const auto& [name, text, csv] : of_run->tables) {
@@ -392,7 +392,7 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
     if (s.batch_size == 0) s.batch_size = std::clamp<int64_t>(kMost * kPixels / pixels, 1, kMost);
     const Json data = stored_data(file);
     const bool held_out = data.is_object() && data.find("held_out");
-    Reader reader(model, s.reading, held_out ? data.at("source").as_string() : "");
+    ImageReader reader(model, s.reading, held_out ? data.at("source").as_string() : "");
     const std::vector<LabelledImages> parts = reader.read({s.arguments.begin() + 1, s.arguments.end()}, of_run);
     size_t count = 0;
     for (const LabelledImages& part : parts) count += part.items.size();
@@ -407,7 +407,7 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
     for (const LabelledImages& part : parts)
         for (int64_t begin = 0; begin < part.set.count; begin += s.batch_size) {
             const int64_t n = std::min(s.batch_size, part.set.count - begin);
-            Predictor::Outputs outputs;
+            Predictor::Predictions outputs;
             const auto numbers = std::ssize(model.outputs.input_numbers);
             const auto inputs = std::span(part.numbers).subspan(size_t(begin * numbers), size_t(n * numbers));
             seconds +=

@@ -126,7 +126,7 @@ size_t rank_of(std::span<const float> scores, size_t label) {
     return size_t(std::ranges::count_if(scores, is_higher) + std::ranges::count(scores.first(label), scores[label]));
 }
 
-std::string csv_of_labels(const std::vector<Target>& labels, std::span<const double> scores,
+std::string csv_of_labels(const std::vector<TargetInfo>& labels, std::span<const double> scores,
                           std::span<const float> truths, double threshold) {
     std::string out = "class,images,precision,recall,f1,average_precision\n";
     for (size_t k = 0; k < labels.size(); ++k) {

@@ -68,7 +68,7 @@ size_t rank_of(std::span<const float> scores, size_t label);
 /// truths [n k] of 0 or 1. A label is predicted where its score is above `threshold`. A line ends with the average
 /// precision: the sum over the distinct scores, the highest first, of the gain in recall times the precision of the
 /// scores so far.
-std::string csv_of_labels(const std::vector<Target>& labels, std::span<const double> scores,
+std::string csv_of_labels(const std::vector<TargetInfo>& labels, std::span<const double> scores,
                           std::span<const float> truths, double threshold);
 
 } // namespace rg

@@ -8,7 +8,7 @@
 
 namespace rg {
 
-int64_t Evaluation::batch_of(int64_t batch_size, bool on_device) {
+int64_t Evaluation::test_batch_size(int64_t batch_size, bool on_device) {
     return on_device ? std::min<int64_t>(2000, 4 * batch_size) : std::min<int64_t>(250, batch_size);
 }
 
@@ -23,7 +23,7 @@ Evaluation::Evaluation(par::Group& group, const Machine& machine, const data::Im
       normalise_(normalise),
       task_(task),
       feed_(set,
-            {.batch_size = batch_of(batch_size, machine.device()) * machine.workers().count,
+            {.batch_size = test_batch_size(batch_size, machine.device()) * machine.workers().count,
              .shuffle = data::Shuffle::never,
              .keep_partial = true,
              .augment = {.fill = data::Fill::reflect},
@@ -51,7 +51,7 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
             std::vector<Tensor> of_view(results.begin(), results.end());
             to_host(of_view);
             take_images(of_view, batch, task_);
-            add_view(outputs, of_view, weight);
+            add_weighted(outputs, of_view, weight);
         }
         const ContextScope scope(host);
         sums[0] += double(batch.size) * double(task_.take_loss(outputs, batch, Mode::evaluate).data<float>()[0]);

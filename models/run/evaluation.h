@@ -14,7 +14,7 @@ public:
     /// test needs no more memory than a training with mini-batches of this size. On a device, it is four times
     /// `batch_size`, at most 2000: this is faster, and still needs less memory than training, which keeps the results
     /// of most layers.
-    static int64_t batch_of(int64_t batch_size, bool on_device);
+    static int64_t test_batch_size(int64_t batch_size, bool on_device);
 
     /// `batch_size` is that of the training. `columns` are the further values of the images. Keeps copies of `columns`,
     /// `normalise` and `forward`; all other arguments must outlive this.

@@ -15,7 +15,7 @@ public:
 
     /// Blocks until less than kMost pieces of work are unfinished. Call this before the copies for further work are
     /// made, so that a slow disk does not fill the memory. Throws like check().
-    void make_room() { check(), wait(kMost - 1); }
+    void wait_for_room() { check(), wait(kMost - 1); }
     /// Runs `work` after all earlier work, unless that threw an exception. Returns its future. `work` must only use
     /// values that the caller does not change meanwhile.
     std::shared_future<void> add(Work work) {

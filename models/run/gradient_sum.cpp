@@ -261,8 +261,8 @@ StepSums::StepSums(par::Group& group, const Parameters& parameters)
     if (workers_left_ > 1) before_ = parameters.state().clone();
 }
 
-std::vector<par::StateBlock> StepSums::blocks() const {
-    std::vector<par::StateBlock> blocks;
+std::vector<par::RunningStats> StepSums::blocks() const {
+    std::vector<par::RunningStats> blocks;
     if (!state_.defined()) return blocks;
     for (const auto& s : parameters_.states()) {
         if (s.frozen) continue; // the same on all ranks

@@ -141,14 +141,14 @@ public:
     void finish(std::span<double> sums);
 
 private:
-    std::vector<par::StateBlock> blocks() const;
+    std::vector<par::RunningStats> blocks() const;
     par::Group& group_;
     const Parameters& parameters_;
     // before_: statistics before the step, if this rank has several workers. state_: those of the worker added last, in
     // host memory; undefined with a single worker in all, and with --sync-bn.
     Tensor before_, state_;
     int workers_left_;
-    par::StateSum sum_;
+    par::RunningStatsSum sum_;
 };
 
 /// Sums the statistics of batch norm over all ranks, for --sync-bn. Install it as Context::sync. Before each step, set

@@ -39,7 +39,7 @@ struct Workers {
     std::vector<int> of_rank = {}; // `own` of each rank
     std::vector<int> ranks = {};   // those that take images, in the order of the workers
     /// Returns `batch` times the number of GPUs, or `batch` if there are no GPUs.
-    int64_t scaled(int64_t batch) const { return batch * std::max(1, gpus); }
+    int64_t times_gpus(int64_t batch) const { return batch * std::max(1, gpus); }
 };
 /// Returns the workers of a job, as `rank` sees them. `order` has all ranks; workers are given to them in this order.
 /// `gpu_of_rank` has the ID of each rank's GPU, or "" for a rank that has none; it is empty if all ranks compute on

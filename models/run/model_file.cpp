@@ -24,9 +24,9 @@ Tensor constants(const std::vector<float>& values) {
 }
 
 /// Returns the targets. Throws Error if two have one name, since programs find them by it.
-const std::vector<Target>& distinct(const std::vector<Target>& targets, const std::string& source) {
+const std::vector<TargetInfo>& check_distinct(const std::vector<TargetInfo>& targets, const std::string& source) {
     std::set<std::string> names;
-    for (const Target& target : targets)
+    for (const TargetInfo& target : targets)
         RG_CHECK(names.insert(target.name).second, source, ": expected different names of targets, got ", target.name,
                  " twice; rename one of them, for example in labels.csv");
     return targets;
@@ -58,7 +58,7 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
         metadata.emplace_back("input_numbers", Json::of_texts(outputs.input_numbers).dump());
     if (outputs.targets.empty()) return metadata;
     Json list = Json::array();
-    for (const Target& target : distinct(outputs.targets, "model")) {
+    for (const TargetInfo& target : check_distinct(outputs.targets, "model")) {
         Json entry = Json::object().set("name", target.name).set("unit", target.unit);
         if (target.mean != 0 || target.deviation != 1)
             entry.set("mean", target.mean).set("deviation", target.deviation);
@@ -68,8 +68,8 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
     return metadata;
 }
 
-Tensor standardised(const Tensor& values, std::span<const Target> targets, bool back) {
-    const auto is_same = [](const Target& target) { return target.mean == 0 && target.deviation == 1; };
+Tensor standardised(const Tensor& values, std::span<const TargetInfo> targets, bool back) {
+    const auto is_same = [](const TargetInfo& target) { return target.mean == 0 && target.deviation == 1; };
     if (std::ranges::all_of(targets, is_same)) return values;
     const int64_t n = values.extent(0), k = values.extent(1);
     RG_CHECK(std::ssize(targets) >= k, "task: expected at most ", targets.size(), " numbers per image, got ", k);
@@ -151,7 +151,7 @@ ModelOutputs stored_outputs(const TensorFile& file) {
             outputs.targets.back().mean = json.at("mean").as_double();
             outputs.targets.back().deviation = json.at("deviation").as_double();
         }
-        distinct(outputs.targets, file.source);
+        check_distinct(outputs.targets, file.source);
     }
     if (const std::string* const text = file.find_text("outputs")) {
         outputs.kinds = Json::parse(*text, file.source + ": outputs").as_texts();

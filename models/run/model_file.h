@@ -9,7 +9,7 @@ namespace rg {
 
 /// A number or a label that a network predicts, such as an angle in degrees. The network's output, times `deviation`
 /// and plus `mean`, is the number in its unit; see Task::standardise().
-struct Target {
+struct TargetInfo {
     std::string name, unit = "";
     double mean = 0, deviation = 1;
 };
@@ -20,11 +20,11 @@ ImageTask task_of(const data::ImageSet& images, uint64_t seed);
 
 /// The meaning of a network's outputs, and its further inputs, as the file of a model stores them.
 struct ModelOutputs {
-    /// Each output has a kind. "classes": scores [n classes] before softmax; "numbers": [n k], see Target; "labels":
-    /// scores [n k] before the sigmoid, of labels that each may apply or not; "pixels": scores of each pixel [n h w
-    /// classes]; "reconstruction": images [n h w c].
+    /// Each output has a kind. "classes": scores [n classes] before softmax; "numbers": [n k], see TargetInfo;
+    /// "labels": scores [n k] before the sigmoid, of labels that each may apply or not; "pixels": scores of each pixel
+    /// [n h w classes]; "reconstruction": images [n h w c].
     std::vector<std::string> kinds = {"classes"};
-    std::vector<Target> targets = {};              // the names of all numbers and labels
+    std::vector<TargetInfo> targets = {};          // the names of all numbers and labels
     data::Labels labels = data::Labels::one_class; // kind of the labels of the images
     /// The names of the numbers that the network takes beside each image, as [n k]: columns of the table of the images.
     /// Most networks take none.
@@ -36,7 +36,7 @@ struct ModelOutputs {
 };
 /// Returns numbers [n k] of the first k targets, minus their means and divided by their deviations, or if `back` is
 /// true, the inverse. May be traced.
-Tensor standardised(const Tensor& values, std::span<const Target> targets, bool back);
+Tensor standardised(const Tensor& values, std::span<const TargetInfo> targets, bool back);
 
 /// Returns the metadata of the model's file: NetworkChoice::describe() of its network, the size of its inputs, the
 /// names of the classes, and the normalisation of the images; if inputs are windows of the images, the size of the

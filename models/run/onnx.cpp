@@ -32,17 +32,17 @@ void write_conv2d(Graph& g, const Step& s) {
     const Tensor &x = s.in[O::x], &w = s.in[O::w], &y = s.out[O::y];
     // A 1 x 1 convolution is a dense layer on each pixel. Write it so if x is not yet in channels-first order: this
     // saves a Transpose.
-    const bool dense =
-        g.order_of(x) == Order::rows && w.extent(1) * w.extent(2) == 1 && c.stride == 1 && c.pad == 0 && c.groups == 1;
+    const bool dense = g.order_of(x) == Order::channels_last && w.extent(1) * w.extent(2) == 1 && c.stride == 1 &&
+                       c.pad == 0 && c.groups == 1;
     std::vector<std::string> inputs;
     if (dense)
-        inputs = {g.read(x.reshape({x.numel() / x.extent(3), x.extent(3)}), Order::rows),
-                  g.read(w.reshape({w.extent(0), w.extent(3)}), Order::rows)};
+        inputs = {g.read(x.reshape({x.numel() / x.extent(3), x.extent(3)}), Order::channels_last),
+                  g.read(w.reshape({w.extent(0), w.extent(3)}), Order::channels_last)};
     else
         inputs = {g.read(x, Order::channels_first), g.read(w, Order::channels_first)};
-    if (s.in[O::bias].defined()) inputs.push_back(g.read(s.in[O::bias], Order::rows));
+    if (s.in[O::bias].defined()) inputs.push_back(g.read(s.in[O::bias], Order::channels_last));
     if (dense)
-        return g.define(y.reshape({y.numel() / y.extent(3), y.extent(3)}), Order::rows,
+        return g.define(y.reshape({y.numel() / y.extent(3), y.extent(3)}), Order::channels_last,
                         g.node("Gemm", inputs, attribute("transB", int64_t{1})));
     g.define(y, Order::channels_first,
              g.node("Conv", inputs,
@@ -58,22 +58,24 @@ void write_batch_norm(Graph& g, const Step& s) {
     RG_CHECK(stats.has_memory(), "onnx: batch_norm: expected running statistics, got those of the batch; predict with ",
              "Mode::evaluate");
     const int64_t channels = stats.extent(1);
-    std::string y = g.node("BatchNormalization",
-                           {g.read(s.in[O::x], Order::channels_first), g.read(s.in[O::gamma], Order::rows),
-                            g.read(s.in[O::beta], Order::rows), g.read(stats.slice(0, {channels}), Order::rows),
-                            g.read(stats.slice(channels, {channels}), Order::rows)},
-                           attribute("epsilon", norm.epsilon));
+    std::string y =
+        g.node("BatchNormalization",
+               {g.read(s.in[O::x], Order::channels_first), g.read(s.in[O::gamma], Order::channels_last),
+                g.read(s.in[O::beta], Order::channels_last), g.read(stats.slice(0, {channels}), Order::channels_last),
+                g.read(stats.slice(channels, {channels}), Order::channels_last)},
+               attribute("epsilon", norm.epsilon));
     if (norm.relu) y = g.node("Relu", {y});
     g.define(s.out[0], Order::channels_first, y);
 }
 
 void write_layer_norm(Graph& g, const Step& s) {
     using O = LayerNormOp;
-    const std::string y = g.node(
-        "LayerNormalization",
-        {g.read(s.in[O::x], Order::rows), g.read(s.in[O::gamma], Order::rows), g.read(s.in[O::beta], Order::rows)},
-        attribute("axis", int64_t{-1}) + attribute("epsilon", s.attrs.as<O>().epsilon));
-    g.define(s.out[0], Order::rows, y);
+    const std::string y =
+        g.node("LayerNormalization",
+               {g.read(s.in[O::x], Order::channels_last), g.read(s.in[O::gamma], Order::channels_last),
+                g.read(s.in[O::beta], Order::channels_last)},
+               attribute("axis", int64_t{-1}) + attribute("epsilon", s.attrs.as<O>().epsilon));
+    g.define(s.out[0], Order::channels_last, y);
 }
 
 void write_pool(Graph& g, const Step& s, const char* type, const std::string& more) {
@@ -119,7 +121,7 @@ void write_activation(Graph& g, const Step& s) {
 
 /// Writes arithmetic on two tensors, in the order of the first operand that is not a constant. In a trace, only
 /// constants have memory.
-void write_two(Graph& g, const Step& s, const char* type) {
+void write_binary(Graph& g, const Step& s, const char* type) {
     const Order order = g.order_of(s.in[s.in[0].has_memory() ? 1 : 0]);
     g.define(s.out[0], order, g.node(type, {g.read(s.in[0], order), g.read(s.in[1], order)}));
 }
@@ -129,13 +131,13 @@ void write_scale(Graph& g, const Step& s) {
     const Order order = g.order_of(s.in[ScaleOp::x]);
     g.define(
         s.out[0], order,
-        g.node("Mul", {g.read(s.in[ScaleOp::x], order),
-                       factor.defined() ? g.read(factor, Order::rows) : g.scalar(s.attrs.as<ScaleOp>().constant)}));
+        g.node("Mul", {g.read(s.in[ScaleOp::x], order), factor.defined() ? g.read(factor, Order::channels_last)
+                                                                         : g.scalar(s.attrs.as<ScaleOp>().constant)}));
 }
 
 void write_sum(Graph& g, const Step& s) {
     const char* const type = s.attrs.as<SumOp>().mean ? "ReduceMean" : "ReduceSum";
-    g.define(s.out[0], Order::rows,
+    g.define(s.out[0], Order::channels_last,
              g.node(type, {g.read(s.in[0], g.order_of(s.in[0]))}, attribute("keepdims", int64_t{0})));
 }
 
@@ -145,23 +147,24 @@ void write_cast(Graph& g, const Step& s) {
 }
 
 void write_softmax(Graph& g, const Step& s) {
-    g.define(s.out[0], Order::rows, g.node("Softmax", {g.read(s.in[0], Order::rows)}, attribute("axis", int64_t{-1})));
+    g.define(s.out[0], Order::channels_last,
+             g.node("Softmax", {g.read(s.in[0], Order::channels_last)}, attribute("axis", int64_t{-1})));
 }
 
 void write_slice(Graph& g, const Step& s) {
     const auto& a = s.attrs.as<SliceOp>();
     RG_CHECK(!g.depends_on_batch(a.count), "onnx: slice: expected a part of fixed size, got one that depends on the ",
              "size of the batch; slice the result of the prediction instead");
-    g.define(s.out[0], Order::rows,
-             g.node("Slice", {g.read(s.in[0], Order::rows), g.ints({a.begin}), g.ints({a.begin + a.count})}));
+    g.define(s.out[0], Order::channels_last,
+             g.node("Slice", {g.read(s.in[0], Order::channels_last), g.ints({a.begin}), g.ints({a.begin + a.count})}));
 }
 
 /// Writes upsample(), which a trace holds as two concatenations: the first repeats each pixel `count` times, the second
 /// each row. If this step is such a second one, writes both as one node and returns true. Else returns false.
 bool write_upsample(Graph& g, const Step& s, int64_t count) {
     const Tensor& wide = s.in[0];
-    const auto first = g.copies.find(wide.key());
-    if (first == g.copies.end() || first->second.count != count) return false;
+    const auto first = g.repeated_images.find(wide.key());
+    if (first == g.repeated_images.end() || first->second.count != count) return false;
     const Tensor& x = first->second.image;
     const int64_t n = x.extent(0), h = x.extent(1), w = x.extent(2), c = x.extent(3);
     if (wide.shape() != Shape{n, h, 1, w * count * c}) return false;
@@ -181,29 +184,29 @@ void write_concat(Graph& g, const Step& s) {
         std::ranges::all_of(in, [&](const Tensor& t) { return t.key() == in[0].key() && t.shape() == in[0].shape(); });
     if (copies && in[0].shape().rank() == 4) {
         if (write_upsample(g, s, int64_t(in.size()))) return;
-        g.copies[s.out[0].key()] = {in[0], int64_t(in.size())};
+        g.repeated_images[s.out[0].key()] = {in[0], int64_t(in.size())};
     }
     const auto value = std::ranges::find_if_not(in, &Tensor::has_memory);
-    const Order order = value == in.end() ? Order::rows : g.order_of(*value);
+    const Order order = value == in.end() ? Order::channels_last : g.order_of(*value);
     std::vector<std::string> inputs;
     for (const Tensor& t : in) inputs.push_back(g.read(t, order));
     const int64_t axis = order == Order::channels_first ? 1 : in[0].shape().rank() - 1;
     g.define(s.out[0], order, g.node("Concat", inputs, attribute("axis", axis)));
 }
 
-struct Mapping {
+struct OpWriter {
     Op op;
     void (*write)(Graph&, const Step&);
 };
-constexpr Mapping kMappings[] = {
+constexpr OpWriter kMappings[] = {
     {op::conv2d, write_conv2d},
     {op::batch_norm, write_batch_norm},
     {op::layer_norm, write_layer_norm},
     {op::max_pool2d, [](Graph& g, const Step& s) { write_pool(g, s, "MaxPool", ""); }},
     {op::avg_pool2d, write_avg_pool2d},
     {op::activation, write_activation},
-    {op::add, [](Graph& g, const Step& s) { write_two(g, s, "Add"); }},
-    {op::mul, [](Graph& g, const Step& s) { write_two(g, s, "Mul"); }},
+    {op::add, [](Graph& g, const Step& s) { write_binary(g, s, "Add"); }},
+    {op::mul, [](Graph& g, const Step& s) { write_binary(g, s, "Mul"); }},
     {op::scale, write_scale},
     {op::sum, write_sum},
     {op::cast, write_cast},
@@ -212,8 +215,8 @@ constexpr Mapping kMappings[] = {
     {op::softmax, write_softmax},
 };
 
-const Mapping* find_mapping(Op op) {
-    const auto mapping = std::ranges::find(kMappings, op, &Mapping::op);
+const OpWriter* find_writer(Op op) {
+    const auto mapping = std::ranges::find(kMappings, op, &OpWriter::op);
     return mapping == std::end(kMappings) ? nullptr : mapping;
 }
 
@@ -264,7 +267,7 @@ std::string encode_graph(const PredictFunction& predict, const Parameters& param
     Graph graph(parameters, batch);
     for (size_t i = 0; i < inputs.size(); ++i) write_input(graph, inputs[i], input_name(samples, i), options.normalise);
     for (const Step& step : steps) {
-        const Mapping* const mapping = find_mapping(step.op);
+        const OpWriter* const mapping = find_writer(step.op);
         RG_CHECK(mapping, "onnx: expected ops that have a counterpart in ONNX, got ", step.op->name,
                  "; leave it out of the prediction");
         mapping->write(graph, step);
@@ -299,7 +302,7 @@ std::vector<Tensor> outputs_of(const Network& network, std::span<const Tensor> i
 
 } // namespace
 
-bool has_onnx_node(Op op) { return find_mapping(op); }
+bool has_onnx_node(Op op) { return find_writer(op); }
 
 std::string encode_onnx(const PredictFunction& predict, const Parameters& parameters, const std::vector<Shape>& samples,
                         const OnnxOptions& options) {

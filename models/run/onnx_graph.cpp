@@ -100,7 +100,7 @@ std::string Graph::ints(const Ints& values) {
 }
 
 void Graph::define(const Tensor& t, Order order, const std::string& name) {
-    forms_[t.key()].push_back({t.shape(), t.shape().rank() == 4 ? order : Order::rows, name});
+    forms_[t.key()].push_back({t.shape(), t.shape().rank() == 4 ? order : Order::channels_last, name});
 }
 
 Ints Graph::extents(const Shape& s, Order order) const {
@@ -117,11 +117,11 @@ Order Graph::order_of(const Tensor& t) const {
     if (const auto entry = forms_.find(t.key()); entry != forms_.end())
         for (const Form& form : entry->second)
             if (form.order == Order::channels_first && form.shape == t.shape()) return form.order;
-    return Order::rows;
+    return Order::channels_last;
 }
 
 std::string Graph::read(const Tensor& t, Order order) {
-    if (t.shape().rank() != 4) order = Order::rows;
+    if (t.shape().rank() != 4) order = Order::channels_last;
     if (t.has_memory()) return read_constant(t, order);
     const auto find = [&] {
         for (const Form& form : forms_[t.key()])
@@ -129,27 +129,27 @@ std::string Graph::read(const Tensor& t, Order order) {
         return std::string();
     };
     if (const std::string name = find(); !name.empty()) return name;
-    const Form rows = rows_of(t);
-    if (const std::string name = find(); !name.empty()) return name; // rows_of() has made it
+    const Form rows = channels_last_form(t);
+    if (const std::string name = find(); !name.empty()) return name; // channels_last_form() has made it
     std::string name;
-    if (order == Order::rows || same_in_both(t.shape()))
+    if (order == Order::channels_last || same_in_both(t.shape()))
         name = reshape(rows.name, extents(t.shape(), order));
     else
-        name = node("Transpose", {read(t, Order::rows)}, attribute("perm", Ints{0, 3, 1, 2}));
+        name = node("Transpose", {read(t, Order::channels_last)}, attribute("perm", Ints{0, 3, 1, 2}));
     define(t, order, name);
     return name;
 }
 
-Graph::Form Graph::rows_of(const Tensor& t) {
+Graph::Form Graph::channels_last_form(const Tensor& t) {
     const std::vector<Form>& forms = forms_[t.key()];
     RG_CHECK(!forms.empty() && forms.front().shape.numel() == t.numel(), "onnx: expected a value that the prediction ",
              "computes, got a view of ", t.shape().str(), " that Tensor::slice() made, or a result that ONNX does not ",
              "have; use the op slice(), and running statistics for batch norm");
     for (const Form& form : forms)
-        if (form.order == Order::rows || same_in_both(form.shape)) return form;
+        if (form.order == Order::channels_last || same_in_both(form.shape)) return form;
     const Form first = forms.front();
     const std::string name = node("Transpose", {first.name}, attribute("perm", Ints{0, 2, 3, 1}));
-    const Form rows{first.shape, Order::rows, name};
+    const Form rows{first.shape, Order::channels_last, name};
     forms_[t.key()].push_back(rows);
     return rows;
 }
@@ -161,7 +161,7 @@ std::string Graph::read_constant(const Tensor& t, Order order) {
     if (stored.empty()) stored = cat("constant_", ++unnamed_);
     // A constant of four extents, such as filters, has its name in the order channels_first. In the order rows it needs
     // another name.
-    const std::string name = t.shape().rank() == 4 && order == Order::rows ? stored + ".rows" : stored;
+    const std::string name = t.shape().rank() == 4 && order == Order::channels_last ? stored + ".rows" : stored;
     if (constants_.contains(name)) return name;
     const Tensor values = order == Order::channels_first ? channels_first(t) : t.to_host();
     return constant(name, values.span<float>(), values.shape().extents());

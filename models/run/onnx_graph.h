@@ -14,9 +14,9 @@ namespace rg::onnx {
 
 using Ints = std::vector<int64_t>;
 
-/// Order of the elements of a form. `rows` is the order of our memory: [n height width channels] for images. Only
-/// values of four extents can have `channels_first`, which is [n channels height width].
-enum class Order : uint8_t { rows, channels_first };
+/// Order of the elements of a form. `channels_last` is the order of our memory: [n height width channels] for images.
+/// Only values of four extents can have `channels_first`, which is [n channels height width].
+enum class Order : uint8_t { channels_last, channels_first };
 
 /// Return an encoded attribute of a node. If a node has several, concatenate the texts.
 std::string attribute(const char* name, int64_t value);
@@ -48,8 +48,8 @@ public:
     /// Returns the name of the form of t that has this order and the shape of t. Adds the nodes that make this form, if
     /// there are none yet. For a t with memory, adds a constant instead.
     std::string read(const Tensor& t, Order order);
-    /// Returns channels_first if the graph already has t in that order and in its shape, else rows. A node that accepts
-    /// both orders should read t in the returned order, which saves a Transpose.
+    /// Returns channels_first if the graph already has t in that order and in its shape, else channels_last. A node
+    /// that accepts both orders should read t in the returned order, which saves a Transpose.
     Order order_of(const Tensor& t) const;
 
     /// Returns true if the extent depends on the size of the batch: then it is a multiple of the constructor's `batch`.
@@ -59,12 +59,12 @@ public:
     std::string message() const;
 
     /// A concatenation of `count` copies of `image`. It may be the first of the two concatenations in an upsample(). In
-    /// `copies`, its key is that of its result, by which write_upsample() (onnx.cpp) finds it.
-    struct Copies {
+    /// `repeated_images`, its key is that of its result, by which write_upsample() (onnx.cpp) finds it.
+    struct RepeatedImage {
         Tensor image;
         int64_t count;
     };
-    std::map<Tensor::Key, Copies> copies;
+    std::map<Tensor::Key, RepeatedImage> repeated_images;
 
 private:
     struct Node {
@@ -87,8 +87,9 @@ private:
     std::string reshape(const std::string& input, const Ints& extents) {
         return node("Reshape", {input, ints(extents)});
     }
-    /// Returns a form of t, in any shape, whose elements are in the order `rows`. Adds one if there is none yet.
-    Form rows_of(const Tensor& t);
+    /// Returns a form of t, in any shape, whose elements are in the order `channels_last`. Adds one if there is none
+    /// yet.
+    Form channels_last_form(const Tensor& t);
 
     int64_t batch_;
     std::map<std::pair<Tensor::Key, std::string>, std::string> names_; // (key, shape) of a constant -> its name

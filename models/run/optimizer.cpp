@@ -38,7 +38,7 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
             if (entry.scale_free && entry.rate > 0) {
                 RG_CHECK(entry.epochs == Entry::kAllEpochs, "optimizer: expected that muon changes ", entry.name,
                          " in all epochs, got a limit of ", entry.epochs);
-                filters_.push_back(&entry);
+                muon_filters_.push_back(&entry);
             }
     }
     if (options.has_momentum())
@@ -59,17 +59,19 @@ Optimizer::Optimizer(const Parameters& parameters, const OptimizerOptions& optio
     inputs_.rates = rates_in(rates_epoch_);
     begin_epoch(1);
     inputs_.decays = factors_of(parameters, [&](const Entry& e) {
-        return !is_filter(e) && (options.decay_biases || e.shape.rank() > 1) ? double(e.decay) : 0.0;
+        return !is_muon_filter(e) && (options.decay_biases || e.shape.rank() > 1) ? double(e.decay) : 0.0;
     });
 }
 
-bool Optimizer::is_filter(const Entry& entry) const { return std::ranges::find(filters_, &entry) != filters_.end(); }
+bool Optimizer::is_muon_filter(const Entry& entry) const {
+    return std::ranges::find(muon_filters_, &entry) != muon_filters_.end();
+}
 
 /// Returns the factors of the learning rate in an epoch for sgdm_update() or adam_update(), or an undefined tensor if
 /// all are 1.
 Tensor Optimizer::rates_in(int64_t epoch) const {
     return factors_of(parameters_,
-                      [&](const Entry& e) { return epoch > e.epochs || is_filter(e) ? 0.0 : double(e.rate); });
+                      [&](const Entry& e) { return epoch > e.epochs || is_muon_filter(e) ? 0.0 : double(e.rate); });
 }
 
 void Optimizer::begin_epoch(int64_t epoch) {
@@ -108,12 +110,12 @@ void Optimizer::update(const Tensor& loss) {
         adam_update(values, state_[0].value, state_[1].value, gradients,
                     {.weight_decay = decay, .decoupled = options_.kind == OptimizerKind::adamw, .max_norm = max_norm},
                     rate_and_step_, inputs_);
-    update_filters();
+    update_muon_filters();
 }
 
 /// Updates the filters that muon treats in its own way. sgdm_update() has updated their velocities already.
-void Optimizer::update_filters() {
-    for (const Entry* filter : filters_) {
+void Optimizer::update_muon_filters() {
+    for (const Entry* filter : muon_filters_) {
         const int64_t k = filter->shape[0];
         const Shape matrix{k, filter->shape.numel() / k};
         const Tensor value = filter->value.reshape(matrix), velocity = state_[0].value.slice(filter->offset, matrix);
@@ -137,7 +139,7 @@ void Optimizer::end_step(int64_t step, int64_t steps) {
     parameters_.all().copy_from(slow_);
 }
 
-void Optimizer::start_averages() {
+void Optimizer::reset_averages() {
     for (const Tensor* average : {&average_, &slow_})
         if (average->defined()) average->copy_from(parameters_.all());
 }

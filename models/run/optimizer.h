@@ -73,7 +73,7 @@ public:
     const Tensor& non_finite_at() const { return non_finite_at_; }
 
     /// Sets the average and the slow weights of lookahead, if there are any, to the current weights.
-    void start_averages();
+    void reset_averages();
     /// Calls `use`. Meanwhile, parameters and running statistics have their averages, if there is an average.
     template <class Use>
     void with_average(const Use& use) {
@@ -89,16 +89,16 @@ public:
 
 private:
     void exchange_average();
-    bool is_filter(const Parameters::Entry& entry) const;
+    bool is_muon_filter(const Parameters::Entry& entry) const;
     Tensor rates_in(int64_t epoch) const;
-    void update_filters();
+    void update_muon_filters();
 
     const Parameters& parameters_;
     const OptimizerOptions options_;
     OptimizerState state_;
     Tensor average_, slow_; // of Parameters::all(); average_ is undefined without an average, slow_ without lookahead
     bool is_set_ = false;
-    std::vector<const Parameters::Entry*> filters_; // those that muon changes in its own way
+    std::vector<const Parameters::Entry*> muon_filters_; // those that muon changes in its own way
     const Tensor rate_and_step_, next_rate_and_step_ = Tensor::empty_on_host({2});
     const Tensor non_finite_at_ = Tensor::zeros({}, DType::i32);
     UpdateInputs inputs_;

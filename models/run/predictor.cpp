@@ -24,7 +24,7 @@ const Tensor& checked(const Tensor& output, const std::string& source) {
 
 } // namespace
 
-void add_view(std::vector<Tensor>& sums, std::span<const Tensor> outputs, float weight) {
+void add_weighted(std::vector<Tensor>& sums, std::span<const Tensor> outputs, float weight) {
     for (size_t o = 0; o < outputs.size(); ++o) {
         const Tensor values = outputs[o].to_host().to(DType::f32);
         if (sums.size() <= o) sums.push_back(Tensor::empty_on_host(values.shape())), sums[o].fill(0);
@@ -75,8 +75,8 @@ int64_t Predictor::feature_count(const std::string& layer) const {
     return forward(in, layer).back().extent(1);
 }
 
-Predictor::Outputs Predictor::predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers,
-                                      const std::string& layer) {
+Predictor::Predictions Predictor::predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers,
+                                          const std::string& layer) {
     const std::lock_guard lock(in_use_);
     data::LoadOptions options;
     options.channels = int(task.channels), options.height = resize.height, options.width = resize.width;
@@ -88,14 +88,14 @@ Predictor::Outputs Predictor::predict(int64_t n, const data::ReadImage& read, st
     return predict({set.pixels.data(), size_t(set.pixels.size())}, numbers, layer);
 }
 
-Predictor::Outputs Predictor::predict(std::span<const data::Image> images, std::span<const float> numbers,
-                                      const std::string& layer) {
+Predictor::Predictions Predictor::predict(std::span<const data::Image> images, std::span<const float> numbers,
+                                          const std::string& layer) {
     return predict(
         std::ssize(images), [&](int64_t i) { return images[size_t(i)]; }, numbers, layer);
 }
 
-Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span<const float> numbers,
-                                      const std::string& layer) {
+Predictor::Predictions Predictor::predict(std::span<const uint8_t> pixels, std::span<const float> numbers,
+                                          const std::string& layer) {
     const std::lock_guard lock(in_use_);
     const int64_t bytes = resize.height * resize.width * task.channels, n = std::ssize(pixels) / bytes,
                   values = task.height * task.width * task.channels;
@@ -118,12 +118,12 @@ Predictor::Outputs Predictor::predict(std::span<const uint8_t> pixels, std::span
         parallel(n, [&](int64_t i) {
             normaliser_.apply(pixels.subspan(size_t(i * bytes), size_t(bytes)), view, x.data<float>() + i * values);
         });
-        add_view(sums, forward(inputs), weight);
+        add_weighted(sums, forward(inputs), weight);
     }
     Context host = context();
     host.device = nullptr;
     const ContextScope scope(host);
-    Outputs predictions;
+    Predictions predictions;
     const std::vector<Tensor> results = outputs.in_units(std::move(sums), true);
     if (!layer.empty()) predictions.features = checked(results.back(), source_);
     for (size_t o = 0; o < outputs.kinds.size(); ++o) {

@@ -2,7 +2,7 @@
 //
 //     const CpuScope scope;
 //     Predictor model("runs/flowers");
-//     const Predictor::Outputs outputs = model.predict(std::array{data::read_image("rose.jpg")});
+//     const Predictor::Predictions outputs = model.predict(std::array{data::read_image("rose.jpg")});
 //     const auto scores = outputs.scores.span<float>(); // a probability for each of model.classes
 //
 // The file says which network it holds. The program must know this network: register your own ones
@@ -36,11 +36,11 @@ public:
     const data::ImageSize resize; // size to which images are converted; the network gets their central window
     const ModelOutputs outputs;
     const std::vector<std::string> classes; // empty if no output gives classes
-    const std::vector<Target> targets;      // numbers and labels that the network predicts; may be empty
+    const std::vector<TargetInfo> targets;  // numbers and labels that the network predicts; may be empty
     /// Views of each image, whose outputs are added with their weights; see data::mirrored_and_shifted().
     std::vector<data::WeightedView> views = {{}};
 
-    struct Outputs {
+    struct Predictions {
         Tensor scores;               // f32 [n classes]: probabilities; undefined without classes
         std::vector<Tensor> targets; // f32 [n 1] for each target: its value, or of a label its probability
         Tensor features;             // f32 [n k] of `layer`; undefined without a layer
@@ -51,15 +51,15 @@ public:
     /// this object. `numbers` are [n k] for the k names in outputs.input_numbers. With `layer`, also return the
     /// features that this layer gives (see feature_count()). For many images, call this with up to some 256 at a time:
     /// there is a plan for each n, and all plans share memory. Throw Error like read() and the function below.
-    Outputs predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers = {},
-                    const std::string& layer = "");
-    Outputs predict(std::span<const data::Image> images, std::span<const float> numbers = {},
-                    const std::string& layer = "");
+    Predictions predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers = {},
+                        const std::string& layer = "");
+    Predictions predict(std::span<const data::Image> images, std::span<const float> numbers = {},
+                        const std::string& layer = "");
     /// Predicts for images [n height width channels] of the size `resize`, of 8 bits; n follows from the number of
     /// bytes. Throws Error if n is 0, if `pixels` is not a whole number of images, if there are not k numbers for each
     /// image, if there is no such layer, or if a result is not finite.
-    Outputs predict(std::span<const uint8_t> pixels, std::span<const float> numbers = {},
-                    const std::string& layer = "");
+    Predictions predict(std::span<const uint8_t> pixels, std::span<const float> numbers = {},
+                        const std::string& layer = "");
     /// Returns the number k of features that a layer gives for an image, or 0 for "". `layer` is a name of
     /// LayerOutputs (core/layers.h), such as "layer4" of a residual network. Its features are the means of its channels
     /// over all pixels. Throws Error, which lists the layers, if there is no such one.
@@ -78,6 +78,6 @@ private:
 
 /// Adds the outputs of a network for a view of its images, times the weight of the view, to `sums`: f32 in host memory,
 /// and empty before the first view.
-void add_view(std::vector<Tensor>& sums, std::span<const Tensor> outputs, float weight);
+void add_weighted(std::vector<Tensor>& sums, std::span<const Tensor> outputs, float weight);
 
 } // namespace rg

@@ -117,7 +117,7 @@ Report::Report(const RunFolder& folder, Json config)
     } catch (const std::exception&) {} // a new run has no report
 }
 
-std::function<void()> Report::writing(const std::string& state) {
+std::function<void()> Report::writer_of(const std::string& state) {
     run_.set("state", state).set("written", unix_seconds());
     return [path = path_, metrics = metrics_path_, run = run_] {
         const Json runs = Json::array().push(Json(run).set("metrics", metrics_of(metrics, kSteps)));

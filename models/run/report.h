@@ -27,7 +27,7 @@
 // If there are several runs, the page overlays their curves and compares them in a sortable table. It has a column for
 // every option in "config" that differs, except the names of the runs and their folder. For the trials of a sweep, a
 // member "sweep" stands beside "runs". It has "name", "state", "summary", "begun", "written", "build", "command", and
-// "rank_by" (MetricName::json() of the metric that ranks the trials), and if known "best" (the name of a trial) and
+// "rank_by" (MetricInfo::json() of the metric that ranks the trials), and if known "best" (the name of a trial) and
 // "confusion", "predicted" and "samples" (of the best trial on the test set).
 #pragma once
 
@@ -59,8 +59,8 @@ public:
     void set(std::string_view member, Json value) { run_.set(member, std::move(value)); }
 
     /// Returns a function that writes the page, atomically, with the members that are set now. It may outlive this.
-    std::function<void()> writing(const std::string& state);
-    void write(const std::string& state) { writing(state)(); }
+    std::function<void()> writer_of(const std::string& state);
+    void write(const std::string& state) { writer_of(state)(); }
 
 private:
     std::string path_, metrics_path_;

@@ -61,7 +61,7 @@ public:
 
     /// Writes config.json, indented. A training passes an object with "program", "version", "ranks", "seed", "metrics"
     /// and "options", a sweep one with "arguments" and "trials" in place of "seed" and "metrics". The pages take units
-    /// and directions from "metrics": a list of MetricName::json() (task.h), the main one first; without it, they show
+    /// and directions from "metrics": a list of MetricInfo::json() (task.h), the main one first; without it, they show
     /// losses.
     void write_config(const Json& config);
     std::string skipped_path() const { return path() + "/skipped.txt"; }

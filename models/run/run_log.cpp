@@ -77,7 +77,7 @@ void RunLog::begin(const Content& content) {
     const Json values = options.to_json();
     const Json* seed = values.find("seed");
     Json metrics = Json::array();
-    for (const MetricName& metric : content.metrics) metrics.push(metric.json());
+    for (const MetricInfo& metric : content.metrics) metrics.push(metric.json());
     const Json config = Json::object()
                             .set("program", program)
                             .set("version", kVersion)
@@ -112,15 +112,15 @@ void RunLog::step(const NamedValues& values, double samples, const Tensor& non_f
     RG_CHECK(!non_finite_at.defined() || non_finite_at.to_host().data<int32_t>()[0] < 0, "step ", position.step + 1,
              ": expected finite gradients and a finite loss, got another one; make the learning rate smaller; saved ",
              "files are unchanged");
-    const auto value_of = [&](const MetricName& metric) {
+    const auto value_of = [&](const MetricInfo& metric) {
         const auto found = std::ranges::find(values, metric.name, &NamedValues::value_type::first);
         RG_CHECK(found != values.end(), "RunLog::step: expected a value of ", metric.name, ", got none");
         RG_CHECK(std::isfinite(found->second), "step ", position.step + 1, ": expected a finite ", metric.name,
                  ", got ", found->second, "; make the learning rate smaller; saved files are unchanged");
         return found->second;
     };
-    const std::vector<MetricName>& metrics = content_.metrics;
-    Position& p = position;
+    const std::vector<MetricInfo>& metrics = content_.metrics;
+    RunPosition& p = position;
     RG_CHECK(p.sums.size() == metrics.size(), "RunLog::step: expected a checkpoint with ", metrics.size(),
              " sums of metrics, got ", p.sums.size(), "; start a new run");
     for (size_t i = 0; i < metrics.size(); ++i) p.sums[i] += samples * value_of(metrics[i]);
@@ -139,12 +139,12 @@ void RunLog::step(const NamedValues& values, double samples, const Tensor& non_f
                       .steps = content_.steps,
                       .samples = samples,
                       .epoch_left = std::min(content_.steps_per_epoch - p.batch, content_.steps - p.step)};
-    for (size_t i = 0; i < metrics.size(); ++i) status.metrics.push_back(metrics[i].text(p.sums[i] / p.samples, 1));
+    for (size_t i = 0; i < metrics.size(); ++i) status.metrics.push_back(metrics[i].format(p.sums[i] / p.samples, 1));
     progress_->step(status);
 }
 
 void RunLog::end_epoch(const NamedValues& results) {
-    Position& p = position;
+    RunPosition& p = position;
     const double now = seconds_now(), seconds = now - epoch_begin_;
     const double rate = seconds > 0 ? (p.samples - samples_at_begin_) / seconds : 0;
     Json line = Json::object().set("epoch", p.epoch);
@@ -153,14 +153,14 @@ void RunLog::end_epoch(const NamedValues& results) {
     for (size_t i = 0; i < content_.metrics.size(); ++i) {
         const double mean = p.sums[i] / p.samples;
         line.set("train_" + content_.metrics[i].name, mean);
-        status.train.metrics.push_back(content_.metrics[i].text(mean));
+        status.train.metrics.push_back(content_.metrics[i].format(mean));
     }
     for (const auto& [name, value] : results) {
         line.set(name, value);
-        MetricName shown{.name = name};
-        for (const MetricName& metric : content_.metrics)
+        MetricInfo shown{.name = name};
+        for (const MetricInfo& metric : content_.metrics)
             if (name.ends_with("_" + metric.name)) shown.unit = metric.unit;
-        status.test.metrics.push_back(shown.text(value));
+        status.test.metrics.push_back(shown.format(value));
     }
     ++p.epoch;
     p.batch = 0, p.samples = 0, samples_at_begin_ = 0, epoch_begin_ = now;
@@ -202,7 +202,7 @@ void RunLog::set_in_report(const std::string& name, Json value) {
 void RunLog::write_report(const std::string& state) {
     if (!report_ || (state == "running" && seconds_now() < next_report_)) return;
     next_report_ = HUGE_VAL; // until this write ends
-    writer.add([this, write = report_->writing(state)] {
+    writer.add([this, write = report_->writer_of(state)] {
         // The report of a long training is large, so spend at most a 21st of the time on it.
         next_report_ = 20 * seconds_of(write) + seconds_now();
     });

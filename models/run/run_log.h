@@ -61,7 +61,7 @@ struct RunOptions {
 /// The position of a run. It has no random state, since random numbers depend only on the seed, these counters, and
 /// indices such as that of an image. When all steps of an epoch are done, `batch` is their number until the next epoch
 /// begins.
-struct Position {
+struct RunPosition {
     int64_t epoch = 1, batch = 0;  // of the next step; epochs count from 1, the steps of an epoch from 0
     int64_t step = 0;              // number of finished steps, also skipped ones, since the start
     double samples = 0;            // sum over this epoch's applied steps, of all ranks
@@ -103,7 +103,7 @@ public:
     /// Describes a run for its files and its output. The first metric is the main one. The lines of steps and epochs
     /// may have other values, too.
     struct Content {
-        std::vector<MetricName> metrics = {};
+        std::vector<MetricInfo> metrics = {};
         int64_t steps = 0;               // of the whole run; 0: unknown
         int64_t steps_per_epoch = 0;     // 0: the run has no epochs
         std::string summary = "";        // for people: the machine, the data, the network
@@ -171,7 +171,7 @@ public:
     Options& options;
     par::Group& group;
     TrainingObserver& observer;
-    Position position; // of the checkpoint, after Saver::restore() in a resumed run
+    RunPosition position; // of the checkpoint, after Saver::restore() in a resumed run
 
 private:
     static TrainingObserver& standalone_program();

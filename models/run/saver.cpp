@@ -34,7 +34,7 @@ Saver::Saver(RunLog& log) : log_(log) {
     for (const std::string& warning : checkpoint_->warnings) log.warn(warning);
 }
 
-const TensorFile* Saver::initial() {
+const TensorFile* Saver::initial_file() {
     if (checkpoint_) return &checkpoint_->state;
     const std::string& init = log_.settings.init;
     if (!init_ && !init.empty()) init_ = for_option("--init", [&] { return load_model(init); });
@@ -46,7 +46,7 @@ void Saver::restore(Parameters& parameters, const OptimizerState& optimizer) {
     if (checkpoint_) {
         log_.position = restore_training(log_.options.program(), checkpoint_->state, parameters, optimizer);
         log_.note(printable(cat("resumed from ", checkpoint_->path, " at step ", log_.position.step)));
-    } else if (const TensorFile* const file = initial()) {
+    } else if (const TensorFile* const file = initial_file()) {
         for_option("--init",
                    [&] { load_state_dict(parameters, *file, list_of("--init-skip", log_.settings.init_skip)); });
     }
@@ -61,10 +61,10 @@ void Saver::restore(Parameters& parameters, const OptimizerState& optimizer) {
 
 void Saver::save_checkpoint() {
     check();
-    make_room();
+    wait_for_room();
     RunFolder* const folder = log_.folder();
     if (!folder) return;
-    const Position& position = log_.position;
+    const RunPosition& position = log_.position;
     TensorFile state = training_state(log_.options.program(), *parameters_, optimizer_, position, log_.options);
     state.metadata.insert(state.metadata.end(), metadata.begin(), metadata.end());
     checkpoint_written_ =
@@ -76,7 +76,7 @@ void Saver::save_checkpoint() {
 
 void Saver::save_if_best(double value, bool higher_is_better) {
     if (!std::isfinite(value)) return; // JSON has no such number, so no checkpoint could hold it
-    Position& p = log_.position;
+    RunPosition& p = log_.position;
     if (p.best_epoch > 0 && !(higher_is_better ? value > p.best : value < p.best)) return;
     p.best = value, p.best_epoch = p.epoch;
     check();
@@ -94,7 +94,7 @@ TensorFile Saver::best_model() {
 /// the optimizer. `hint` says how to correct this.
 void Saver::verify_state(const std::string& hint) const {
     if (log_.group.size() == 1) return;
-    const Position& p = log_.position;
+    const RunPosition& p = log_.position;
     std::vector<std::string> parts{
         cat("step ", p.step, " (batch ", p.batch, " of epoch ", p.epoch, ", best ", p.best, ")")};
     const auto add = [&](const std::string& name, const Tensor& value) {
@@ -130,7 +130,7 @@ void Saver::check() const {
 }
 
 void Saver::write_model(std::string (RunFolder::*path)() const) {
-    make_room();
+    wait_for_room();
     if (!log_.folder()) return;
     // Writes copies of the values, since after an error the writer may outlive this.
     log_.writer.add([path = (log_.folder()->*path)(), tensors = state_dict(*parameters_), metadata = metadata] {
@@ -140,15 +140,15 @@ void Saver::write_model(std::string (RunFolder::*path)() const) {
 
 /// Blocks until the last checkpoint and most other files are written, so that a slow disk does not fill the memory with
 /// copies.
-void Saver::make_room() {
+void Saver::wait_for_room() {
     run_while_polling(log_.group, "files", [this] {
-        log_.writer.make_room();
+        log_.writer.wait_for_room();
         if (checkpoint_written_.valid()) checkpoint_written_.wait();
     });
 }
 
 TensorFile training_state(const std::string& program, const Parameters& parameters, const OptimizerState& optimizer,
-                          const Position& position, const Options& options) {
+                          const RunPosition& position, const Options& options) {
     TensorFile file{state_dict(parameters), {}, {}};
     for (const auto& [name, value] : optimizer) {
         file.tensors.push_back({name, Tensor::empty_on_host(value.shape(), value.dtype())});
@@ -170,8 +170,8 @@ TensorFile training_state(const std::string& program, const Parameters& paramete
     return file;
 }
 
-Position restore_training(const std::string& program, TensorFile file, Parameters& parameters,
-                          const OptimizerState& optimizer) {
+RunPosition restore_training(const std::string& program, TensorFile file, Parameters& parameters,
+                             const OptimizerState& optimizer) {
     RG_CHECK(file.text("program") == program, file.source, ": expected a checkpoint of ", program, ", got one of ",
              file.text("program"));
     OptimizerState saved;
@@ -182,8 +182,8 @@ Position restore_training(const std::string& program, TensorFile file, Parameter
     RG_CHECK(sums.is_array() && !sums.as_array().empty(), file.source, ": epoch_sums: expected numbers, got none");
     const Json best = Json::parse(file.text("best"), file.source);
     RG_CHECK(best.is_array() && best.as_array().size() == 2, file.source, ": best: expected 2 numbers, got others");
-    Position position{file.number("epoch"), file.number("batch"), file.number("steps_done"),
-                      sums.as_array().back().as_double()};
+    RunPosition position{file.number("epoch"), file.number("batch"), file.number("steps_done"),
+                         sums.as_array().back().as_double()};
     for (const Json& sum : std::span(sums.as_array()).first(sums.as_array().size() - 1)) // null: not finite
         position.sums.push_back(sum.is_null() ? std::nan("") : sum.as_double());
     position.best = best.as_array()[0].as_double(), position.best_epoch = best.as_array()[1].as_int();

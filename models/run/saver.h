@@ -8,7 +8,7 @@
 //     ... log.begin(), and the training
 //     saver.save();                                      // model.safetensors and a checkpoint
 //
-// All member functions but resumed() and initial() are collective: before a file is written, all ranks compare the
+// All member functions but resumed() and initial_file() are collective: before a file is written, all ranks compare the
 // values to be saved. Rank 0 writes on another thread, while the training goes on; if that fails, the next step throws.
 #pragma once
 
@@ -27,7 +27,7 @@ public:
     bool resumed() const { return checkpoint_.has_value(); }
     /// Returns the checkpoint that the run resumes from, else the file of --init, else null. restore() frees the file
     /// that --init names, so the pointer is then invalid.
-    const TensorFile* initial();
+    const TensorFile* initial_file();
     /// With --resume, sets the network, the optimizer's buffers and RunLog::position to those of the checkpoint.
     /// Otherwise, with --init, sets the network alone, except the layers of --init-skip. Each rank reads files of its
     /// own, so throws par::RanksDiffer if the ranks then differ. `parameters` must outlive this.
@@ -54,7 +54,7 @@ private:
     void copy_to_cpu_ranks() const;
     void check() const;
     void write_model(std::string (RunFolder::*path)() const);
-    void make_room();
+    void wait_for_room();
 
     RunLog& log_;
     std::optional<LoadedCheckpoint> checkpoint_;
@@ -68,12 +68,12 @@ private:
 /// Returns the contents of a checkpoint: copies of the tensors of state_dict() and of the optimizer's flat buffers, and
 /// as metadata the program, the options and the position.
 TensorFile training_state(const std::string& program, const Parameters& parameters, const OptimizerState& optimizer,
-                          const Position& position, const Options& options);
+                          const RunPosition& position, const Options& options);
 
 /// Restores parameters and optimizer from a checkpoint, and returns its position. Throws Error if the file is from
 /// another program or network, or is malformed.
-Position restore_training(const std::string& program, TensorFile file, Parameters& parameters,
-                          const OptimizerState& optimizer);
+RunPosition restore_training(const std::string& program, TensorFile file, Parameters& parameters,
+                             const OptimizerState& optimizer);
 
 /// Sets the options that the command line does not give to their values in the checkpoint. Throws Error if the command
 /// line changes an option of the network, or one after which the checkpoint would not fit the images, their order,

@@ -32,20 +32,20 @@ const Tensor& targets_of(const data::Batch& batch) {
 }
 
 /// Returns the index of the greatest of `n` values; of equal ones, the first.
-int64_t best_of(const float* values, int64_t n) { return std::max_element(values, values + n) - values; }
+int64_t argmax(const float* values, int64_t n) { return std::max_element(values, values + n) - values; }
 
 struct Prediction {
     size_t label; // the class with the highest score
     double score; // its probability, by the softmax
 };
 Prediction prediction(std::span<const float> scores) {
-    const size_t best = size_t(best_of(scores.data(), std::ssize(scores)));
+    const size_t best = size_t(argmax(scores.data(), std::ssize(scores)));
     double sum = 0;
     for (const float score : scores) sum += std::exp(double(score - scores[best]));
     return {best, 1 / sum};
 }
 
-double squared_errors(std::span<const float> a, std::span<const float> b) {
+double sum_of_squared_errors(std::span<const float> a, std::span<const float> b) {
     double sum = 0;
     for (size_t i = 0; i < a.size(); ++i) {
         const double error = double(a[i]) - double(b[i]);
@@ -66,7 +66,7 @@ std::span<const float> output_of(const TestBatch& test, size_t head, int64_t i) 
 std::span<const float> targets_of(const TestBatch& test, int64_t i) { return sample_of(targets_of(test.batch), i); }
 
 /// Returns a function for Detail::keep that keeps all values of output `head`.
-auto values_of(size_t head) {
+auto collect_values(size_t head) {
     return [head](Outputs outputs, const data::Batch&, std::span<double> numbers) {
         std::ranges::copy(head_of(outputs, head).span<float>(), numbers.begin());
     };
@@ -76,7 +76,7 @@ auto values_of(size_t head) {
 void count_pixels(std::span<const float> scores, std::span<const int32_t> labels, std::span<double> sums) {
     const int64_t classes = std::ssize(sums) / 3;
     for (size_t i = 0; i < labels.size(); ++i) {
-        const int64_t seen = best_of(scores.data() + int64_t(i) * classes, classes), is = labels[i];
+        const int64_t seen = argmax(scores.data() + int64_t(i) * classes, classes), is = labels[i];
         RG_CHECK(is >= 0 && is < classes, "segmentation: expected labels of 0 to ", classes - 1, ", got ", is);
         sums[size_t(3 * seen)] += seen == is, ++sums[size_t(3 * seen + 1)], ++sums[size_t(3 * is + 2)];
     }
@@ -92,13 +92,13 @@ double mean_iou(std::span<const double> sums) {
 
 } // namespace
 
-std::string MetricName::text(double value, int decimals) const {
+std::string MetricInfo::format(double value, int decimals) const {
     if (unit == "%") return formatted("%s %.*f %%", shown().c_str(), decimals, 100 * value);
     const std::string number = formatted("%s %.*f", shown().c_str(), decimals + 1, value);
     return unit.empty() ? number : number + " " + unit;
 }
 
-Json MetricName::json() const {
+Json MetricInfo::json() const {
     return Json::object()
         .set("name", name)
         .set("label", shown())
@@ -106,10 +106,10 @@ Json MetricName::json() const {
         .set("higher_is_better", higher_is_better);
 }
 
-const MetricName& metric_named(const std::string& option, const std::string& name,
-                               const std::vector<MetricName>& known) {
+const MetricInfo& metric_named(const std::string& option, const std::string& name,
+                               const std::vector<MetricInfo>& known) {
     std::string names;
-    for (const MetricName& metric : known) {
+    for (const MetricInfo& metric : known) {
         if (metric.name == name) return metric;
         names += (names.empty() ? "" : ", ") + metric.name;
     }
@@ -133,10 +133,10 @@ Task Task::with(const Task& other, double weight) const {
 }
 
 void Task::standardise(const data::ImageSet& images, const TensorFile* model) {
-    std::vector<Target>& targets = outputs.targets;
+    std::vector<TargetInfo>& targets = outputs.targets;
     if (!standardises) return;
-    const std::vector<Target> stored = model ? stored_outputs(*model).targets : std::vector<Target>();
-    if (std::ranges::equal(targets, stored, {}, &Target::name, &Target::name)) return void(targets = stored);
+    const std::vector<TargetInfo> stored = model ? stored_outputs(*model).targets : std::vector<TargetInfo>();
+    if (std::ranges::equal(targets, stored, {}, &TargetInfo::name, &TargetInfo::name)) return void(targets = stored);
     const size_t k = images.target_names.size();
     RG_CHECK(images.count > 0 && k > 0, "task: expected images with targets, got none; --data needs labels.csv");
     for (size_t t = 0; t < targets.size(); ++t) {
@@ -187,7 +187,7 @@ std::vector<double> Task::values(std::span<const double> sums, double samples) c
 
 std::string Task::text(std::span<const double> values) const {
     std::string text;
-    for (size_t i = 0; i < values.size(); ++i) text += (i > 0 ? " " : "") + metrics[i].text(values[i]);
+    for (size_t i = 0; i < values.size(); ++i) text += (i > 0 ? " " : "") + metrics[i].format(values[i]);
     return text;
 }
 
@@ -210,7 +210,7 @@ Task classification(double smoothing, size_t head) {
         const Tensor& scores = head_of(outputs, head);
         const int64_t classes = scores.extent(1);
         for (int64_t i = 0; i < scores.extent(0); ++i) {
-            const int64_t best = best_of(scores.data<float>() + i * classes, classes);
+            const int64_t best = argmax(scores.data<float>() + i * classes, classes);
             double share = 1; // weight of the first label, as a fraction of both weights
             if (batch.second_labels.defined()) {
                 const double first = double(batch.label_weights.data<float>()[i]),
@@ -226,7 +226,7 @@ Task classification(double smoothing, size_t head) {
         const size_t truth = size_t(test.batch.labels.data<int32_t>()[i]);
         const Prediction found = prediction(output_of(test, head, i));
         if (found.label != truth)
-            worst.offer(test, i, found.score, [&]() -> WorstSamples::Shown {
+            worst.offer(test, i, found.score, [&]() -> WorstSamples::ShownSample {
                 return {cat(classes[truth], ", predicted ", classes[found.label],
                             formatted(", %.1f\u00a0%%", 100 * found.score)),
                         {test.image(i)}};
@@ -263,7 +263,7 @@ Task classification(double smoothing, size_t head) {
 
 /// Returns [{"name", "unit", "points": [[true value, predicted value], ...]}, ...] with an object for each target, and
 /// the points of at most kPoints samples.
-Json report_predicted(const std::vector<Target>& targets, const data::ImageSet& set,
+Json report_predicted(const std::vector<TargetInfo>& targets, const data::ImageSet& set,
                       std::span<const double> predicted) {
     constexpr size_t kPoints = 500;
     const size_t k = targets.size(), samples = predicted.size() / k, every = (samples + kPoints - 1) / kPoints;
@@ -277,7 +277,7 @@ Json report_predicted(const std::vector<Target>& targets, const data::ImageSet& 
     return list;
 }
 
-Task regression(const std::vector<Target>& targets, size_t head, bool standardise) {
+Task regression(const std::vector<TargetInfo>& targets, size_t head, bool standardise) {
     Task task{.outputs = {{"numbers"}, targets}, .mixes = true, .standardises = standardise};
     task.loss = [head](Outputs outputs, const data::Batch& batch, Mode) {
         return mse_loss(head_of(outputs, head), targets_of(batch));
@@ -298,11 +298,11 @@ Task regression(const std::vector<Target>& targets, size_t head, bool standardis
     const auto report = [targets](const data::ImageSet& set, std::span<const double> predicted) {
         return report_predicted(targets, set, predicted);
     };
-    task.details.push_back({"predicted", std::ssize(targets), values_of(head), report});
+    task.details.push_back({"predicted", std::ssize(targets), collect_values(head), report});
     const auto offer = [head, targets](const TestBatch& test, int64_t i, WorstSamples& worst) {
         const std::span<const float> values = output_of(test, head, i), truth = targets_of(test, i);
-        worst.offer(test, i, squared_errors(values, truth), [&] {
-            WorstSamples::Shown shown{"", {test.image(i)}};
+        worst.offer(test, i, sum_of_squared_errors(values, truth), [&] {
+            WorstSamples::ShownSample shown{"", {test.image(i)}};
             for (size_t t = 0; t < targets.size(); ++t)
                 shown.caption += formatted("%s%s %.4g, predicted %.4g", t > 0 ? "\n" : "", targets[t].name.c_str(),
                                            double(truth[t]), double(values[t]));
@@ -343,7 +343,7 @@ Task multi_label(const std::vector<std::string>& labels, size_t head) {
             wrong += predicted != truth;
         }
         if (wrong > 0)
-            worst.offer(test, i, wrong, [&]() -> WorstSamples::Shown {
+            worst.offer(test, i, wrong, [&]() -> WorstSamples::ShownSample {
                 return {cat("true: ", is, "\npredicted: ", seen), {test.image(i)}};
             });
     };
@@ -351,7 +351,7 @@ Task multi_label(const std::vector<std::string>& labels, size_t head) {
     const auto tables = [names = task.outputs.targets](const data::ImageSet& set, std::span<const double> scores) {
         return std::vector<Detail::Table>{{"classes", "", csv_of_labels(names, scores, set.targets, 0)}};
     };
-    task.details.push_back({"labels", std::ssize(labels), values_of(head), {}, tables});
+    task.details.push_back({"labels", std::ssize(labels), collect_values(head), {}, tables});
     return task;
 }
 
@@ -379,16 +379,16 @@ Task segmentation(int64_t classes, size_t column, size_t head) {
         std::vector<double> sums(size_t(3 * classes));
         count_pixels(scores, labels, sums);
         const double mean = mean_iou(sums);
-        worst.offer(test, i, 1 - mean, [&]() -> WorstSamples::Shown {
+        worst.offer(test, i, 1 - mean, [&]() -> WorstSamples::ShownSample {
             std::vector<int32_t> seen;
             for (size_t k = 0; k < labels.size(); ++k)
-                seen.push_back(int32_t(best_of(scores.data() + k * size_t(classes), classes)));
+                seen.push_back(int32_t(argmax(scores.data() + k * size_t(classes), classes)));
             const data::ImageSize size{column_values.extent(1), column_values.extent(2)};
             return {formatted("mean IoU %.1f\u00a0%%", 100 * mean),
                     {test.image(i), picture_of_classes(labels, size), picture_of_classes(seen, size)}};
         });
     };
-    SampleGallery gallery{"lowest mean IoU (image, true classes, predicted classes)", offer};
+    GallerySpec gallery{"lowest mean IoU (image, true classes, predicted classes)", offer};
     for (int64_t i = 0; i < classes; ++i) gallery.classes.push_back(cat("class ", i));
     return {.loss =
                 [=](Outputs outputs, const data::Batch& batch, Mode) {
@@ -408,14 +408,14 @@ Task reconstruction(size_t head) {
         RG_CHECK(images.numel() == batch.x.numel(), "task: expected outputs of ", batch.x.shape().str(), ", got ",
                  images.shape().str());
         for (int64_t i = 0; i < images.extent(0); ++i)
-            sums[0] += squared_errors(sample_of(images, i), sample_of(batch.x, i));
+            sums[0] += sum_of_squared_errors(sample_of(images, i), sample_of(batch.x, i));
         sums[1] += double(batch.x.numel());
     };
     rmse.finish = [](std::span<const double> sums, double) { return std::sqrt(sums[0] / sums[1]); };
     const auto offer = [head](const TestBatch& test, int64_t i, WorstSamples& worst) {
         const std::span<const float> image = sample_of(test.batch.x, i), output = output_of(test, head, i);
-        const double error = std::sqrt(squared_errors(output, image) / double(image.size()));
-        worst.offer(test, i, error, [&]() -> WorstSamples::Shown {
+        const double error = std::sqrt(sum_of_squared_errors(output, image) / double(image.size()));
+        worst.offer(test, i, error, [&]() -> WorstSamples::ShownSample {
             return {formatted("rmse %.3f", error), {test.image(i), test.image(output)}};
         });
     };

@@ -14,30 +14,30 @@
 namespace rg {
 
 /// The name of a metric, and how to show its values.
-struct MetricName {
+struct MetricInfo {
     std::string name;              // in files; "accuracy" gives train_accuracy, test_accuracy and validation_accuracy
     std::string label = "";        // for people, such as "acc"; empty: the name
     std::string unit = "";         // "%": the value is a fraction, and people see percent; "": no unit
     bool higher_is_better = false; // for the best model, --patience and sweeps
 
-    bool operator==(const MetricName&) const = default;
+    bool operator==(const MetricInfo&) const = default;
     const std::string& shown() const { return label.empty() ? name : label; }
     /// Returns true if `value` is better than `other`, and neither is NaN.
     bool is_better(double value, double other) const { return higher_is_better ? value > other : value < other; }
     /// Returns the label and the value for people, such as "acc 93.51 %". `decimals` is for values in percent; others
     /// have one more.
-    std::string text(double value, int decimals = 2) const;
+    std::string format(double value, int decimals = 2) const;
     /// Returns {"name", "label", "unit", "higher_is_better"}.
     Json json() const;
 };
 
 /// Returns the metric of this name among `known`. If there is none, throws Error, which begins with `option` and lists
 /// the known names.
-const MetricName& metric_named(const std::string& option, const std::string& name,
-                               const std::vector<MetricName>& known);
+const MetricInfo& metric_named(const std::string& option, const std::string& name,
+                               const std::vector<MetricInfo>& known);
 
 /// A metric of a batch, an epoch or a set: sums over the samples, and the value that they give.
-struct Metric : MetricName {
+struct Metric : MetricInfo {
     int64_t sums = 1;
     /// Adds the terms of a batch to `sums`. All tensors are in host memory, as in Task::loss in Mode::evaluate.
     std::function<void(Outputs outputs, const data::Batch& batch, std::span<double> sums)> add = {};
@@ -76,7 +76,7 @@ struct Task {
     /// The first metric is the main one: it chooses the best model, and sweeps rank by it.
     std::vector<Metric> metrics = {};
     std::vector<Detail> details = {};
-    std::vector<SampleGallery> galleries = {};
+    std::vector<GallerySpec> galleries = {};
     ModelOutputs outputs = {.kinds = {}}; // the meaning of the network's outputs, for the model's file
     bool needs_images = false;            // metrics read Batch::x, the normalised images
     bool mixes = false;  // takes mixed images: loss and metrics read Batch::second_labels, or no labels
@@ -86,8 +86,8 @@ struct Task {
     /// galleries get both in their units.
     bool standardises = false;
 
-    /// If `standardises`, sets Target::mean and Target::deviation: those in the file of a model (unless it is null) if
-    /// it has targets of the same names, else those of the images. The deviation of equal targets is 1.
+    /// If `standardises`, sets TargetInfo::mean and TargetInfo::deviation: those in the file of a model (unless it is
+    /// null) if it has targets of the same names, else those of the images. The deviation of equal targets is 1.
     void standardise(const data::ImageSet& images, const TensorFile* model);
     /// Returns the loss of the network's outputs, and then converts the outputs to their units.
     Tensor take_loss(std::vector<Tensor>& outputs, const data::Batch& batch, Mode mode) const;
@@ -128,7 +128,7 @@ Task classification(double smoothing = 0, size_t head = 0);
 /// mean squared error, the metrics are the root mean squared errors NAME_rmse. The report shows predicted over true
 /// values. The targets of mixed images are mixed, too. With `standardise`, the loss is that of standardised numbers;
 /// see Task::standardises.
-Task regression(const std::vector<Target>& targets, size_t head = 0, bool standardise = true);
+Task regression(const std::vector<TargetInfo>& targets, size_t head = 0, bool standardise = true);
 
 /// Returns the task of any number of labels for each image. The output is scores [n k], and Batch::targets has 0 or 1
 /// for each label [n k], as with data::Labels::several_classes. The loss is the binary cross-entropy. A label is

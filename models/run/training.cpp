@@ -89,7 +89,7 @@ data::TrainTest ImageTraining::load(par::Group& group, const std::function<void(
     return sets;
 }
 
-std::vector<MetricName> ImageTraining::metrics(const data::ImageSet& images) const {
+std::vector<MetricInfo> ImageTraining::metrics(const data::ImageSet& images) const {
     const Task task = this->task(images);
     return {task.metrics.begin(), task.metrics.end()};
 }
@@ -105,7 +105,7 @@ void ImageTraining::check_choices(const Options& options, const Machine& machine
 }
 
 data::TrainTest ImageTraining::data_for(TrainingRun& run) {
-    const TensorFile* const file = run.saver.initial();
+    const TensorFile* const file = run.saver.initial_file();
     if (file) data_options.follow(*file);
     run.test_set_name = data_options.test_set_name();
     data::TrainTest data = checked_data(run.log.group, [&] { run.log.pulse(); });
@@ -167,7 +167,7 @@ public:
         };
         training.initialise(*network_, data.train, normalise_);
         run.restore(parameters_, optimizer_.state(), task_);
-        if (!run.saver.resumed()) optimizer_.start_averages(); // --init may have changed the parameters
+        if (!run.saver.resumed()) optimizer_.reset_averages(); // --init may have changed the parameters
         parameters_.begin_step(run.log.position.step + 1);     // for plan_ahead(), as the next line
         optimizer_.set(0, run.log.position.step + 1);
     }
@@ -201,7 +201,7 @@ public:
         // With --steps 0, or if a kill came between the last checkpoint and the model, no step is left.
         if (!run_.goes_on()) optimizer_.with_average([&] { run_.save_model(); });
         while (run_.goes_on()) {
-            const Position begin = run_.log.position;
+            const RunPosition begin = run_.log.position;
             const int64_t batches_tracked = parameters_.batches_tracked;
             const std::vector<Tensor> before = training_.repeats_plain ? state() : std::vector<Tensor>();
             try {
@@ -278,7 +278,7 @@ private:
         const data::Normalise chosen = kind == Normalisation::imagenet ? data::kImageNet
                                        : kind == Normalisation::none   ? data::Normalise()
                                                                        : training_.normalise(images);
-        const TensorFile* const file = run_.saver.initial();
+        const TensorFile* const file = run_.saver.initial_file();
         const bool resumed = run_.saver.resumed();
         if (!file || (!resumed && options.was_given("normalise"))) return chosen;
         const bool known = file->find_text("normalise");
@@ -296,7 +296,7 @@ private:
     Task standardised_task() {
         Task task = training_.task(data_.train);
         const bool keeps = run_.saver.resumed() || training_.run_options.init_skip.empty();
-        task.standardise(data_.train, keeps ? run_.saver.initial() : nullptr);
+        task.standardise(data_.train, keeps ? run_.saver.initial_file() : nullptr);
         return task;
     }
 
@@ -305,9 +305,9 @@ private:
         const std::vector<std::string>& kinds = task_.outputs.kinds;
         const auto is_of_image = [](const std::string& kind) { return kind == "classes" || kind == "reconstruction"; };
         if (training_.augment == "auto")
-            training_.augment =
-                training_.augment_for(std::ranges::all_of(kinds, is_of_image) && columns_.at(&data_.train).empty() &&
-                                      !training_.takes_numbers && (!kinds.empty() || data_.train.target_names.empty()));
+            training_.augment = training_.default_augment(
+                std::ranges::all_of(kinds, is_of_image) && columns_.at(&data_.train).empty() &&
+                !training_.takes_numbers && (!kinds.empty() || data_.train.target_names.empty()));
         return training_.loader_options(data_.train, normalise_, task_);
     }
 
@@ -329,7 +329,7 @@ private:
     }
 
     void train_epoch() {
-        const Position& position = run_.log.position;
+        const RunPosition& position = run_.log.position;
         feed_.loader.start(position.epoch, position.batch);
         optimizer_.begin_epoch(position.epoch);
         run_.begin_epoch(feed_.loader.has_next());
@@ -482,14 +482,14 @@ private:
     }
 
     /// Repeats the epoch and its test op by op, to measure times only. Then restores the state after the epoch.
-    void repeat_plain(const Position& begin, const std::vector<Tensor>& state, int64_t batches_tracked) {
+    void repeat_plain(const RunPosition& begin, const std::vector<Tensor>& state, int64_t batches_tracked) {
         const auto set = [&](const std::vector<Tensor>& values, int64_t tracked) {
             parameters_.all().copy_from(values[0]), parameters_.batches_tracked = tracked;
             for (size_t i = 1; i < values.size(); ++i) optimizer_.state()[i - 1].value.copy_from(values[i]);
         };
         const std::vector<Tensor> after = this->state();
         const int64_t tracked_after = parameters_.batches_tracked;
-        const Position end = std::exchange(run_.log.position, begin);
+        const RunPosition end = std::exchange(run_.log.position, begin);
         set(state, batches_tracked);
         replayed_step_.enabled = evaluation_.predict.enabled = false;
         bool stops = false;
@@ -548,7 +548,7 @@ int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& 
         if (!run.saver.resumed()) { // before config.json stores the options
             if (batch_size_per_gpu || !options.was_given("batch-size"))
                 fit_batch_size(data.train.count, machine.workers());
-            complete(options);
+            set_dependent_defaults(options);
         }
         schedule.base = highest_rate();
         Trainer trainer(*this, run, options, machine, data, columns);
@@ -557,7 +557,7 @@ int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& 
         const double seconds = seconds_of([&] {
             trainer.run_epochs();
             trainer.test_after_epochs();
-            trained(run, trainer.times());
+            after_training(run, trainer.times());
             code = run.end();
         });
         // On a GPU, profiling waits for each op, so the training takes longer than without it. So there the table omits

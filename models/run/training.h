@@ -56,7 +56,7 @@ public:
     /// after a stop request. `group` must have a single rank.
     TestResult test(Options& options, par::Group& group, const std::string& model);
     /// Returns the metrics of a training on these images; the first one is the main one.
-    std::vector<MetricName> metrics(const data::ImageSet& images) const;
+    std::vector<MetricInfo> metrics(const data::ImageSet& images) const;
 
 protected:
     /// Returns the loss and the metrics of the network. This base version returns classification() with
@@ -74,7 +74,7 @@ protected:
     }
     /// Sets the defaults of a new training that depend on other options, when the mini-batch size is known. This base
     /// version does nothing.
-    virtual void complete(const Options& /*options*/) {}
+    virtual void set_dependent_defaults(const Options& /*options*/) {}
     /// Returns the normalisation of a new run with `--normalise auto`. This base version returns
     /// normalisation_of(images).
     virtual data::Normalise normalise(const data::ImageSet& images) const { return data::normalisation_of(images); }
@@ -92,7 +92,7 @@ protected:
     /// times of this, and restores the state after the epoch.
     bool repeats_plain = false;
     /// Called at the end of a training, also of a stopped one, after all tests.
-    virtual void trained(TrainingRun&, const Times&) {}
+    virtual void after_training(TrainingRun&, const Times&) {}
 
 private:
     class Trainer; // training.cpp
@@ -126,7 +126,7 @@ struct Program {
     /// of images, such as "training set".
     struct DataCheck {
         std::vector<std::string> warnings;
-        std::vector<MetricName> metrics;
+        std::vector<MetricInfo> metrics;
         Json sets;
     };
     /// Collective. Loads the data as a training with these arguments does. Throws Error if an argument is bad, or if

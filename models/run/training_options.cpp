@@ -228,7 +228,7 @@ void TrainingOptions::fit_batch_size(int64_t images, const Workers& workers) {
     constexpr int64_t kLeast = 8; // batch norm needs more than a few images
     const auto sixteenth = int64_t(std::bit_floor(uint64_t(images) / 16));
     int64_t& size = data_options.batch_size;
-    if (scales_batch_size || batch_size_per_gpu) size = workers.scaled(size);
+    if (scales_batch_size || batch_size_per_gpu) size = workers.times_gpus(size);
     if (!batch_size_per_gpu) size = std::min(size, std::max(sixteenth, kLeast));
 }
 
@@ -253,7 +253,7 @@ Schedule TrainingOptions::full_schedule() const {
     return full;
 }
 
-std::string TrainingOptions::augment_for(bool keeps_labels) const {
+std::string TrainingOptions::default_augment(bool keeps_labels) const {
     std::vector<std::string> names = augment_names();
     std::erase_if(names, [](const std::string& name) { return name != "flip" && name != "translate"; });
     return keeps_labels && !names.empty() ? joined(names) : "none";

@@ -37,7 +37,7 @@ struct TrainingOptions {
     std::set<std::string> augmentations{"flip", "alternating-flip", "flip-vertical", "translate",
                                         "crop", "rotate",           "scale",         "resized-crop"};
     enum class Partial : uint8_t { automatic, keep, discard } partial = Partial::automatic;
-    std::string augment = "auto"; // a training replaces auto by the result of augment_for()
+    std::string augment = "auto"; // a training replaces auto by the result of default_augment()
     int64_t translate = 4, translate_x = -1, translate_y = -1;
     double rotate = 0;
     std::string scale = "1:1", resized_crop = "1:1";
@@ -83,7 +83,7 @@ struct TrainingOptions {
     void set_rates(Parameters& parameters) const;
     /// Returns the value that replaces `--augment auto`: flip and translate, as far as the program allows them, if
     /// `keeps_labels`, else none. They keep classes and reconstructions, but not numbers, masks or other values.
-    std::string augment_for(bool keeps_labels) const;
+    std::string default_augment(bool keeps_labels) const;
     /// Returns the options for the loader of the training set. Throws Error if --augment is empty or has an unknown
     /// name, if it has crop without --store-size, if a range is not of the form MIN:MAX, if a list of numbers has a
     /// wrong form or length, or if the task does not support the mixing of images, or weights.

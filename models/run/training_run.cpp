@@ -21,7 +21,7 @@ Json with_score(const Task& task, Json line, const std::string& prefix, double l
     return line;
 }
 
-double value_of(const Task& task, const Score& score, const MetricName& metric) {
+double value_of(const Task& task, const Score& score, const MetricInfo& metric) {
     for (size_t i = 0; i < task.metrics.size(); ++i)
         if (task.metrics[i].name == metric.name) return score.metrics[i];
     return score.loss;
@@ -72,7 +72,7 @@ void TrainingRun::check_data(const data::TrainTest& data, const Json& descriptio
     for (const std::string& file : data.left_out) skipped_ += printable(file) + "\n";
     if (const std::string counts = data::class_counts(data, test_set_name); !counts.empty())
         log.note(counts.substr(0, counts.size() - 1));
-    const TensorFile* const initial = saver.initial();
+    const TensorFile* const initial = saver.initial_file();
     const bool continues = saver.resumed();
     if (!initial || (!continues && (!settings_.init_skip.empty() || !initial->find_text("classes")))) return;
     const TensorFile& file = *initial;
@@ -105,7 +105,7 @@ void TrainingRun::restore(Parameters& parameters, const OptimizerState& optimize
     (void)best_metric(); // checks --patience-on
     saver.restore(parameters, optimizer);
     const size_t sums = 1 + size_t(task.sums()); // of the loss and the metrics
-    Position& p = log.position;
+    RunPosition& p = log.position;
     if (p.sums.empty()) p.sums.resize(sums);
     RG_CHECK(p.sums.size() == sums, "--resume: expected a checkpoint with ", sums, " sums of metrics, got ",
              p.sums.size(), "; start a new run");
@@ -146,7 +146,7 @@ void TrainingRun::end_step(const StepResult& result) {
     stopped_ = result.stop;
     epoch_goes_on_ = !result.last;
     const double images = double(result.images);
-    Position& p = log.position;
+    RunPosition& p = log.position;
     ++p.step, ++p.batch;
     tested_ = false, untested_ = p.epoch > 1;
     if (!result.skipped) {
@@ -166,7 +166,7 @@ void TrainingRun::end_step(const StepResult& result) {
     if (Progress* const progress = log.progress()) {
         std::vector<std::string> metrics{formatted("loss %.3f", p.sums[0] / p.samples)};
         const std::vector<double> values = task_->values(std::span(p.sums).subspan(1), p.samples);
-        if (!values.empty()) metrics.push_back(task_->metrics[0].text(values[0], 1));
+        if (!values.empty()) metrics.push_back(task_->metrics[0].format(values[0], 1));
         progress->step({.epoch = p.epoch,
                         .epochs = log.content().epochs(),
                         .step = p.step,
@@ -183,13 +183,13 @@ void TrainingRun::end_step(const StepResult& result) {
 void TrainingRun::end_epoch(const Score& test) {
     phases.lap(PhaseClock::evaluate);
     log.set_in_report("ranks", phases.gather(log.group));
-    Position& p = log.position;
+    RunPosition& p = log.position;
     const double seconds = last_step_ - epoch_begin_, train_loss = p.sums[0] / p.samples,
                  rate = seconds > 0 ? (p.samples - images_at_begin_) / seconds : 0;
     const std::vector<double> train = task_->values(std::span(p.sums).subspan(1), p.samples);
     const auto texts_of = [&](const std::string& set, double loss, std::span<const double> metrics) {
         EpochStatus::Set texts{set, {formatted("loss %.4f", loss)}};
-        for (size_t i = 0; i < metrics.size(); ++i) texts.metrics.push_back(task_->metrics[i].text(metrics[i]));
+        for (size_t i = 0; i < metrics.size(); ++i) texts.metrics.push_back(task_->metrics[i].format(metrics[i]));
         return texts;
     };
     const EpochStatus status{.epoch = p.epoch,
@@ -234,7 +234,7 @@ void TrainingRun::end_test_in_epoch(const Score& score) {
 }
 
 void TrainingRun::keep_if_best(const Score& test) {
-    const MetricName metric = best_metric();
+    const MetricInfo metric = best_metric();
     saver.save_if_best(value_of(*task_, test, metric), metric.higher_is_better);
 }
 
@@ -265,15 +265,15 @@ void TrainingRun::save_model() {
     if (!untested_ || log.observer.standalone()) saver.save_model();
 }
 
-MetricName TrainingRun::best_metric() const {
-    std::vector<MetricName> known{{.name = "loss"}};
+MetricInfo TrainingRun::best_metric() const {
+    std::vector<MetricInfo> known{{.name = "loss"}};
     known.insert(known.end(), task_->metrics.begin(), task_->metrics.end());
     const std::string& name = settings_.patience_on;
     return name.empty() ? known[task_->metrics.empty() ? 0 : 1] : metric_named("--patience-on", name, known);
 }
 
 void TrainingRun::apply_patience() {
-    const Position& p = log.position;
+    const RunPosition& p = log.position;
     const int64_t tested = p.epoch - 1;
     if (settings_.patience == 0 || tested - p.best_epoch < settings_.patience) return;
     log.end_early();
@@ -283,11 +283,11 @@ void TrainingRun::apply_patience() {
 
 int TrainingRun::end() {
     std::vector<std::string> lines;
-    if (const Position& p = log.position; p.best_epoch > 0) {
-        MetricName metric = best_metric();
-        const std::string best = cat("best ", test_set_name, " ", metric.text(p.best), " in epoch ", p.best_epoch);
+    if (const RunPosition& p = log.position; p.best_epoch > 0) {
+        MetricInfo metric = best_metric();
+        const std::string best = cat("best ", test_set_name, " ", metric.format(p.best), " in epoch ", p.best_epoch);
         metric.label = "last";
-        lines.push_back(best + (last_value_ ? ", " + metric.text(*last_value_) : ""));
+        lines.push_back(best + (last_value_ ? ", " + metric.format(*last_value_) : ""));
     }
     return log.end(stopped(), lines, "predict");
 }

@@ -128,7 +128,7 @@ private:
         return log.position.step < log.content().steps || epoch_is_complete() || test_is_due() || test_stopped_;
     }
     /// Returns the metric of --patience-on.
-    MetricName best_metric() const;
+    MetricInfo best_metric() const;
 
     const TrainingRunOptions& settings_;
     std::optional<NanGuard> guard_;

@@ -62,11 +62,11 @@ data::Image picture_of_classes(std::span<const int32_t> classes, data::ImageSize
     return image;
 }
 
-void WorstSamples::offer(const TestBatch& test, int64_t i, double error, const std::function<Shown()>& show) {
+void WorstSamples::offer(const TestBatch& test, int64_t i, double error, const std::function<ShownSample()>& show) {
     // A NaN has no order, so it counts as the largest error. JSON has no infinity.
     const Key key{std::max(std::numeric_limits<double>::lowest(), -error), test.batch.first + i};
     if (worst_.size() == kMost && key > worst_.rbegin()->first) return;
-    Shown& shown = worst_[key] = show();
+    ShownSample& shown = worst_[key] = show();
     for (data::Image& image : shown.pictures) image = scaled_down(image);
     if (worst_.size() > kMost) worst_.erase(std::prev(worst_.end()));
 }

@@ -32,7 +32,7 @@ data::Image picture_of_classes(std::span<const int32_t> classes, data::ImageSize
 class WorstSamples;
 
 /// Describes a gallery of pictures in the report: which samples it shows, and how.
-struct SampleGallery {
+struct GallerySpec {
     std::string title; // such as "largest errors"
     /// Calls WorstSamples::offer() for sample i if the gallery may show it.
     std::function<void(const TestBatch& test, int64_t i, WorstSamples& worst)> offer;
@@ -46,23 +46,23 @@ public:
     static constexpr int64_t kMaxSide = 128; // longer side of a picture in pixels; larger pictures are scaled down
 
     /// `gallery` must outlive this.
-    explicit WorstSamples(const SampleGallery& gallery) : gallery_(gallery) {}
+    explicit WorstSamples(const GallerySpec& gallery) : gallery_(gallery) {}
     void add(const TestBatch& test) {
         for (int64_t i = 0; i < test.batch.size; ++i) gallery_.offer(test, i, *this);
     }
-    struct Shown {
+    struct ShownSample {
         std::string caption;
         std::vector<data::Image> pictures; // grey or RGB, shown side by side
     };
     /// Keeps sample i of the batch if its error is among the largest so far. Only then calls `show`.
-    void offer(const TestBatch& test, int64_t i, double error, const std::function<Shown()>& show);
+    void offer(const TestBatch& test, int64_t i, double error, const std::function<ShownSample()>& show);
     /// Collective. Returns the worst samples of all ranks, on all ranks: an element of "samples" of a RUN (report.h).
     Json gather(par::Group& group, const data::ImageSet& set) const;
 
 private:
     using Key = std::pair<double, int64_t>; // the negative error, and the index of the image
-    const SampleGallery& gallery_;
-    std::map<Key, Shown> worst_;
+    const GallerySpec& gallery_;
+    std::map<Key, ShownSample> worst_;
 };
 
 /// Returns the bytes as base64 (RFC 4648).

@@ -35,13 +35,13 @@ void StopRules::set_below(const std::string& text) {
              "option --stop-below: expected a number of at least 0, median or halving, got \"", text, "\"");
 }
 
-std::string StopRules::end_reason(const Json& epoch) const {
+std::string StopRules::sweep_end_reason(const Json& epoch) const {
     if (until_metric.name.empty() || !has_reached(epoch, until_metric, until)) return "";
     return cat("reached ", until_metric.name, " ", with_unit(until, until_metric));
 }
 
-std::string StopRules::reason(const Json& epoch, const Ranking& ranking) const {
-    if (const std::string end = end_reason(epoch); !end.empty()) return end;
+std::string StopRules::stop_reason(const Json& epoch, const Ranking& ranking) const {
+    if (const std::string end = sweep_end_reason(epoch); !end.empty()) return end;
     if (target > 0 && has_reached(epoch, ranking, target)) return "reached " + with_unit(target, ranking);
     const bool is_due = below > 0 && epoch.at("epoch").as_int() >= after;
     if (!is_due || !ranking.is_better(below, shown_value(epoch, ranking))) return "";

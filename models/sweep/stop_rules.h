@@ -28,9 +28,9 @@ struct StopRules {
     /// for another text.
     void set_below(const std::string& text);
     /// Returns why the last epoch of a trial ends the sweep, such as "reached validation_loss 0.5", or "".
-    std::string end_reason(const Json& epoch) const;
+    std::string sweep_end_reason(const Json& epoch) const;
     /// Returns why `until`, `target` or `below` stops a trial after this epoch, or "".
-    std::string reason(const Json& epoch, const Ranking& ranking) const;
+    std::string stop_reason(const Json& epoch, const Ranking& ranking) const;
 };
 
 /// Applies the rule in StopRules::compare. At the end of a trial's epoch, compares the trial's best value so far with

@@ -41,7 +41,7 @@ std::vector<std::string> arguments_of(const TrialSettings& settings);
 /// The metric of an epoch that says which trial is best: its name in metrics.jsonl, such as validation_accuracy, and
 /// how to show it. It is never a test accuracy: the test set would rate a network too well that it has helped to
 /// choose.
-using Ranking = MetricName;
+using Ranking = MetricInfo;
 /// Returns the value of this metric in a line of metrics.jsonl, or nullopt if the line has none or a NaN.
 std::optional<double> value_of(const Json& line, const std::string& metric);
 

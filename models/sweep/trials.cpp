@@ -72,13 +72,13 @@ bool has_checkpoint(const std::string& run) {
 }
 
 /// Connects a training with the pool: passes on its metrics, and stops it on request or if it reaches a fixed limit.
-class PooledTrial final : public TrainingObserver {
+class TrialObserver final : public TrainingObserver {
 public:
-    PooledTrial(par::TaskContext& task, const Trials& trials) : task_(task), trials_(trials) {}
+    TrialObserver(par::TaskContext& task, const Trials& trials) : task_(task), trials_(trials) {}
     bool standalone() const override { return false; }
     bool on_metrics(const Json& line) override {
         task_.report(line);
-        if (is_epoch(line) && stop_reason_.empty()) stop_reason_ = trials_.rules.reason(line, trials_.ranking);
+        if (is_epoch(line) && stop_reason_.empty()) stop_reason_ = trials_.rules.stop_reason(line, trials_.ranking);
         if (stop_reason_.empty() && task_.cancelled()) stop_reason_ = "on request";
         return !stop_reason_.empty();
     }
@@ -122,7 +122,7 @@ Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs
     group.barrier("folder");
     arguments.push_back("--runs=" + runs);
     arguments.push_back("--run-name=" + name);
-    PooledTrial trial(task, trials);
+    TrialObserver trial(task, trials);
     const int code = trials.program->run(group, arguments, trial);
     RG_CHECK(code == 0, "trial: expected exit code 0, got ", code);
     if (group.rank() != 0) return {};
@@ -169,7 +169,7 @@ void print_best_first(const TrialsRun& run, std::ostream& out) {
     const Ranking& ranking = run.trials.ranking;
     if (run.ended_by)
         out << "\ntrial " << run.ended_by->number
-            << " has ended the sweep: " << run.trials.rules.end_reason(run.ended_by->last)
+            << " has ended the sweep: " << run.trials.rules.sweep_end_reason(run.ended_by->last)
             << "; to continue, --resume with another --until\n";
     const std::set<std::string> differing = differing_settings(run.rows);
     const std::vector<const TrialRow*> best = best_first(run.rows, ranking);
@@ -244,7 +244,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         if (stop_requested() && !std::exchange(interrupted, true)) pool.interrupt();
     };
     const auto check_until = [&](const TrialRow& row) {
-        if (!run.ended_by && row.state != "failed" && !trials.rules.end_reason(row.last).empty())
+        if (!run.ended_by && row.state != "failed" && !trials.rules.sweep_end_reason(row.last).empty())
             run.ended_by = &row, pool.interrupt();
     };
     if (trials.parallel) pool.set_ranks(trials.ranks); // else a trial has all ranks; its Machine chooses among them

@@ -43,13 +43,13 @@ std::string trial_line(const TrialRow& row, const Ranking& ranking, const std::s
         if (const Json* step = row.live.find("step")) line += cat("  step ", step->as_int());
         // A running trial shows its training value. For validation_accuracy, that is accuracy in the line of a step,
         // and train_accuracy in the line of an epoch.
-        MetricName metric = ranking;
+        MetricInfo metric = ranking;
         metric.name = ranking.name.substr(ranking.name.find('_') + 1);
         metric.label = "train " + ranking.label.substr(ranking.label.find(' ') + 1);
         for (const char* const prefix : {"", "train_"})
-            if (const auto value = value_of(row.live, prefix + metric.name)) line += "  " + metric.text(*value);
+            if (const auto value = value_of(row.live, prefix + metric.name)) line += "  " + metric.format(*value);
     }
-    if (const auto value = value_of(row.last, ranking.name)) line += "  " + ranking.text(*value);
+    if (const auto value = value_of(row.last, ranking.name)) line += "  " + ranking.format(*value);
     if (!row.note.empty()) line += "  (" + row.note + ")";
     return printable(line);
 }
@@ -65,20 +65,20 @@ TrialsBoard::TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranki
       clock_(std::move(clock)),
       printed_at_(rows.size(), clock_()) {}
 
-void TrialsBoard::update(const TrialRow& row, bool event) {
+void TrialsBoard::update(const TrialRow& row, bool at_once) {
     const double now = clock_();
     double& shown_at = style_.live ? drawn_at_ : printed_at_[size_t(row.number) - 1];
-    if (!event && now - shown_at < (style_.live ? kBoardSeconds : kRepeatSeconds)) return;
+    if (!at_once && now - shown_at < (style_.live ? kBoardSeconds : kRepeatSeconds)) return;
     if (style_.live) {
         shown_at = now;
         return draw();
     }
     const bool running = row.state == "running", starts = running && !row.live.is_object();
-    if (starts || !running || !event) shown_at = now;
-    if (running ? event : row.state == "queued") return;
+    if (starts || !running || !at_once) shown_at = now;
+    if (running ? at_once : row.state == "queued") return;
     std::string line = trial_line(row, ranking_, differing_);
     if (const auto best = best_first(rows_, ranking_); !running && !best.empty())
-        line += cat("  best: ", ranking_.text(*value_of(best.front()->last, ranking_.name)), " of trial ",
+        line += cat("  best: ", ranking_.format(*value_of(best.front()->last, ranking_.name)), " of trial ",
                     best.front()->number);
     out_ << coloured(line, colour_of(row), style_.colour) << std::endl;
 }

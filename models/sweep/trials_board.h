@@ -26,7 +26,7 @@ public:
     /// Shows a changed row; `event` is true if its trial has started or ended, or has finished an epoch. On a terminal,
     /// draws all rows: at once for an event, else at most every 0.1 s. In a pipe, prints the row when its trial ends,
     /// and before that at most every 10 s.
-    void update(const TrialRow& row, bool event);
+    void update(const TrialRow& row, bool at_once);
 
 private:
     void draw();

@@ -120,10 +120,10 @@ std::vector<TrialSettings> make_table(const Trials& s) {
     return all;
 }
 
-Ranking ranking_by(const std::string& name, const std::vector<MetricName>& metrics, const char* option) {
-    std::vector<MetricName> known;
+Ranking ranking_by(const std::string& name, const std::vector<MetricInfo>& metrics, const char* option) {
+    std::vector<MetricInfo> known;
     for (const std::string set : {"validation", "train"}) {
-        for (const MetricName& metric : metrics)
+        for (const MetricInfo& metric : metrics)
             known.push_back(
                 {set + "_" + metric.name, set + " " + metric.shown(), metric.unit, metric.higher_is_better});
         known.push_back({set + "_loss", set + " loss"});

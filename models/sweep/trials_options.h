@@ -48,7 +48,7 @@ std::vector<TrialSettings> make_table(const Trials& s);
 
 /// Returns the metric of an epoch with this name, or without a name, the main metric on the validation set. `metrics`
 /// are those of the training. Throws Error, which begins with the option, if there is no such metric.
-Ranking ranking_by(const std::string& name, const std::vector<MetricName>& metrics, const char* option = "--rank-by");
+Ranking ranking_by(const std::string& name, const std::vector<MetricInfo>& metrics, const char* option = "--rank-by");
 /// Collective. Throws Error if an option of a trial is wrong; see sweep_command(). Sets `ranking`, the metric of
 /// --until, `ranks`, `ranks_each` and `fingerprints`. `stored_in` is that of TrialsArguments.
 void check_trials(par::Group& group, const std::string& name, Trials& trials, const std::string& stored_in);

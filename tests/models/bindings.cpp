@@ -26,7 +26,7 @@ namespace {
 /// Returns the bytes of the file of an untrained network, for images of this side, or for their central window.
 std::string model_bytes(const std::string& net, int64_t side, int64_t channels, int classes,
                         const std::vector<std::string>& numbers = {}, data::ImageSize window = {},
-                        std::vector<Target> targets = {{"angle", "degrees"}}) {
+                        std::vector<TargetInfo> targets = {{"angle", "degrees"}}) {
     NetworkChoice choice({net});
     Options options("test", "");
     choice.declare(options);
@@ -177,7 +177,7 @@ TEST_SUITE("models") {
         CHECK(error_after(rg_open_memory(with_numbers.data(), with_numbers.size(), 1)) ==
               "model in memory: expected a network of images alone, got one that also takes numbers; predict with "
               "PROGRAM predict, or export it as an ONNX file");
-        const std::vector<Target> alike{{"angle", "degrees"}, {"angle", "rad"}};
+        const std::vector<TargetInfo> alike{{"angle", "degrees"}, {"angle", "rad"}};
         CHECK_ERROR("got angle twice; rename one of them", model_bytes("digits-angles", 28, 1, 3, {}, {}, alike));
         const Model open(bytes);
         rg_model* const model = open.handle;
@@ -259,7 +259,7 @@ TEST_SUITE("models") {
             check_close(features("layer1.0"), means(block));
             CHECK(features("layer1") == features("layer1.2"));
             // The means of the last stage are the inputs of the dense layer.
-            const Predictor::Outputs outputs = model.predict(pixels, {}, "layer3");
+            const Predictor::Predictions outputs = model.predict(pixels, {}, "layer3");
             check_close(values(outputs.features), features("fc.input"));
             const Tensor scores = linear(outputs.features, p.entry("fc.weight").value, p.entry("fc.bias").value);
             check_close(values(scores), features("fc"));

@@ -346,15 +346,15 @@ TEST_SUITE("models") {
             CHECK(all.gpus == 3);
             CHECK(all.count == 3);
             CHECK(all.first == rank);
-            CHECK(all.scaled(256) == 768);
+            CHECK(all.times_gpus(256) == 768);
         }
     }
 
     TEST_CASE("workers: the mini-batch grows with the GPUs, not with the ranks") {
         const std::vector<std::string> gpus = {"a", "b", "a", "b", "a"};
         for (const bool idle : {false, true})
-            CHECK(workers_of(gpus, std::vector{0, 1, 2, 3, 4}, 4, idle).scaled(50) == 100);
-        CHECK(workers_of({}, std::vector{0, 1, 2, 3}, 1, false).scaled(50) == 50); // ranks on CPUs
+            CHECK(workers_of(gpus, std::vector{0, 1, 2, 3, 4}, 4, idle).times_gpus(50) == 100);
+        CHECK(workers_of({}, std::vector{0, 1, 2, 3}, 1, false).times_gpus(50) == 50); // ranks on CPUs
     }
 
     TEST_CASE("workers: more than ranks; each rank has consecutive ones, in the order of the ranks that is given") {

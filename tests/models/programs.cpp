@@ -94,7 +94,7 @@ struct LinearTraining final : ImageTraining {
     LinearTraining() : ImageTraining({"linear"}) { optimizer.kind = OptimizerKind::adam, has_smoothing = false; }
     data::Labels labels() const override { return data::Labels::numbers; }
     Task task(const data::ImageSet& images) const override {
-        std::vector<Target> targets;
+        std::vector<TargetInfo> targets;
         for (const std::string& name : images.target_names) targets.push_back({name});
         return regression(targets);
     }

@@ -237,7 +237,7 @@ TEST_SUITE("models") {
         writer.add([] { fail("disk full"); }).wait();
         writer.add([&done] { done += "c"; });
         CHECK_THROWS_WITH_AS(writer.check(), "disk full", Error);
-        CHECK_THROWS_WITH_AS(writer.make_room(), "disk full", Error);
+        CHECK_THROWS_WITH_AS(writer.wait_for_room(), "disk full", Error);
         CHECK_THROWS_WITH_AS(writer.finish(), "disk full", Error);
         CHECK(done == "ab");
     }
@@ -249,7 +249,7 @@ TEST_SUITE("models") {
         std::vector<std::shared_future<void>> work;
         for (size_t i = 0; i < FileWriter::kMost; ++i) work.push_back(writer.add([goes_on] { goes_on.wait(); }));
         std::thread disk([&] { go_on.set_value(); });
-        writer.make_room();
+        writer.wait_for_room();
         disk.join();
         CHECK(work.front().wait_for(std::chrono::seconds(0)) == std::future_status::ready);
     }
@@ -273,9 +273,9 @@ TEST_SUITE("models") {
         parameters.add("w", {2, 3}, Parameters::Entry::Start::random);
         parameters.allocate(1, Init::he);
         const Options options("program", "");
-        const Position before{.epoch = 2, .batch = 3, .step = 7, .samples = 5, .sums = {1.5, std::nan("")}};
+        const RunPosition before{.epoch = 2, .batch = 3, .step = 7, .samples = 5, .sums = {1.5, std::nan("")}};
         const TensorFile state = training_state("program", parameters, {}, before, options);
-        const Position position = restore_training("program", state, parameters, {});
+        const RunPosition position = restore_training("program", state, parameters, {});
         CHECK(position.sums[0] == 1.5);
         CHECK(std::isnan(position.sums[1]));
         CHECK(position.samples == 5);

@@ -26,7 +26,7 @@ std::pair<double, std::vector<double>> evaluated(const Task& task, std::vector<T
 }
 
 /// Returns the samples with the largest errors, of a test of a single batch.
-Json::Array worst_of(const SampleGallery& gallery, const TestBatch& test) {
+Json::Array worst_of(const GallerySpec& gallery, const TestBatch& test) {
     par::SingleLink link;
     par::Group group(link);
     WorstSamples worst(gallery);
@@ -67,7 +67,7 @@ TEST_SUITE("models") {
         CHECK(metrics == std::vector<double>{2.0 / 3});
         const double smoothed = double(task.loss(outputs, batch, Mode::train).data<float>()[0]);
         CHECK(smoothed == Approx(((0.75 * low + 0.25 * high) + (0.75 * high + 0.25 * low) + std::log(2.0)) / 3));
-        CHECK(task.metrics[0].text(0.5) == "acc 50.00 %");
+        CHECK(task.metrics[0].format(0.5) == "acc 50.00 %");
         CHECK(task.metrics[0].is_better(0.5, 0.25));
         CHECK_FALSE(task.metrics[0].is_better(std::nan(""), 0.25));
 
@@ -160,7 +160,7 @@ TEST_SUITE("models") {
         set.targets = {100, 0.1f, 300, 0.1f, 200, 0.1f}, set.target_names = {"mass", "same"};
         Task task = classification().with(regression({{"mass", "kg"}, {"same"}}, 1));
         task.standardise(set, nullptr);
-        const std::vector<Target>& targets = task.outputs.targets;
+        const std::vector<TargetInfo>& targets = task.outputs.targets;
         CHECK((targets[0].mean == 200 && targets[0].deviation == Approx(std::sqrt(20000 / 3.0))));
         CHECK((targets[1].mean == double(0.1f) && targets[1].deviation == 1)); // and not 0
         data::Batch batch;
@@ -180,8 +180,8 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("task: a metric without a label has its name") {
-        const MetricName metric{.name = "mae", .unit = "kg"};
-        CHECK(metric.text(2) == "mae 2.000 kg");
+        const MetricInfo metric{.name = "mae", .unit = "kg"};
+        CHECK(metric.format(2) == "mae 2.000 kg");
         Metric later;
         later.name = "mae";
         CHECK(later.json().at("label").as_string() == "mae");
@@ -295,10 +295,10 @@ TEST_SUITE("models") {
             if (i == 40) return double(INFINITY);
             return double(i / 8); // several are equal
         };
-        const SampleGallery gallery{"errors", [&](const TestBatch& test, int64_t i, WorstSamples& worst) {
+        const GallerySpec gallery{"errors", [&](const TestBatch& test, int64_t i, WorstSamples& worst) {
                                         const int64_t index = test.batch.first + i;
                                         if (index % 3 != 0)
-                                            worst.offer(test, i, error(index), [&]() -> WorstSamples::Shown {
+                                            worst.offer(test, i, error(index), [&]() -> WorstSamples::ShownSample {
                                                 return {cat(index), {test.image(i)}};
                                             });
                                     }};
@@ -339,9 +339,9 @@ TEST_SUITE("models") {
         data::Batch batch;
         batch.size = 1;
         const auto offer = [](const TestBatch& t, int64_t i, WorstSamples& worst) {
-            worst.offer(t, i, 1, [&]() -> WorstSamples::Shown { return {"", {t.image(i)}}; });
+            worst.offer(t, i, 1, [&]() -> WorstSamples::ShownSample { return {"", {t.image(i)}}; });
         };
-        const SampleGallery gallery{"", offer};
+        const GallerySpec gallery{"", offer};
         CHECK(worst_of(gallery, {large, {}, batch, {}})[0].at("pictures").as_array()[0] ==
               png(128, 1, 1, std::vector<uint8_t>(128, 7)));
     }
@@ -400,7 +400,7 @@ TEST_SUITE("models") {
         for (const int64_t batch_size : {3, 1000})
             Evaluation(here.group, here.machine, set, {}, {{0}, {1.0f / 255}}, batch_size, task, forward).score();
         CHECK(sizes == std::vector<int64_t>{3, 3, 2, 8});
-        for (const bool on_device : {false, true}) CHECK(Evaluation::batch_of(5, on_device) == (on_device ? 20 : 5));
+        for (const bool on_device : {false, true}) CHECK(Evaluation::test_batch_size(5, on_device) == (on_device ? 20 : 5));
 
         // A stop request ends a test before its next mini-batch, and a later test is complete.
         Evaluation stopped(here.group, here.machine, set, {}, {{0}, {1.0f / 255}}, 3, task, forward);

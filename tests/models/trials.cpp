@@ -151,9 +151,9 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("trials: are ranked by the main metric, or by any that an epoch has") {
-        const std::vector<MetricName> metrics{{"rmse", "rmse", "cm"}, {"accuracy", "acc", "%", true}};
-        CHECK(ranking_by("", metrics) == MetricName{"validation_rmse", "validation rmse", "cm"});
-        CHECK(ranking_by("train_accuracy", metrics) == MetricName{"train_accuracy", "train acc", "%", true});
+        const std::vector<MetricInfo> metrics{{"rmse", "rmse", "cm"}, {"accuracy", "acc", "%", true}};
+        CHECK(ranking_by("", metrics) == MetricInfo{"validation_rmse", "validation rmse", "cm"});
+        CHECK(ranking_by("train_accuracy", metrics) == MetricInfo{"train_accuracy", "train acc", "%", true});
         CHECK(ranking_by("", {}).name == "validation_loss");
         CHECK_ERROR("--rank-by: expected one of validation_rmse, validation_accuracy, validation_loss, train_rmse, ",
                     ranking_by("test_accuracy", metrics));
@@ -163,28 +163,28 @@ TEST_SUITE("models") {
     TEST_CASE("trials: stop at fixed values of the metric that ranks, in percent if it is a fraction") {
         const StopRules percent{.below = 20, .target = 90, .after = 2};
         const auto accuracy = [&](int64_t epoch, double value) {
-            return percent.reason(epoch_line(epoch, "validation_accuracy", value), kAccuracy);
+            return percent.stop_reason(epoch_line(epoch, "validation_accuracy", value), kAccuracy);
         };
         CHECK(accuracy(1, 0.1) == ""); // too early
         CHECK(accuracy(2, 0.1) == "below 20 %");
         CHECK(accuracy(2, 0.2) == "");
         CHECK(accuracy(1, 0.9) == "reached 90 %");
-        CHECK(percent.reason(epoch_line(2, "validation_loss", 0), kAccuracy) == "");
+        CHECK(percent.stop_reason(epoch_line(2, "validation_loss", 0), kAccuracy) == "");
         const StopRules error{.below = 5, .target = 1};
         const Ranking rmse{"validation_rmse", "validation rmse", "cm"};
         for (const auto& [value, reason] : {std::pair(5.5, "above 5 cm"), {3, ""}, {1, "reached 1 cm"}, {NAN, ""}})
-            CHECK(error.reason(epoch_line(1, "validation_rmse", value), rmse) == reason);
+            CHECK(error.stop_reason(epoch_line(1, "validation_rmse", value), rmse) == reason);
         // Any metric may end the sweep.
         const StopRules until{.until_metric = kAccuracy, .until = 90};
         for (const auto& [value, reason] :
              {std::pair(0.9, "reached validation_accuracy 90 %"), {0.89, ""}, {NAN, ""}}) {
-            CHECK(until.end_reason(epoch_line(1, "validation_accuracy", value)) == reason);
-            CHECK(until.reason(epoch_line(1, "validation_accuracy", value), rmse) == reason);
+            CHECK(until.sweep_end_reason(epoch_line(1, "validation_accuracy", value)) == reason);
+            CHECK(until.stop_reason(epoch_line(1, "validation_accuracy", value), rmse) == reason);
         }
-        CHECK(until.end_reason(Json()) == "");
-        CHECK(StopRules{.until_metric = rmse}.end_reason(epoch_line(1, "validation_rmse", 0)) ==
+        CHECK(until.sweep_end_reason(Json()) == "");
+        CHECK(StopRules{.until_metric = rmse}.sweep_end_reason(epoch_line(1, "validation_rmse", 0)) ==
               "reached validation_rmse 0 cm");
-        CHECK(StopRules().end_reason(epoch_line(1, "validation_rmse", 0)) == "");
+        CHECK(StopRules().sweep_end_reason(epoch_line(1, "validation_rmse", 0)) == "");
     }
 
     TEST_CASE("trials: reads CSV with quotes, empty fields and both line ends") {

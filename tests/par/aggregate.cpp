@@ -29,9 +29,9 @@ Moments moments_of(const std::vector<double>& x) {
     return m;
 }
 
-void aggregate_state(Group& group, std::span<const par::StateBlock> blocks, double fraction,
+void aggregate_state(Group& group, std::span<const par::RunningStats> blocks, double fraction,
                      std::span<double> sums = {}) {
-    par::StateSum sum;
+    par::RunningStatsSum sum;
     sum.add(blocks, fraction, sums);
     sum.finish(group, blocks, sums);
 }
@@ -63,10 +63,10 @@ WorkerSums sum_over_workers(Group& group) {
     const int count = group.workers(group.rank());
     WorkerSums sums;
     for (int repeat = 0; repeat < 2; ++repeat) {
-        par::StateSum state_sum;
+        par::RunningStatsSum state_sum;
         std::array<float, 2> mean, variance;
         std::array<double, 1> extra;
-        const par::StateBlock block{mean.data(), variance.data(), 2};
+        const par::RunningStats block{mean.data(), variance.data(), 2};
         for (int w = 0; w < count; ++w) {
             Rng rng(5, Purpose::test, 0, uint64_t(first + w));
             float* const vector = memory + size_t((w + 1) % count) * stride; // the last one lies first
@@ -107,7 +107,7 @@ TEST_SUITE("par") {
         });
     }
 
-    TEST_CASE("StateSum: gives mean and variance of all samples, also for large and unequal means") {
+    TEST_CASE("RunningStatsSum: gives mean and variance of all samples, also for large and unequal means") {
         par::on_ranks([](Link& link) {
             const int n = link.size();
             // Rank 1 of three or more has no samples, and arbitrary values in its memory.
@@ -128,7 +128,7 @@ TEST_SUITE("par") {
                     variances.push_back(local.empty() ? -1e30f : float(m.variance));
                 }
             Group group(link);
-            std::vector<par::StateBlock> blocks;
+            std::vector<par::RunningStats> blocks;
             size_t channel = 0;
             for (const int64_t width : {3, 1, 8}) {
                 blocks.push_back({&means[channel], &variances[channel], width});
@@ -147,14 +147,14 @@ TEST_SUITE("par") {
         });
     }
 
-    TEST_CASE("StateSum: the mean-difference term, by hand, and extra sums") {
+    TEST_CASE("RunningStatsSum: the mean-difference term, by hand, and extra sums") {
         par::on_ranks([](Link& link) {
             if (link.size() == 1) return;
             Group group(link);
             // The first rank has a quarter of the samples, the last one has the others.
             const bool first = link.rank() == 0, last = link.rank() == link.size() - 1;
             float mean = first ? 1 : last ? 5 : kNaN, variance = first ? 2 : last ? 6 : kNaN;
-            const par::StateBlock block{&mean, &variance, 1};
+            const par::RunningStats block{&mean, &variance, 1};
             std::vector<double> sums = first ? std::vector<double>{3, 10} : std::vector<double>{0, 0};
             if (last) sums = {4, 200};
             std::vector<double> alone = sums; // where no layer has a state
@@ -167,7 +167,7 @@ TEST_SUITE("par") {
         });
     }
 
-    TEST_CASE("StateSum: n workers have the running statistics of one with the whole mini-batch") {
+    TEST_CASE("RunningStatsSum: n workers have the running statistics of one with the whole mini-batch") {
         par::on_ranks([](Link& link) {
             Group group(link);
             for (const double momentum : {0.1, 0.5, 1.0}) {
@@ -184,7 +184,7 @@ TEST_SUITE("par") {
                 };
                 const Moments expected = updated(all), m = updated(own);
                 float mean = float(m.mean), variance = float(m.variance);
-                const par::StateBlock block{&mean, &variance, 1, momentum};
+                const par::RunningStats block{&mean, &variance, 1, momentum};
                 aggregate_state(group, {&block, 1}, double(own.size()) / double(all.size()));
                 // The difference of two means of f32 has few digits, and is divided by the momentum.
                 CHECK(double(mean) == doctest::Approx(expected.mean).epsilon(1e-5));
@@ -216,7 +216,7 @@ TEST_SUITE("par") {
         CHECK_ERROR("at least one worker", group.set_workers({0}));
         CHECK_ERROR("got 2 numbers", group.set_workers({1, 1}));
         group.set_workers({2});
-        par::StateSum sum;
+        par::RunningStatsSum sum;
         sum.add({}, 1);
         CHECK_ERROR("statistics of 2 workers, got 1", sum.finish(group, {}));
     }

@@ -234,7 +234,7 @@ TEST_SUITE("par") {
             const par::Operation op{"allreduce", "x", 1200, 5, 6, 0};
             par::Handshake handshake(link);
             par::SharedReducer reducer(link, link.open_shared(par::SharedReducer::window_bytes(400)), 400);
-            handshake.post_in(reducer.shared_window(), par::SharedReducer::kPostOffset);
+            handshake.set_post_window(reducer.shared_window(), par::SharedReducer::kPostOffset);
             std::vector<float> values(300);
             const par::Vector vector{reinterpret_cast<std::byte*>(values.data()), 300, par::Element::f32};
             if (link.rank() != 2) return reducer.run(vector, handshake, op, {});
