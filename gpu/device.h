@@ -6,7 +6,7 @@
 //     const Context context{.device = device.get()};
 //     const ContextScope scope(context); // from here on, ops run on the GPU, or without one on the CPU
 //
-// A training program does this itself (models/run/machine.h). CUDA_VISIBLE_DEVICES hides GPUs from both.
+// A training program does this itself (models/run/compute.h). CUDA_VISIBLE_DEVICES hides GPUs from both.
 #pragma once
 
 #include "core/device.h"
@@ -33,8 +33,8 @@ struct FoundGpus {
 FoundGpus find_devices();
 
 /// Opens the GPU whose Gpu::index is `index`, for this process. Several processes may share a GPU. Throws Error if
-/// find_devices() does not find this GPU, or if CUDA reports an error. On several ranks, see Machine
-/// (models/run/machine.h), which gives each a GPU.
+/// find_devices() does not find this GPU, or if CUDA reports an error. On several ranks, see Compute
+/// (models/run/compute.h), which gives each a GPU.
 std::shared_ptr<Device> open_device(int index);
 
 /// The functions with which programs find and open GPUs. Tests replace these functions to supply their own devices.

@@ -53,15 +53,15 @@ data::TrainTest TrainDigitsAngles::load(par::Group& group, const std::function<v
 }
 
 int TrainDigitsAngles::train(Options& options, par::Group& group, TrainingObserver& observer) {
-    RG_CHECK(machine_options.accelerate || !compare_ || !options.was_given("compare"),
+    RG_CHECK(compute_options.accelerate || !compare_ || !options.was_given("compare"),
              "train_digits_angles: expected --accelerate with --compare, got --no-accelerate; omit one of them");
-    repeats_plain = compare_ && machine_options.accelerate && observer.standalone();
+    repeats_plain = compare_ && compute_options.accelerate && observer.standalone();
     return ImageTraining::train(options, group, observer);
 }
 
 void TrainDigitsAngles::after_training(TrainingRun& run, const Times& times) {
     Json line = Json::object()
-                    .set("accelerate", machine_options.accelerate)
+                    .set("accelerate", compute_options.accelerate)
                     .set("train_seconds", times.train)
                     .set("test_seconds", times.test)
                     .set("train_hit_rate", times.train_hits)

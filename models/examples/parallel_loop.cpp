@@ -11,8 +11,8 @@
 #include "ringgrad/core/layers.h"
 #include "ringgrad/core/tape.h"
 #include "ringgrad/data/loader.h"
+#include "ringgrad/models/run/compute.h"
 #include "ringgrad/models/run/gradient_sum.h"
-#include "ringgrad/models/run/machine.h"
 #include "ringgrad/models/run/saver.h"
 #include "ringgrad/par/session.h"
 #include <cmath>
@@ -32,24 +32,24 @@ data::Column rings(bool radii) {
 }
 
 int train(par::Group& group, int argc, const char* const* argv) {
-    MachineOptions machine_options;
+    ComputeOptions compute_options;
     RunOptions run_options;
     int64_t epochs = 20;
     Options options("parallel_loop", "trains a network to measure rings");
     options.add("epochs", &epochs, "number of epochs").range(1, 1e6);
-    machine_options.declare_compute(options);
+    compute_options.declare_compute(options);
     run_options.declare(options);
     if (!options.parse(argc, argv)) return options.print_help_or_version(group.rank() == 0);
     RunLog log(run_options, options, group);
     return log.supervise([&] {
         Saver saver(log);
-        Machine machine(machine_options, options, group);
+        Compute compute(compute_options, options, group);
         GroupSync sync(group); // batch norm over the images of all ranks
-        Context context = machine.context();
+        Context context = compute.context();
         context.sync = &sync;
         const ContextScope scope(context);
 
-        const Workers& ranks = machine.workers(); // without spare ones, if there are fewer GPUs than ranks
+        const Workers& ranks = compute.workers(); // without spare ones, if there are fewer GPUs than ranks
         const data::LoaderOptions part{
             .batch_size = 50, .keep_partial = true, .first_part = ranks.first, .parts = ranks.count};
         data::Loader loader({rings(false), rings(true)}, part);
@@ -67,7 +67,7 @@ int train(par::Group& group, int argc, const char* const* argv) {
         });
 
         saver.restore(parameters, optimizer.state());
-        log.begin({{{"loss"}, {"rmse", "", "pixels"}}, epochs * loader.batches(), loader.batches(), machine.text()});
+        log.begin({{{"loss"}, {"rmse", "", "pixels"}}, epochs * loader.batches(), loader.batches(), compute.text()});
         while (log.goes_on()) {
             for (loader.start(log.position.epoch, log.position.batch); loader.has_next() && log.goes_on();) {
                 const data::Batch batch = loader.next(); // this rank's part, which may be empty

@@ -11,9 +11,9 @@
 #include "data/image_folder.h"
 #include "data/open.h"
 #include "data/source.h"
+#include "models/run/compute.h"
 #include "models/run/confusion.h"
 #include "models/run/load_data.h"
-#include "models/run/machine.h"
 #include "models/run/onnx.h"
 #include "models/run/predictor.h"
 #include "models/run/run_folder.h"
@@ -313,7 +313,7 @@ std::string npy_of(std::span<const float> values, int64_t k) {
 }
 
 struct Settings {
-    MachineOptions machine{.precision = "fp32"};
+    ComputeOptions compute{.precision = "fp32"};
     int64_t batch_size = 0, top = 1;
     std::string features, out;
     bool quiet = false, json = false, csv = false, test_views = false;
@@ -339,7 +339,7 @@ void declare(Options& o, Settings& s) {
     o.add("batch-size", &s.batch_size,
           "images per mini-batch; 0: 250, or on a CPU fewer if they have more than 64x64 pixels, to save memory")
         .range(0, 65536);
-    s.machine.declare_compute(o);
+    s.compute.declare_compute(o);
 }
 
 /// Returns the test of a model on the images of its run. Throws Error if the model belongs to no run of these programs.
@@ -382,13 +382,13 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
         for (const std::string& warning : of_run->warnings) std::cerr << printable(warning) << "\n";
         if (s.features.empty() && (s.quiet || std::ranges::any_of(kinds, is_of_pixels))) return print_test();
     }
-    Machine machine(s.machine, options, group);
-    const Context context = machine.context();
+    Compute compute(s.compute, options, group);
+    const Context context = compute.context();
     const ContextScope scope(context);
-    Predictor model(file, machine.activations());
+    Predictor model(file, compute.activations());
     if (s.test_views) model.views = data::mirrored_and_shifted(model.task.width);
     constexpr int64_t kMost = 250, kPixels = 64 * 64;
-    const int64_t pixels = machine.device() ? 1 : model.task.height * model.task.width;
+    const int64_t pixels = compute.device() ? 1 : model.task.height * model.task.width;
     if (s.batch_size == 0) s.batch_size = std::clamp<int64_t>(kMost * kPixels / pixels, 1, kMost);
     const Json data = stored_data(file);
     const bool held_out = data.is_object() && data.find("held_out");
@@ -425,7 +425,7 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
         if (!s.json && !s.csv) std::cout << "\n";
         return print_test();
     }
-    printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), machine.text(), "\n"));
+    printer.finish(count, cat(formatted("%.0f images/s; ", double(count) / seconds), compute.text(), "\n"));
     return 0;
 }
 

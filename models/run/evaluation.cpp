@@ -12,24 +12,24 @@ int64_t Evaluation::test_batch_size(int64_t batch_size, bool on_device) {
     return on_device ? std::min<int64_t>(2000, 4 * batch_size) : std::min<int64_t>(250, batch_size);
 }
 
-Evaluation::Evaluation(par::Group& group, const Machine& machine, const data::ImageSet& set,
+Evaluation::Evaluation(par::Group& group, const Compute& compute, const data::ImageSet& set,
                        std::vector<data::Column> columns, const data::Normalise& normalise, int64_t batch_size,
                        const Task& task, const Forward& forward)
     : predict([this, forward](std::span<const Tensor> in,
                               bool) { return outputs_of(forward, task_, feed_.batch(in), Mode::evaluate); },
-              machine.options().accelerate),
+              compute.options().accelerate),
       group_(group),
       set_(set),
       normalise_(normalise),
       task_(task),
       feed_(set,
-            {.batch_size = test_batch_size(batch_size, machine.device()) * machine.workers().count,
+            {.batch_size = test_batch_size(batch_size, compute.device()) * compute.workers().count,
              .shuffle = data::Shuffle::never,
              .keep_partial = true,
              .augment = {.fill = data::Fill::reflect},
              .normalise = normalise,
              .views = true},
-            machine, std::move(columns)) {}
+            compute, std::move(columns)) {}
 
 Score Evaluation::score(const std::vector<data::WeightedView>& views, const std::function<void()>& pulse) {
     Context host = context(); // for the loss of the outputs, which are in host memory

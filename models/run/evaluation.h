@@ -18,7 +18,7 @@ public:
 
     /// `batch_size` is that of the training. `columns` are the further values of the images. Keeps copies of `columns`,
     /// `normalise` and `forward`; all other arguments must outlive this.
-    Evaluation(par::Group& group, const Machine& machine, const data::ImageSet& set, std::vector<data::Column> columns,
+    Evaluation(par::Group& group, const Compute& compute, const data::ImageSet& set, std::vector<data::Column> columns,
                const data::Normalise& normalise, int64_t batch_size, const Task& task, const Forward& forward);
 
     /// Collective. Returns the score on the whole set, on all ranks. The outputs for an image are the weighted sum of

@@ -15,23 +15,23 @@ constexpr Tensor data::Batch::*kOfImages[] = {&data::Batch::labels, &data::Batch
                                               &data::Batch::second_labels, &data::Batch::second_weights,
                                               &data::Batch::targets};
 
-data::LoaderOptions for_this_rank(const Machine& machine, data::LoaderOptions options) {
-    const Workers& workers = machine.workers();
+data::LoaderOptions for_this_rank(const Compute& compute, data::LoaderOptions options) {
+    const Workers& workers = compute.workers();
     options.first_part = workers.first, options.parts = workers.count, options.own_parts = workers.own;
-    options.views = options.views || machine.device();
+    options.views = options.views || compute.device();
     return options;
 }
 
 } // namespace
 
-ImageFeed::ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine,
+ImageFeed::ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Compute& compute,
                      std::vector<data::Column> columns)
-    : loader(set, for_this_rank(machine, options), std::move(columns)),
+    : loader(set, for_this_rank(compute, options), std::move(columns)),
       set_(set),
-      machine_(machine),
+      compute_(compute),
       batch_size_(options.batch_size),
-      resident_(machine.device() ? data::resident(set) : Tensor()),
-      statistics_(machine.device() ? loader.augmenter().statistics() : Tensor()) {}
+      resident_(compute.device() ? data::resident(set) : Tensor()),
+      statistics_(compute.device() ? loader.augmenter().statistics() : Tensor()) {}
 
 std::vector<Tensor> ImageFeed::inputs(const data::Batch& batch) const {
     std::vector<Tensor> inputs;
@@ -48,7 +48,7 @@ data::Batch ImageFeed::with_view(data::Batch batch, View view) const {
     view.y0 += central.y0, view.x0 += central.x0;
     const int64_t n = batch.size;
     const data::Augmenter& augmenter = loader.augmenter();
-    if (machine_.device()) {
+    if (compute_.device()) {
         batch.views = augmenter.empty_views(n); // a new tensor: the old views may still be on their way to the device
         for (int64_t i = 0; i < n; ++i) augmenter.store_view(batch.views, i, view);
         return batch;
@@ -66,11 +66,11 @@ data::Batch ImageFeed::batch(std::span<const Tensor> inputs) const {
     const data::Augmenter& augmenter = loader.augmenter();
     data::Batch batch;
     batch.size = inputs[0].extent(0);
-    batch.x = machine_.device()
+    batch.x = compute_.device()
                   ? augment(resident_, inputs[0], inputs[1], statistics_,
-                            {augmenter.height(), augmenter.width(), augmenter.reflect(), machine_.activations()})
-                  : cast(inputs[0], machine_.activations());
-    inputs = inputs.subspan(machine_.device() ? 2 : 1);
+                            {augmenter.height(), augmenter.width(), augmenter.reflect(), compute_.activations()})
+                  : cast(inputs[0], compute_.activations());
+    inputs = inputs.subspan(compute_.device() ? 2 : 1);
     const data::Batch known = loader.allocate(0);
     for (const auto member : kOfImages)
         if ((known.*member).defined()) batch.*member = inputs[0], inputs = inputs.subspan(1);
@@ -92,7 +92,7 @@ std::string ImageFeed::text() const {
 }
 
 std::vector<int64_t> ImageFeed::sizes() const {
-    const Workers& workers = machine_.workers();
+    const Workers& workers = compute_.workers();
     std::vector<int64_t> sizes;
     for (const int64_t batch : {std::min(batch_size_, set_.count), set_.count % batch_size_})
         for (int i = 0; i < workers.own && batch > 0; ++i)
@@ -114,7 +114,7 @@ int64_t ImageFeed::bytes() const {
 
 std::vector<Tensor> ImageFeed::inputs(int64_t n) const {
     data::Batch batch = loader.allocate(n);
-    if (batch.views.defined() && !machine_.device()) { // with_view() makes the images
+    if (batch.views.defined() && !compute_.device()) { // with_view() makes the images
         const data::Augmenter& augmenter = loader.augmenter();
         batch.indices = batch.views = Tensor();
         batch.x = Tensor::empty_on_host({n, augmenter.height(), augmenter.width(), set_.channels});

@@ -5,7 +5,7 @@
 #pragma once
 
 #include "data/loader.h"
-#include "models/run/machine.h"
+#include "models/run/compute.h"
 
 #include <vector>
 
@@ -13,9 +13,9 @@ namespace rg {
 
 class ImageFeed {
 public:
-    /// Sets first_part, `parts` and own_parts in the options, as `machine` requires, and on a device `views`. `set` and
-    /// `machine` must outlive this. `columns` are further values of each image; a batch has them in Batch::columns.
-    ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Machine& machine,
+    /// Sets first_part, `parts` and own_parts in the options, as `compute` requires, and on a device `views`. `set` and
+    /// `compute` must outlive this. `columns` are further values of each image; a batch has them in Batch::columns.
+    ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Compute& compute,
               std::vector<data::Column> columns = {});
 
     data::Loader loader;
@@ -28,7 +28,7 @@ public:
     /// Returns the bytes of the batches that exist at the same time.
     int64_t bytes() const;
     /// Converts the result of inputs() to a batch. Call this inside the Accelerated function, since it runs ops. The
-    /// batch has only size, x, labels with weights, targets and columns. Its x has the type Machine::activations(), f32
+    /// batch has only size, x, labels with weights, targets and columns. Its x has the type Compute::activations(), f32
     /// or bf16.
     data::Batch batch(std::span<const Tensor> inputs) const;
 
@@ -47,7 +47,7 @@ public:
 
 private:
     const data::ImageSet& set_;
-    const Machine& machine_;
+    const Compute& compute_;
     const int64_t batch_size_;
     // On a device, else undefined. resident_: all images of the set. statistics_: their mean and deviation by channel.
     const Tensor resident_, statistics_;

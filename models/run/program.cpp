@@ -9,8 +9,8 @@ namespace rg {
 
 TestResult ImageTraining::test(Options& options, par::Group& group, const std::string& model) {
     data_options.validation = 0;
-    Machine machine(machine_options, options, group);
-    const Context context = machine.context();
+    Compute compute(compute_options, options, group);
+    const Context context = compute.context();
     const ContextScope scope(context);
     const TensorFile file = load_model(model);
     data_options.follow(file);
@@ -19,7 +19,7 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
     Task task = this->task(data.train);
     task.standardise(data.train, &file);
     const Columns columns{{&data.test, this->columns(data.test)}};
-    Evaluation evaluation(group, machine, data.test, columns.at(&data.test),
+    Evaluation evaluation(group, compute, data.test, columns.at(&data.test),
                           stored_normalise(file, normalise(data.train)), data_options.batch_size, task,
                           [&](const data::Batch& batch, Mode mode) { return forward(*network, batch, mode); });
     const Score score = evaluation.score({{}}, check_stop);

@@ -69,7 +69,7 @@ void ImageTraining::declare(Options& o) {
     o.add("test-views", &test_views_,
           "after the last epoch, test once more with the weighted mean scores of six views of each image: itself, two "
           "shifts, and their mirror images");
-    machine_options.declare(o);
+    compute_options.declare(o);
     o.add("sync-bn", &sync_bn_,
           "batch norm with statistics over all ranks; up to rounding, the result then does not depend on their number");
     o.add("plan-dump", &plan_dump_, "print the ops of the replayed step and the memory plan");
@@ -94,13 +94,13 @@ std::vector<MetricInfo> ImageTraining::metrics(const data::ImageSet& images) con
     return {task.metrics.begin(), task.metrics.end()};
 }
 
-void ImageTraining::check_choices(const Options& options, const Machine& machine) const {
+void ImageTraining::check_choices(const Options& options, const Compute& compute) const {
     network_.check(options);
     check(options);
     RG_CHECK(run_options.progress != ProgressKind::none || !(plan_dump_ || profile_),
              "--progress none: expected neither --profile nor --plan-dump, which print tables, got one; omit it");
     RG_CHECK(
-        !sync_bn_ || machine.device() || machine.workers().gpus == 0,
+        !sync_bn_ || compute.device() || compute.workers().gpus == 0,
         "--sync-bn: expected a GPU on every node, got a node without one; start no ranks on it, or omit --sync-bn");
 }
 
@@ -138,12 +138,12 @@ data::TrainTest ImageTraining::checked_data(par::Group& group, const std::functi
 class ImageTraining::Trainer {
 public:
     /// Collective. Restores the parameters of a resumed run. All arguments must outlive this.
-    Trainer(ImageTraining& training, TrainingRun& run, const Options& options, const Machine& machine,
+    Trainer(ImageTraining& training, TrainingRun& run, const Options& options, const Compute& compute,
             const data::TrainTest& data, const Columns& columns)
         : training_(training),
           run_(run),
           group_(run.log.group),
-          machine_(machine),
+          compute_(compute),
           data_(data),
           columns_(columns),
           network_(new_network()),
@@ -153,11 +153,11 @@ public:
           forward_([this](const data::Batch& batch, Mode mode) { return training_.forward(*network_, batch, mode); }),
           loader_options_(loader_options()),
           schedule_(training.full_schedule()),
-          feed_(data.train, loader_options_, machine, columns.at(&data.train)),
+          feed_(data.train, loader_options_, compute, columns.at(&data.train)),
           optimizer_(parameters_, training.optimizer),
           replayed_step_([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
-                         machine.options().accelerate),
-          gradient_sum_(group_, parameters_, machine.options().allreduce, can_overlap(group_), machine.options().wire),
+                         compute.options().accelerate),
+          gradient_sum_(group_, parameters_, compute.options().allreduce, can_overlap(group_), compute.options().wire),
           evaluation_(evaluation_of(data.test)) {
         RG_CHECK(!context().sync || group_.most_workers() == 1, "--sync-bn: expected one worker per rank, got ",
                  group_.most_workers(), "; the workers of a rank compute one after another, so they cannot exchange ",
@@ -175,7 +175,7 @@ public:
     /// Collective. Makes the plans, and then the folder of a new run.
     void begin() {
         const Plan& plan = plan_ahead();
-        const bool sums = machine_.workers().gpus > 1 || machine_.workers().idle == 0;
+        const bool sums = compute_.workers().gpus > 1 || compute_.workers().idle == 0;
         if (const std::string& why = gradient_sum_.why_not_direct(); sums && !why.empty())
             run_.log.warn("gradients are summed in host memory, not by the GPUs: " + why);
         ModelOutputs outputs = task_.outputs;
@@ -186,7 +186,7 @@ public:
         const int64_t batches = feed_.batches();
         run_.begin({.steps = training_.steps >= 0 ? training_.steps : training_.epochs * batches,
                     .steps_per_epoch = batches,
-                    .summary = cat(machine_.text(), machine_.options().accelerate ? "" : ", op by op", "; ",
+                    .summary = cat(compute_.text(), compute_.options().accelerate ? "" : ", op by op", "; ",
                                    data_.source, "; ", feed_.text(), "; --augment ", training_.augment, "; ",
                                    parameters_.count(), " parameters, ", plan.bytes() >> 20, " MiB planned")},
                    model);
@@ -256,7 +256,7 @@ private:
                      "network: expected allocated parameters, got none; call parameters.allocate() in its constructor");
             return network;
         };
-        if (machine_.workers().gpus == 0) {
+        if (compute_.workers().gpus == 0) {
             const auto bytes_of_parameters = [&] {
                 const DryRun without_memory;
                 return make()->parameters.values().bytes();
@@ -360,7 +360,7 @@ private:
     }
 
     Evaluation evaluation_of(const data::ImageSet& set) {
-        return Evaluation(group_, machine_, set, columns_.at(&set), normalise_, loader_options_.batch_size, task_,
+        return Evaluation(group_, compute_, set, columns_.at(&set), normalise_, loader_options_.batch_size, task_,
                           forward_);
     }
 
@@ -507,7 +507,7 @@ private:
     ImageTraining& training_;
     TrainingRun& run_;
     par::Group& group_;
-    const Machine& machine_;
+    const Compute& compute_;
     const data::TrainTest& data_;
     const Columns& columns_;
     const std::unique_ptr<Network> network_;
@@ -531,11 +531,11 @@ private:
 int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& observer) {
     TrainingRun run(run_options, options, group, observer);
     return run.log.supervise([&] {
-        Machine machine(machine_options, options, group);
-        check_choices(options, machine);
+        Compute compute(compute_options, options, group);
+        check_choices(options, compute);
         Profile op_times;
         GroupSync sync(group);
-        Context context = machine.context();
+        Context context = compute.context();
         if (sync_bn_ && group.size() > 1) context.sync = &sync;
         if (profile_) context.profile = &op_times;
         const ContextScope scope(context); // the context's threads also decode the images
@@ -547,11 +547,11 @@ int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& 
         run.check_data(data, data_options.describe(data, columns));
         if (!run.saver.resumed()) { // before config.json stores the options
             if (batch_size_per_gpu || !options.was_given("batch-size"))
-                fit_batch_size(data.train.count, machine.workers());
+                fit_batch_size(data.train.count, compute.workers());
             set_dependent_defaults(options);
         }
         schedule.base = highest_rate();
-        Trainer trainer(*this, run, options, machine, data, columns);
+        Trainer trainer(*this, run, options, compute, data, columns);
         trainer.begin();
         int code = 0;
         const double seconds = seconds_of([&] {
@@ -562,7 +562,7 @@ int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& 
         });
         // On a GPU, profiling waits for each op, so the training takes longer than without it. So there the table omits
         // the line with the time outside of ops.
-        if (profile_) run.log.note(op_times.table(machine.device() ? 0 : seconds));
+        if (profile_) run.log.note(op_times.table(compute.device() ? 0 : seconds));
         return code;
     });
 }

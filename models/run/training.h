@@ -11,7 +11,7 @@
 // gradient and the loss of the mini-batch are sums over the workers of f times the worker's value. Batch norm's running
 // mean is such a sum too. Its running variance also contains the differences between the workers' means
 // (par/aggregate.h). All ranks then apply the same update. A rank is one worker, or with --workers several, one after
-// another. Idle ranks (see Workers in machine.h) take no images. The order of the images in an epoch does not depend on
+// another. Idle ranks (see Workers in compute.h) take no images. The order of the images in an epoch does not depend on
 // the number of ranks.
 //
 // training.cpp reads from top to bottom: the run, its epochs, the step, and the part of the step that is replayed. For
@@ -99,7 +99,7 @@ private:
 
     // The first two phases of train(), in this order. Both are collective.
     /// Throws Error if the options contradict each other, or do not fit the machine.
-    void check_choices(const Options& options, const Machine& machine) const;
+    void check_choices(const Options& options, const Compute& compute) const;
     /// Loads the data. If the run begins with a model (from a checkpoint or --init) whose file says which images its
     /// training held out, holds out the same ones, so that no image of that training is tested. If the file does not
     /// say so, warns.

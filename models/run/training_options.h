@@ -2,8 +2,8 @@
 #pragma once
 
 #include "core/schedule.h"
+#include "models/run/compute.h"
 #include "models/run/load_data.h"
-#include "models/run/machine.h"
 #include "models/run/optimizer.h"
 #include "models/run/task.h"
 #include "models/run/training_run.h"
@@ -60,10 +60,10 @@ struct TrainingOptions {
     // True: the network takes Batch::targets, the numbers that the table of the images has, as a second input.
     bool takes_numbers = false;
 
-    MachineOptions machine_options;
+    ComputeOptions compute_options;
     TrainingRunOptions run_options;
 
-    /// Declare the options of the data and of the training. machine_options and run_options declare their own.
+    /// Declare the options of the data and of the training. compute_options and run_options declare their own.
     void declare_data(Options& options);
     void declare_training(Options& options);
     /// Throws Error if the options of the optimizer, the schedule or the augmentation are invalid or do not fit

@@ -247,7 +247,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         if (!run.ended_by && row.state != "failed" && !trials.rules.sweep_end_reason(row.last).empty())
             run.ended_by = &row, pool.interrupt();
     };
-    if (trials.parallel) pool.set_ranks(trials.ranks); // else a trial has all ranks; its Machine chooses among them
+    if (trials.parallel) pool.set_ranks(trials.ranks); // else a trial has all ranks; its Compute chooses among them
     TrialComparison comparison(trials.rules, trials.ranking);
     if (trials.resume)
         for (const TrialRow& row : rows)

@@ -4,7 +4,7 @@
 #include "core/atomic_file.h"
 #include "core/checksum.h"
 #include "core/text.h"
-#include "models/run/machine.h"
+#include "models/run/compute.h"
 #include "models/run/model_file.h"
 
 #include <algorithm>
@@ -35,16 +35,16 @@ Json options_of(const Trials& trials, const std::vector<std::string>& arguments,
     fail(error.what(), " (trial ", trial, ")", list ? "; give values to try by --grid, e.g. --grid lr=0.01,0.1" : "");
 }
 
-constexpr std::initializer_list<const char*> kMachineOptions{"device", "gpus", "spare-ranks", "precision"};
+constexpr std::initializer_list<const char*> kComputeOptions{"device", "gpus", "spare-ranks", "precision"};
 
 /// Collective. Returns the ranks that would take images in a training on all ranks with a trial's options. Throws Error
 /// if its device or precision is not available.
-std::vector<int> check_machine(par::Group& group, const Json& trial) {
-    MachineOptions settings;
+std::vector<int> ranks_that_compute(par::Group& group, const Json& trial) {
+    ComputeOptions settings;
     Options options("", "");
     settings.declare(options);
-    for (const char* name : kMachineOptions) options.set(name, trial.at(name).as_string());
-    return Machine(settings, options, group).workers().ranks;
+    for (const char* name : kComputeOptions) options.set(name, trial.at(name).as_string());
+    return Compute(settings, options, group).workers().ranks;
 }
 
 } // namespace
@@ -158,8 +158,8 @@ void check_trials(par::Group& group, const std::string& name, Trials& trials, co
     // Trials on fewer GPUs train on a subset of the ranks of the others. All trials get the smallest set, so that no
     // two trials share a GPU.
     for (const Json& trial : options)
-        if (is_new(trial, kMachineOptions))
-            if (const std::vector<int> ranks = check_machine(group, trial);
+        if (is_new(trial, kComputeOptions))
+            if (const std::vector<int> ranks = ranks_that_compute(group, trial);
                 trials.ranks.empty() || ranks.size() < trials.ranks.size())
                 trials.ranks = ranks;
     trials.ranks_each = trials.parallel ? int(trials.ranks_per_trial) : group.size();

@@ -44,13 +44,13 @@ Json png(int64_t width, int64_t height, int channels, std::vector<uint8_t> pixel
 Tensor floats(const Shape& shape, std::vector<float> values) { return Tensor::of<float>(shape, values); }
 Tensor labels(const Shape& shape, std::vector<int32_t> values) { return Tensor::of<int32_t>(shape, values); }
 
-/// The machine of a test of a network: one rank, without accelerate().
+/// What computes in a test of a network: one rank, without accelerate().
 struct OneCpu {
     par::SingleLink link;
     par::Group group{link};
-    MachineOptions settings{.device = "cpu", .accelerate = false};
+    ComputeOptions settings{.device = "cpu", .accelerate = false};
     Options options{"toy", ""};
-    Machine machine = (settings.declare(options), Machine(settings, options, group));
+    Compute compute = (settings.declare(options), Compute(settings, options, group));
 };
 
 } // namespace
@@ -374,7 +374,7 @@ TEST_SUITE("models") {
         std::vector<float> seen; // the first and the last pixel of each view
         OneCpu here;
         const Task task = classification();
-        Evaluation evaluation(here.group, here.machine, set, {}, {{0}, {1.0f / 255}}, 1, task,
+        Evaluation evaluation(here.group, here.compute, set, {}, {{0}, {1.0f / 255}}, 1, task,
                               [&](const data::Batch& batch, Mode) -> std::vector<Tensor> {
                                   CHECK(batch.x.shape() == Shape{1, 4, 5, 1});
                                   for (const int64_t i : {0, 19}) seen.push_back(std::round(batch.x.data<float>()[i]));
@@ -398,12 +398,12 @@ TEST_SUITE("models") {
             return {Tensor::zeros({batch.size, 2})};
         };
         for (const int64_t batch_size : {3, 1000})
-            Evaluation(here.group, here.machine, set, {}, {{0}, {1.0f / 255}}, batch_size, task, forward).score();
+            Evaluation(here.group, here.compute, set, {}, {{0}, {1.0f / 255}}, batch_size, task, forward).score();
         CHECK(sizes == std::vector<int64_t>{3, 3, 2, 8});
         for (const bool on_device : {false, true}) CHECK(Evaluation::test_batch_size(5, on_device) == (on_device ? 20 : 5));
 
         // A stop request ends a test before its next mini-batch, and a later test is complete.
-        Evaluation stopped(here.group, here.machine, set, {}, {{0}, {1.0f / 255}}, 3, task, forward);
+        Evaluation stopped(here.group, here.compute, set, {}, {{0}, {1.0f / 255}}, 3, task, forward);
         sizes.clear();
         const auto stop = [&] {
             if (sizes.size() == 2) throw Stopped();
@@ -417,7 +417,7 @@ TEST_SUITE("models") {
     TEST_CASE("image feed: knows the memory of all mini-batches that exist at once") {
         const data::ImageSet set{8, 2, 2, 1, std::vector<uint8_t>(8 * 4), std::vector<int32_t>(8), {"a", "b"}};
         OneCpu here;
-        const ImageFeed feed(set, {.batch_size = 3, .depth = 4}, here.machine);
+        const ImageFeed feed(set, {.batch_size = 3, .depth = 4}, here.compute);
         CHECK(feed.bytes() == (4 + 1) * 3 * int64_t(4 * sizeof(float) + sizeof(int32_t))); // pixels and labels
         const int64_t before = live_bytes();
         (void)feed.bytes();

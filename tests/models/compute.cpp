@@ -1,5 +1,5 @@
 // Tests the choice of GPUs, the ranks that take images, and the memory that is available.
-#include "models/run/machine.h"
+#include "models/run/compute.h"
 
 #include "core/atomic_file.h"
 #include "core/cpu/cores.h"
@@ -31,17 +31,17 @@ OnRanks machines(int ranks, const std::vector<const char*>& arguments, int per_n
     par::run_threads(
         ranks,
         [&](par::Link& link) {
-            MachineOptions settings;
+            ComputeOptions settings;
             Options options("test", "");
             settings.declare(options);
             (void)options.parse(int(arguments.size()), arguments.data());
             on_node = per_node ? link.rank() / per_node : 0;
             par::Group group(link);
-            const Machine machine(settings, options, group);
+            const Compute compute(settings, options, group);
             const auto rank = size_t(link.rank());
-            found.texts[rank] = machine.text();
-            found.devices[rank] = machine.device() ? machine.device()->name() : "";
-            found.firsts[rank] = machine.workers().first;
+            found.texts[rank] = compute.text();
+            found.devices[rank] = compute.device() ? compute.device()->name() : "";
+            found.firsts[rank] = compute.workers().first;
         },
         per_node);
     return found;
@@ -199,7 +199,7 @@ TEST_SUITE("models") {
         });
     }
 
-    TEST_CASE("machine: knows which code runs on which GPU") {
+    TEST_CASE("compute: knows which code runs on which GPU") {
         const struct {
             const char* targets;
             gpu::Capability gpu;
@@ -235,7 +235,7 @@ TEST_SUITE("models") {
         CHECK(contains(gpu::why_not("B200", {10, 0}, "sm_80, sm_90a"), "meson configure -Dgpu_arch=sm_100"));
     }
 
-    TEST_CASE("machine: RG_GPU_KERNELS selects the kernels") {
+    TEST_CASE("compute: RG_GPU_KERNELS selects the kernels") {
         CHECK(gpu::gpu_traits_of(132, {9, 0}, "", "sm_90a").hopper_kernels);
         CHECK_FALSE(gpu::gpu_traits_of(132, {9, 0}, "", "sm_80, compute_90").hopper_kernels);
         CHECK_FALSE(gpu::gpu_traits_of(132, {10, 0}, "", "sm_90a, compute_90").hopper_kernels);
@@ -248,7 +248,7 @@ TEST_SUITE("models") {
         CHECK_ERROR("and a build for sm_80, compute_90", gpu::gpu_traits_of(1, {9, 0}, "hopper", "sm_80, compute_90"));
     }
 
-    TEST_CASE("machine: uses a GPU only if the build has code for it") {
+    TEST_CASE("compute: uses a GPU only if the build has code for it") {
         {
             const GpusInPlace none({[] {
                                         return gpu::FoundGpus{{}, gpu::why_not("T4", {7, 5}, "sm_80")};
@@ -266,7 +266,7 @@ TEST_SUITE("models") {
         CHECK(machine_text({"test", "--precision", "fp32-strict", "--device", "cpu"}).ends_with("fp32-strict"));
     }
 
-    TEST_CASE("machine: the ranks of a node take its GPUs in turn, or those that the options name, in their order") {
+    TEST_CASE("compute: the ranks of a node take its GPUs in turn, or those that the options name, in their order") {
         const GpusInPlace three(kThreeGpus);
         using Names = std::vector<std::string>;
         CHECK(machines(3, {"test"}).devices == Names{"GPU 0", "GPU 2", "GPU 3"});
@@ -288,7 +288,7 @@ TEST_SUITE("models") {
         CHECK(machine_text({"test", "--device", "cpu"}).starts_with("cpu ("));
     }
 
-    TEST_CASE("machine: ranks without a GPU of their own are idle") {
+    TEST_CASE("compute: ranks without a GPU of their own are idle") {
         {
             const GpusInPlace three(kThreeGpus);
             const OnRanks five = machines(5, {"test", "--threads", "1"});

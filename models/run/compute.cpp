@@ -1,5 +1,5 @@
-// See machine.h.
-#include "models/run/machine.h"
+// See compute.h.
+#include "models/run/compute.h"
 
 #include "core/cpu/cores.h"
 #include "core/cpu/isa.h"
@@ -15,7 +15,7 @@ namespace rg {
 
 namespace {
 
-int64_t threads_of(MachineOptions& settings, const Options& options, par::Group& group) {
+int64_t threads_of(ComputeOptions& settings, const Options& options, par::Group& group) {
     if (!options.was_given("threads") || settings.threads == 0)
         settings.threads =
             std::max(1, std::min(affine_cores() / group.link().core_sharers(), core_quota() / group.local_size()));
@@ -24,7 +24,7 @@ int64_t threads_of(MachineOptions& settings, const Options& options, par::Group&
 
 /// Returns the GPUs that the ranks of this node take in turn: those that --gpus or --device names, else all. Without
 /// any GPU, returns none.
-std::vector<gpu::FoundGpus::Gpu> chosen_gpus(const MachineOptions& settings, const gpu::FoundGpus& found) {
+std::vector<gpu::FoundGpus::Gpu> chosen_gpus(const ComputeOptions& settings, const gpu::FoundGpus& found) {
     const bool one = settings.device.starts_with("cuda:"), all = settings.gpus == "all";
     RG_CHECK(settings.device == "auto" || settings.device == "cpu" || settings.device == "cuda" || one,
              "--device: expected auto, cpu, cuda, or cuda:N for GPU N, got ", settings.device);
@@ -47,7 +47,7 @@ std::vector<gpu::FoundGpus::Gpu> chosen_gpus(const MachineOptions& settings, con
 
 } // namespace
 
-void MachineOptions::declare_compute(Options& o) {
+void ComputeOptions::declare_compute(Options& o) {
     o.group("Machine");
     o.add("device", &device,
           "cpu; cuda: a GPU on every node; cuda:N: GPU N of every node; auto: GPUs if a node has any, else CPUs")
@@ -62,7 +62,7 @@ void MachineOptions::declare_compute(Options& o) {
         .by_rank();
 }
 
-void MachineOptions::declare(Options& o) {
+void ComputeOptions::declare(Options& o) {
     declare_compute(o);
     o.add("gpus", &gpus, "numbers of the GPUs of each node that its ranks take in turn, such as 0,2; all: all of them")
         .metavar("LIST");
@@ -108,7 +108,7 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int
     return workers;
 }
 
-Machine::Machine(MachineOptions& settings, const Options& options, par::Group& group)
+Compute::Compute(ComputeOptions& settings, const Options& options, par::Group& group)
     : options_(settings), threads_(int(threads_of(settings, options, group))) {
     const gpu::FoundGpus found = settings.device == "cpu" ? gpu::FoundGpus{} : gpu::gpu_functions().find();
     const std::vector<gpu::FoundGpus::Gpu> gpus = chosen_gpus(settings, found);
@@ -162,7 +162,7 @@ Machine::Machine(MachineOptions& settings, const Options& options, par::Group& g
     text_ += ", " + precision;
 }
 
-Context Machine::context() {
+Context Compute::context() {
     return {.device = device_.get(), .threads = &threads_, .strict_fp32 = options_.precision == "fp32-strict"};
 }
 

@@ -15,7 +15,7 @@
 
 namespace rg {
 
-struct MachineOptions {
+struct ComputeOptions {
     std::string device = "auto", gpus = "all", precision = "fp32";
     int64_t threads = 0;
     par::Algorithm allreduce = par::Algorithm::automatic;
@@ -48,20 +48,21 @@ struct Workers {
 Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int> order, int rank,
                    bool idle_spare_ranks, int64_t count = 0);
 
-class Machine {
+/// The device, the threads and the precision with which this rank computes.
+class Compute {
 public:
     /// Collective. Sets the number of threads in `settings`, unless --threads gives one above 0. With --workers, calls
     /// Group::set_ordered_sums() and Group::set_workers(). `settings` must outlive this. Throws Error for --device cuda
     /// on a rank without a GPU, if --device or --gpus names a GPU that a node with GPUs lacks, for fp32-strict on a
     /// GPU, if ranks on CPUs use different instruction sets, and if --wire or --workers does not fit the other options
     /// or the number of ranks.
-    Machine(MachineOptions& settings, const Options& options, par::Group& group);
-    Machine(const Machine&) = delete;
-    Machine& operator=(const Machine&) = delete;
+    Compute(ComputeOptions& settings, const Options& options, par::Group& group);
+    Compute(const Compute&) = delete;
+    Compute& operator=(const Compute&) = delete;
 
     /// Returns a context that refers to this object. The caller installs it with a ContextScope.
     Context context();
-    const MachineOptions& options() const { return options_; }
+    const ComputeOptions& options() const { return options_; }
     /// Returns this rank's GPU, or null for the CPU. With GPUs on other ranks, a rank without one is idle.
     Device* device() const { return device_.get(); }
     /// Returns the data type of a network's input images and activations.
@@ -73,7 +74,7 @@ public:
     const std::string& text() const { return text_; }
 
 private:
-    const MachineOptions& options_;
+    const ComputeOptions& options_;
     std::shared_ptr<Device> device_; // shared: tensors of the run may outlive this object
     Workers workers_;
     ThreadPool threads_;
