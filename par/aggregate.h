@@ -17,7 +17,6 @@
 
 #include "par/group.h"
 
-#include <algorithm>
 
 namespace rg::par {
 

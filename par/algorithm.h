@@ -19,7 +19,6 @@
 
 #include "par/peers.h"
 
-#include <algorithm>
 #include <bit>
 
 namespace rg::par {

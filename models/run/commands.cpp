@@ -2,7 +2,6 @@
 #include "models/run/commands.h"
 
 #include "core/atomic_file.h"
-#include "core/clock.h"
 #include "core/formatted.h"
 #include "core/json.h"
 #include "core/text.h"
@@ -25,7 +24,6 @@
 #include <iostream>
 #include <numeric>
 #include <optional>
-#include <sstream>
 
 namespace rg {
 namespace {

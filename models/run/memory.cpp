@@ -3,7 +3,7 @@
 
 #include "core/formatted.h"
 #include "core/json.h"
-#include "data/source.h"
+#include "data/cache.h"
 
 #include <fstream>
 #include <limits>

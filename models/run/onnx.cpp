@@ -3,7 +3,6 @@
 
 #include "core/atomic_file.h"
 #include "core/json.h"
-#include "core/op_table.h"
 #include "core/plan.h"
 #include "core/version.h"
 #include "models/run/model_file.h"

@@ -8,7 +8,7 @@
 
 #include "core/clock.h"
 #include "core/json.h"
-#include "data/source.h"
+#include "data/cache.h"
 #include "par/group.h"
 
 #include <array>

@@ -21,12 +21,10 @@
 // chooses the best model. Files, progress, report, monitor and sweeps take it from there.
 #include "models/run/training.h"
 
-#include "core/clock.h"
 #include "core/ops.h"
 #include "core/profile.h"
 #include "core/stop.h"
 #include "core/tape.h"
-#include "core/text.h"
 #include "data/image_folder.h"
 #include "models/nets/state_dict.h"
 #include "models/run/evaluation.h"
