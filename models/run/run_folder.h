@@ -64,7 +64,6 @@ public:
     /// and directions from "metrics": a list of MetricInfo::json() (task.h), the main one first; without it, they show
     /// losses.
     void write_config(const Json& config);
-    std::string skipped_path() const { return path() + "/skipped.txt"; }
 
     /// Appends one line to metrics.jsonl. If the write fails, tries to remove the incomplete line, and throws Error
     /// with the path and the reason. Also throws the errors of check_in_place().

@@ -133,14 +133,20 @@ void RunLog::step(const NamedValues& values, double samples, const Tensor& non_f
     log(line);
     write_report("running");
     if (!progress_) return;
-    StepStatus status{.epoch = p.epoch,
-                      .epochs = content_.epochs(),
-                      .step = p.step,
-                      .steps = content_.steps,
-                      .samples = samples,
-                      .epoch_left = std::min(content_.steps_per_epoch - p.batch, content_.steps - p.step)};
-    for (size_t i = 0; i < metrics.size(); ++i) status.metrics.push_back(metrics[i].format(p.sums[i] / p.samples, 1));
-    progress_->step(status);
+    std::vector<std::string> texts;
+    for (size_t i = 0; i < metrics.size(); ++i) texts.push_back(metrics[i].format(p.sums[i] / p.samples, 1));
+    show_step(std::move(texts), samples);
+}
+
+void RunLog::show_step(std::vector<std::string> metrics, double samples) {
+    const RunPosition& p = position;
+    progress_->step({.epoch = p.epoch,
+                     .epochs = content_.epochs(),
+                     .step = p.step,
+                     .steps = content_.steps,
+                     .metrics = std::move(metrics),
+                     .samples = samples,
+                     .epoch_left = std::min(content_.steps_per_epoch - p.batch, content_.steps - p.step)});
 }
 
 void RunLog::end_epoch(const NamedValues& results) {

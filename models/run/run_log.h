@@ -148,6 +148,9 @@ public:
     void note(const std::string& line, Colour colour = Colour::none);
     /// Prints a text in yellow, like note(). Escapes unprintable bytes, since the text may come from files.
     void warn(const std::string& text);
+    /// Shows the position and these texts of metrics as progress, which must exist (progress()). The last step had so
+    /// many `samples`.
+    void show_step(std::vector<std::string> metrics, double samples);
     /// Adds a line to metrics.jsonl and the report, and passes it to the observer. Does nothing on a rank without a
     /// folder.
     void log(const Json& line);

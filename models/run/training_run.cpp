@@ -121,7 +121,7 @@ void TrainingRun::begin(RunLog::Content content, const Metadata& model) {
     log.set_in_report("tested", test_set_name);
     if (const RunFolder* const folder = log.folder()) {
         if (!held_out_.empty()) write_file_atomic(folder->path() + "/held-out.txt", held_out_);
-        if (!skipped_.empty()) write_file_atomic(folder->skipped_path(), skipped_);
+        if (!skipped_.empty()) write_file_atomic(folder->path() + "/skipped.txt", skipped_);
     }
     apply_patience(); // it may have ended a resumed run already
 }
@@ -163,17 +163,11 @@ void TrainingRun::end_step(const StepResult& result) {
         if (result.skipped) line.set("skipped", true);
         log.log(line);
     }
-    if (Progress* const progress = log.progress()) {
+    if (log.progress()) {
         std::vector<std::string> metrics{formatted("loss %.3f", p.sums[0] / p.samples)};
         const std::vector<double> values = task_->values(std::span(p.sums).subspan(1), p.samples);
         if (!values.empty()) metrics.push_back(task_->metrics[0].format(values[0], 1));
-        progress->step({.epoch = p.epoch,
-                        .epochs = log.content().epochs(),
-                        .step = p.step,
-                        .steps = log.content().steps,
-                        .metrics = std::move(metrics),
-                        .samples = images,
-                        .epoch_left = std::min(log.content().steps_per_epoch - p.batch, log.content().steps - p.step)});
+        log.show_step(std::move(metrics), images);
     }
     const int64_t every = settings_.checkpoint_every;
     if (every && p.step % every == 0 && p.batch < log.content().steps_per_epoch) saver.save_checkpoint();
