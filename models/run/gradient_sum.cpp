@@ -28,16 +28,16 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
     const Tensor& gradients = parameters.gradients();
     const bool on_device = gradients.device(), some_on_device = !group.all(!on_device, "gradients on devices");
     if (some_on_device) share_with_devices();
-    way_ = shared_                       ? Way::direct
-           : on_device                   ? Way::through_host
-           : some_on_device              ? Way::by_bucket
-           : overlap && group.size() > 1 ? Way::on_thread
-                                         : Way::at_once;
+    method_ = shared_                       ? Method::direct
+              : on_device                   ? Method::through_host
+              : some_on_device              ? Method::by_bucket
+              : overlap && group.size() > 1 ? Method::on_thread
+                                            : Method::at_once;
     const size_t bytes = size_t(group.most_workers()) * size_t(parameters.gradient_bytes());
     std::byte* const memory = is_direct() ? gradients.bytes_data() : group.memory(bytes, "gradients").data();
     memory_ = {reinterpret_cast<float*>(memory), size_t(gradients.numel())};
     if (!on_device) parameters.place_gradients(memory);
-    if (way_ == Way::at_once) return;
+    if (method_ == Method::at_once) return;
     const int64_t min_size = std::max(kBucketBytes / 4, (gradients.numel() + kMaxBuckets - 1) / kMaxBuckets);
     const int64_t size = (min_size + 15) / 16 * 16; // whole cache lines of 64 bytes
     for (int64_t begin = 0; begin < gradients.numel(); begin += size)
@@ -49,7 +49,8 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
         round_trip_ = gradients.device()->round_trip(is_direct() ? nullptr : memory, gradients.bytes_data(), ends);
     }
     // The thread runs no ops, so it needs no context.
-    if (way_ == Way::on_thread) thread_ = std::jthread([this](const std::stop_token& stop) { sum_on_thread(stop); });
+    if (method_ == Method::on_thread)
+        thread_ = std::jthread([this](const std::stop_token& stop) { sum_on_thread(stop); });
 }
 
 /// Collective. Lets devices sum the gradients in each other's memory, if they can.
@@ -128,7 +129,7 @@ bool GradientSum::check_direct_sums() {
 
 GradientSum::~GradientSum() {
     // If active_ is still true, an error has ended the step, and the thread may wait for ranks that will never answer.
-    if (active_ && way_ == Way::on_thread) group_.link().fail_all_waits();
+    if (active_ && method_ == Method::on_thread) group_.link().fail_all_waits();
     // The memory of a device must not be released before all ranks have unmapped it. After an error, others may never
     // come here, and the job or the task ends anyway.
     if (!shared_ || std::uncaught_exceptions() > exceptions_) return;
@@ -193,7 +194,7 @@ void GradientSum::finish() {
     }
     parameters_.gradients().note_write();
     if (buckets_.empty()) return sum({0, int64_t(memory_.size()), 0, "gradients"});
-    if (way_ == Way::by_bucket || !last_steps_known_) { // no bucket has started
+    if (method_ == Method::by_bucket || !last_steps_known_) { // no bucket has started
         for (const Bucket& bucket : buckets_) sum(bucket);
         return;
     }

@@ -67,16 +67,16 @@ public:
     void finish();
 
     /// Returns true if the gradients of any rank are on a device. Always false for a single worker in all.
-    bool some_on_device() const { return way_ >= Way::by_bucket; }
+    bool some_on_device() const { return method_ >= Method::by_bucket; }
     /// Returns true if devices sum the gradients in each other's memory.
-    bool is_direct() const { return way_ == Way::direct; }
+    bool is_direct() const { return method_ == Method::direct; }
     /// If each node has several ranks with gradients on devices, but these cannot sum them in each other's memory,
     /// returns a text that says why. Else returns "".
     const std::string& why_not_direct() const { return why_not_direct_; }
 
 private:
     /// How this rank takes part in the sums.
-    enum class Way : uint8_t {
+    enum class Method : uint8_t {
         none,         // a single worker in all: there is nothing to add
         at_once,      // all gradients, in finish()
         on_thread,    // bucket by bucket, on thread_ during backward
@@ -101,7 +101,7 @@ private:
     const Parameters& parameters_;
     par::Algorithm algorithm_;
     par::Wire wire_;
-    Way way_ = Way::none;
+    Method method_ = Method::none;
     std::shared_ptr<void> shared_; // of Group::adopt(), if devices sum the gradients in each other's memory
     const int exceptions_ = std::uncaught_exceptions();
     std::string why_not_direct_;

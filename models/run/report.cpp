@@ -30,7 +30,7 @@ double rounded(double value) {
 
 /// Returns the number of the member `key` of a line of metrics, or NaN if the line has none. In metrics.jsonl, null
 /// stands for a number that was not finite.
-double number(const Json& line, std::string_view key) {
+double number_or_nan(const Json& line, std::string_view key) {
     const Json* value = line.find(key);
     return value && value->is_number() ? value->as_double() : std::nan("");
 }
@@ -92,7 +92,7 @@ Json::Array metrics_of(const std::string& path, size_t points) {
             if (name == "step" || name == "epoch" || !(value.is_number() || value.is_null())) continue;
             auto sum = std::ranges::find(sums, name, &std::pair<std::string, double>::first);
             if (sum == sums.end()) sum = sums.insert(sum, {name, 0});
-            sum->second += number(line, name);
+            sum->second += number_or_nan(line, name);
         }
         if (++count == most) end_point();
     };
@@ -110,8 +110,8 @@ Report::Report(const RunFolder& folder, Json config)
     run_.set("name", std::filesystem::path(folder.path()).filename().string()).set("config", std::move(config));
     try {
         const Json before = read_report(path_).at("runs").as_array().at(0);
-        const double last = number(before, "written") - number(before, "begun"),
-                     more = number(before, "seconds_before");
+        const double last = number_or_nan(before, "written") - number_or_nan(before, "begun"),
+                     more = number_or_nan(before, "seconds_before");
         run_.set("seconds_before", last + (std::isnan(more) ? 0 : more));
     } catch (const std::exception&) {} // a new run has no report
 }

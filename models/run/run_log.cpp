@@ -38,7 +38,7 @@ void RunOptions::declare(Options& o) {
     o.add("keep", &keep, "number of checkpoints to keep").range(1, 1e6);
 }
 
-int64_t RunLog::Content::epochs() const {
+int64_t RunLog::Info::epochs() const {
     if (steps_per_epoch == 0) return 0;
     return std::max<int64_t>(1, steps / steps_per_epoch + (steps % steps_per_epoch != 0));
 }
@@ -60,9 +60,9 @@ RunLog::RunLog(const RunOptions& settings, Options& options, par::Group& group, 
     folder_->lock();
 }
 
-void RunLog::begin(const Content& content) {
-    content_ = content;
-    if (position.sums.empty()) position.sums.resize(content.metrics.size());
+void RunLog::begin(const Info& info) {
+    info_ = info;
+    if (position.sums.empty()) position.sums.resize(info.metrics.size());
     group.barrier("start");
     epoch_begin_ = seconds_now(), samples_at_begin_ = position.samples;
     begun_ = true;
@@ -77,7 +77,7 @@ void RunLog::begin(const Content& content) {
     const Json values = options.to_json();
     const Json* seed = values.find("seed");
     Json metrics = Json::array();
-    for (const MetricInfo& metric : content.metrics) metrics.push(metric.json());
+    for (const MetricInfo& metric : info.metrics) metrics.push(metric.json());
     const Json config = Json::object()
                             .set("program", program)
                             .set("version", kVersion)
@@ -90,13 +90,13 @@ void RunLog::begin(const Content& content) {
         report_.emplace(*folder_, config);
     else
         fs::remove(folder_->report_path()); // the report of a resumed run would show an old state
-    set_in_report("summary", content.summary);
-    if (content.steps > 0) set_in_report("steps", content.steps);
-    if (content.steps_per_epoch > 0)
-        set_in_report("steps_per_epoch", content.steps_per_epoch), set_in_report("epochs", content.epochs());
+    set_in_report("summary", info.summary);
+    if (info.steps > 0) set_in_report("steps", info.steps);
+    if (info.steps_per_epoch > 0)
+        set_in_report("steps_per_epoch", info.steps_per_epoch), set_in_report("epochs", info.epochs());
     if (!observer.standalone() || settings.progress == ProgressKind::none) return;
-    progress_.emplace(settings.progress, content.samples);
-    if (!content.summary.empty()) note(folded(printable(content.summary), progress_->columns()));
+    progress_.emplace(settings.progress, info.samples);
+    if (!info.summary.empty()) note(folded(printable(info.summary), progress_->columns()));
     for (const auto& [line, colour] : early_notes_) note(line, colour);
     early_notes_.clear();
     note(printable(folder_->path()));
@@ -119,7 +119,7 @@ void RunLog::step(const NamedValues& values, double samples, const Tensor& non_f
                  ", got ", found->second, "; make the learning rate smaller; saved files are unchanged");
         return found->second;
     };
-    const std::vector<MetricInfo>& metrics = content_.metrics;
+    const std::vector<MetricInfo>& metrics = info_.metrics;
     RunPosition& p = position;
     RG_CHECK(p.sums.size() == metrics.size(), "RunLog::step: expected a checkpoint with ", metrics.size(),
              " sums of metrics, got ", p.sums.size(), "; start a new run");
@@ -128,7 +128,7 @@ void RunLog::step(const NamedValues& values, double samples, const Tensor& non_f
     writer.check();
     if (!folder_) return;
     Json line = Json::object().set("step", p.step);
-    if (content_.steps_per_epoch > 0) line.set("epoch", p.epoch);
+    if (info_.steps_per_epoch > 0) line.set("epoch", p.epoch);
     for (const auto& [name, value] : values) line.set(name, value);
     log(line);
     write_report("running");
@@ -141,12 +141,12 @@ void RunLog::step(const NamedValues& values, double samples, const Tensor& non_f
 void RunLog::show_step(std::vector<std::string> metrics, double samples) {
     const RunPosition& p = position;
     progress_->step({.epoch = p.epoch,
-                     .epochs = content_.epochs(),
+                     .epochs = info_.epochs(),
                      .step = p.step,
-                     .steps = content_.steps,
+                     .steps = info_.steps,
                      .metrics = std::move(metrics),
                      .samples = samples,
-                     .epoch_left = std::min(content_.steps_per_epoch - p.batch, content_.steps - p.step)});
+                     .epoch_left = std::min(info_.steps_per_epoch - p.batch, info_.steps - p.step)});
 }
 
 void RunLog::end_epoch(const NamedValues& results) {
@@ -155,16 +155,16 @@ void RunLog::end_epoch(const NamedValues& results) {
     const double rate = seconds > 0 ? (p.samples - samples_at_begin_) / seconds : 0;
     Json line = Json::object().set("epoch", p.epoch);
     EpochStatus status{
-        .epoch = p.epoch, .epochs = content_.epochs(), .test = {}, .samples_per_second = rate, .seconds = seconds};
-    for (size_t i = 0; i < content_.metrics.size(); ++i) {
+        .epoch = p.epoch, .epochs = info_.epochs(), .test = {}, .samples_per_second = rate, .seconds = seconds};
+    for (size_t i = 0; i < info_.metrics.size(); ++i) {
         const double mean = p.sums[i] / p.samples;
-        line.set("train_" + content_.metrics[i].name, mean);
-        status.train.metrics.push_back(content_.metrics[i].format(mean));
+        line.set("train_" + info_.metrics[i].name, mean);
+        status.train.metrics.push_back(info_.metrics[i].format(mean));
     }
     for (const auto& [name, value] : results) {
         line.set(name, value);
         MetricInfo shown{.name = name};
-        for (const MetricInfo& metric : content_.metrics)
+        for (const MetricInfo& metric : info_.metrics)
             if (name.ends_with("_" + metric.name)) shown.unit = metric.unit;
         status.test.metrics.push_back(shown.format(value));
     }

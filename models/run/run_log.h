@@ -102,7 +102,7 @@ public:
 
     /// Describes a run for its files and its output. The first metric is the main one. The lines of steps and epochs
     /// may have other values, too.
-    struct Content {
+    struct Info {
         std::vector<MetricInfo> metrics = {};
         int64_t steps = 0;               // of the whole run; 0: unknown
         int64_t steps_per_epoch = 0;     // 0: the run has no epochs
@@ -113,12 +113,12 @@ public:
     };
     /// Collective. Creates the folder of a new run, or removes the lines after the position from metrics.jsonl of a
     /// resumed run. Starts the output. If any rank fails before this call, no folder is created.
-    void begin(const Content& content);
+    void begin(const Info& info);
 
     /// Collective. True until all steps are done, or a rank has a stop request.
     bool goes_on();
     /// True if all steps of the epoch are done. Then call end_epoch().
-    bool epoch_is_complete() const { return position.batch > 0 && position.batch == content_.steps_per_epoch; }
+    bool epoch_is_complete() const { return position.batch > 0 && position.batch == info_.steps_per_epoch; }
     /// Logs a step, and advances `position`. `samples` is the weight of these values in the means of the epoch, such as
     /// the number of images in the mini-batch. The values must be means over all ranks. Pass Optimizer::non_finite_at()
     /// if there is an optimizer: its update changes nothing if the loss or a gradient is not finite, and step() then
@@ -162,9 +162,9 @@ public:
     void write_report(const std::string& state);
 
     /// Returns the argument of begin(), with fewer steps after end_early().
-    const Content& content() const { return content_; }
+    const Info& info() const { return info_; }
     /// Ends the run with the current step: sets the number of its steps to that of the finished steps.
-    void end_early() { content_.steps = std::min(content_.steps, position.step); }
+    void end_early() { info_.steps = std::min(info_.steps, position.step); }
     /// Returns the folder, on rank 0: after begin(), and with --resume from the start. Null on other ranks.
     RunFolder* folder() { return folder_ ? &*folder_ : nullptr; }
     /// Returns the output for people, or null if this rank or this run has none.
@@ -178,10 +178,10 @@ public:
 
 private:
     static TrainingObserver& standalone_program();
-    bool is_done() const { return content_.steps > 0 && position.step >= content_.steps; }
+    bool is_done() const { return info_.steps > 0 && position.step >= info_.steps; }
     void fail(const std::string& why);
 
-    Content content_;
+    Info info_;
     std::optional<RunFolder> folder_;
     std::optional<Report> report_;
     std::optional<Progress> progress_;

@@ -455,7 +455,7 @@ private:
             step.non_finite_at = optimizer_.non_finite_at();
         }
         step.result.skipped = run_.handle_non_finite(step.result.loss, step.non_finite_at);
-        if (!step.result.skipped) optimizer_.end_step(step.number, run_.log.content().steps);
+        if (!step.result.skipped) optimizer_.end_step(step.number, run_.log.info().steps);
         run_.phases.lap(PhaseClock::update);
     }
 

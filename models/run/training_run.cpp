@@ -113,11 +113,11 @@ void TrainingRun::restore(Parameters& parameters, const OptimizerState& optimize
     guard_.emplace(settings_.on_nan, parameters);
 }
 
-void TrainingRun::begin(RunLog::Content content, const Metadata& model) {
-    content.metrics = {task_->metrics.begin(), task_->metrics.end()};
-    content.samples = "img";
+void TrainingRun::begin(RunLog::Info info, const Metadata& model) {
+    info.metrics = {task_->metrics.begin(), task_->metrics.end()};
+    info.samples = "img";
     saver.metadata.insert(saver.metadata.begin(), model.begin(), model.end());
-    log.begin(content);
+    log.begin(info);
     log.set_in_report("tested", test_set_name);
     if (const RunFolder* const folder = log.folder()) {
         if (!held_out_.empty()) write_file_atomic(folder->path() + "/held-out.txt", held_out_);
@@ -170,7 +170,7 @@ void TrainingRun::end_step(const StepResult& result) {
         log.show_step(std::move(metrics), images);
     }
     const int64_t every = settings_.checkpoint_every;
-    if (every && p.step % every == 0 && p.batch < log.content().steps_per_epoch) saver.save_checkpoint();
+    if (every && p.step % every == 0 && p.batch < log.info().steps_per_epoch) saver.save_checkpoint();
     phases.lap(PhaseClock::other);
 }
 
@@ -187,7 +187,7 @@ void TrainingRun::end_epoch(const Score& test) {
         return texts;
     };
     const EpochStatus status{.epoch = p.epoch,
-                             .epochs = log.content().epochs(),
+                             .epochs = log.info().epochs(),
                              .train = texts_of("train", train_loss, train),
                              .test = texts_of(test_set_name, test.loss, test.metrics),
                              .samples_per_second = rate,
@@ -209,7 +209,7 @@ void TrainingRun::end_epoch(const Score& test) {
 
 bool TrainingRun::test_is_due() const {
     const int64_t every = settings_.validate_every, batch = log.position.batch;
-    return every && log.position.step % every == 0 && batch > 0 && batch < log.content().steps_per_epoch && !tested_;
+    return every && log.position.step % every == 0 && batch > 0 && batch < log.info().steps_per_epoch && !tested_;
 }
 
 void TrainingRun::check_stop() {
@@ -233,8 +233,7 @@ void TrainingRun::keep_if_best(const Score& test) {
 }
 
 std::optional<TensorFile> TrainingRun::model_to_test() {
-    if (!log.observer.standalone() || log.position.best_epoch == 0 || log.position.step < log.content().steps)
-        return {};
+    if (!log.observer.standalone() || log.position.best_epoch == 0 || log.position.step < log.info().steps) return {};
     return saver.best_model();
 }
 

@@ -4,7 +4,7 @@
 //     return run.log.supervise([&] {
 //         run.check_data(...);                                 // --resume needs the same images
 //         run.restore(parameters, optimizer, task);            // also restores the position
-//         run.begin(content, model);                           // creates the folder
+//         run.begin(info, model);                              // creates the folder
 //         while (run.goes_on()) {
 //             run.begin_epoch(has_data);
 //             while (run.epoch_goes_on())
@@ -68,13 +68,13 @@ public:
     /// metric of the name in --patience-on.
     void restore(Parameters& parameters, const OptimizerState& optimizer, const Task& task);
     /// Collective. See RunLog::begin(). A stop request or --patience may end the training before the steps of
-    /// `content`. The metrics are those of the task. `model` is stored in the files of the model; see
+    /// `info`. The metrics are those of the task. `model` is stored in the files of the model; see
     /// describe_model().
-    void begin(RunLog::Content content, const Metadata& model);
+    void begin(RunLog::Info info, const Metadata& model);
 
     /// Returns the number of finished epochs, plus the finished fraction of the current epoch.
     double epochs() const {
-        return double(log.position.epoch - 1) + double(log.position.batch) / double(log.content().steps_per_epoch);
+        return double(log.position.epoch - 1) + double(log.position.batch) / double(log.info().steps_per_epoch);
     }
 
     /// True until all steps and their tests are done, a rank has a stop request, or --patience ends the training. The
@@ -84,7 +84,7 @@ public:
     /// True while goes_on() is true and every rank has a further batch in this epoch.
     bool epoch_goes_on() const { return goes_on() && epoch_goes_on_; }
     /// True if all batches of the epoch are done. Then test the network.
-    bool epoch_is_complete() const { return log.position.batch == log.content().steps_per_epoch; }
+    bool epoch_is_complete() const { return log.position.batch == log.info().steps_per_epoch; }
     /// True if a stop request has ended the training before its last step or test.
     bool stopped() const { return stopped_ && work_is_left(); }
     /// True if --validate-every asks for a test before the next step. A run that resumes here repeats the test.
@@ -125,7 +125,7 @@ public:
 private:
     void apply_patience();
     bool work_is_left() const {
-        return log.position.step < log.content().steps || epoch_is_complete() || test_is_due() || test_stopped_;
+        return log.position.step < log.info().steps || epoch_is_complete() || test_is_due() || test_stopped_;
     }
     /// Returns the metric of --patience-on.
     MetricInfo best_metric() const;

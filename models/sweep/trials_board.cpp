@@ -12,7 +12,7 @@ namespace {
 constexpr double kBoardSeconds = 0.1, kRepeatSeconds = 10;
 
 /// Cuts a line to at most `columns` bytes, but not inside a UTF-8 character.
-std::string fit(std::string line, int columns) {
+std::string cut_to_width(std::string line, int columns) {
     size_t size = std::min(line.size(), size_t(std::max(columns, 0)));
     while (size > 0 && size < line.size() && (line[size] & 0xC0) == 0x80) --size;
     line.resize(size);
@@ -103,7 +103,7 @@ void TrialsBoard::draw() {
     if (drawn_lines_) out_ << "\x1b[" << drawn_lines_ << "A";
     // The last column stays free, since a full line makes some terminals wrap.
     for (const auto& [line, colour] : lines)
-        out_ << "\r" << coloured(fit(line, size.columns - 1), colour, style_.colour) << "\x1b[K\n";
+        out_ << "\r" << coloured(cut_to_width(line, size.columns - 1), colour, style_.colour) << "\x1b[K\n";
     out_ << "\x1b[J" << std::flush; // erases the remaining lines of the last drawing
     drawn_lines_ = lines.size();
 }

@@ -69,7 +69,7 @@ TEST_SUITE("models") {
         constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
         for (const auto& [steps, batches, epochs] : {std::array<int64_t, 3>{0, 8, 1}, {1, 8, 1}, {8, 8, 1}, {9, 8, 2},
                                                      {kMost, 8, (kMost - 7) / 8 + 1}, {kMost, 1, kMost}})
-            CHECK(RunLog::Content{.steps = steps, .steps_per_epoch = batches}.epochs() == epochs);
+            CHECK(RunLog::Info{.steps = steps, .steps_per_epoch = batches}.epochs() == epochs);
         const StepStatus status{1, kMost, 1, kMost, {"loss 1.000"}, 1, kMost};
         CHECK(contains(step_text(status, 1, 1e30, 200), "left 277777777777h46m/277777777777h46m"));
     }
@@ -79,7 +79,7 @@ TEST_SUITE("models") {
         RunOptions settings;
         settings.runs = dir.path(), settings.name = "run";
         Options options("loop", "");
-        const RunLog::Content content{.metrics = {{.name = "rmse", .unit = "cm"}}, .steps = 6, .steps_per_epoch = 3};
+        const RunLog::Info info{.metrics = {{.name = "rmse", .unit = "cm"}}, .steps = 6, .steps_per_epoch = 3};
         const auto report = [&] { return read_report(dir / "run/report.html").at("runs").as_array().at(0); };
         const auto lines = [&] {
             std::vector<std::string> all = split(read_file(dir / "run/metrics.jsonl"), '\n');
@@ -90,7 +90,7 @@ TEST_SUITE("models") {
         par::run_groups(2, [&](par::Group& group) {
             SilentTrial trial;
             RunLog log(settings, options, group, trial);
-            log.begin(content);
+            log.begin(info);
             while (log.goes_on()) {
                 log.step({{"rmse", double(log.position.step)}, {"lr", 0.5}}, log.position.step == 0 ? 3 : 1);
                 if (log.epoch_is_complete()) log.end_epoch({{"test_rmse", 9}});
