@@ -281,7 +281,7 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
             const size_t row = size_t(tile) * T::kRows + down + 2 * warp;
             const size_t first_output = (row * W + right + pixel) * out_c + first_channel + 8 * quarter;
             const auto output_index = [&](int half, int octet) { return first_output + half * W * out_c + 32 * octet; };
-            uint4 x[2][N / 32] = {}; // values of x for the terms
+            uint4 x[2][N / 32] = {}; // data gradient: x at the lane's results, for NormTerms
             float weights[2] = {};   // weights of the lane's two pixels in the means
             if constexpr (!kDgrad) {
                 weights[0] = lane_sums.next_weight(), weights[1] = lane_sums.next_weight();

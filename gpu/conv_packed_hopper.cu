@@ -113,8 +113,8 @@ __device__ __forceinline__ void produce(const PackedConvolution& c, const bf16* 
     }
 }
 
-/// Computes the sums of one consumer thread. The cells of its group form kParts parts; each part is a product of 64
-/// cells x N channels.
+/// Computes the results of one consumer thread. The cells (positions of the packed images) of its group of threads form
+/// kParts parts; each part is a product of 64 cells x N channels.
 template <int C, int N, bool kDgrad>
 __device__ __forceinline__ void
 consume(const PackedConvolution& c, const std::byte* slots, const StageBarriers& slot_barriers, const std::byte* stages,

@@ -39,14 +39,14 @@ struct TapRange {
     int first, step, count, scale, origin;
 };
 
-/// How a convolution is cut into tiles. In the data gradient, the results of a tile are from one phase (TapAxis), and
-/// the extents are those of the largest phase.
+/// How a convolution is cut into tiles. In the data gradient, the pixels of dx that use the same taps of the filters form
+/// a phase (TapAxis). The results of a tile are from one phase, and the extents are those of the largest phase.
 struct Tiling {
     int rows, width;          // result rows of an image, columns of a strip
     int strips, strip_blocks; // number of strips, tiles of a strip
     Axes taps;                // the most taps in a TapRange of each axis
     int columns, cells;       // staged columns, and staged pixels, of a tile
-    int octet_cells;          // staged pixels from the start of an octet to the start of the next, with padding
+    int octet_cells;          // staged pixels from an octet of channels to the next octet, with padding
     Divisor by_columns, by_image_rows, by_width, by_rows, by_strip_blocks;
     __host__ __device__ int blocks() const { return strips * strip_blocks; }
 };

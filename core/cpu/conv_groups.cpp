@@ -77,8 +77,10 @@ private:
     int64_t count_ = 0;
 };
 
-/// Prepares a convolution for isa().lanes, in bands of rows: packs filters, copies pixels and lists taps. The source is
-/// x [h w c] and the result y [p q k], or for Pass::dgrad, dy [p q k] and dx [h w c].
+/// Prepares a convolution for the kernels isa().lanes (lanes_isa.cpp), in which each lane of a vector computes one
+/// channel of the result. Packs the filters. For each band, the rows of the result that a thread computes at once, copies
+/// pixels and lists the taps of the filters. The source is x [h w c] and the result y [p q k], or for Pass::dgrad,
+/// dy [p q k] and dx [h w c].
 class LaneConv {
 public:
     LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& from, const Shape& to, bool to_bf16);

@@ -1,4 +1,4 @@
-// Packs filters, images and gradients for the tiles, and chooses the pixels of each tile.
+// Packs filters, images and gradients for the bf16 matrix tiles of tiles_isa.cpp, and chooses the pixels of each tile.
 #include "core/cpu/tile_engine.h"
 
 namespace rg::cpu {

@@ -18,7 +18,8 @@ struct TileCover {
     int64_t tiles;
     int64_t row_step; // windows from one row to the next, with those in the padding columns; 0: row by row
 };
-/// Returns the cover of p rows of q windows that takes fewer tiles. `pixels` windows of a row share a row of a tile.
+/// Returns the cover of p rows of q windows that needs fewer tiles; if both need as many, the one through the padding.
+/// One row of a tile holds `pixels` neighbouring windows.
 TileCover cover_of(const Padding& padding, int64_t p, int64_t q, PerAxis stride, int64_t pixels);
 
 /// Returns the extents of the weight gradient by tiles. Uses only the extents of `filters`. `planes` is kPlanes<T>.

@@ -28,8 +28,8 @@ constexpr int64_t kSmallBundle = 32 * 32, kTilesOfSmallBundle = 16;
 /// line. If the distance were a power of two, the 36 stores of a tile could all use one set of the first-level cache.
 int64_t component(int64_t floats) { return floats + 16; }
 
-/// Returns the number of tiles along an axis that cover those of `results` results that have the same remainder modulo
-/// the dilation.
+/// Returns the number of tiles, of 4 results each, that an axis with `results` results needs. With a dilation d, every
+/// d-th result is computed together, and the number is that of the largest such set.
 int64_t tiles_of(int64_t results, int64_t dilation) { return divide_up(divide_up(results, dilation), 4); }
 
 /// Returns the number of groups in a bundle, for `groups` groups of `channels` channels each: 1 if a group fills whole

@@ -62,10 +62,11 @@ struct Detail {
     /// Returns the value of `member`, from the numbers of the whole set [samples numbers]. If null, there is no such
     /// member.
     std::function<Json(const data::ImageSet& set, std::span<const double> numbers)> report = {};
-    /// Returns tables for the files NAME.csv. A table may also have a text for people. If null, there are no tables.
+    /// A file NAME.csv; `text` is a version for people, or empty.
     struct Table {
         std::string name, text, csv;
     };
+    /// Returns the tables of the set. If null, there are none.
     std::function<std::vector<Table>(const data::ImageSet& set, std::span<const double> numbers)> tables = {};
 };
 
@@ -89,7 +90,8 @@ struct Task {
     /// If `standardises`, sets TargetInfo::mean and TargetInfo::deviation: those in the file of a model (unless it is
     /// null) if it has targets of the same names, else those of the images. The deviation of equal targets is 1.
     void standardise(const data::ImageSet& images, const TensorFile* model);
-    /// Returns the loss of the network's outputs, and then converts the outputs to their units.
+    /// Returns the loss of the network's outputs. If `standardises`, the loss compares standardised outputs and targets;
+    /// afterwards, `outputs` holds values in the units of the targets.
     Tensor take_loss(std::vector<Tensor>& outputs, const data::Batch& batch, Mode mode) const;
 
     /// Returns a task that joins this one and `other`. Its loss is this loss + weight * the other's loss. The other's

@@ -1,4 +1,4 @@
-// See worst_samples.h.
+// Collects the galleries' samples from all ranks, and draws their images for the report.
 #include "models/run/worst_samples.h"
 
 #include "data/resize.h"
