@@ -123,7 +123,7 @@ void check_utf8(std::string_view text, const std::string& where) {
 }
 
 /// Returns the offset of the text after a member's opening quote, or npos if the header lacks the member.
-size_t digits_of(std::string_view header, std::string_view member) {
+size_t offset_of_digits(std::string_view header, std::string_view member) {
     const size_t begin = header.find(member);
     return begin == header.npos ? begin : begin + member.size();
 }
@@ -233,13 +233,13 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
     std::memcpy(bytes.data(), &length, kLengthBytes);
     std::memcpy(bytes.data() + kLengthBytes, text.data(), text.size());
     char* data = bytes.data() + kLengthBytes + text.size();
-    const size_t sums = digits_of(bytes, kTensorChecksumsMember);
+    const size_t sums = offset_of_digits(bytes, kTensorChecksumsMember);
     for (size_t i = 0; i < tensors.size(); ++i) {
         const Tensor t = tensors[i].value.to_host();
         if (t.bytes() > 0) std::memcpy(data + begins[i], t.bytes_data(), size_t(t.bytes()));
         bytes.replace(sums + kDigits * i, kDigits, tensor_checksum({data + begins[i], size_t(t.bytes())}));
     }
-    const size_t sum = digits_of(bytes, kChecksumMember);
+    const size_t sum = offset_of_digits(bytes, kChecksumMember);
     bytes.replace(sum, kDigits, header_checksum(bytes.substr(0, kLengthBytes + text.size()), sum));
     return bytes;
 }
@@ -261,7 +261,8 @@ TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
              bytes.size() - kLengthBytes, kCutShort);
     const std::string_view header_bytes = bytes.substr(0, kLengthBytes + size_t(length)),
                            text = header_bytes.substr(kLengthBytes), data = bytes.substr(header_bytes.size());
-    const size_t sum = digits_of(header_bytes, kChecksumMember), sums = digits_of(header_bytes, kTensorChecksumsMember);
+    const size_t sum = offset_of_digits(header_bytes, kChecksumMember),
+                 sums = offset_of_digits(header_bytes, kTensorChecksumsMember);
     RG_CHECK((sum == text.npos) == (sums == text.npos), file,
              "expected both checksum and tensor_checksums in the header, ", "or none, got one", kDamaged);
     if (sum != text.npos)

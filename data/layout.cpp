@@ -20,7 +20,7 @@ enum class FolderRole : uint8_t { none, train, test, validation, fold };
 bool has_word(std::string_view words, std::string_view word) { return words.find(cat(" ", word, " ")) != words.npos; }
 
 /// Returns true for plain names of sets, such as train, which need no confirmation by the class folders in them.
-bool is_plain(const std::string& name) {
+bool is_set_name(const std::string& name) {
     return has_word(" train training test testing val valid validation ", lower(name));
 }
 
@@ -63,7 +63,7 @@ void skip_outer_folders(std::vector<ListedImage>& images, bool of_set, const std
         std::vector<ListedImage> inner = images;
         std::ranges::for_each(inner, descend);
         const auto is_part = [](const ListedImage& image) { return role_of(image.folder()) != FolderRole::none; };
-        if (!of_set && is_plain(top) && !std::ranges::all_of(inner, is_part)) return;
+        if (!of_set && is_set_name(top) && !std::ranges::all_of(inner, is_part)) return;
         images = std::move(inner);
     }
 }
@@ -132,7 +132,7 @@ Layout layout_of(const std::vector<std::string>& files, const std::string& folde
         std::vector<ListedImage> inner = top.images;
         std::ranges::for_each(inner, descend);
         skip_outer_folders(inner, true);
-        top = {std::move(top.images), Layout{std::move(inner), {}, {}}.classes(), role_of(name), is_plain(name)};
+        top = {std::move(top.images), Layout{std::move(inner), {}, {}}.classes(), role_of(name), is_set_name(name)};
     }
     for (const auto& [name, top] : tops)
         if (held = held_by_both(tops.begin()->second, top); held.empty()) break;
@@ -164,7 +164,7 @@ Layout layout_of(const std::vector<std::string>& files, const std::string& folde
                  "); merge the two");
         if (top.plain) other->second = name;
     }
-    RG_CHECK(!all_are_parts || without_classes.empty() || (parts.size() > 1 && !is_plain(without_classes)) ||
+    RG_CHECK(!all_are_parts || without_classes.empty() || (parts.size() > 1 && !is_set_name(without_classes)) ||
                  tops.size() == 1,
              "image folder: expected class folders in ", without_classes, ", got images (", folder,
              parts.contains(FolderRole::train)

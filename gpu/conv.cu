@@ -144,8 +144,8 @@ __device__ __forceinline__ void convolve(const ConvGeometry& g, const Tiling& t,
     const int column_ranges = kDgrad ? column_axis.phase_ranges() : column_axis.ranges();
     for (int channel = 0; channel < g.from_c; channel += 8 * kOctets)
         for (int r = 0, s = 0; r < row_ranges; s + 1 < column_ranges ? ++s : (s = 0, ++r)) {
-            const TapRange rows = kDgrad ? row_axis.phase_range(phase_row, r) : row_axis.range(r);
-            const TapRange columns = kDgrad ? column_axis.phase_range(phase_column, s) : column_axis.range(s);
+            const StridedTaps rows = kDgrad ? row_axis.phase_range(phase_row, r) : row_axis.range(r);
+            const StridedTaps columns = kDgrad ? column_axis.phase_range(phase_column, s) : column_axis.range(s);
             if (rows.count <= 0 || columns.count <= 0) continue;
             __syncthreads(); // all warps have read the previous pixels and filters
             const int octets = min(kOctets, steps_in(g.from_c - channel, 8));

@@ -11,7 +11,7 @@ namespace rg::RG_GPU {
 /// into two sums over its pixels: deviations from the first partial's mean, and their squares. That mean is so close to
 /// the total mean that sums in double stay precise. pixels(partial) returns the number of pixels of a partial.
 template <class Pixels>
-struct PartialMoments {
+struct AddPartialMoments {
     const float* moments;
     Pixels pixels;
     int c;
@@ -30,7 +30,7 @@ struct AfterStats {
     float* running = nullptr; // updated with `momentum`
     double momentum = 0;
 };
-/// A `finish` functor for reduce_slabs() with PartialMoments. Stores a channel's mean and variance, and does the steps
+/// A `finish` functor for reduce_slabs() with AddPartialMoments. Stores a channel's mean and variance, and does the steps
 /// of AfterStats.
 struct FinishStats {
     const float* moments;
@@ -68,7 +68,7 @@ struct ChannelReductions {
     template <class Pixels>
     void finish(const float* partials, unsigned count, const Pixels& pixels, const ConvGeometry& g) const {
         if (stats.defined())
-            reduce_slabs(count, g.to_c, PartialMoments<Pixels>{partials, pixels, g.to_c}, finish_stats(partials, g));
+            reduce_slabs(count, g.to_c, AddPartialMoments<Pixels>{partials, pixels, g.to_c}, finish_stats(partials, g));
         if (sums) reduce_slabs(count, g.to_c, SlabSums<float>{partials, g.to_c}, sums->finish());
     }
 };

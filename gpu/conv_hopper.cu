@@ -417,7 +417,7 @@ __device__ __forceinline__ void convolve(const Tiles& tiles, const Reader& reade
     if constexpr (kDgrad)
         merge_blocks<N>(SlabSums<float>{e.partials, out_c}, finish, sums);
     else
-        merge_blocks<N>(PartialMoments<BlockPixels>{e.partials, {tiles, T::kRows * W}, out_c}, finish, sums);
+        merge_blocks<N>(AddPartialMoments<BlockPixels>{e.partials, {tiles, T::kRows * W}, out_c}, finish, sums);
 }
 
 #else

@@ -38,13 +38,13 @@ FoundGpus find_devices();
 std::shared_ptr<Device> open_device(int index);
 
 /// The functions with which programs find and open GPUs. Tests replace these functions to supply their own devices.
-struct GpuFunctions {
+struct GpuDiscovery {
     FoundGpus (*find)();
     std::shared_ptr<Device> (*open)(int index);
 };
 /// Returns the functions in use: find_devices() and open_device(), unless a test has replaced them.
-inline GpuFunctions& gpu_functions() {
-    static GpuFunctions functions{find_devices, open_device};
+inline GpuDiscovery& gpu_discovery() {
+    static GpuDiscovery functions{find_devices, open_device};
     return functions;
 }
 

@@ -167,7 +167,7 @@ size_t Link::wait(Channel& channel, const Operation& op, int round) {
     ChannelState& s = slots_[size_t(channel.slot_)];
     size_t bytes = s.bytes;
     if (!s.in_flight) return bytes;
-    const double waited_s = poll(op, [&] { return do_test(channel.slot_, &bytes); });
+    const double waited_s = wait_or_give_up(op, [&] { return do_test(channel.slot_, &bytes); });
     if (waited_s > 0)
         fail_late(s.send ? cat("rank ", s.peer, " to receive ", s.bytes, " bytes")
                          : cat("a message from rank ", s.peer, " (up to ", s.bytes, " bytes)"),
@@ -185,7 +185,7 @@ bool Link::test(Channel& channel, size_t* bytes) {
 
 void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, const char* doing, const Operation& op,
                     int round) {
-    const double waited_s = poll(op, [&] {
+    const double waited_s = wait_or_give_up(op, [&] {
         if (word.load(std::memory_order_acquire) >= value) return true;
         check_peers();
         relax();
@@ -195,14 +195,14 @@ void Link::wait_for(std::atomic_ref<uint64_t> word, uint64_t value, int peer, co
 }
 
 void Link::wait_until(const std::function<bool()>& done, int peer, const char* doing, const Operation& op) {
-    const double waited_s = poll(op, done);
+    const double waited_s = wait_or_give_up(op, done);
     if (waited_s > 0) fail_late(cat(name_of(peer), " ", doing), peer, op, 0, waited_s);
 }
 
 /// Polls until done() returns true, and returns 0. If the deadline passes first, or wait_observer_ learns that another
 /// rank's wait has failed, returns the seconds waited instead.
 template <class Done>
-double Link::poll(const Operation& op, const Done& done) const {
+double Link::wait_or_give_up(const Operation& op, const Done& done) const {
     const int spins = crowded_ ? kSpinsWhenCrowded : kSpins;
     double begin = 0, last = 0;
     bool nap = false;

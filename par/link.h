@@ -208,6 +208,7 @@ private:
     /// Returns true if the message is complete. For a receive, then sets *bytes to its length. Throws Error if the
     /// transfer has failed.
     virtual bool do_test(int slot, size_t* bytes) = 0;
+    /// Frees the slot. If its message is in flight, cancels it or waits for it.
     virtual void do_close(int slot) = 0;
     /// Removes short messages from this peer with this tag that nobody will receive, if the transport stores messages.
     virtual void discard(int /*peer*/, int /*tag*/) {}
@@ -219,7 +220,7 @@ private:
     Channel open(bool send, void* data, size_t bytes, int peer, int tag);
     void close(int slot);
     template <class Done>
-    double poll(const Operation& op, const Done& done) const;
+    double wait_or_give_up(const Operation& op, const Done& done) const;
     [[noreturn]] void fail_late(std::string_view expected, int peer, const Operation& op, int round,
                                 double seconds) const;
 

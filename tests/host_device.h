@@ -119,13 +119,13 @@ private:
 /// Until the end of its scope, programs find and open GPUs by the functions `others`.
 class GpusInPlace {
 public:
-    explicit GpusInPlace(gpu::GpuFunctions others) : before_(std::exchange(gpu::gpu_functions(), others)) {}
-    ~GpusInPlace() { gpu::gpu_functions() = before_; }
+    explicit GpusInPlace(gpu::GpuDiscovery others) : before_(std::exchange(gpu::gpu_discovery(), others)) {}
+    ~GpusInPlace() { gpu::gpu_discovery() = before_; }
     GpusInPlace(const GpusInPlace&) = delete;
     GpusInPlace& operator=(const GpusInPlace&) = delete;
 
 private:
-    gpu::GpuFunctions before_;
+    gpu::GpuDiscovery before_;
 };
 
 } // namespace rg

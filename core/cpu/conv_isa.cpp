@@ -67,7 +67,7 @@ void conv_filters(const ConvImage& g, const FilterBlock& block, const float* pad
         const float* image = padded + p * g.row;
         float* to = y + p * g.y_row;
         for (int64_t t = 0; t < tiles.count; ++t) {
-            const Prefetch ahead = prefetch_of<NV>(w, taps, p * tiles.count + t, g.p * tiles.count);
+            const Prefetch ahead = prefetch_share<NV>(w, taps, p * tiles.count + t, g.p * tiles.count);
             (t < tiles.longer ? longer : tile)(g, block, ahead, image, to);
             image += tiles.length(t) * g.step, to += tiles.length(t) * g.y_step;
         }

@@ -18,7 +18,7 @@ void each_stored_chunk(const Tensor& t, F f) {
 
 /// Computes the output from the two inputs, chunk by chunk, with the kernel(a, b, y, count) that pick(kernels) returns.
 template <class Pick>
-void map(const Call& call, Pick pick) {
+void map_pairs(const Call& call, Pick pick) {
     each_stored_chunk(call.out[0], [&]<class T>(T, int64_t begin, int64_t count) {
         pick(kernels<T>())(stored<T>(call.in[0]) + begin, stored<T>(call.in[1]) + begin, stored<T>(call.out[0]) + begin,
                            count);
@@ -77,7 +77,7 @@ void add(const Call& call) {
     const auto& attrs = call.attrs.as<O>();
     const Tensor &a = call.in[O::a], &b = call.in[O::b], &y = call.out[0];
     const OptionalNorm a_norm(attrs.a_norm.given(call.in)), b_norm(attrs.b_norm.given(call.in));
-    if (!a_norm && !b_norm && !attrs.relu) return map(call, [](const auto& k) { return k.add; });
+    if (!a_norm && !b_norm && !attrs.relu) return map_pairs(call, [](const auto& k) { return k.add; });
     const int64_t c = a.extent(3), values = image_values(a);
     const PerChannel a_scale(c, [&](int64_t k) { return a_norm ? a_norm->scale[k] : 1.0f; }),
         b_scale(c, [&](int64_t k) { return b_norm ? b_norm->scale[k] : 1.0f; }),
@@ -89,7 +89,7 @@ void add(const Call& call) {
 }
 
 void mul(const Call& call) {
-    map(call, [](const auto& k) { return k.mul; });
+    map_pairs(call, [](const auto& k) { return k.mul; });
 }
 
 namespace {

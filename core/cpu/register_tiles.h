@@ -41,7 +41,7 @@ struct Prefetch {
 /// the end of a page. Short blocks need no prefetch: they are read from the second-level cache, where small filters
 /// stay.
 template <int NV>
-Prefetch prefetch_of(const float* w, int64_t taps, int64_t tile, int64_t tiles) {
+Prefetch prefetch_share(const float* w, int64_t taps, int64_t tile, int64_t tiles) {
     constexpr int64_t kLong = 128, kAhead = 1024, kLines = (NV * kWidth + kLine - 1) / kLine; // kLines: lines per tap
     if (taps < kLong) return {};
     if (tiles < kLines) return {w + kAhead, kLines};

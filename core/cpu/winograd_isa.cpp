@@ -208,7 +208,8 @@ void products(const WinogradImage& g, const float* v, int64_t v_component, int64
     const ProductTile product = product_tile_of<NV>(parts.shortest), longer = product_tile_of<NV>(parts.longest());
     for (int64_t i = 0; i < kComponents; ++i, v += v_component, u += g.c * NV * kWidth, m += NV * kWidth)
         for (int64_t part = 0, t = 0; part < parts.count; t += parts.length(part), ++part)
-            (part < parts.longer ? longer : product)(g, v + t * g.c_step, u, prefetch_of<NV>(u, g.c, part, parts.count),
+            (part < parts.longer ? longer : product)(g, v + t * g.c_step, u,
+                                                     prefetch_share<NV>(u, g.c, part, parts.count),
                                                      m + t * kComponents * NV * kWidth);
 }
 

@@ -183,8 +183,8 @@ namespace {
 
 /// Computes the batch norm of single elements: hat(i) returns x^ = (x - mean) / sqrt(variance + epsilon), and value(i)
 /// returns gamma * x^ + beta.
-struct Normalised {
-    explicit Normalised(const Operand& operand)
+struct BatchNormElements {
+    explicit BatchNormElements(const Operand& operand)
         : x_(read(operand.x)),
           stats_(read(operand.norm.stats)),
           gamma_(read(operand.norm.gamma)),
@@ -209,7 +209,7 @@ private:
 Tensor normalised(const Operand& operand) {
     const Tensor& x = operand.x;
     if (!operand.norm) return x;
-    const Normalised normalised(operand);
+    const BatchNormElements normalised(operand);
     Values y(normalised.size());
     for (size_t i = 0; i < y.size(); ++i) y[i] = normalised.cut(i) ? 0 : normalised.value(i);
     const Tensor result = Tensor::empty_on_host(x.shape(), x.dtype());
@@ -219,7 +219,7 @@ Tensor normalised(const Operand& operand) {
 
 void norm_sums(const Tensor& dy, const Operand& x, const Tensor& dgamma, const Tensor& dbeta) {
     const Values dy_values = read(dy);
-    const Normalised normalised(x);
+    const BatchNormElements normalised(x);
     const size_t channels = normalised.channels();
     Values gamma_sums(channels, 0.0), beta_sums(channels, 0.0);
     for (size_t i = 0; i < dy_values.size(); ++i) {
@@ -242,7 +242,7 @@ void norm_sums(const Tensor& dy, const Operand& x, const Tensor& dgamma, const T
 // multiplies by f_j (par/aggregate.h).
 void norm_grad(const Tensor& dy, const Operand& x, const Tensor& sums, const Tensor& dx) {
     const Values dy_values = read(dy), sum_values = read(sums);
-    const Normalised normalised(x);
+    const BatchNormElements normalised(x);
     const size_t channels = normalised.channels();
     const double count = double(normalised.size() / channels);
     Values result(normalised.size());

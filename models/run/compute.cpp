@@ -110,15 +110,15 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int
 
 Compute::Compute(ComputeOptions& settings, const Options& options, par::Group& group)
     : options_(settings), threads_(int(threads_of(settings, options, group))) {
-    const gpu::FoundGpus found = settings.device == "cpu" ? gpu::FoundGpus{} : gpu::gpu_functions().find();
+    const gpu::FoundGpus found = settings.device == "cpu" ? gpu::FoundGpus{} : gpu::gpu_discovery().find();
     const std::vector<gpu::FoundGpus::Gpu> gpus = chosen_gpus(settings, found);
-    if (settings.device.starts_with("cuda") && gpus.empty()) gpu::gpu_functions().open(0); // throws with the reason
+    if (settings.device.starts_with("cuda") && gpus.empty()) gpu::gpu_discovery().open(0); // throws with the reason
     std::string id;
     if (!gpus.empty()) {
         RG_CHECK(settings.precision != "fp32-strict",
                  "--precision: expected another one than fp32-strict on a GPU; use --precision fp32, or --device cpu");
         const gpu::FoundGpus::Gpu& gpu = gpus[size_t(group.local_rank()) % gpus.size()];
-        device_ = gpu::gpu_functions().open(gpu.index);
+        device_ = gpu::gpu_discovery().open(gpu.index);
         id = gpu.id;
     }
     std::vector<std::string> gpu_of_rank = group.allgather(id, "GPUs");

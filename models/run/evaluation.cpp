@@ -73,7 +73,7 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
     return score;
 }
 
-Json Evaluation::report(const Score& score) const {
+Json Evaluation::report_members(const Score& score) const {
     Json members = Json::object();
     for (size_t d = 0; d < task_.details.size(); ++d)
         if (const Detail& detail = task_.details[d]; detail.report)

@@ -26,7 +26,7 @@ public:
     /// `pulse` before each mini-batch. To end the test, it throws on all ranks.
     Score score(const std::vector<data::WeightedView>& views = {{}}, const std::function<void()>& pulse = {});
     /// Returns the members of the report that show this score; see report.h.
-    Json report(const Score& score) const;
+    Json report_members(const Score& score) const;
     /// Returns the tables that Task::details make of this score.
     std::vector<Detail::Table> tables(const Score& score) const;
 

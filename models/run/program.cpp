@@ -25,7 +25,7 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
     const Score score = evaluation.score({{}}, check_stop);
     TestResult result{task.text(score.metrics),
                       Json::object().set("test_loss", score.loss),
-                      evaluation.report(score),
+                      evaluation.report_members(score),
                       data.test,
                       data_options.test_path.empty() ? data_options.path : data_options.test_path,
                       data.warnings};

@@ -232,7 +232,7 @@ public:
                 const Score result = last.score({{}}, [&] { run_.check_stop(); });
                 run_.end_test("best_model", "test", result);
                 run_.write_tables(last.tables(result));
-                run_.log.set_in_report("best_on_test", group_.rank() == 0 ? last.report(result) : Json());
+                run_.log.set_in_report("best_on_test", group_.rank() == 0 ? last.report_members(result) : Json());
             }
         } catch (const Stopped&) {} // a resumed run repeats these tests
     }
@@ -351,7 +351,7 @@ private:
     /// Tests the network, and sets the members of the report.
     Score score(const std::vector<data::WeightedView>& views = {{}}) {
         const Score result = evaluation_.score(views, [&] { run_.check_stop(); });
-        const Json members = group_.rank() == 0 ? evaluation_.report(result) : Json::object();
+        const Json members = group_.rank() == 0 ? evaluation_.report_members(result) : Json::object();
         for (const auto& [member, value] : members.as_object()) run_.log.set_in_report(member, value);
         run_.write_tables(evaluation_.tables(result));
         return result;

@@ -29,7 +29,7 @@ data::Interval parse_range(const char* option, const std::string& text) {
 }
 
 /// Parses numbers of at least 0, separated by commas. Returns none if the text is anything else.
-std::vector<double> parse_numbers(const std::string& text) {
+std::vector<double> parse_non_negative(const std::string& text) {
     std::vector<double> numbers;
     for (const std::string& part : split(text, ',')) {
         double number = 0;
@@ -237,7 +237,7 @@ Schedule TrainingOptions::full_schedule() const {
     Schedule full = schedule;
     full.base = highest_rate();
     full.epochs = double(epochs);
-    const std::vector<double> times = parse_numbers(drops);
+    const std::vector<double> times = parse_non_negative(drops);
     RG_CHECK(drops.empty() || !times.empty(),
              "--drops: expected fractions of the training or epochs, such as 0.9 or 30,45, got \"", drops, "\"");
     // In floating point, 0.07 * 100 is a little more than the 7 that is meant.
@@ -270,7 +270,7 @@ data::Augment TrainingOptions::augmentation() const {
         }
     RG_CHECK(!chosen.contains("crop") || !data_options.store_size.empty(),
              "--augment crop: expected a --store-size larger than --size, got none; add it, or use translate");
-    const std::vector<double> changes = parse_numbers(jitter);
+    const std::vector<double> changes = parse_non_negative(jitter);
     RG_CHECK(changes.size() == 3, "--jitter: expected three numbers of at least 0 for brightness, contrast and ",
              "saturation, such as 0.4,0.4,0.4, got \"", jitter, "\"");
     const int64_t shift = chosen.contains("translate") ? 1 : 0;
@@ -293,7 +293,7 @@ data::Augment TrainingOptions::augmentation() const {
 std::vector<float> TrainingOptions::weights_of_classes(const data::ImageSet& images) const {
     if (class_weights == "none") return {};
     if (class_weights == "balanced") return data::balanced_weights(images);
-    const std::vector<double> numbers = parse_numbers(class_weights);
+    const std::vector<double> numbers = parse_non_negative(class_weights);
     RG_CHECK(!numbers.empty(), "--class-weights: expected none, balanced, or a list of numbers such as 1,2,0.5, got \"",
              class_weights, "\"");
     return {numbers.begin(), numbers.end()};

@@ -20,7 +20,7 @@ public:
 };
 
 /// One executor, which all ranks share.
-inline constexpr gpu::GpuFunctions kExecutorGpus{
+inline constexpr gpu::GpuDiscovery kExecutorGpus{
     [] {
         return gpu::FoundGpus{{{0, "executor", "executor"}}, {}};
     },

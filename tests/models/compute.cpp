@@ -58,7 +58,7 @@ struct SystemFiles : TempDir {
 std::string machine_text(const std::vector<const char*>& arguments) { return machines(1, arguments).texts[0]; }
 
 /// One GPU, which all ranks share.
-constexpr gpu::GpuFunctions kOneGpu{
+constexpr gpu::GpuDiscovery kOneGpu{
     [] {
         return gpu::FoundGpus{{{0, "0/0", "H200"}}, {}};
     },
@@ -72,7 +72,7 @@ struct NumberedDevice final : HostDevice {
 };
 std::shared_ptr<Device> open_numbered(int index) { return std::make_shared<NumberedDevice>(index); }
 /// Each node has GPUs 0, 2 and 3: this build has no code for GPU 1.
-constexpr gpu::GpuFunctions kThreeGpus{
+constexpr gpu::GpuDiscovery kThreeGpus{
     [] {
         gpu::FoundGpus found;
         for (const int index : {0, 2, 3}) found.gpus.push_back({index, cat(on_node, "/", index), "H200"});
@@ -80,7 +80,7 @@ constexpr gpu::GpuFunctions kThreeGpus{
     },
     open_numbered};
 /// Only node 0 has a GPU.
-constexpr gpu::GpuFunctions kGpuOnNode0{
+constexpr gpu::GpuDiscovery kGpuOnNode0{
     [] {
         return on_node == 0 ? gpu::FoundGpus{{{0, "0/0", "H200"}}, {}} : gpu::FoundGpus{{}, "there is no GPU"};
     },
