@@ -30,8 +30,8 @@ struct AfterStats {
     float* running = nullptr; // updated with `momentum`
     double momentum = 0;
 };
-/// A `finish` functor for reduce_slabs() with AddPartialMoments. Stores a channel's mean and variance, and does the steps
-/// of AfterStats.
+/// A `finish` functor for reduce_slabs() with AddPartialMoments. Stores a channel's mean and variance, and does the
+/// steps of AfterStats.
 struct FinishStats {
     const float* moments;
     int64_t pixels;

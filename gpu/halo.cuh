@@ -39,8 +39,8 @@ struct StridedTaps {
     int first, step, count, scale, origin;
 };
 
-/// How a convolution is cut into tiles. In the data gradient, the pixels of dx that use the same taps of the filters form
-/// a phase (TapAxis). The results of a tile are from one phase, and the extents are those of the largest phase.
+/// How a convolution is cut into tiles. In the data gradient, the pixels of dx that use the same taps of the filters
+/// form a phase (TapAxis). The results of a tile are from one phase, and the extents are those of the largest phase.
 struct Tiling {
     int rows, width;          // result rows of an image, columns of a strip
     int strips, strip_blocks; // number of strips, tiles of a strip

@@ -53,7 +53,8 @@ def entries(header):
         if line.startswith("///"):
             comment.append(line)
             continue
-        if declaration or (line and line[0] not in " #}/" and not line.startswith(("namespace", "using", "public", "private"))):
+        skipped = line.startswith(("namespace", "using", "public", "private"))
+        if declaration or (line and line[0] not in " #}/" and not skipped):
             declaration += " " + line.partition(" //")[0]
             if not re.search(r"[;{]", declaration):
                 continue

@@ -78,9 +78,9 @@ private:
 };
 
 /// Prepares a convolution for the kernels isa().lanes (lanes_isa.cpp), in which each lane of a vector computes one
-/// channel of the result. Packs the filters. For each band, the rows of the result that a thread computes at once, copies
-/// pixels and lists the taps of the filters. The source is x [h w c] and the result y [p q k], or for Pass::dgrad,
-/// dy [p q k] and dx [h w c].
+/// channel of the result. Packs the filters. For each band, the rows of the result that a thread computes at once,
+/// copies pixels and lists the taps of the filters. The source is x [h w c] and the result y [p q k], or for
+/// Pass::dgrad, dy [p q k] and dx [h w c].
 class LaneConv {
 public:
     LaneConv(Pass pass, const Tensor& w, const Conv& conv, const Shape& from, const Shape& to, bool to_bf16);

@@ -90,8 +90,8 @@ struct Task {
     /// If `standardises`, sets TargetInfo::mean and TargetInfo::deviation: those in the file of a model (unless it is
     /// null) if it has targets of the same names, else those of the images. The deviation of equal targets is 1.
     void standardise(const data::ImageSet& images, const TensorFile* model);
-    /// Returns the loss of the network's outputs. If `standardises`, the loss compares standardised outputs and targets;
-    /// afterwards, `outputs` holds values in the units of the targets.
+    /// Returns the loss of the network's outputs. If `standardises`, the loss compares standardised outputs and
+    /// targets; afterwards, `outputs` holds values in the units of the targets.
     Tensor take_loss(std::vector<Tensor>& outputs, const data::Batch& batch, Mode mode) const;
 
     /// Returns a task that joins this one and `other`. Its loss is this loss + weight * the other's loss. The other's
