@@ -50,15 +50,13 @@ struct CostModel {
     }
 };
 
-/// Returns the algorithm for a vector of this length: the ring, unless it takes over 5 % longer than halving. Each peer
-/// of a ring sends to one neighbour alone, so a network whose switches share a slower link carries little over that
-/// link, and no number of peers needs extra rounds. But its rounds grow with the peers, those of halving with their
-/// logarithm. So the ring sums long vectors of few peers: for 4 peers, those of 320 KB or more, for 16 those of 3 MB.
+/// Returns the algorithm for a vector of this length: the ring, unless halving takes less time by the model. So long
+/// vectors are summed in a ring, except for 4, 8, 16 ... peers, for which halving sends the same bytes in fewer rounds.
 inline Algorithm algorithm_for(size_t bytes, int peers) {
-    constexpr double kRingMayTake = 1.05;
+    constexpr double kRounding = 1 + 1e-9; // for 2 peers, both take the same time
     const CostModel cost;
-    return cost.ring(double(bytes), peers) <= kRingMayTake * cost.halving(double(bytes), peers) ? Algorithm::ring
-                                                                                                : Algorithm::halving;
+    return cost.ring(double(bytes), peers) <= kRounding * cost.halving(double(bytes), peers) ? Algorithm::ring
+                                                                                             : Algorithm::halving;
 }
 
 /// Sum the vector in place over all peers, which must all call the same function. All end with the same bits, except
