@@ -1,8 +1,8 @@
 // Defines the exception type Error, the check macro RG_CHECK and the text builder cat().
 //
-// By convention, an error message names those of the following that apply, in this order: the operation, the
-// expected value, the actual value, the context (tensor, file and offset, rank), and a hint. Checks stay on in release
-// builds. They are cheap, since nearly all run once per call or per sample, and not once per element of a tensor.
+// An error message names, in this order and where they apply, the operation, the expected value, the actual value, the
+// context (tensor, file and offset, rank), and a hint. Checks stay on in release builds. They are cheap, since nearly
+// all run once per call or per sample, and not once per element of a tensor.
 #pragma once
 
 #include "core/scope.h"

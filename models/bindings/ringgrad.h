@@ -12,7 +12,7 @@
 // each other; models of their own run in parallel. Close a model after the last call with it. Open models after fork():
 // in a child, a prediction with the parent's model is an error, and rg_close() leaves it as it is.
 //
-// To open a model whose network a program has defined itself is an error, which names that program; predict with it.
+// Opening a model of a network that a program has defined itself fails; the error names the program. Predict with it.
 //
 // Link libringgrad_predict.so, or for a static program libringgrad.a and the C++ library. Neither needs MPI or CUDA.
 #pragma once
