@@ -39,8 +39,8 @@ public:
          const Tensor& arena = {});
     Plan(Plan&&) = default;
 
-    /// A function that replay() calls after steps; `step` is the index of the last step that was started. The function
-    /// returns true if it used values that the steps so far have written.
+    /// A function that replay() calls after each step or graph. `step` is the index of the last step that was started.
+    /// Returns true if it has started work on values that the steps have written; a graph then ends after this step.
     using AfterStep = std::function<bool(const Plan&, size_t step)>;
     /// Executes all steps on the context's device or backend, and returns the results. The next replay overwrites them.
     /// The inputs must have the shapes and types of the placeholders. An input may be a result of the last replay,

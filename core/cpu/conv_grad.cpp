@@ -69,8 +69,8 @@ public:
     int64_t images_at_once() const { return by_winograd_ ? winograd_.images_at_once() : 1; }
     /// Returns the number of values in the sums of a part: [r row_taps wide].
     int64_t sums() const { return g_.r * g_.row_taps * g_.wide; }
-    /// Returns the number of values in Winograd's transformed sums. They start at zero; end() transforms them and
-    /// stores the result as the sums. Returns 0 without Winograd.
+    /// Returns the number of values in Winograd's transformed sums, or 0 without Winograd. The caller sets them to 0
+    /// before the first add(). end() computes the sums from them.
     int64_t transformed() const { return by_winograd_ ? winograd_.floats_of_gradient() : 0; }
 
     template <class T>

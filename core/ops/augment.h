@@ -144,8 +144,8 @@ struct Window {
 /// - statistics f32 [2 c]: the mean (row 0) and the standard deviation (row 1) of byte / 255, per channel.
 ///
 /// With indices [n 2], each result is mixed from two images, and views is [n 36]. In the box `mixed` of the first view,
-/// the second image has the share `mixed_share`; the mean is rounded to a byte before normalisation. Of the second
-/// view, only the positions and the three factors count.
+/// the second image has the share `mixed_share`; the mixture is rounded to a byte before normalisation. The second
+/// view gives only positions, brightness, contrast and saturation.
 Tensor augment(const Tensor& images, const Tensor& indices, const Tensor& views, const Tensor& statistics,
                const Window& window);
 

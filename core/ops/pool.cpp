@@ -141,7 +141,7 @@ Values divisors(const Shape& x, const Shape& y, const Pool& pool) {
     return counts;
 }
 
-/// Computes the sums of dx that BatchNormGradSumsOp defines, if x is defined.
+/// Computes the sums x_dgamma and x_dbeta of Pool2dGradOp, if x is defined.
 void sum_gradient(const Call& call) {
     using O = Pool2dGradOp;
     const Operand x = call.attrs.as<O>().x_norm.operand(call.in);
