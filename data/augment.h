@@ -81,9 +81,9 @@ struct Augment {
     /// 0.33 of the window's, and height / width is 0.3 to 3.3, drawn uniformly on a logarithmic scale. If none of 10
     /// boxes is smaller than the window, none is erased. This is torchvision's RandomErasing(p) after Normalize.
     double erase = 0;
-    /// Parameter A of the distribution Beta(A, A) of a number L; 0: off. `mixup` adds a second image with the weight 1
-    /// - L to L times each image (Zhang et al., arXiv:1710.09412). `cutmix` replaces a box with 1 - L of the window's
-    /// area by that part of a second image, but leaves out the part beyond the window (Yun et al., arXiv:1905.04899).
+    /// Parameter A of the distribution Beta(A, A) of a number L; 0: off. `mixup` computes L * image + (1 - L) * second
+    /// image (Zhang et al., arXiv:1710.09412). `cutmix` replaces a box with 1 - L of the window's area by that part of
+    /// a second image, but leaves out the part beyond the window (Yun et al., arXiv:1905.04899).
     /// With both, one of them is drawn for each image with probability 1/2. Loader chooses the second image.
     double mixup = 0, cutmix = 0;
 };
@@ -100,13 +100,13 @@ std::vector<WeightedView> mirrored_and_shifted(int64_t width);
 
 class Augmenter {
 public:
-    /// Takes images of [height width channels], and gives results of the size of the window; {0, 0}: of the images.
-    /// Throws Error unless all extents are positive, there are at most 16 channels, their deviations are positive, the
-    /// window is not larger than the images, and translations are from 0 to below the extent. Also throws unless the
-    /// angle is in [0, 180] and 0 < least <= most in both ranges, with scales up to 1000 and areas up to 1. Also throws
-    /// if the diagonal, divided by min(1, least scale), exceeds 8192 pixels, or if both flips or both crops are set.
-    /// Also throws unless 0 <= erase <= 1, the numbers of `jitter` are in [0, 10] (and 0 unless there are 1 or 3
-    /// channels), and `mixup` and `cutmix` are in [0, 100].
+    /// Takes images [height width channels]. Results have the size of the window, or with {0, 0} that of the images.
+    /// Throws Error unless extents and deviations are positive, there are at most 16 channels, the window fits into the
+    /// images, and translations are from 0 to below the images' extents. The other ranges are [0, 180] for `rotate`,
+    /// [0, 1] for `erase`, [0, 100] for `mixup` and `cutmix`, [0, 10] for the numbers of `jitter` (0 unless there are 1
+    /// or 3 channels), and 0 < least <= most, at most 1000 for `scale` and 1 for `crop_area`. Also throws if the
+    /// images' diagonal / min(1, scale.least) exceeds 8192 pixels, for `flip` with `alternating_flip`, and for `crop`
+    /// with `crop_area`.
     Augmenter(int64_t height, int64_t width, int64_t channels, const Augment& augment, const Normalise& normalise,
               ImageSize window = {});
 

@@ -76,7 +76,7 @@ struct ImageSet {
 /// depends neither on the order of the images nor on other classes. So a later run with more or fewer images, which
 /// takes the same rule, holds out the same images again, and none that the earlier run has trained on.
 struct HoldOut {
-    std::string salt = {};                      // hashed with each name, such as "test 0"
+    std::string salt = {};                      // such as "test 0"; hashed with each name
     std::map<std::string, int64_t> limits = {}; // limit of each class, at least 0; hashes have 63 bits
     /// Returns this rule if it has limits. Otherwise, returns a new one for a purpose, such as "test", and a seed.
     HoldOut or_new(const std::string& purpose, int64_t seed) const {
@@ -153,8 +153,8 @@ struct Split {
     HoldOut rule; // the rule that has selected them
 };
 /// Selects images of every class by a rule. For a class without a limit, chooses one that selects
-/// round(fraction * images of the class) images, but of two or more images at least one and not all, and of one image
-/// none. Images without names have their rows as names. Throws Error unless the fraction is above 0 and below 1.
+/// round(fraction * images of the class) images, but at least one and not all, or none if the class has a single
+/// image. Images without names have their rows as names. Throws Error unless the fraction is above 0 and below 1.
 Split split_fraction(const ImageSet& set, double fraction, HoldOut rule);
 
 /// Returns the pixels of images first to first + n - 1, [n height width channels].

@@ -40,9 +40,9 @@ const char* unsupported_kind(int marker) {
     return hierarchical || marker == 0xDE ? "a hierarchical file" : nullptr;
 }
 
-/// Most blocks in all scans per byte of the file, since a scan of few bytes may take time for all blocks. A block
-/// counts more in a scan that refines AC coefficients. An image of one colour has 8 blocks per byte, and a progressive
-/// file about 10 scans.
+/// The largest number of blocks in all scans per byte of the file. The limit is needed because a scan of few bytes may
+/// take time for all blocks. A block counts more in a scan that refines AC coefficients. An image of one colour has 8
+/// blocks per byte, and a progressive file about 10 scans.
 constexpr int64_t kMostBlocksPerByte = 128;
 
 int load_be16(const uint8_t* p) { return p[0] << 8 | p[1]; }
