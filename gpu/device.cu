@@ -150,7 +150,7 @@ private:
     const std::vector<size_t> ends_;
     CudaStream down_, up_;
     CudaEvent computed_;
-    std::vector<CudaEvent> copied_; // recorded after the last copy of each chunk, or without host memory after its ops
+    std::vector<CudaEvent> copied_; // per chunk: recorded after its last copy or, without host memory, after its ops
     bool pinned_ = false;
 };
 

@@ -242,7 +242,7 @@ void run_pool_grad(const Call& call, const Tensor& positions) {
     });
 }
 
-/// Calls launch(type of y, kWidth, windows, work, reader of x) if y has values.
+/// Calls launch(T(), Constant<kWidth>, windows, work, reader of x), unless y is empty. T is the type of x in memory.
 template <class F>
 void run_pool(const Call& call, const F& launch) {
     using O = Pool2dOp;
