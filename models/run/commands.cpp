@@ -79,7 +79,7 @@ public:
     const std::vector<std::string>& warnings() const { return warnings_; }
 
 private:
-    /// Returns the images of a set that was read from this path, with an Item for each.
+    /// Returns the images of a set that was read from this path, with an ImageTruth for each.
     LabelledImages labelled(data::ImageSet set, const std::string& path) const {
         LabelledImages images{std::move(set), {}};
         const std::string folder = path.starts_with("pipe:") || path.empty() ? ""

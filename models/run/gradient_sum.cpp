@@ -14,7 +14,7 @@ namespace {
 /// Smallest size of a bucket; the last one may be smaller. It is large enough that the latency of a message hardly
 /// counts, and small enough that the first sums start early.
 constexpr int64_t kBucketBytes = 512 * 1024;
-/// After backward, only the last bucket is left. More buckets would make it little shorter, and each has a latency.
+/// Only the last bucket is summed after backward. More buckets would make it little smaller, and each adds a latency.
 constexpr int64_t kMaxBuckets = 16;
 /// check_direct_sums() sums this number of values, or all if there are fewer.
 constexpr int64_t kCheckedValues = 1 << 18;
@@ -205,7 +205,7 @@ void GradientSum::finish() {
     if (error_) std::rethrow_exception(error_);
 }
 
-/// Starts the download of a bucket on a device, or if it stays there, weighs it.
+/// Queues the download of a bucket or, with is_direct(), its multiplication by share_, since it stays on the device.
 void GradientSum::start(size_t bucket) {
     if (is_direct()) {
         const Bucket& b = buckets_[bucket];

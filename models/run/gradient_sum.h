@@ -102,13 +102,13 @@ private:
     par::Algorithm algorithm_;
     par::Wire wire_;
     Method method_ = Method::none;
-    std::shared_ptr<void> shared_; // of Group::adopt(), if devices sum the gradients in each other's memory
+    std::shared_ptr<void> shared_; // result of Group::adopt(), if is_direct()
     const int exceptions_ = std::uncaught_exceptions();
     std::string why_not_direct_;
     // The gradients of this rank's last worker, in host memory unless is_direct(). Copy i of add_worker() (i = 1, 2,
     // ...) begins i * memory_.size() values after memory_.data().
     std::span<float> memory_;
-    int copies_ = 0;                                // of add_worker() in this training step
+    int copies_ = 0;                                // number of copies by add_worker() in this step
     std::unique_ptr<Device::RoundTrip> round_trip_; // if the gradients are on a device: to memory_ and back
     bool active_ = false;                           // true between begin() and finish()
     double share_ = 1;
@@ -125,19 +125,19 @@ private:
     std::jthread thread_;
 };
 
-/// Combines the running statistics of all batch-norm layers, and sums other numbers, over all workers in one training
-/// step (see Group::set_workers()). par/aggregate.h has the formulas. With --sync-bn, the statistics are the same on
-/// all ranks already, so only the other numbers are summed.
+/// Combines the running statistics of all batch-norm layers, and sums numbers such as the loss, over all workers in one
+/// training step (see Group::set_workers()). par/aggregate.h has the formulas. With --sync-bn, the statistics are the
+/// same on all ranks already, so only the numbers are summed.
 class StepSums {
 public:
     /// Both arguments must outlive this. Make the object before the step's first forward pass.
     StepSums(par::Group& group, const Parameters& parameters);
     /// Call this after the backward pass of each of this rank's workers. `share` is the fraction of the mini-batch that
-    /// the worker has computed, and `sums` are its other numbers. If another worker follows on this rank, resets the
+    /// the worker has computed, and `sums` are its numbers. If another worker follows on this rank, resets the
     /// statistics to those before the step.
     void add(double share, std::span<const double> sums);
-    /// Collective. Sets the statistics of the network to those of the whole mini-batch. Sets `sums` to the sums of the
-    /// other numbers over all workers, without weights.
+    /// Collective. Sets the statistics of the network to those of the whole mini-batch. Sets `sums` to the sums of all
+    /// workers' numbers, which are not multiplied by the shares.
     void finish(std::span<double> sums);
 
 private:

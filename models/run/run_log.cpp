@@ -239,7 +239,7 @@ int RunLog::end(bool stopped, const std::vector<std::string>& lines, const std::
         // Whole paths, so that the command works in any folder.
         const fs::path folder = fs::absolute(folder_->path()).lexically_normal();
         const auto word = [](const fs::path& path) { return shell_word(path.string()); };
-        const fs::path started = invocation_name(); // a path without a folder was found by PATH
+        const fs::path started = invocation_name(); // without a folder, PATH finds it anywhere
         const std::string program =
             word(started.has_parent_path() ? fs::absolute(started).lexically_normal() : started);
         const std::string ranks = group.size() > 1 ? cat("mpiexec -n ", group.size(), " ") : "";

@@ -143,7 +143,7 @@ void check_trials(par::Group& group, const std::string& name, Trials& trials, co
         RG_CHECK(options.back().at("validation").as_double() > 0, name,
                  ": expected a --validation above 0, got 0 (trial ", options.size(),
                  "); trials are ranked on their validation sets; to train on all images, use ", trials.program->name);
-        // Check the parsed values, since the text of an argument can spell the same command in many ways.
+        // Check the parsed values for commands (pipe:), since an argument can be spelled in many ways.
         for (const char* const source : {"data", "test-data"})
             if (!stored_in.empty())
                 check_stored_command(stored_in, options.back().at(source).as_string(),
