@@ -87,9 +87,9 @@ private:
 /// together, and destroy it together.
 struct SharedWindow {
     std::vector<std::byte*> parts; // parts[i] is the memory of rank node().ranks[i], aligned to 64 bytes
-    size_t bytes;                  // of each rank's memory
-    std::shared_ptr<void> memory;  // frees all of it when it is destroyed; with a device, unmaps that of other ranks
-    Device* device = nullptr;      // not null: this rank's part is in its memory, and it has mapped the others
+    size_t bytes;                  // size of each part
+    std::shared_ptr<void> memory;  // when destroyed, frees all parts; with a device, unmaps those of other ranks
+    Device* device = nullptr;      // not null: this rank's part is in the device's memory, and the others are mapped
 };
 
 /// kDeadline is the default of a wait's deadline in seconds. environment_deadline() returns the number in the

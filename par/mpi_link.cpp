@@ -222,9 +222,9 @@ private:
     /// Makes MPI_Finalize safe between machines. With MPICH over UCX and TCP, a rank in MPI_Finalize asks each peer on
     /// another machine to which it has sent messages for an answer. A rank that has all its answers leaves and answers
     /// nobody any more, so a peer that asks it later waits forever. So rank 0 and the lowest rank of the other machines
-    /// are to be the last: they sleep for so long after a barrier that all others are in MPI_Finalize. Until then they
-    /// make no MPI calls, because any call would answer. Before the barrier, they exchange a message with every rank of
-    /// another machine. So none can leave before both have answered it, and their own questions arrive before their
+    /// leave last: after a barrier, they sleep until all others must be in MPI_Finalize. Meanwhile they make no MPI
+    /// calls, because any call would answer. Before the barrier, they exchange a message with every rank of another
+    /// machine. So no other rank can leave before both have answered it, and their own questions arrive before their
     /// answers.
     void prepare_to_finalize() {
         const std::vector<int>& first_of_node = topology_.first_of_node;

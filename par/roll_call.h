@@ -55,7 +55,7 @@ private:
     int wait_calls_ = 0;                      // calls sent in the current wait
     double last_call_ = 0;                    // seconds from the begin of the wait to its last call
     bool warned_ = false;                     // this wait has written its line on stderr, or left it to another rank
-    int64_t all_calls_ = 0;                   // calls sent in all waits
+    int64_t all_calls_ = 0;                   // calls sent in all waits; answers repeat this number
     bool some_rank_gave_up_ = false;          // a wait of another rank has failed
     std::string missing_ranks_;
 };

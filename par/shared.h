@@ -11,14 +11,13 @@
 
 namespace rg::par {
 
-/// The vectors that each rank brings to a sum. Its last vector gets the sum. The others lie in the same memory: vector
-/// i = 1, 2 and so on starts i * stride bytes after the start of the last one. They are added in this order, and the
-/// last one after them.
+/// The vectors that each rank brings to a sum. The last one gets the sum, and lies before the others in memory: vector
+/// i = 1, 2, ... begins i * stride bytes after the start of the last one. The order of addition is 1, 2, ..., last.
 struct VectorsPerRank {
     std::vector<int> counts = {}; // number of vectors of each rank, at least 1; empty: 1 for every rank
     size_t stride = 0;
     int of(int rank) const { return counts.empty() ? 1 : counts[size_t(rank)]; }
-    /// Appends the starts of a rank's vectors in the order in which they are summed. `last` is that of its last vector.
+    /// Appends the starts of a rank's vectors in the order in which they are summed. `last` points to its last one.
     void append(std::vector<std::byte*>& starts, std::byte* last, int rank) const {
         for (int i = 1; i < of(rank); ++i) starts.push_back(last + size_t(i) * stride);
         starts.push_back(last);
