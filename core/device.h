@@ -22,14 +22,6 @@ struct Call;
 struct OpRow;
 using Kernel = void (*)(const Call&);
 
-/// Calls f and returns its run time in seconds.
-template <class F>
-double seconds_of(F&& f) {
-    const double start = seconds_now();
-    f();
-    return seconds_now() - start;
-}
-
 /// Peak rates of a device: floating-point operations per second, and bytes read or written per second. For a GPU,
 /// `flops` is the rate of its tensor cores in bf16, where a multiply-add counts as two operations. An f32 product takes
 /// three times as long as a bf16 product, since it consists of three of them.
@@ -105,7 +97,7 @@ public:
     /// Calls f, blocks until the work that f starts is done, and returns the seconds that the device needs for it. Work
     /// that was started before, and is not done yet, may count too.
     virtual double time_of(const std::function<void()>& f) {
-        return seconds_of([&] { f(), synchronize(); });
+        return wall_seconds([&] { f(), synchronize(); });
     }
     /// Measures the peak rates now. Returns 0 for a rate that is not known.
     virtual Rates rates() { return {}; }

@@ -23,7 +23,7 @@ void execute(Op op, const Call& call) {
     const Kernel kernel = c.device ? c.device->kernel(op) : c.backend == Backend::cpu ? op->cpu : op->reference;
     const auto work = [&] { kernel ? kernel(call) : run_on_host(op, call); };
     if (c.profile) {
-        const double seconds = c.device ? c.device->time_of(work) : seconds_of(work);
+        const double seconds = c.device ? c.device->time_of(work) : wall_seconds(work);
         double bytes = 0;
         for (const auto& side : {call.in, call.out})
             for (const Tensor& t : side) bytes += t.defined() ? double(t.bytes()) : 0;

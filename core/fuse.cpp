@@ -403,20 +403,20 @@ private:
     /// Makes `step` also compute the results of the step `sums`. Returns false if `step` cannot do that.
     static bool take_sums(Step& step, const Step& sums) {
         using Sums = BatchNormGradSumsOp;
-        const Operand operand = sums.attrs.as<Sums>().norm.operand(sums.in);
-        const auto take = [&](auto& norm, Tensor& dgamma, Tensor& dbeta) {
-            if (norm.operand(step.in).x.defined()) return false;
-            norm.set(step.in, operand);
+        const Operand summed = sums.attrs.as<Sums>().norm.operand(sums.in); // x and the batch norm of the sums
+        const auto take_at = [&](auto& norm, Tensor& dgamma, Tensor& dbeta) {
+            if (norm.operand(step.in).x.defined()) return false; // already has the sums of another batch norm
+            norm.set(step.in, summed);
             dgamma = sums.out[Sums::dgamma], dbeta = sums.out[Sums::dbeta];
             return true;
         };
-        if (step.op == op::conv2d_grad) { // computes the sums only for the batch norm of its x
+        if (step.op == op::conv2d_grad) { // computes the sums only if it already normalises its x by this batch norm
             using Grad = Conv2dGradOp;
             auto& attrs = step.attrs.as<Grad>();
             const auto [x, norm] = attrs.x_norm.operand(step.in);
-            if (attrs.with_sums || !same(step.out[Grad::dx], sums.in[Sums::dy]) || !same(x, operand.x) || !norm ||
-                norm.stats.key() != operand.norm.stats.key() || norm.options != operand.norm.options)
-                return false;
+            const bool same_norm = norm && norm.stats.key() == summed.norm.stats.key() &&
+                                   norm.options == summed.norm.options && same(x, summed.x);
+            if (attrs.with_sums || !same_norm || !same(step.out[Grad::dx], sums.in[Sums::dy])) return false;
             attrs.with_sums = true;
             step.out[Grad::x_dgamma] = sums.out[Sums::dgamma];
             step.out[Grad::x_dbeta] = sums.out[Sums::dbeta];
@@ -424,13 +424,13 @@ private:
         }
         if (step.op == op::max_pool2d_grad || step.op == op::avg_pool2d_grad) {
             using Grad = Pool2dGradOp;
-            return take(step.attrs.as<Grad>().x_norm, step.out[Grad::x_dgamma], step.out[Grad::x_dbeta]);
+            return take_at(step.attrs.as<Grad>().x_norm, step.out[Grad::x_dgamma], step.out[Grad::x_dbeta]);
         }
-        if (step.op != op::activation_grad || operand.norm.options.relu) return false;
+        if (step.op != op::activation_grad || summed.norm.options.relu) return false;
         using Grad = ActivationGradOp;
         auto& attrs = step.attrs.as<Grad>();
-        return take(attrs.a_norm, step.out[Grad::a_dgamma], step.out[Grad::a_dbeta]) ||
-               take(attrs.b_norm, step.out[Grad::b_dgamma], step.out[Grad::b_dbeta]);
+        return take_at(attrs.a_norm, step.out[Grad::a_dgamma], step.out[Grad::a_dbeta]) ||
+               take_at(attrs.b_norm, step.out[Grad::b_dgamma], step.out[Grad::b_dbeta]);
     }
 
     /// cross_entropy -> cross_entropy_grad: cross_entropy writes the gradient instead of the probabilities. The rule

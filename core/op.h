@@ -90,7 +90,7 @@ using OutputSpecs = std::array<OutputSpec, kMaxOutputs>;
 
 /// Gives a backward rule the tensors and attributes of its op's invocation, and takes the gradients from the rule.
 /// Inputs and outputs that OpRow::saves does not list have a shape and a type, but no values.
-class Backward {
+class BackwardContext {
 public:
     virtual const Attrs& attrs() const = 0;
     virtual const Tensor& in(int i) const = 0;
@@ -113,7 +113,7 @@ public:
     virtual void takes_as_constant(int i) = 0;
 
 protected:
-    ~Backward() = default;
+    ~BackwardContext() = default;
 };
 
 using Kernel = void (*)(const Call&);
@@ -138,7 +138,7 @@ struct OpRow {
     /// The first `in_place` outputs must be the inputs with the same index, which the op updates.
     int in_place = 0;
     /// The backward rule: computes the gradients of the inputs. Null if no gradient can flow through the op.
-    void (*backward)(Backward&) = nullptr;
+    void (*backward)(BackwardContext&) = nullptr;
     uint32_t saves = 0;
     /// Returns the bits of `saves` if they depend on the attributes. Null: `saves` itself has the bits.
     uint32_t (*saves_for)(const Attrs&) = nullptr;

@@ -19,42 +19,42 @@ constexpr int64_t kAlign = 64;
 
 /// Describes an intermediate or a result: the first and last step that write or read it, and its size in bytes, rounded
 /// up to kAlign. For an intermediate, also holds its offset in the arena.
-struct Life {
+struct LiveRange {
     size_t first, last;
     int64_t bytes = 0, offset = 0;
 };
 
-/// Gives each value, the largest first, the lowest offset at which the arena is free during the value's life. Returns
+/// Gives each value, the largest first, the lowest offset at which the arena is free during the value's range. Returns
 /// the number of bytes in the arena. This is a first-fit variant of "greedy by size" (Pisarchyk and Lee, 2020, section
 /// 5).
-int64_t place_all(std::vector<Life*> lives) {
-    std::sort(lives.begin(), lives.end(), [](const Life* a, const Life* b) {
+int64_t place_all(std::vector<LiveRange*> ranges) {
+    std::sort(ranges.begin(), ranges.end(), [](const LiveRange* a, const LiveRange* b) {
         return a->bytes != b->bytes ? a->bytes > b->bytes : a->first < b->first;
     });
     int64_t total = 0;
-    std::vector<const Life*> placed; // sorted by offset
-    for (Life* life : lives) {
+    std::vector<const LiveRange*> placed; // sorted by offset
+    for (LiveRange* range : ranges) {
         int64_t offset = 0;
-        for (const Life* other : placed) {
-            if (other->last < life->first || other->first > life->last) continue;
-            if (offset + life->bytes <= other->offset) break;
+        for (const LiveRange* other : placed) {
+            if (other->last < range->first || other->first > range->last) continue;
+            if (offset + range->bytes <= other->offset) break;
             offset = std::max(offset, other->offset + other->bytes);
         }
-        life->offset = offset;
-        placed.insert(std::upper_bound(placed.begin(), placed.end(), life,
-                                       [](const Life* a, const Life* b) { return a->offset < b->offset; }),
-                      life);
-        total = std::max(total, offset + life->bytes);
+        range->offset = offset;
+        placed.insert(std::upper_bound(placed.begin(), placed.end(), range,
+                                       [](const LiveRange* a, const LiveRange* b) { return a->offset < b->offset; }),
+                      range);
+        total = std::max(total, offset + range->bytes);
     }
     return total;
 }
 
-/// Returns the Life of each intermediate, and of each result that has no memory yet, by the number of its block.
+/// Returns the LiveRange of each intermediate, and of each result that has no memory yet, by the number of its block.
 /// Appends to `written_tensors` the blocks outside of the plan that the steps write, such as those of gradients. Skips
 /// the placeholders, whose block numbers are the keys of `inputs`.
-std::map<uint64_t, Life> find_lives(std::span<const Step> steps, const std::map<uint64_t, size_t>& inputs,
-                                    std::vector<Tensor>& written_tensors) {
-    std::map<uint64_t, Life> lives;
+std::map<uint64_t, LiveRange> find_live_ranges(std::span<const Step> steps, const std::map<uint64_t, size_t>& inputs,
+                                               std::vector<Tensor>& written_tensors) {
+    std::map<uint64_t, LiveRange> ranges;
     std::set<uint64_t> written_ids;
     for (size_t s = 0; s < steps.size(); ++s) {
         const auto visit = [&](const Tensor& t, bool written) {
@@ -63,18 +63,18 @@ std::map<uint64_t, Life> find_lives(std::span<const Step> steps, const std::map<
                 if (written && written_ids.insert(t.key().id).second) written_tensors.push_back(t.whole());
                 return;
             }
-            const auto [known, first] = lives.try_emplace(t.key().id, Life{s, s});
+            const auto [known, first] = ranges.try_emplace(t.key().id, LiveRange{s, s});
             RG_CHECK(!first || written || t.numel() == 0, "accelerate: expected ", steps[s].op->name,
                      " to read the result of an op of the function, got ", t.shape().str(),
                      " of Tensor::empty() or zeros(), which hold nothing while traced; use Tensor::constant()");
-            Life& life = known->second;
-            life.last = s;
-            life.bytes = std::max(life.bytes, (t.block_bytes() + kAlign - 1) / kAlign * kAlign);
+            LiveRange& range = known->second;
+            range.last = s;
+            range.bytes = std::max(range.bytes, (t.block_bytes() + kAlign - 1) / kAlign * kAlign);
         };
         for (const Tensor& t : steps[s].inputs()) visit(t, false);
         for (const Tensor& t : steps[s].outputs()) visit(t, true);
     }
-    return lives;
+    return ranges;
 }
 
 /// Calls f for each defined input that the op's row declares as Type::precise, such as a parameter or a statistic.
@@ -105,24 +105,24 @@ void Plan::place(std::span<const Tensor> results) {
     for (size_t i = 0; i < placeholders_.size(); ++i) input_of.emplace(placeholders_[i].key().id, i);
     std::set<uint64_t> result_ids; // values that must outlive the last step
     for (const Tensor& t : results) result_ids.insert(t.key().id);
-    std::map<uint64_t, Life> lives = find_lives(steps_, input_of, written_);
+    std::map<uint64_t, LiveRange> ranges = find_live_ranges(steps_, input_of, written_);
 
-    std::vector<Life*> shared;
+    std::vector<LiveRange*> shared;
     std::map<uint64_t, Tensor> block; // the memory of each intermediate and result
-    for (auto& [id, life] : lives) {
-        bytes_unshared_ += life.bytes;
+    for (auto& [id, range] : ranges) {
+        bytes_unshared_ += range.bytes;
         if (result_ids.contains(id))
-            block.emplace(id, Tensor::constant({life.bytes}, 0, DType::u8));
+            block.emplace(id, Tensor::constant({range.bytes}, 0, DType::u8));
         else
-            shared.push_back(&life);
+            shared.push_back(&range);
     }
     arena_bytes_ = bytes_ = place_all(shared);
     if (!arena_.has_memory() || arena_.bytes() < arena_bytes_) arena_ = Tensor::empty({arena_bytes_}, DType::u8);
-    for (auto& [id, life] : lives) {
+    for (auto& [id, range] : ranges) {
         if (result_ids.contains(id))
-            bytes_ += life.bytes;
+            bytes_ += range.bytes;
         else
-            block.emplace(id, arena_.slice(life.offset, {life.bytes}));
+            block.emplace(id, arena_.slice(range.offset, {range.bytes}));
     }
 
     for (size_t s = 0; s < steps_.size(); ++s) {

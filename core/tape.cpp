@@ -157,9 +157,9 @@ private:
     std::map<Tensor::Key, Value> values_;
 };
 
-class NodeBackward final : public Backward {
+class NodeBackwardContext final : public BackwardContext {
 public:
-    NodeBackward(const Tape::Node& node, const Dependents& inputs, const Tensor& dy, Gradients& gradients)
+    NodeBackwardContext(const Tape::Node& node, const Dependents& inputs, const Tensor& dy, Gradients& gradients)
         : node_(node), inputs_(inputs), dy_(dy), gradients_(gradients) {}
     const Attrs& attrs() const override { return node_.attrs; }
     const Tensor& in(int i) const override { return node_.in[size_t(i)]; }
@@ -338,7 +338,7 @@ void Tape::gradients(const Tensor& loss, std::span<const Tensor> tensors, std::s
         // Only this node reads the gradient of its result. Unless the caller requested that gradient, remove it from
         // the map. `dy` keeps its memory until the node is done.
         if (!computed.destination.contains(slot->first)) computed.gradient.erase(slot);
-        NodeBackward backward(node, inputs, dy, computed);
+        NodeBackwardContext backward(node, inputs, dy, computed);
         node.backward(backward);
         backward.expect_all_handled();
     }

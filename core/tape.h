@@ -28,7 +28,7 @@ public:
     struct Node {
         const char* name;              // name of the op, or of the function that made a copy
         const char* instead = nullptr; // for a copy or an op of an inner tape: a hint for errors (see Recorder)
-        void (*backward)(Backward&) = nullptr;
+        void (*backward)(BackwardContext&) = nullptr;
         Attrs attrs = {};
         uint32_t saved = 0; // bits of OpRow::saves
         std::array<Tensor, kMaxInputs> in = {};
@@ -44,9 +44,9 @@ public:
     /// Writes the gradients of `loss` (one element) with respect to `tensors` to `destinations`, which have the same
     /// shapes and types. A tensor that the loss does not depend on gets zeros. Throws Error if the loss depends on none
     /// of the tensors, or on one of them through a copy, a view of a part or an op without a backward rule. A path that
-    /// another gradient includes (Backward::covers()), such as that through a batch norm's statistics, is allowed. Also
-    /// throws if two of the tensors and destinations share memory, or a destination and a value that an op saved. Call
-    /// it once: afterwards the tape records nothing.
+    /// another gradient includes (BackwardContext::covers()), such as that through a batch norm's statistics, is
+    /// allowed. Also throws if two of the tensors and destinations share memory, or a destination and a value that an
+    /// op saved. Call it once: afterwards the tape records nothing.
     void gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations);
     /// Writes the gradients of `loss` with respect to all parameters whose rate is not 0 to their
     /// Parameters::Entry::gradient. Throws Error if another thread computes these gradients at the same time.

@@ -46,12 +46,6 @@ struct Settings {
     double seconds = 2;
 };
 
-double seconds_of(const std::function<void()>& job) {
-    const double begin = seconds_now();
-    job();
-    return seconds_now() - begin;
-}
-
 struct Times {
     double median, best;
     size_t runs;
@@ -61,7 +55,7 @@ struct Times {
 Times time_of(double seconds, const std::function<void()>& job) {
     std::vector<double> times;
     job();
-    for (double used = 0; used < seconds || times.size() < 5;) used += times.emplace_back(seconds_of(job));
+    for (double used = 0; used < seconds || times.size() < 5;) used += times.emplace_back(wall_seconds(job));
     std::sort(times.begin(), times.end());
     return {times[times.size() / 2], times.front(), times.size()};
 }
@@ -265,7 +259,7 @@ void bench_many_files(const Settings& s) {
     std::vector<double> ours, pillow, ratios;
     load(); // a warm-up, which is not measured
     for (int round = 0; round < kRounds; ++round) {
-        ours.push_back(double(images) / seconds_of(load));
+        ours.push_back(double(images) / wall_seconds(load));
         if (s.pillow.empty()) continue;
         const std::string output = made.path() + "/pillow";
         data::run_command(cat(command, " > ", shell_word(output)));

@@ -107,10 +107,10 @@ struct LeakyRelu {
     Vec gradient(Vec dy, Vec y) const { return y <= Vec{} ? slope * dy : dy; }
 };
 struct Gelu {
-    static Vec value(Vec x) { return x * Normal(x).cdf; }
+    static Vec value(Vec x) { return x * NormalCdf(x).cdf; }
     static Vec gradient(Vec dy, Vec x) {
-        const Normal normal(x);
-        return dy * (normal.cdf + x * normal.density);
+        const NormalCdf normal(x);
+        return dy * (normal.cdf + x * normal.pdf);
     }
 };
 struct Silu {

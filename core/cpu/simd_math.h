@@ -1,5 +1,5 @@
 // Exponentials of vectors, and functions that are computed from exponentials. The results are accurate to a few units
-// in the last place, except the small values in the tails of Normal, where the rounding error of x^2 counts. A NaN
+// in the last place, except the small values in the tails of NormalCdf, where the rounding error of x^2 counts. A NaN
 // stays NaN. The polynomials are minimax approximations (Remez).
 #pragma once
 
@@ -7,7 +7,7 @@
 
 namespace rg::cpu::RG_ISA {
 
-typedef int32_t Integers __attribute__((vector_size(kWidth * 4)));
+typedef int32_t IntVec __attribute__((vector_size(kWidth * 4)));
 
 /// Returns c[0] + c[1] x + c[2] x^2 + ...
 template <int kTerms>
@@ -19,9 +19,9 @@ static inline Vec polynomial(Vec x, const float (&c)[kTerms]) {
 }
 
 /// Returns 2^n for -127 < n < 128.
-static inline Vec power_of_two(Integers n) { return (Vec)((n + 127) << 23); }
+static inline Vec power_of_two(IntVec n) { return (Vec)((n + 127) << 23); }
 
-static inline Vec absolute(Vec x) { return (Vec)((Integers)x & 0x7FFFFFFF); }
+static inline Vec absolute(Vec x) { return (Vec)((IntVec)x & 0x7FFFFFFF); }
 
 /// Returns v * 2^n for the whole number n = shifted - shift, where `shift` is 1.5 * 2^23 and -160 < n < 128. The result
 /// may underflow.
@@ -29,7 +29,7 @@ static inline Vec scaled(Vec v, Vec shifted, Vec shift) {
 #if defined(__AVX512F__)
     return _mm512_scalef_ps(v, shifted - shift);
 #else
-    const Integers exponent = (Integers)shifted - (Integers)shift, half = exponent >> 1;
+    const IntVec exponent = (IntVec)shifted - (IntVec)shift, half = exponent >> 1;
     return v * power_of_two(half) * power_of_two(exponent - half); // two factors, since 2^n may be too small
 #endif
 }
@@ -61,10 +61,10 @@ static inline Vec hyperbolic_tangent(Vec x) {
     return size < splat(0.625f) ? near : x < Vec{} ? -far : far;
 }
 
-/// The distribution function of a standard normal variable at x (cdf), and its derivative (density).
-struct Normal {
-    explicit Normal(Vec x) {
-        // Mills' ratio, cdf(-|x|) / density(x), is a smooth function of t = 1 / (1 + 0.35 |x|). t * polynomial(t)
+/// The distribution function of a standard normal variable at x (cdf), and its derivative, the density (pdf).
+struct NormalCdf {
+    explicit NormalCdf(Vec x) {
+        // Mills' ratio, cdf(-|x|) / pdf(x), is a smooth function of t = 1 / (1 + 0.35 |x|). t * polynomial(t)
         // approximates this ratio, divided by sqrt(2 pi), with a relative error below 8e-8 for |x| <= 15.
         const Vec one = splat(1), e = exponential(x * x * splat(-0.5f)),
                   t = reciprocal(smaller(splat(1e20f), one + splat(0.35f) * absolute(x)));
@@ -72,9 +72,9 @@ struct Normal {
                                     0.15939191f, -0.25590098f, 0.14406039f, -0.029163841f};
         const Vec tail = e * t * polynomial(t, kTerms);
         cdf = x > Vec{} ? one - tail : tail;
-        density = e * splat(0.39894228f);
+        pdf = e * splat(0.39894228f);
     }
-    Vec cdf, density;
+    Vec cdf, pdf;
 };
 
 } // namespace rg::cpu::RG_ISA

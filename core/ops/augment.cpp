@@ -54,7 +54,7 @@ namespace {
 
 /// An image that can be read beyond its sides. If `reflect` is set, it continues mirrored. Otherwise at() repeats the
 /// edge pixels, and at_position() does so for half a pixel only: farther out it returns black.
-struct Picture {
+struct BorderedImage {
     const double* pixels;
     int64_t height, width, channels;
     bool reflect;
@@ -82,17 +82,17 @@ struct Picture {
 
 double rounded_byte(double value) { return std::clamp(std::floor(value + 0.5), 0.0, 255.0); }
 
-/// Returns the bytes [height width c] of the pixels that a view shows of a picture, with its changes of colours. `v`
+/// Returns the bytes [height width c] of the pixels that a view shows of an image, with its changes of colours. `v`
 /// holds the kViewNumbers numbers of the view.
-ref::Values bytes_of(const Picture& picture, const double* v, int64_t height, int64_t width) {
-    const int64_t c = picture.channels;
+ref::Values bytes_of(const BorderedImage& image, const double* v, int64_t height, int64_t width) {
+    const int64_t c = image.channels;
     ref::Values bytes;
     for (int64_t h = 0; h < height; ++h)
         for (int64_t w = 0; w < width; ++w)
             for (int64_t channel = 0; channel < c; ++channel)
-                bytes.push_back(picture.at_position((v[0] + double(h) * v[1] + double(w) * v[2]) / double(kPixel),
-                                                    (v[3] + double(h) * v[4] + double(w) * v[5]) / double(kPixel),
-                                                    channel));
+                bytes.push_back(image.at_position((v[0] + double(h) * v[1] + double(w) * v[2]) / double(kPixel),
+                                                  (v[3] + double(h) * v[4] + double(w) * v[5]) / double(kPixel),
+                                                  channel));
     const double brightness = v[6] / double(kFactor), contrast = v[7] / double(kFactor),
                  saturation = v[8] / double(kFactor);
     const auto grey = [&](size_t pixel) {
@@ -135,9 +135,9 @@ void ref::augment(const Call& call) {
             numbers.back()[6] = numbers.back()[7] = numbers.back()[8] = double(kFactor);
             const size_t given = size_t(positions_only ? kPositionNumbers : kViewNumbers);
             std::copy_n(&views[k * given], given, numbers.back().begin());
-            const Picture picture{&pixels[size_t(int64_t(index[k]) * image_size)], images.extent(1), images.extent(2),
-                                  channels, call.attrs.as<O>().window.reflect};
-            bytes.push_back(bytes_of(picture, numbers.back().data(), height, width));
+            const BorderedImage image{&pixels[size_t(int64_t(index[k]) * image_size)], images.extent(1),
+                                      images.extent(2), channels, call.attrs.as<O>().window.reflect};
+            bytes.push_back(bytes_of(image, numbers.back().data(), height, width));
         }
         const double* const v = numbers[0].data();
         const auto in_box = [&](const double* box, int64_t h, int64_t w) {

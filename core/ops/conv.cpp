@@ -74,7 +74,7 @@ OutputSpecs infer_conv2d_grad(In in, const Attrs& attrs) {
              {none, type}}};
 }
 
-void backward_conv2d(Backward& b) {
+void backward_conv2d(BackwardContext& b) {
     using O = Conv2dOp;
     using Grad = Conv2dGradOp;
     const bool filters = b.wants(O::w) || b.wants(O::bias), data = b.wants(O::x);

@@ -142,25 +142,25 @@ uint32_t saved_by_activation(const Attrs& attrs) {
     return gradient_reads_x(attrs.as<ActivationOp>().kind) ? saves_in(ActivationOp::x) : saves_out(0);
 }
 
-void backward_activation(Backward& b) {
+void backward_activation(BackwardContext& b) {
     using O = ActivationOp;
     const auto& a = b.attrs().as<O>();
     const Tensor& from = gradient_reads_x(a.kind) ? b.in(O::x) : b.out(0);
     b.give(O::x, run(op::activation_grad, {b.dy(), from}, ActivationGradOp{a.kind, a.slope}, {b.into(O::x)})[0]);
 }
 
-void backward_add(Backward& b) {
+void backward_add(BackwardContext& b) {
     RG_CHECK(!b.attrs().as<AddOp>().relu, "add: expected no ReLU where gradients are recorded, got it; call relu()");
     for (int i : {AddOp::a, AddOp::b})
         if (b.wants(i)) b.give(i, b.dy());
 }
 
-void backward_mul(Backward& b) {
+void backward_mul(BackwardContext& b) {
     for (const auto& [i, other] : {std::pair{MulOp::a, MulOp::b}, {MulOp::b, MulOp::a}})
         if (b.wants(i)) b.give(i, run(op::mul, {b.dy(), b.in(other)}, {}, {b.into(i)})[0]);
 }
 
-void backward_sum(Backward& b) {
+void backward_sum(BackwardContext& b) {
     const Tensor& x = b.in(SumOp::x);
     const SumGradOp attrs{x.shape(), x.dtype(), b.attrs().as<SumOp>().mean};
     b.give(SumOp::x, run(op::sum_grad, {b.dy()}, attrs, {b.into(SumOp::x)})[0]);
@@ -168,22 +168,22 @@ void backward_sum(Backward& b) {
 
 double flops_sum(const Call& call) { return double(call.in[SumOp::x].numel()); }
 
-void backward_scale(Backward& b) {
+void backward_scale(BackwardContext& b) {
     using O = ScaleOp;
     if (b.wants(O::x)) b.give(O::x, run(op::scale, {b.dy(), b.in(O::factor)}, b.attrs(), {b.into(O::x)})[0]);
     if (b.wants(O::factor)) b.give(O::factor, run(op::sum, {mul(b.dy(), b.in(O::x))}, {}, {b.into(O::factor)})[0]);
 }
 
-void backward_cast(Backward& b) {
+void backward_cast(BackwardContext& b) {
     b.give(CastOp::x, run(op::cast, {b.dy()}, CastOp{b.in(CastOp::x).dtype()}, {b.into(CastOp::x)})[0]);
 }
 
-void backward_slice(Backward& b) {
+void backward_slice(BackwardContext& b) {
     const SliceGradOp attrs{b.attrs().as<SliceOp>().begin, b.in(SliceOp::x).numel()};
     b.give(SliceOp::x, run(op::slice_grad, {b.dy()}, attrs, {b.into(SliceOp::x)})[0]);
 }
 
-void backward_concat(Backward& b) {
+void backward_concat(BackwardContext& b) {
     int64_t begin = 0;
     for (int i = 0; i < kMaxInputs && b.in(i).defined(); ++i) {
         const int64_t channels = channels_of(b.in(i));
@@ -192,7 +192,7 @@ void backward_concat(Backward& b) {
     }
 }
 
-void backward_dropout(Backward& b) {
+void backward_dropout(BackwardContext& b) {
     b.give(DropoutOp::x, run(op::dropout, {b.dy(), b.in(DropoutOp::seed)}, b.attrs(), {b.into(DropoutOp::x)})[0]);
 }
 

@@ -84,24 +84,24 @@ OutputSpecs infer_mse_loss_grad(In in, const Attrs&) {
     return like(in[O::prediction]);
 }
 
-void backward_softmax(Backward& b) {
+void backward_softmax(BackwardContext& b) {
     b.give(SoftmaxOp::x, run(op::softmax_grad, {b.dy(), b.out(0)}, {}, {b.into(SoftmaxOp::x)})[0]);
 }
 
-void backward_cross_entropy(Backward& b) {
+void backward_cross_entropy(BackwardContext& b) {
     using O = CrossEntropyOp;
     b.give(O::logits, run(op::cross_entropy_grad,
                           {b.out(O::probabilities), b.in(O::labels), b.in(O::weights), b.in(O::sample_weights), b.dy()},
                           CrossEntropyGradOp{b.attrs().as<O>().smoothing}, {b.into(O::logits)})[0]);
 }
 
-void backward_binary_cross_entropy(Backward& b) {
+void backward_binary_cross_entropy(BackwardContext& b) {
     using O = BinaryCrossEntropyOp;
     b.give(O::logits,
            run(op::binary_cross_entropy_grad, {b.in(O::logits), b.in(O::targets), b.dy()}, {}, {b.into(O::logits)})[0]);
 }
 
-void backward_mse_loss(Backward& b) {
+void backward_mse_loss(BackwardContext& b) {
     using O = MseLossOp;
     for (const auto& [i, other] : {std::pair{O::prediction, O::target}, {O::target, O::prediction}})
         if (b.wants(i)) b.give(i, run(op::mse_loss_grad, {b.in(i), b.in(other), b.dy()}, {}, {b.into(i)})[0]);

@@ -95,7 +95,7 @@ OutputSpecs infer_layer_norm_grad(In in, const Attrs&) {
     return {{{x.shape(), x.dtype()}, {{channels}, precise(x)}, {{channels}, precise(x)}}};
 }
 
-void backward_layer_norm(Backward& b) {
+void backward_layer_norm(BackwardContext& b) {
     using O = LayerNormOp;
     using Grad = LayerNormGradOp;
     const auto gradients = run(op::layer_norm_grad, {b.dy(), b.in(O::x), b.in(O::gamma)},
@@ -105,7 +105,7 @@ void backward_layer_norm(Backward& b) {
     if (b.wants(O::beta)) b.give(O::beta, gradients[Grad::dbeta]);
 }
 
-void backward_batch_norm(Backward& b) {
+void backward_batch_norm(BackwardContext& b) {
     using O = BatchNormOp;
     const Tensor &x = b.in(O::x), &stats = b.in(O::stats), &gamma = b.in(O::gamma), &beta = b.in(O::beta);
     const BatchNorm& norm = b.attrs().as<O>().norm;

@@ -76,17 +76,17 @@ OutputSpecs infer_max_pool2d_grad(In in, const Attrs& attrs) {
 OutputSpecs infer_avg_pool2d_grad(In in, const Attrs& attrs) { return infer_pool_grad("avg_pool2d_grad", in, attrs); }
 
 /// Runs the op `grad` on `in`, and gives the result to `b` as the gradient of x.
-void backward_pool(Backward& b, Op grad, std::initializer_list<Tensor> in) {
+void backward_pool(BackwardContext& b, Op grad, std::initializer_list<Tensor> in) {
     const Tensor& x = b.in(Pool2dOp::x);
     const Pool2dGradOp attrs{b.attrs().as<Pool2dOp>().pool, x.extent(1), x.extent(2)};
     b.give(Pool2dOp::x, run(grad, in, attrs, {b.into(Pool2dOp::x)})[0]);
 }
 
-void backward_max_pool2d(Backward& b) {
+void backward_max_pool2d(BackwardContext& b) {
     backward_pool(b, op::max_pool2d_grad, {b.dy(), {}, {}, {}, {}, b.out(Pool2dOp::positions)});
 }
 
-void backward_avg_pool2d(Backward& b) { backward_pool(b, op::avg_pool2d_grad, {b.dy()}); }
+void backward_avg_pool2d(BackwardContext& b) { backward_pool(b, op::avg_pool2d_grad, {b.dy()}); }
 
 constexpr Argument kPool2d[] = {{"x"}, RG_FUSED_NORM(x)};
 constexpr Argument kPool2dGrad[] = {{"dy"}, fused("x", Type::activation), RG_FUSED_NORM(x), {"positions", Type::u8}};

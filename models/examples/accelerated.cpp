@@ -29,7 +29,7 @@ void train(const data::ImageSet& digits, bool accelerated) {
         accelerated);
     for (int64_t epoch = 1, steps = 0; epoch <= 3; ++epoch) {
         float loss = 0;
-        const double seconds = seconds_of([&] {
+        const double seconds = wall_seconds([&] {
             for (batches.start(epoch); batches.has_next();) {
                 const data::Batch batch = batches.next();
                 optimizer.set(0.002, ++steps); // in tensors, so a replay picks up the new values

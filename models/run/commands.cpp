@@ -408,8 +408,8 @@ int predict(const Options& options, Settings& s, par::Group& group, const std::v
             Predictor::Predictions outputs;
             const auto numbers = std::ssize(model.outputs.input_numbers);
             const auto inputs = std::span(part.numbers).subspan(size_t(begin * numbers), size_t(n * numbers));
-            seconds +=
-                seconds_of([&] { outputs = model.predict(data::copy_pixels(part.set, begin, n), inputs, s.features); });
+            seconds += wall_seconds(
+                [&] { outputs = model.predict(data::copy_pixels(part.set, begin, n), inputs, s.features); });
             for (int64_t i = 0; i < n; ++i) printer.add(part.items[size_t(begin + i)], outputs, size_t(i));
             if (k == 0) continue;
             for (int64_t i = 0; i < n; ++i) row_printer.add(part.items[size_t(begin + i)], outputs, size_t(i));

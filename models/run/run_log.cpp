@@ -2,7 +2,6 @@
 #include "models/run/run_log.h"
 
 #include "core/clock.h"
-#include "core/device.h"
 #include "core/text.h"
 #include "core/version.h"
 #include "models/run/collective.h"
@@ -210,7 +209,7 @@ void RunLog::write_report(const std::string& state) {
     next_report_ = HUGE_VAL; // until this write ends
     writer.add([this, write = report_->writer_of(state)] {
         // The report of a long training is large, so spend at most a 21st of the time on it.
-        next_report_ = 20 * seconds_of(write) + seconds_now();
+        next_report_ = 20 * wall_seconds(write) + seconds_now();
     });
 }
 

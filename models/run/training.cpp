@@ -203,10 +203,10 @@ public:
             const int64_t batches_tracked = parameters_.batches_tracked;
             const std::vector<Tensor> before = training_.repeats_plain ? state() : std::vector<Tensor>();
             try {
-                times_.train += seconds_of([&] { train_epoch(); });
+                times_.train += wall_seconds([&] { train_epoch(); });
                 if (run_.epoch_is_complete()) {
                     Score score;
-                    times_.test += seconds_of([&] { score = test(); });
+                    times_.test += wall_seconds([&] { score = test(); });
                     run_.end_epoch(score);
                     if (training_.repeats_plain) repeat_plain(begin, before, batches_tracked);
                 }
@@ -491,12 +491,12 @@ private:
         set(state, batches_tracked);
         replayed_step_.enabled = evaluation_.predict.enabled = false;
         bool stops = false;
-        times_.plain_train += seconds_of([&] {
+        times_.plain_train += wall_seconds([&] {
             for (feed_.loader.start(begin.epoch, begin.batch); !stops && run_.log.position.step < end.step;
                  ++run_.log.position.step, ++run_.log.position.batch)
                 stops = step(schedule_.rate_at(run_.epochs())).stop;
         });
-        if (!stops) times_.plain_test += seconds_of([&] { optimizer_.with_average([&] { evaluation_.score(); }); });
+        if (!stops) times_.plain_test += wall_seconds([&] { optimizer_.with_average([&] { evaluation_.score(); }); });
         replayed_step_.enabled = evaluation_.predict.enabled = true;
         set(after, tracked_after);
         run_.log.position = end;
@@ -552,7 +552,7 @@ int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& 
         Trainer trainer(*this, run, options, compute, data, columns);
         trainer.begin();
         int code = 0;
-        const double seconds = seconds_of([&] {
+        const double seconds = wall_seconds([&] {
             trainer.run_epochs();
             trainer.test_after_epochs();
             after_training(run, trainer.times());

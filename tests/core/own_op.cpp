@@ -61,7 +61,7 @@ constexpr Argument kCubeGradInputs[] = {{"dy"}, {"x"}};
 const OpRow kCubeGrad{.name = "cube_grad", .reference = cube_grad_reference, .cpu = cube_grad_cpu, .infer = infer_cube,
                       .inputs = kCubeGradInputs};
 
-void backward_cube(Backward& b) {
+void backward_cube(BackwardContext& b) {
     const CubeGradOp attrs{b.attrs().as<CubeOp>().factor};
     b.give(CubeOp::x, run(&kCubeGrad, {b.dy(), b.in(CubeOp::x)}, attrs, {b.into(CubeOp::x)})[0]);
 }
