@@ -16,9 +16,9 @@ Normalise normalisation_of(const ImageSet& set) {
              set.count, " images of ", set.channels);
     Normalise result;
     const double pixels = double(set.count * set.height * set.width);
-    ImageRecord sums; // exact, in integers
+    ImageStats sums; // exact, in integers
     for (int64_t i = 0; i < set.count; ++i) {
-        const ImageRecord image = set.record(i);
+        const ImageStats image = set.stats(i);
         for (size_t c = 0; c < size_t(set.channels); ++c)
             sums.sums[c] += image.sums[c], sums.squares[c] += image.squares[c];
     }

@@ -75,7 +75,7 @@ CifarKind cifar_kind(Bytes bytes, const std::string& name) {
 
 bool has_cifar(const std::string& folder) { return !expected_files(folder).empty(); }
 
-std::vector<std::string> cifar_files(const std::string& folder) {
+std::vector<std::string> cifar_input_files(const std::string& folder) {
     std::vector<std::string> files;
     for (const std::string& name : expected_files(folder)) {
         files.push_back(folder + "/" + name);
@@ -88,7 +88,7 @@ std::vector<std::string> cifar_files(const std::string& folder) {
 }
 
 TrainTest read_cifar(const std::string& folder) {
-    std::vector<std::string> files = cifar_files(folder), contents;
+    std::vector<std::string> files = cifar_input_files(folder), contents;
     std::erase_if(files, [](const std::string& file) { return !file.ends_with(".bin"); });
     for (const std::string& file : files) contents.push_back(read_file(file));
     const CifarKind kind = cifar_kind(as_bytes(contents[0]), files[0]);

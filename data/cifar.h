@@ -32,7 +32,7 @@ CifarKind cifar_kind(Bytes bytes, const std::string& name);
 /// train.bin and test.bin. Both kinds of folders may hold records of CIFAR-10 or of CIFAR-100.
 bool has_cifar(const std::string& folder);
 /// Returns the paths of all files that read_cifar() reads. Throws Error if a file of images is missing.
-std::vector<std::string> cifar_files(const std::string& folder);
+std::vector<std::string> cifar_input_files(const std::string& folder);
 
 /// Reads a folder. Takes class names from its file batches.meta.txt (CIFAR-10) or fine_label_names.txt (CIFAR-100),
 /// or else from class_names(). Throws Error if a file of images is missing or invalid, or if the numbers of names and

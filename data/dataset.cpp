@@ -37,8 +37,8 @@ std::span<const uint8_t> ImageSet::image(int64_t i) const {
     return {pixels.data() + row(i) * image_bytes(), size_t(image_bytes())};
 }
 
-ImageRecord ImageSet::record(int64_t i) const {
-    return pixels.file() ? pixels.file()->record(row(i)) : record_of(image(i), channels);
+ImageStats ImageSet::stats(int64_t i) const {
+    return pixels.file() ? pixels.file()->stats(row(i)) : stats_of(image(i), channels);
 }
 
 const std::string& ImageSet::name(int64_t i) const {
@@ -112,7 +112,7 @@ std::string fingerprint(const ImageSet& set, std::span<const uint64_t> more) {
     };
     std::vector<uint64_t> images(size_t(set.count));
     for (int64_t i = 0; i < set.count; ++i)
-        images[size_t(i)] = set.pixels.file() ? set.record(i).checksum : sum(set.image(i));
+        images[size_t(i)] = set.pixels.file() ? set.stats(i).checksum : sum(set.image(i));
     std::vector<uint64_t> sums{sum(images), sum(set.labels), sum(set.targets)};
     sums.insert(sums.end(), more.begin(), more.end());
     for (const std::string& name : set.target_names) sums.push_back(checksum(name));

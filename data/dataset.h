@@ -62,7 +62,7 @@ struct ImageSet {
         const size_t k = target_names.size();
         return std::span(targets).subspan(size_t(i) * k, k);
     }
-    ImageRecord record(int64_t i) const;
+    ImageStats stats(int64_t i) const;
     /// Returns the path of image i below the folder of the set. Throws Error unless all images have names.
     const std::string& name(int64_t i) const;
     /// Tells the system that image i is about to be read, so that it loads the image from the disk.

@@ -41,7 +41,7 @@ Stroke join(std::initializer_list<Stroke> parts) {
 }
 
 /// Returns the ways to write each digit.
-std::vector<std::vector<Glyph>> alphabet() {
+std::vector<std::vector<Glyph>> digit_glyphs() {
     const Stroke stem = Stroke{{0, -1}, {0, 1}};
     const Stroke bowl3 = arc(0, 0.45, 0.58, 0.55, -90, 155), bowl6 = arc(0, 0.45, 0.54, 0.55, 0, 360);
     const Stroke ring9 = arc(0, -0.45, 0.54, 0.55, 0, 360);
@@ -126,7 +126,7 @@ void draw(std::span<double> ink, Point a, Point b, double radius) {
 
 ImageSet draw_digits(int64_t per_class, uint64_t seed) {
     RG_CHECK(per_class >= 1 && per_class <= 100000, "digits: expected 1 to 100000 images per class, got ", per_class);
-    const std::vector<std::vector<Glyph>> glyphs = alphabet();
+    const std::vector<std::vector<Glyph>> glyphs = digit_glyphs();
     ImageSet set{10 * per_class, kDigitSide, kDigitSide, 1, {}, {}, {}};
     std::vector<uint8_t> pixels;
     pixels.reserve(size_t(set.count * set.image_bytes()));

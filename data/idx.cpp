@@ -117,14 +117,14 @@ bool has_idx(const std::string& folder) {
     return std::ranges::any_of(kIdxFiles, [&](const IdxFile& wanted) { return !files_of(folder, wanted).empty(); });
 }
 
-std::vector<std::string> idx_files(const std::string& folder) {
+std::vector<std::string> idx_input_files(const std::string& folder) {
     std::vector<std::string> paths;
     for (const IdxFile& wanted : kIdxFiles) paths.push_back(find_file(folder, wanted));
     return paths;
 }
 
 TrainTest read_idx_sets(const std::string& folder) {
-    const std::vector<std::string> paths = idx_files(folder);
+    const std::vector<std::string> paths = idx_input_files(folder);
     TrainTest sets{read_idx_set(paths[0], paths[1]), read_idx_set(paths[2], paths[3]), ""};
     ImageSet &a = sets.train, &b = sets.test;
     RG_CHECK(a.height == b.height && a.width == b.width, "idx: expected the size of the training images, ", a.width,

@@ -28,7 +28,7 @@ Tensor parse_idx(Bytes bytes, const std::string& name);
 /// read_idx_sets() throws Error if a file is missing or invalid, if several similar names fit one place, or if training
 /// and test images differ in size.
 bool has_idx(const std::string& folder);
-std::vector<std::string> idx_files(const std::string& folder); // paths of the four files
+std::vector<std::string> idx_input_files(const std::string& folder); // paths of the four files
 TrainTest read_idx_sets(const std::string& folder);
 
 } // namespace rg::data

@@ -46,7 +46,7 @@ std::string records_folder(const std::string& folder) {
 std::vector<std::string> parts_of(const std::string& folder) {
     const std::string records = records_folder(folder);
     if (records.empty()) return image_parts(folder);
-    return has_cifar(records) ? cifar_files(records) : idx_files(records);
+    return has_cifar(records) ? cifar_input_files(records) : idx_input_files(records);
 }
 
 /// Reads a folder, or the embedded sample if `folder` is empty. The pixels go to `sink`, or to memory if it is null.

@@ -65,7 +65,7 @@ public:
         head_.height = uint64_t(height), head_.width = uint64_t(width), head_.channels = uint64_t(channels);
         head_.images = uint64_t(count);
         image_bytes_ = height * width * channels;
-        records_ =
+        stats_ =
             Tensor::of<int64_t>({count, 1 + 2 * channels}, std::vector<int64_t>(size_t(count * (1 + 2 * channels))));
         progress_.emplace(cat("packing ", count, " images of ", source_, " into ", path_, ", ",
                               formatted("%.0f MB", double(count * image_bytes_) / 1e6)));
@@ -74,11 +74,11 @@ public:
         write(PackedHead::kBytes + uint64_t(i * image_bytes_),
               {reinterpret_cast<const char*>(image.data()), image.size()});
         const int64_t channels = int64_t(head_.channels);
-        const ImageRecord record = record_of(image, channels);
-        int64_t* const out = records_.data<int64_t>() + i * (1 + 2 * channels);
-        out[0] = int64_t(record.checksum);
-        std::copy_n(record.sums.begin(), channels, out + 1);
-        std::copy_n(record.squares.begin(), channels, out + 1 + channels);
+        const ImageStats stats = stats_of(image, channels);
+        int64_t* const out = stats_.data<int64_t>() + i * (1 + 2 * channels);
+        out[0] = int64_t(stats.checksum);
+        std::copy_n(stats.sums.begin(), channels, out + 1);
+        std::copy_n(stats.squares.begin(), channels, out + 1 + channels);
         const std::lock_guard lock(mutex_);
         ++done_;
         progress_->update([&] {
@@ -90,7 +90,7 @@ public:
     Pixels pixels() override { return {}; }
 
     void finish(const SourceImages& contents) {
-        std::vector<NamedTensor> tensors{{"records", records_}};
+        std::vector<NamedTensor> tensors{{"records", stats_}};
         for (const auto& [name, set] : {std::pair("train", &contents.sets.train), {"test", &contents.sets.test}}) {
             std::vector<int32_t> rows(size_t(set->count));
             for (int64_t i = 0; i < set->count; ++i) rows[size_t(i)] = int32_t(set->row(i));
@@ -133,7 +133,7 @@ private:
     const double start_ = seconds_now();
     PackedHead head_{};
     int64_t image_bytes_ = 0, done_ = 0;
-    Tensor records_;
+    Tensor stats_;
     std::mutex mutex_;
     std::optional<ProgressLines> progress_;
 };
@@ -164,7 +164,7 @@ uint64_t checksum_of_files(const std::string& folder, std::vector<std::string> p
 }
 
 /// Returns true for a set that another node has made; false if it is damaged.
-bool is_of_other_node(const std::string& path) try {
+bool made_on_other_node(const std::string& path) try {
     return PackedFile(path).tail().text("node") != node_name();
 } catch (const Error&) {
     return false;
@@ -254,7 +254,7 @@ std::string pack(const std::string& folder, const std::string& shown, const Load
     for (const fs::directory_entry& entry : fs::directory_iterator(cache)) {
         const fs::path& other = entry.path();
         if (other.filename().string().starts_with(source + "-") && other.filename() != fs::path(path).filename() &&
-            !is_of_other_node(other))
+            !made_on_other_node(other))
             fs::remove(other);
     }
     lock->downgrade();

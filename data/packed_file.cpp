@@ -14,14 +14,14 @@
 
 namespace rg::data {
 
-ImageRecord record_of(std::span<const uint8_t> image, int64_t channels) {
-    ImageRecord record{checksum({reinterpret_cast<const char*>(image.data()), image.size()})};
+ImageStats stats_of(std::span<const uint8_t> image, int64_t channels) {
+    ImageStats stats{checksum({reinterpret_cast<const char*>(image.data()), image.size()})};
     for (size_t c = 0; c < size_t(channels); ++c)
         for (size_t i = c; i < image.size(); i += size_t(channels)) {
-            record.sums[c] += image[i];
-            record.squares[c] += uint64_t{image[i]} * image[i];
+            stats.sums[c] += image[i];
+            stats.squares[c] += uint64_t{image[i]} * image[i];
         }
-    return record;
+    return stats;
 }
 
 bool is_packed(const std::string& path) {
@@ -57,7 +57,7 @@ PackedFile::PackedFile(const std::string& path) : path_(path) {
                                 head_.tail_bytes);
     RG_CHECK(checksum(tail) == head_.tail_checksum, damaged);
     tail_ = decode_tensors(tail, path);
-    records_ = tail_->tensor("records", DType::i64, {int64_t(head_.images), 1 + 2 * channels()});
+    stats_ = tail_->tensor("records", DType::i64, {int64_t(head_.images), 1 + 2 * channels()});
     checked_ = std::vector<std::atomic<uint8_t>>(head_.images);
     // Where all pixels fit into memory, the system's own reading ahead is best. Otherwise it would read the
     // neighbours of each image in vain.
@@ -67,18 +67,18 @@ PackedFile::PackedFile(const std::string& path) : path_(path) {
 
 void PackedFile::compare(int64_t row) const {
     const uint8_t* const image = &pixels_[size_t(row * image_bytes_)];
-    RG_CHECK(checksum({reinterpret_cast<const char*>(image), size_t(image_bytes_)}) == record(row).checksum,
+    RG_CHECK(checksum({reinterpret_cast<const char*>(image), size_t(image_bytes_)}) == stats(row).checksum,
              "packed set: expected undamaged pixels, got another checksum of image ", row, " (", path_,
              "); remove the file, and it will be made again");
     checked_[size_t(row)].store(1, std::memory_order_relaxed);
 }
 
-ImageRecord PackedFile::record(int64_t row) const {
-    const int64_t* const in = records_.data<int64_t>() + row * (1 + 2 * channels());
-    ImageRecord record{uint64_t(in[0])};
-    std::copy_n(in + 1, channels(), record.sums.begin());
-    std::copy_n(in + 1 + channels(), channels(), record.squares.begin());
-    return record;
+ImageStats PackedFile::stats(int64_t row) const {
+    const int64_t* const in = stats_.data<int64_t>() + row * (1 + 2 * channels());
+    ImageStats stats{uint64_t(in[0])};
+    std::copy_n(in + 1, channels(), stats.sums.begin());
+    std::copy_n(in + 1 + channels(), channels(), stats.squares.begin());
+    return stats;
 }
 
 void PackedFile::will_need(int64_t row) const {

@@ -1,7 +1,7 @@
 // The file of a packed set (packed.h), and its memory map.
 //
 // A file consists of a head of 4096 bytes, the pixels u8 [n height width channels], and a tail: a safetensors file
-// (core/safetensors.h) with the ImageRecord of each image, i64 [n 1 + 2 channels], and the labels, targets, names and
+// (core/safetensors.h) with the ImageStats of each image, i64 [n 1 + 2 channels], and the labels, targets, names and
 // rows of both sets. The head and the tail have checksums that are compared when the file is opened, and each image has
 // one that is compared when the image is read for the first time.
 #pragma once
@@ -25,11 +25,11 @@ namespace rg::data {
 inline constexpr std::string_view kPackedEnding = ".images";
 
 /// A checksum of one image, and the sums of its bytes and of their squares by channel.
-struct ImageRecord {
+struct ImageStats {
     uint64_t checksum = 0;
     std::array<uint64_t, kMaxImageChannels> sums{}, squares{};
 };
-ImageRecord record_of(std::span<const uint8_t> image, int64_t channels);
+ImageStats stats_of(std::span<const uint8_t> image, int64_t channels);
 
 /// The first bytes of a file, little-endian. They fill a page, so that the pixels begin at one.
 struct PackedHead {
@@ -56,7 +56,7 @@ public:
     void check_image(int64_t row) const {
         if (!checked_[size_t(row)].load(std::memory_order_relaxed)) compare(row);
     }
-    ImageRecord record(int64_t row) const;
+    ImageStats stats(int64_t row) const;
     /// See ImageSet::will_need().
     void will_need(int64_t row) const;
     const TensorFile& tail() const { return *tail_; }
@@ -72,7 +72,7 @@ private:
     PackedHead head_;
     std::span<const uint8_t> pixels_;
     std::optional<TensorFile> tail_;
-    Tensor records_;
+    Tensor stats_;
     int64_t image_bytes_ = 0;
     bool ahead_ = false; // true: the pixels may not fit into memory, so will_need() loads images
     mutable std::vector<std::atomic<uint8_t>> checked_;

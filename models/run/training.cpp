@@ -50,10 +50,10 @@ bool can_overlap(const par::Group& group) { return group.local_size() < group.si
 /// Returns the indices of the images in `set` that also occur in `other`, compared by checksum.
 std::vector<int64_t> duplicates_in(const data::ImageSet& set, const data::ImageSet& other) {
     std::unordered_set<uint64_t> known;
-    for (int64_t i = 0; i < other.count; ++i) known.insert(other.record(i).checksum);
+    for (int64_t i = 0; i < other.count; ++i) known.insert(other.stats(i).checksum);
     std::vector<int64_t> both;
     for (int64_t i = 0; i < set.count; ++i)
-        if (known.contains(set.record(i).checksum)) both.push_back(i);
+        if (known.contains(set.stats(i).checksum)) both.push_back(i);
     return both;
 }
 
