@@ -101,7 +101,7 @@ __device__ __forceinline__ void stage_filters(const ConvGeometry& g, const Tilin
         for (int i = 0; i < kN / 16; ++i)
             if (const int unit = begin + 8 * u; unit < units)
                 store_octet(filters + plane * M::filter_plane(t) + unit * M::kUnitPitch + (thread / 8 + 16 * i) * 8,
-                            choose(places[u] >= 0, loaded[plane][u][i], 0));
+                            select(places[u] >= 0, loaded[plane][u][i], 0));
     }
 }
 

@@ -14,9 +14,8 @@ namespace {
 /// gradient goes through all rows, so more of them would take long.
 constexpr int64_t kMaxLinearRows = 8192;
 
-/// Tries the families from top to bottom. `g` has the extents of the forward pass. `alone` is true if the op does
-/// nothing else, such as a batch norm; `first_layer`, if x is read as it is and no data gradient is needed; `wgrad`, if
-/// the weight gradient is needed.
+/// Tries the families from top to bottom. `g` is that of the forward pass. `alone`: the op does nothing else, such as a
+/// batch norm. `first_layer`: x is read as it is, and needs no gradient. `wgrad`: the weight gradient is needed.
 KernelChoice choose(const ConvGeometry& g, const Tensor& x, const Tensor& w, const Conv& conv, bool alone,
                     bool first_layer, bool wgrad) {
     using enum KernelFamily;
@@ -33,9 +32,10 @@ KernelChoice choose(const ConvGeometry& g, const Tensor& x, const Tensor& w, con
     const bool tile_width = g.from_w == 8 || g.from_w == 16 || g.from_w == 32;
     const bool fills_tiles = filters_are(3) && g.stride == Axes(1) && g.pad == Axes(1) && g.dilation == Axes(1) &&
                              tile_width && g.from_h % 8 == 0 && g.pixels() > 0 && g.pixels() < INT32_MAX;
-    const auto [least, most] = std::minmax({g.from_c, g.to_c});
+    const auto [fewer, more] = std::minmax({g.from_c, g.to_c}); // the data gradient exchanges from_c and to_c
     const auto covered = [](int channels) { return channels == 32 || channels == 64 || channels == 128; };
-    const bool filters_fit = covered(least) && covered(most) && (most < 128 || (least > 32 && g.from_w == 8));
+    // Beside filters of 128 channels, shared memory holds only tiles 8 pixels wide. No kernel has 128 channels and 32.
+    const bool filters_fit = covered(fewer) && covered(more) && (more < 128 || (fewer > 32 && g.from_w == 8));
     if (fills_tiles && filters_fit && g.from_h % rows_of_tile(g.from_w) == 0)
         return {hopper, "3x3 filters that stay in shared memory, images as wide as a tile", g};
 

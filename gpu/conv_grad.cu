@@ -63,7 +63,7 @@ __device__ __forceinline__ void stage_dy(const ConvGeometry& g, const Tiling& t,
         RG_UNROLL
         for (int i = 0; i < kBatch; ++i)
             store_planes<T>(dy + (begin + i * kStep) * kDyPitch + octet, kDyPlane,
-                            choose(inside[i], source.transform(loaded[i]), 0));
+                            select(inside[i], source.transform(loaded[i]), 0));
     }
 }
 

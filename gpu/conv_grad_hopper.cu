@@ -95,7 +95,7 @@ public:
         for (int pass = 0; pass < kPasses; ++pass)
             if (const int row = row_of(pass); row < kAllRows)
                 store_operand(operand + row * T::kRowBytes + octet() * T::kOctetBytes + (column() + kHalo) * 16,
-                              choose(inside(row), reader_.transform(loaded_[pass]), 0));
+                              select(inside(row), reader_.transform(loaded_[pass]), 0));
     }
 
 private:
@@ -221,7 +221,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     SHARED(uint64_t, full, kStages);
     SHARED(uint64_t, empty, kStages);
     SHARED(uint4, ones, 8);
-    if (threadIdx.x < 8) store_operand(ones + threadIdx.x, choose(false, uint4{}, 1));
+    if (threadIdx.x < 8) store_operand(ones + threadIdx.x, select(false, uint4{}, 1));
     const StageBarriers barriers{full, empty};
     if (threadIdx.x == 0) barriers.init(kStages, kGroup / 32, 2 * (kGroup / 32));
     fence_proxy_async();

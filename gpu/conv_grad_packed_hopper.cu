@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     SHARED(uint64_t, full, kMaxStages);
     SHARED(uint64_t, empty, kMaxStages);
     SHARED(uint4, ones, 8);
-    if (threadIdx.x < 8) store_operand(ones + threadIdx.x, choose(false, uint4{}, 1));
+    if (threadIdx.x < 8) store_operand(ones + threadIdx.x, select(false, uint4{}, 1));
     const StageBarriers barriers{full, empty};
     if (threadIdx.x == 0) barriers.init(p.stages, 1, kConsumers / 32);
     fence_proxy_async();

@@ -145,7 +145,7 @@ __device__ __forceinline__ void produce(const Tiles& tiles, const Reader& reader
                 if (row_of(pass) < T::kRows + 2)
                     store_operand(first_cell + stage * T::kStageBytes + pass * kStep / W * T::kRowBytes +
                                       pass * kStep % W * 16,
-                                  choose(halo.contain(row_of(pass)), values, 0));
+                                  select(halo.contain(row_of(pass)), values, 0));
             }
             if (first + kPassesInFlight < kPasses) load(tile, halo, first + kPassesInFlight);
         }

@@ -209,7 +209,7 @@ __device__ __forceinline__ void stage_pixels(const ConvGeometry& g, const Tiling
         RG_UNROLL
         for (int i = 0; i < kBatch; ++i)
             if (const int cell = begin + i * kStep; cell < t.cells)
-                store_planes<T>(to + cell * 8, plane, choose(inside[i], source.transform(loaded[i]), 0));
+                store_planes<T>(to + cell * 8, plane, select(inside[i], source.transform(loaded[i]), 0));
     }
 }
 

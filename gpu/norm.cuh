@@ -20,9 +20,9 @@ inline __device__ float2 b_and_d(float mean, float variance, float gamma, float 
     return make_float2(float(b), float(-scale * double(dbeta) / count - b * double(mean)));
 }
 
-/// Returns a running statistic, moved towards that of the batch. `unbias` is unbias_factor() for a variance, else 1.
-inline __device__ float moving_average(float running, float batch, double momentum, double unbias) {
-    return float((1 - momentum) * double(running) + momentum * (double(batch) * unbias));
+/// Returns the mean of both, `batch` with the weight `new_weight`. `unbias`: unbias_factor() for a variance, else 1.
+inline __device__ float moving_average(float running, float batch, double new_weight, double unbias) {
+    return float((1 - new_weight) * double(running) + new_weight * (double(batch) * unbias));
 }
 /// Returns the factor that makes the variance of `count` values unbiased.
 inline double unbias_factor(int64_t count) { return count > 1 ? double(count) / double(count - 1) : 1; }

@@ -130,11 +130,11 @@ __device__ __forceinline__ void load_octet(const OctetSource<kWhole, Reader>& so
 }
 
 /// Returns v, or 8 copies of `other` if `inside` is false.
-__device__ __forceinline__ uint4 choose(bool inside, uint4 v, float other) {
+__device__ __forceinline__ uint4 select(bool inside, uint4 v, float other) {
     const uint32_t pair = pack_bf16(other, other);
     return inside ? v : make_uint4(pair, pair, pair, pair);
 }
-__device__ __forceinline__ Octet choose(bool inside, Octet octet, float other) {
+__device__ __forceinline__ Octet select(bool inside, Octet octet, float other) {
     RG_UNROLL
     for (float& v : octet.v) v = inside ? v : other;
     return octet;

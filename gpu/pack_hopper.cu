@@ -55,7 +55,7 @@ __global__ void __launch_bounds__(256) conv2d_pack_hopper_kernel(CellLayout cell
         RG_UNROLL
         for (int j = 0; j < kBatch; ++j)
             if (const int cell = begin + i + j * kStep; cell < cells.count)
-                to[cell] = choose(inside[j], octet_reader.transform(loaded[j]), 0);
+                to[cell] = select(inside[j], octet_reader.transform(loaded[j]), 0);
     }
 }
 

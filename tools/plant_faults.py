@@ -155,7 +155,7 @@ EXECUTOR_FAULTS = [
     ("strides of dy exchanged in a weight gradient", "conv_grad_hopper.cu", "conv_grad_hopper",
      "T::kXBytes, T::kNextPixels, T::kOctetBytes)", "T::kXBytes, T::kOctetBytes, T::kNextPixels)"),
     ("rows outside of the image in a weight gradient", "conv_grad_hopper.cu", "conv_grad_hopper",
-     "choose(inside(row), ", "choose(true, "),
+     "select(inside(row), ", "select(true, "),
     ("no zeros to the right in a weight gradient", "conv_grad_hopper.cu", "conv_grad_hopper",
      "i % 2 * (W + 1) * 16", "i % 2 * W * 16"),
     ("a part of a weight gradient in the wrong row", "conv_grad_hopper.cu", "conv_grad_hopper", "/ C - part;", "/ C;"),
