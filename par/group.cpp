@@ -87,7 +87,7 @@ SharedReducer* Group::shared_reducer(const char* name, std::string_view what, si
     return shared_.get();
 }
 
-std::span<std::byte> Group::memory(size_t bytes, std::string_view what) {
+std::span<std::byte> Group::allocate_shared(size_t bytes, std::string_view what) {
     if (size() > 1 && shared_reducer("memory", what, bytes)) {
         agree("memory", what, bytes, 0);
         if (std::unique_ptr<SharedWindow> window = link_.open_shared(bytes)) {

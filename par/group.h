@@ -33,9 +33,9 @@ public:
 
     /// Sums the values over all ranks, in place. Collective. All ranks end with the same bits (except those of NaN).
     /// A repeated run gives them again if these are the same: count, ranks, their nodes, algorithm, wire, and whether
-    /// the vector lies in memory(). Throws Error if these differ between ranks, or the algorithm is not possible.
-    /// `wire` applies to messages, so it has no effect if Algorithm::shared sums on one node. After set_ordered_sums(),
-    /// the automatic choice requires Wire::full.
+    /// the vector lies in memory of allocate_shared(). Throws Error if these differ between ranks, or the algorithm is
+    /// not possible. `wire` applies to messages, so it has no effect if Algorithm::shared sums on one node. After
+    /// set_ordered_sums(), the automatic choice requires Wire::full.
     void allreduce_sum(std::span<float> values, std::string_view what, Algorithm algorithm = Algorithm::automatic,
                        Wire wire = Wire::full);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
@@ -57,15 +57,15 @@ public:
     bool is_single_worker() const { return size() == 1 && most_workers() == 1; }
     /// Sums the vectors of all workers one by one, rank by rank in the order of order(). So the bits depend only on the
     /// order of the workers, not on which rank has which of them. `values` is the vector of the rank's last worker, and
-    /// gets the sum. Those of its other workers lie in the same memory() at `values.data() + i * stride`, in the order
-    /// i = 1, 2 and so on. Collective. Requires set_workers().
+    /// gets the sum. Those of its other workers lie in the same allocate_shared() memory at `values.data() + i *
+    /// stride`, in the order i = 1, 2 and so on. Collective. Requires set_workers().
     void sum_over_workers(std::span<float> values, size_t stride, std::string_view what);
 
     /// Allocates zeroed memory for vectors that are summed often, such as gradients. Collective; all ranks pass the
     /// same length. The memory is aligned to a cache line, and the group owns it. If Link::open_shared() works, each
     /// rank gets its part of memory that the ranks of the node share. Algorithm::shared then sums it in place: any
     /// range, but the same one on all ranks.
-    std::span<std::byte> memory(size_t bytes, std::string_view what);
+    std::span<std::byte> allocate_shared(size_t bytes, std::string_view what);
 
     /// Makes Algorithm::shared sum vectors in these parts in place. There is one part for each of
     /// Link::NodeLayout::ranks. Parts in the memory of devices hold f32, and are not summed in order on several nodes.
@@ -103,7 +103,7 @@ private:
     std::unique_ptr<SharedReducer> shared_;
     bool tried_shared_ = false;
     std::vector<int> order_, workers_;
-    std::vector<std::vector<std::byte>> memories_; // blocks of memory() that do not come from Link::open_shared()
+    std::vector<std::vector<std::byte>> memories_; // of allocate_shared(), if Link::open_shared() does not work
     uint64_t operations_ = 0;
     int64_t step_ = 0;
 };

@@ -145,7 +145,7 @@ Channel Link::open(bool send, void* data, size_t bytes, int peer, int tag) {
     }
     const int i = free_slots_.back();
     slots_[size_t(i)] = {peer, tag, bytes, send, false};
-    do_open(i, data);
+    do_open_channel(i, data);
     free_slots_.pop_back();
     return Channel(this, i);
 }
@@ -273,7 +273,7 @@ void Handshake::set_post_window(const SharedWindow& window, size_t offset) {
 }
 
 void Handshake::post(const Operation& op) {
-    Post& local = post_of(link_.rank());
+    PostedOperation& local = post_of(link_.rank());
     local.message = message_of(op);
     std::atomic_ref(local.step).store(op.step, std::memory_order_relaxed);
     std::atomic_ref(local.number).store(op.number, std::memory_order_release);
@@ -282,7 +282,7 @@ void Handshake::post(const Operation& op) {
 void Handshake::agree(const Operation& op) {
     const Message& local = post_of(link_.rank()).message;
     for (const int q : link_.others()) {
-        Post& theirs = post_of(q);
+        PostedOperation& theirs = post_of(q);
         link_.wait_for(std::atomic_ref(theirs.number), op.number, q, "to begin the operation", op, 0);
         // Compares hashes instead of the texts: most bytes of the texts are on another cache line, which is then not
         // read.
@@ -296,7 +296,7 @@ std::string Handshake::last_seen(int rank) const {
     uint64_t number = previous_number_;
     int64_t step = previous_step_;
     if (window_) {
-        Post& theirs = post_of(rank);
+        PostedOperation& theirs = post_of(rank);
         number = std::atomic_ref(theirs.number).load(std::memory_order_acquire);
         step = std::atomic_ref(theirs.step).load(std::memory_order_relaxed);
     } else if (number == 0 || rank != link_.previous()) {

@@ -203,7 +203,7 @@ private:
     friend class Channel;
     friend class SubLink;  // calls private functions of the link that it uses
     friend class RollCall; // sets wait_observer_
-    virtual void do_open(int slot, void* data) = 0;
+    virtual void do_open_channel(int slot, void* data) = 0;
     virtual void do_start(int slot) = 0;
     /// Returns true if the message is complete. For a receive, then sets *bytes to its length. Throws Error if the
     /// transfer has failed.
@@ -241,7 +241,7 @@ public:
     void abort(int) override {}
 
 private:
-    void do_open(int, void*) override {}
+    void do_open_channel(int, void*) override {}
     void do_start(int) override {}
     bool do_test(int, size_t*) override { return true; }
     void do_close(int) override {}
@@ -290,14 +290,14 @@ private:
         std::array<char, 40> what{};
         bool operator==(const Message&) const = default;
     };
-    struct Post {
+    struct PostedOperation {
         uint64_t number = 0; // last operation posted; stored after the message
         int64_t step = 0;
         Message message;
     };
-    static_assert(sizeof(Post) <= kPostBytes);
+    static_assert(sizeof(PostedOperation) <= kPostBytes);
     static Message message_of(const Operation& op);
-    Post& post_of(int rank) const { return *reinterpret_cast<Post*>(window_->parts[size_t(rank)] + offset_); }
+    auto& post_of(int q) const { return *reinterpret_cast<PostedOperation*>(window_->parts[size_t(q)] + offset_); }
     [[noreturn]] void fail_different(const Message& theirs, int rank, const Operation& op) const;
 
     Link& link_;

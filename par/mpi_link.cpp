@@ -279,7 +279,7 @@ private:
         return std::make_unique<SharedWindow>(SharedWindow{std::move(parts), bytes, {nullptr, release}});
     }
 
-    void do_open(int i, void* data) override {
+    void do_open_channel(int i, void* data) override {
         if (requests_.size() <= size_t(i)) requests_.resize(size_t(i) + 1, MPI_REQUEST_NULL);
         const ChannelState& s = slot(i);
         MPI_Request* request = &requests_[size_t(i)];

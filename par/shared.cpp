@@ -69,25 +69,25 @@ std::vector<int> same_place(const Link::NodeLayout& node) {
 /// Sums one cache line at a time, and writes its sum to all targets before it reads the next line. This measured a
 /// fifth faster than larger blocks.
 template <class T>
-void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const> targets, size_t end) {
+void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const> targets, size_t count) {
     constexpr size_t kLanes = kLine / sizeof(T);
     const auto values = [](std::byte* vector) { return reinterpret_cast<T*>(vector); };
-    const auto sum_range = [&](size_t first, size_t count) {
+    const auto sum_range = [&](size_t first, size_t lanes) {
         T sum[kLanes];
-        for (size_t i = 0; i < count; ++i) sum[i] = values(sources[0])[first + i];
+        for (size_t i = 0; i < lanes; ++i) sum[i] = values(sources[0])[first + i];
         for (std::byte* const source : sources.subspan(1))
-            for (size_t i = 0; i < count; ++i) sum[i] += values(source)[first + i];
+            for (size_t i = 0; i < lanes; ++i) sum[i] += values(source)[first + i];
         for (std::byte* const target : targets)
-            for (size_t i = 0; i < count; ++i) values(target)[first + i] = sum[i];
+            for (size_t i = 0; i < lanes; ++i) values(target)[first + i] = sum[i];
     };
     size_t first = 0;
-    for (; first + kLanes <= end; first += kLanes) {
-        if (first + kPrefetchedLines * kLanes < end)
+    for (; first + kLanes <= count; first += kLanes) {
+        if (first + kPrefetchedLines * kLanes < count)
             for (std::byte* const source : sources)
                 __builtin_prefetch(values(source) + first + kPrefetchedLines * kLanes, 1);
         sum_range(first, kLanes);
     }
-    if (first < end) sum_range(first, end - first);
+    if (first < count) sum_range(first, count - first);
 }
 
 } // namespace
@@ -178,7 +178,7 @@ void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operat
     constexpr const char* kReduced = "to add up its slice";
     const Location location = find(vector);
     const bool copies = !location.memory;
-    RG_CHECK(!copies || manner.several.counts.empty(), op.name, " ", op.what, ": expected vectors in Group::memory()");
+    RG_CHECK(!copies || manner.several.counts.empty(), op.name, " ", op.what, ": expected memory of allocate_shared()");
     const SharedWindow& window = copies ? *window_ : *location.memory;
     const size_t width = size_of(vector.type), most = copies ? chunk_bytes_ / width * width : vector.bytes();
     const size_t chunk = std::max(width, most), chunks = std::max<size_t>(1, (vector.bytes() + chunk - 1) / chunk);

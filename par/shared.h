@@ -16,10 +16,10 @@ namespace rg::par {
 struct VectorsPerRank {
     std::vector<int> counts = {}; // number of vectors of each rank, at least 1; empty: 1 for every rank
     size_t stride = 0;
-    int of(int rank) const { return counts.empty() ? 1 : counts[size_t(rank)]; }
+    int count(int rank) const { return counts.empty() ? 1 : counts[size_t(rank)]; }
     /// Appends the starts of a rank's vectors in the order in which they are summed. `last` points to its last one.
     void append(std::vector<std::byte*>& starts, std::byte* last, int rank) const {
-        for (int i = 1; i < of(rank); ++i) starts.push_back(last + size_t(i) * stride);
+        for (int i = 1; i < count(rank); ++i) starts.push_back(last + size_t(i) * stride);
         starts.push_back(last);
     }
 };

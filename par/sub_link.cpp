@@ -78,7 +78,7 @@ std::unique_ptr<SharedWindow> SubLink::do_open_shared(size_t bytes_per_rank) {
     return window;
 }
 
-void SubLink::do_open(int i, void* data) {
+void SubLink::do_open_channel(int i, void* data) {
     const ChannelState& s = slot(i);
     RG_CHECK(s.tag >= 0 && s.tag < kEndTag, "sub-link: expected a tag in 0..", kEndTag - 1, ", got ", s.tag);
     if (channels_.size() <= size_t(i)) channels_.resize(size_t(i) + 1);

@@ -36,7 +36,7 @@ private:
         std::optional<Json> ended; // the letter that says how the rank ended
     };
     std::unique_ptr<SharedWindow> do_open_shared(size_t bytes_per_rank) override;
-    void do_open(int slot, void* data) override;
+    void do_open_channel(int slot, void* data) override;
     void do_start(int slot) override;
     bool do_test(int slot, size_t* bytes) override;
     void do_close(int slot) override;
@@ -46,7 +46,7 @@ private:
     Link& whole_;
     std::vector<int> members_;
     int first_tag_;
-    std::vector<Channel> channels_; // channels of `whole_`; the index is the slot of do_open()
+    std::vector<Channel> channels_; // channels of `whole_`; the index is the slot of do_open_channel()
     std::vector<Peer> peers_;       // the index is the rank in this link
     bool failed_ = false;           // known after finish(): some rank of the group failed
     uint64_t polls_ = 0;

@@ -112,7 +112,7 @@ private:
         return std::make_unique<SharedWindow>(SharedWindow{std::move(parts), bytes, memory});
     }
 
-    void do_open(int i, void* data) override {
+    void do_open_channel(int i, void* data) override {
         while (ends_.size() <= size_t(i)) ends_.push_back(std::make_unique<End>());
         End& end = *ends_[size_t(i)];
         end.slot = &slot(i);

@@ -6,8 +6,8 @@
 // core precedes each call. The time of a call is that of its slowest rank. The table has the median and the best of all
 // calls. Each rank writes its vector before each call, as a training step does. Otherwise a repeated sum of the same
 // values would find data in the cache. "ring" and "halving" use messages between all ranks. "shared" sums an ordinary
-// vector through the window, and "shared, no copy" a vector in Group::memory(). "shared, bf16" does the same, but sends
-// its sums between nodes in bf16. All three need the same number of ranks on every node.
+// vector through the window, and "shared, no copy" a vector in Group::allocate_shared(). "shared, bf16" does the same,
+// but sends its sums between nodes in bf16. All three need the same number of ranks on every node.
 //
 // Bus bandwidth = 2 (n-1)/n * bytes / median. It is the traffic per link, comparable between numbers of ranks. Each
 // algorithm is checked once per size, with values that differ by rank and index. Without MPI there is nothing to
@@ -37,7 +37,7 @@ constexpr size_t kCounts[] = {256, 1024, 16384, 131072, 676714, 4194304}; // flo
 struct Method {
     const char* name;
     std::optional<Algorithm> algorithm; // none: MPI_Allreduce
-    bool in_memory = false;             // true: the vector is in Group::memory()
+    bool in_memory = false;             // true: the vector is in Group::allocate_shared()
     rg::par::Wire wire = rg::par::Wire::full;
 };
 constexpr Method kMethods[] = {{"MPI_Allreduce", {}},
@@ -137,7 +137,7 @@ int run(Group& group, int argc, char** argv) {
     const std::span<const Method> methods =
         std::span(kMethods).first(shared ? std::size(kMethods) : kMethodsWithoutShared);
     const size_t longest = *std::max_element(std::begin(kCounts), std::end(kCounts)) * sizeof(float);
-    const std::span<std::byte> bytes = group.memory(longest, "benchmark");
+    const std::span<std::byte> bytes = group.allocate_shared(longest, "benchmark");
     const std::span<float> memory(reinterpret_cast<float*>(bytes.data()), bytes.size() / sizeof(float));
     if (group.rank() == 0)
         std::printf("allreduce of float32 over %d ranks, %d on this node\n%10s  %-15s %12s %12s %10s %10s %7s\n",

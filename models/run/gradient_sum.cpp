@@ -34,7 +34,7 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
               : overlap && group.size() > 1 ? Method::on_thread
                                             : Method::at_once;
     const size_t bytes = size_t(group.most_workers()) * size_t(parameters.gradient_bytes());
-    std::byte* const memory = is_direct() ? gradients.bytes_data() : group.memory(bytes, "gradients").data();
+    std::byte* const memory = is_direct() ? gradients.bytes_data() : group.allocate_shared(bytes, "gradients").data();
     memory_ = {reinterpret_cast<float*>(memory), size_t(gradients.numel())};
     if (!on_device) parameters.place_gradients(memory);
     if (method_ == Method::at_once) return;

@@ -38,13 +38,13 @@ namespace rg {
 class GradientSum {
 public:
     /// Collective. Call it after Parameters::allocate(), and before any code keeps a plan or a tensor of the gradients:
-    /// on the CPU with several ranks or workers, it moves the gradients into Group::memory(). May set them to 0. The
-    /// group, the parameters and the device of the gradients must outlive this. `algorithm` and `wire` apply only if
-    /// every rank has one worker. `overlap` applies if no rank has its gradients on a device. Without it, finish() sums
-    /// gradients in host memory on the caller's thread: all at once, or if other ranks have theirs on devices, by
-    /// bucket as these do. `overlap` must be false if the ranks exchange anything else during backward, such as batch
-    /// statistics. It should be false if all ranks share memory: with 4 ranks on 2 cores, the thread costs 1/10 of the
-    /// step's time, but the sum itself only 1/300 of it.
+    /// on the CPU with several ranks or workers, it moves the gradients into Group::allocate_shared(). May set them to
+    /// 0. The group, the parameters and the device of the gradients must outlive this. `algorithm` and `wire` apply
+    /// only if every rank has one worker. `overlap` applies if no rank has its gradients on a device. Without it,
+    /// finish() sums gradients in host memory on the caller's thread: all at once, or if other ranks have theirs on
+    /// devices, by bucket as these do. `overlap` must be false if the ranks exchange anything else during backward,
+    /// such as batch statistics. It should be false if all ranks share memory: with 4 ranks on 2 cores, the thread
+    /// costs 1/10 of the step's time, but the sum itself only 1/300 of it.
     GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap,
                 par::Wire wire = par::Wire::full);
     /// Collective if is_direct(), but not while an exception unwinds the stack.

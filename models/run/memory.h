@@ -38,8 +38,8 @@ inline int64_t checkpoint_memory(const par::Group& group, int64_t parameter_byte
 
 /// Collective. Runs check_memory() for the buffers of a training on the CPU. These are the values, the gradients, the
 /// optimizer's `buffers` and, on rank 0, the copies of checkpoint_memory(). With several ranks or workers,
-/// Group::memory() holds gradients for each worker of a rank, and the first buffer of gradients exists until they move
-/// there. `parameter_bytes` is the size of the values.
+/// Group::allocate_shared() holds gradients for each worker of a rank, and the first buffer of gradients exists until
+/// they move there. `parameter_bytes` is the size of the values.
 void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t buffers, const std::string& advice);
 
 /// Collective. Runs check_memory() before a training on the CPU starts. Calls `plan` in a dry run: it makes plans in

@@ -58,8 +58,8 @@ WorkerSums sum_over_workers(Group& group) {
     }
     group.set_workers(of_rank);
     const size_t stride = (kValues + 15) / 16 * 16;
-    auto* const memory =
-        reinterpret_cast<float*>(group.memory(size_t(group.most_workers()) * stride * sizeof(float), "vectors").data());
+    auto* const memory = reinterpret_cast<float*>(
+        group.allocate_shared(size_t(group.most_workers()) * stride * sizeof(float), "vectors").data());
     const int count = group.workers(group.rank());
     WorkerSums sums;
     for (int repeat = 0; repeat < 2; ++repeat) {

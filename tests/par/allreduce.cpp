@@ -52,7 +52,7 @@ std::vector<float> random_values(size_t count, int rank) {
 
 /// Returns `count` floats of the group's memory.
 std::span<float> floats_in_memory(Group& group, size_t count) {
-    return {reinterpret_cast<float*>(group.memory(count * sizeof(float), "test").data()), count};
+    return {reinterpret_cast<float*>(group.allocate_shared(count * sizeof(float), "test").data()), count};
 }
 
 /// Adds one rank's values after another, in this order.
@@ -161,7 +161,7 @@ TEST_SUITE("par") {
             Group group(link, 256);
             std::span<double> memories[2]; // the group must tell them apart
             for (std::span<double>& memory : memories) {
-                const std::span<std::byte> bytes = group.memory(count * sizeof(double), "test");
+                const std::span<std::byte> bytes = group.allocate_shared(count * sizeof(double), "test");
                 memory = {reinterpret_cast<double*>(bytes.data()), count};
                 CHECK(std::ranges::count(memory, 0.0) == count);
             }

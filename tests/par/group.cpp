@@ -58,7 +58,7 @@ void check_rejected(Algorithm algorithm, bool in_memory, std::vector<OtherCall> 
                     std::vector<float> ordinary(1000);
                     std::span<float> values(ordinary);
                     if (in_memory) {
-                        const std::span<std::byte> memory = group.memory(4000, "vectors");
+                        const std::span<std::byte> memory = group.allocate_shared(4000, "vectors");
                         values = {reinterpret_cast<float*>(memory.data()), 1000};
                     }
                     if (link.rank() == odd)
@@ -294,7 +294,7 @@ TEST_SUITE("par") {
 
     TEST_CASE("mismatch: rejects different operations in shared memory, at the first sum and later") {
         const auto ring = [](Group& g, auto v, auto) { g.allreduce_sum(v, "gradients", Algorithm::ring); };
-        const auto memory = [](Group& g, auto, auto) { g.memory(4000, "gradients"); };
+        const auto memory = [](Group& g, auto, auto) { g.allocate_shared(4000, "gradients"); };
         const auto place = [](Group& g, auto, auto a) {
             std::vector<float> elsewhere(1000);
             g.allreduce_sum(elsewhere, "gradients", a);
