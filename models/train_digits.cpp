@@ -15,8 +15,8 @@ struct TrainDigits final : ImageTraining {
         default_rate = {0.01, 128};
         optimizer.weight_decay = 1e-4;
     }
-    data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override {
-        return load_digits(group, data_options, pulse);
+    data::TrainTest load(par::Group& group, const std::function<void()>& poll_stop) const override {
+        return load_digits(group, data_options, poll_stop);
     }
     data::Normalise normalise(const data::ImageSet&) const override { return data::kDigits; }
 };

@@ -29,7 +29,7 @@ public:
             "compare", &compare_,
             "train each epoch a second time, op by op, and compare the times; off with --no-accelerate and in sweeps");
     }
-    data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const override;
+    data::TrainTest load(par::Group& group, const std::function<void()>& poll_stop) const override;
     int train(Options& options, par::Group& group, TrainingObserver& observer) override;
 
 private:
@@ -44,8 +44,8 @@ private:
     bool compare_ = true;
 };
 
-data::TrainTest TrainDigitsAngles::load(par::Group& group, const std::function<void()>& pulse) const {
-    data::TrainTest data = load_digits(group, data_options, pulse);
+data::TrainTest TrainDigitsAngles::load(par::Group& group, const std::function<void()>& poll_stop) const {
+    data::TrainTest data = load_digits(group, data_options, poll_stop);
     for (const data::ImageSet* set : {&data.train, &data.test})
         RG_CHECK(!set->targets.empty(), "train_digits_angles: expected images with angles (angles.csv), got ",
                  data.source);

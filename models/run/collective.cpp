@@ -11,15 +11,15 @@
 namespace rg {
 
 void run_while_polling(par::Group& group, std::string_view what, const std::function<void()>& work,
-                       const std::function<void()>& pulse) {
+                       const std::function<void()>& poll_stop) {
     constexpr std::chrono::milliseconds kPollInterval{20};
     RG_CHECK(!Tape::active() && !DryRun::active(), what,
              ": expected no tape, trace or dry run, got one; end it first, ",
              "since it does not see the ops of another thread");
-    if (group.size() == 1 && !pulse) return work();
+    if (group.size() == 1 && !poll_stop) return work();
     std::future<void> result = std::async(std::launch::async, in_this_context(work));
     while (!group.all(result.wait_for(kPollInterval) == std::future_status::ready, what))
-        if (pulse) pulse();
+        if (poll_stop) poll_stop();
     result.get();
 }
 

@@ -15,7 +15,7 @@ std::string percent(int64_t part, int64_t whole) { return formatted("%.1f%%", 10
 std::string fraction(int64_t part, int64_t whole) { return whole ? cat(double(part) / double(whole)) : ""; }
 
 /// Returns the beginning of a line of CSV, up to the column of F1.
-std::string line_up_to_f1(const std::string& name, int64_t images, int64_t predicted, int64_t correct) {
+std::string csv_row_start(const std::string& name, int64_t images, int64_t predicted, int64_t correct) {
     return cat(csv_field(name), ",", images, ",", fraction(correct, predicted), ",", fraction(correct, images), ",",
                fraction(2 * correct, images + predicted));
 }
@@ -116,7 +116,7 @@ std::string Confusion::csv_of_classes() const {
     std::string out = cat("class,images,precision,recall,f1", has_top ? cat(",top", kTop) : "", "\n");
     for (size_t i = 0; i < classes_.size(); ++i) {
         const auto& [images, predicted, correct, top] = sums_[i];
-        out += line_up_to_f1(classes_[i], images, predicted, correct) + (has_top ? "," + fraction(top, images) : "") +
+        out += csv_row_start(classes_[i], images, predicted, correct) + (has_top ? "," + fraction(top, images) : "") +
                "\n";
     }
     return out;
@@ -145,7 +145,7 @@ std::string csv_of_labels(const std::vector<TargetInfo>& labels, std::span<const
                 right += one->second;
             precision += double(right - before) * double(right) / double(seen);
         }
-        out += cat(line_up_to_f1(labels[k].name, right, predicted, correct), ",",
+        out += cat(csv_row_start(labels[k].name, right, predicted, correct), ",",
                    right ? cat(precision / double(right)) : "", "\n");
     }
     return out;

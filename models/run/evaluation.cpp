@@ -31,7 +31,7 @@ Evaluation::Evaluation(par::Group& group, const Compute& compute, const data::Im
              .views = true},
             compute, std::move(columns)) {}
 
-Score Evaluation::score(const std::vector<data::WeightedView>& views, const std::function<void()>& pulse) {
+Score Evaluation::score(const std::vector<data::WeightedView>& views, const std::function<void()>& poll_stop) {
     Context host = context(); // for the loss of the outputs, which are in host memory
     host.device = nullptr;
     Score score;
@@ -40,7 +40,7 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
     std::vector<double> sums(1 + size_t(task_.sums())); // loss, and the sums of the metrics
     feed_.loader.start(1);
     for (int64_t part = 0; feed_.loader.has_next(); ++part) {
-        if (pulse && part % group_.workers(group_.rank()) == 0) pulse(); // once per mini-batch, not per worker
+        if (poll_stop && part % group_.workers(group_.rank()) == 0) poll_stop(); // once per mini-batch, not per worker
         const data::Batch indices = feed_.loader.next();
         if (indices.size == 0) continue;
         data::Batch batch;
@@ -81,8 +81,8 @@ Json Evaluation::report_members(const Score& score) const {
     return members.set("samples", score.samples);
 }
 
-std::vector<Detail::Table> Evaluation::tables(const Score& score) const {
-    std::vector<Detail::Table> all;
+std::vector<Detail::CsvTable> Evaluation::tables(const Score& score) const {
+    std::vector<Detail::CsvTable> all;
     for (size_t d = 0; d < task_.details.size(); ++d)
         if (const Detail& detail = task_.details[d]; detail.tables)
             std::ranges::move(detail.tables(set_, score.details[d]), std::back_inserter(all));

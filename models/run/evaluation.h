@@ -23,12 +23,12 @@ public:
 
     /// Collective. Returns the score on the whole set, on all ranks. The outputs for an image are the weighted sum of
     /// those for its views. Pixels of a view that lie outside of the image are mirrored at its edges. All ranks call
-    /// `pulse` before each mini-batch. To end the test, it throws on all ranks.
-    Score score(const std::vector<data::WeightedView>& views = {{}}, const std::function<void()>& pulse = {});
+    /// `poll_stop` before each mini-batch. To end the test, it throws on all ranks.
+    Score score(const std::vector<data::WeightedView>& views = {{}}, const std::function<void()>& poll_stop = {});
     /// Returns the members of the report that show this score; see report.h.
     Json report_members(const Score& score) const;
     /// Returns the tables that Task::details make of this score.
-    std::vector<Detail::Table> tables(const Score& score) const;
+    std::vector<Detail::CsvTable> tables(const Score& score) const;
 
     /// Makes the plans for all sizes of batches, unless `predict` runs op by op.
     void plan();

@@ -26,27 +26,28 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
     : group_(group), parameters_(parameters), algorithm_(algorithm), wire_(wire) {
     if (group.is_single_worker()) return;
     const Tensor& gradients = parameters.gradients();
-    const bool on_device = gradients.device(), some_on_device = !group.all(!on_device, "gradients on devices");
+    const bool on_device = gradients.device(); // on this rank; some_on_device: on any rank
+    const bool some_on_device = !group.all(!on_device, "gradients on devices");
     if (some_on_device) share_with_devices();
     method_ = shared_                       ? Method::direct
               : on_device                   ? Method::through_host
               : some_on_device              ? Method::by_bucket
               : overlap && group.size() > 1 ? Method::on_thread
                                             : Method::at_once;
-    const size_t bytes = size_t(group.most_workers()) * size_t(parameters.gradient_bytes());
+    const size_t bytes = size_t(group.most_workers()) * size_t(parameters.gradient_bytes()); // a copy for each worker
     std::byte* const memory = is_direct() ? gradients.bytes_data() : group.allocate_shared(bytes, "gradients").data();
-    memory_ = {reinterpret_cast<float*>(memory), size_t(gradients.numel())};
+    const int64_t values = gradients.numel();
+    memory_ = {reinterpret_cast<float*>(memory), size_t(values)};
     if (!on_device) parameters.place_gradients(memory);
     if (method_ == Method::at_once) return;
-    const int64_t min_size = std::max(kBucketBytes / 4, (gradients.numel() + kMaxBuckets - 1) / kMaxBuckets);
+    const int64_t min_size = std::max(kBucketBytes / 4, (values + kMaxBuckets - 1) / kMaxBuckets); // in values
     const int64_t size = (min_size + 15) / 16 * 16; // whole cache lines of 64 bytes
-    for (int64_t begin = 0; begin < gradients.numel(); begin += size)
-        buckets_.push_back(
-            {begin, std::min(begin + size, gradients.numel()), 0, cat("gradients, bucket ", buckets_.size())});
+    for (int64_t begin = 0; begin < values; begin += size)
+        buckets_.push_back({begin, std::min(begin + size, values), 0, cat("gradients, bucket ", buckets_.size())});
     if (on_device) {
-        std::vector<size_t> ends;
-        for (const Bucket& b : buckets_) ends.push_back(4 * size_t(b.end));
-        round_trip_ = gradients.device()->round_trip(is_direct() ? nullptr : memory, gradients.bytes_data(), ends);
+        std::vector<size_t> end_bytes;
+        for (const Bucket& b : buckets_) end_bytes.push_back(4 * size_t(b.end));
+        round_trip_ = gradients.device()->round_trip(is_direct() ? nullptr : memory, gradients.bytes_data(), end_bytes);
     }
     // The thread runs no ops, so it needs no context.
     if (method_ == Method::on_thread)

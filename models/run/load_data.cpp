@@ -14,8 +14,8 @@ namespace rg {
 namespace {
 
 /// Collective. Runs `work` on all ranks at the same time. If one rank gets a stop request, throws Stopped on all. Else
-/// if `work` fails on some ranks, these throw its error, and the others PeerFailed. `pulse`: see run_while_polling().
-void run_on_all_ranks(par::Group& group, const std::function<void()>& work, const std::function<void()>& pulse) {
+/// if `work` fails on some ranks, these throw its error, and others PeerFailed. `poll_stop`: as run_while_polling().
+void run_on_all_ranks(par::Group& group, const std::function<void()>& work, const std::function<void()>& poll_stop) {
     std::exception_ptr failure;
     std::string error;
     const auto guarded = [&] {
@@ -31,9 +31,9 @@ void run_on_all_ranks(par::Group& group, const std::function<void()>& work, cons
     const auto agreed_to_stop = [&] { return !group.all(!stop_requested(), "go on"); };
     const auto poll = [&] {
         if (agreed_to_stop()) request_stop(); // ends `work` on this rank too
-        if (pulse) pulse();
+        if (poll_stop) poll_stop();
     };
-    run_while_polling(group, "data", guarded, group.size() == 1 ? pulse : poll);
+    run_while_polling(group, "data", guarded, group.size() == 1 ? poll_stop : poll);
     if (agreed_to_stop()) throw Stopped();
     const std::vector<std::string> errors = group.allgather(error, "data");
     if (failure) std::rethrow_exception(failure);
@@ -153,7 +153,7 @@ void DataOptions::follow(const TensorFile& file) {
         }
 }
 
-data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse) {
+data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& poll_stop) {
     data::LoadOptions grey = options.load_options();
     grey.channels = 1, grey.test_fraction = 0.1;
     const auto draw = [](const data::LoadOptions& drawn) {
@@ -163,7 +163,7 @@ data::TrainTest load_digits(par::Group& group, const DataOptions& options, const
         return data::split_sets(sets.train, drawn.test_fraction, drawn.held_out.or_new("test", drawn.seed),
                                 "drawn digits", conversion.text());
     };
-    data::TrainTest sets = load_data(group, options, grey, pulse, draw);
+    data::TrainTest sets = load_data(group, options, grey, poll_stop, draw);
     const auto [height, width] = sets.train.input_size();
     const Shape shape = {height, width, sets.train.channels}, expected = {data::kDigitSide, data::kDigitSide, 1};
     RG_CHECK(shape == expected, "--data: expected images of ", expected.str(), ", got ", shape.str(), " in ",
@@ -173,18 +173,18 @@ data::TrainTest load_digits(par::Group& group, const DataOptions& options, const
 }
 
 data::TrainTest load_data(par::Group& group, const DataOptions& options, data::LoadOptions load_options,
-                          const std::function<void()>& pulse, const BuiltInData& built_in) {
+                          const std::function<void()>& poll_stop, const BuiltInData& built_in) {
     if (!options.test_path.empty()) load_options.test_fraction = 0;
-    data::TrainTest sets =
-        options.path.empty() && built_in ? built_in(load_options) : load_data(group, options.path, load_options, pulse);
+    data::TrainTest sets = options.path.empty() && built_in ? built_in(load_options)
+                                                            : load_data(group, options.path, load_options, poll_stop);
     if (!options.test_path.empty())
-        sets = data::with_test_set(std::move(sets), load_data(group, options.test_path, load_options, pulse));
+        sets = data::with_test_set(std::move(sets), load_data(group, options.test_path, load_options, poll_stop));
     if (!options.store_size.empty()) sets.train.window = sets.test.window = data::parse_size(options.size);
     return sets;
 }
 
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options,
-                          const std::function<void()>& pulse) {
+                          const std::function<void()>& poll_stop) {
     data::Source source; // is destroyed after all ranks have loaded the data
     // Of the ranks that load the same data on one node, the first opens them.
     const std::vector<std::string> sources = group.allgather(cat(data::node_name(), "\n", path), "data");
@@ -192,13 +192,13 @@ data::TrainTest load_data(par::Group& group, const std::string& path, const data
     const auto open = [&] {
         if (first == group.rank()) source = data::open_source(path, options);
     };
-    run_on_all_ranks(group, open, pulse);
+    run_on_all_ranks(group, open, poll_stop);
     const std::vector<std::string> opened = group.allgather(source.path, "data");
     data::TrainTest sets;
     data::LoadOptions own = options;
     own.processes = group.local_size();
     const auto load = [&] { sets = data::load_source(opened[size_t(first)], own, path); };
-    run_on_all_ranks(group, load, pulse);
+    run_on_all_ranks(group, load, poll_stop);
     return sets;
 }
 

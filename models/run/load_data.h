@@ -48,10 +48,10 @@ struct DataOptions {
 Json stored_data(const TensorFile& file);
 
 /// Collective. Loads the data at a path on all ranks, with the threads of the context. If reading or copying fails on
-/// one rank, throws Error on all. If one rank gets a stop request, throws Stopped on all. `pulse`: see
+/// one rank, throws Error on all. If one rank gets a stop request, throws Stopped on all. `poll_stop`: see
 /// run_while_polling() in collective.h.
 data::TrainTest load_data(par::Group& group, const std::string& path, const data::LoadOptions& options = {},
-                          const std::function<void()>& pulse = {});
+                          const std::function<void()>& poll_stop = {});
 
 /// Returns the data for a program that is called without --data.
 using BuiltInData = std::function<data::TrainTest(const data::LoadOptions&)>;
@@ -60,12 +60,12 @@ using BuiltInData = std::function<data::TrainTest(const data::LoadOptions&)>;
 /// --size. Throws Error as with_test_set() does. Without --data, calls `built_in` for the data, or if it is null, takes
 /// the embedded sample.
 data::TrainTest load_data(par::Group& group, const DataOptions& options, data::LoadOptions load_options,
-                          const std::function<void()>& pulse = {}, const BuiltInData& built_in = {});
+                          const std::function<void()>& poll_stop = {}, const BuiltInData& built_in = {});
 
 /// Collective. Returns the digits of --data as grey images, or without --data 10,000 drawn ones. If there is no test
 /// set, a tenth of each class becomes the test set, chosen by --seed. With --validation, a fraction of the training
 /// images replaces the test set. Throws Error if the inputs are not 28 x 28, and if load_data() or
 /// hold_out_validation() does.
-data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& pulse = {});
+data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& poll_stop = {});
 
 } // namespace rg

@@ -8,7 +8,7 @@
 namespace rg {
 
 /// A number or a label that a network predicts, such as an angle in degrees. The network's output, times `deviation`
-/// and plus `mean`, is the number in its unit; see Task::standardise().
+/// and plus `mean`, is the number in its unit; see Task::set_target_scales().
 struct TargetInfo {
     std::string name, unit = "";
     double mean = 0, deviation = 1;

@@ -17,7 +17,7 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
     const std::unique_ptr<Network> network = make_network(file);
     const data::TrainTest data = load(group, {});
     Task task = this->task(data.train);
-    task.standardise(data.train, &file);
+    task.set_target_scales(data.train, &file);
     const Columns columns{{&data.test, this->columns(data.test)}};
     Evaluation evaluation(group, compute, data.test, columns.at(&data.test),
                           stored_normalise(file, normalise(data.train)), data_options.batch_size, task,

@@ -102,7 +102,7 @@ void RunLog::begin(const Info& info) {
 }
 
 bool RunLog::goes_on() {
-    pulse();
+    poll_stop();
     stopped_ = !group.all(!has_stop_request(), "go on");
     return !stopped_ && !is_done();
 }
@@ -247,7 +247,7 @@ int RunLog::end(bool stopped, const std::vector<std::string>& lines, const std::
         if (stopped || !next_command.empty())
             note(printable(cat("next: ", stopped ? resume : cat(program, " ", next_command, " ", word(folder)))));
     }
-    return stopped && observer.standalone() ? stopped_exit_code(group) : 0;
+    return stopped && observer.standalone() ? exit_code_after_stop(group) : 0;
 }
 
 } // namespace rg

@@ -47,7 +47,7 @@ public:
     virtual void end(bool /*stopped*/) {}
     /// Called regularly during long work that logs no metrics. A sweep then handles messages of its task pool.
     /// If it returns true, as a request of a user, the run stops as after on_metrics().
-    virtual bool pulse() { return false; }
+    virtual bool poll_stop() { return false; }
 };
 
 struct RunOptions {
@@ -139,9 +139,9 @@ public:
     /// Returns true if this rank has a stop request: a signal (outside of sweeps), a file "stop" in the folder, which
     /// rank 0 looks for, or a true from the observer. The result may differ between ranks.
     bool has_stop_request();
-    /// See TrainingObserver::pulse().
-    void pulse() {
-        if (observer.pulse()) stop_request_ = true;
+    /// See TrainingObserver::poll_stop().
+    void poll_stop() {
+        if (observer.poll_stop()) stop_request_ = true;
     }
     /// Prints a line on rank 0, in begin() if that was not called yet. Does nothing with --progress none, or in a trial
     /// of a sweep.

@@ -66,13 +66,13 @@ void install_stop_signals(double kill_after) {
     sigaction(SIGBUS, &action, nullptr);
 }
 
-int stopped_exit_code(par::Group& group) {
+int exit_code_after_stop(par::Group& group) {
     return group.all(!interrupted.load(std::memory_order_relaxed), "exit code") ? 0 : kExitInterrupted;
 }
 
 int stopped_while_loading(par::Group& group) {
     if (group.rank() == 0) std::puts("stopped while loading data; nothing was saved");
-    return stopped_exit_code(group);
+    return exit_code_after_stop(group);
 }
 
 } // namespace rg

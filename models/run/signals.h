@@ -28,9 +28,9 @@ constexpr int kExitInterrupted = 75; // EX_TEMPFAIL of sysexits.h: "try again la
 void install_stop_signals(double kill_after = 1);
 
 /// Collective. Returns the exit code of a stopped training, the same on all ranks: 0 or kExitInterrupted.
-int stopped_exit_code(par::Group& group);
+int exit_code_after_stop(par::Group& group);
 
-/// Collective. Call it if load_data() threw Stopped: prints a line on rank 0 and returns stopped_exit_code().
+/// Collective. Call it if load_data() threw Stopped: prints a line on rank 0 and returns exit_code_after_stop().
 int stopped_while_loading(par::Group& group);
 
 } // namespace rg

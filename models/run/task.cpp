@@ -128,13 +128,13 @@ Task Task::with(const Task& other, double weight) const {
     append(both.metrics, other.metrics), append(both.galleries, other.galleries);
     append(both.outputs.kinds, other.outputs.kinds), append(both.outputs.targets, other.outputs.targets);
     both.needs_images |= other.needs_images;
-    both.mixes &= other.mixes, both.weighs |= other.weighs, both.standardises |= other.standardises;
+    both.mixes &= other.mixes, both.weighs |= other.weighs, both.scales_targets |= other.scales_targets;
     return both;
 }
 
-void Task::standardise(const data::ImageSet& images, const TensorFile* model) {
+void Task::set_target_scales(const data::ImageSet& images, const TensorFile* model) {
     std::vector<TargetInfo>& targets = outputs.targets;
-    if (!standardises) return;
+    if (!scales_targets) return;
     const std::vector<TargetInfo> stored = model ? stored_outputs(*model).targets : std::vector<TargetInfo>();
     if (std::ranges::equal(targets, stored, {}, &TargetInfo::name, &TargetInfo::name)) return void(targets = stored);
     const size_t k = images.target_names.size();
@@ -156,7 +156,7 @@ void Task::standardise(const data::ImageSet& images, const TensorFile* model) {
 
 Tensor Task::take_loss(std::vector<Tensor>& results, const data::Batch& batch, Mode mode) const {
     data::Batch standard = batch;
-    if (standardises) standard.targets = standardised(targets_of(batch), outputs.targets, false);
+    if (scales_targets) standard.targets = standardised(targets_of(batch), outputs.targets, false);
     const Tensor value = loss(results, standard, mode);
     results = outputs.in_units(std::move(results));
     return value;
@@ -250,8 +250,8 @@ Task classification(double smoothing, size_t head) {
                              }
                          },
                          report_confusion,
-                         [](const data::ImageSet& set, std::span<const double> numbers) -> std::vector<Detail::Table> {
-                             const Confusion confusion(set, numbers);
+                         [](const data::ImageSet& set, std::span<const double> pairs) -> std::vector<Detail::CsvTable> {
+                             const Confusion confusion(set, pairs);
                              return {{"confusion", confusion.text(size_t(set.count)), confusion.csv()},
                                      {"classes", "", confusion.csv_of_classes()}};
                          }}},
@@ -277,8 +277,8 @@ Json report_predicted(const std::vector<TargetInfo>& targets, const data::ImageS
     return list;
 }
 
-Task regression(const std::vector<TargetInfo>& targets, size_t head, bool standardise) {
-    Task task{.outputs = {{"numbers"}, targets}, .mixes = true, .standardises = standardise};
+Task regression(const std::vector<TargetInfo>& targets, size_t head, bool scale_targets) {
+    Task task{.outputs = {{"numbers"}, targets}, .mixes = true, .scales_targets = scale_targets};
     task.loss = [head](Outputs outputs, const data::Batch& batch, Mode) {
         return mse_loss(head_of(outputs, head), targets_of(batch));
     };
@@ -349,7 +349,7 @@ Task multi_label(const std::vector<std::string>& labels, size_t head) {
     };
     task.galleries.push_back({"most wrong labels", offer});
     const auto tables = [names = task.outputs.targets](const data::ImageSet& set, std::span<const double> scores) {
-        return std::vector<Detail::Table>{{"classes", "", csv_of_labels(names, scores, set.targets, 0)}};
+        return std::vector<Detail::CsvTable>{{"classes", "", csv_of_labels(names, scores, set.targets, 0)}};
     };
     task.details.push_back({"labels", std::ssize(labels), collect_values(head), {}, tables});
     return task;

@@ -63,11 +63,11 @@ struct Detail {
     /// member.
     std::function<Json(const data::ImageSet& set, std::span<const double> numbers)> report = {};
     /// A file NAME.csv; `text` is a version for people, or empty.
-    struct Table {
+    struct CsvTable {
         std::string name, text, csv;
     };
     /// Returns the tables of the set. If null, there are none.
-    std::function<std::vector<Table>(const data::ImageSet& set, std::span<const double> numbers)> tables = {};
+    std::function<std::vector<CsvTable>(const data::ImageSet& set, std::span<const double> numbers)> tables = {};
 };
 
 struct Task {
@@ -85,12 +85,12 @@ struct Task {
     /// The loss compares outputs of the kind "numbers" with Batch::targets, and gets both standardised: minus the mean
     /// and divided by the deviation of the training set. So it does not depend on the units. Metrics, details and
     /// galleries get both in their units.
-    bool standardises = false;
+    bool scales_targets = false;
 
-    /// If `standardises`, sets TargetInfo::mean and TargetInfo::deviation: those in the file of a model (unless it is
+    /// If `scales_targets`, sets TargetInfo::mean and TargetInfo::deviation: those in the file of a model (unless it is
     /// null) if it has targets of the same names, else those of the images. The deviation of equal targets is 1.
-    void standardise(const data::ImageSet& images, const TensorFile* model);
-    /// Returns the loss of the network's outputs. If `standardises`, the loss compares standardised outputs and
+    void set_target_scales(const data::ImageSet& images, const TensorFile* model);
+    /// Returns the loss of the network's outputs. If `scales_targets`, the loss compares standardised outputs and
     /// targets; afterwards, `outputs` holds values in the units of the targets.
     Tensor take_loss(std::vector<Tensor>& outputs, const data::Batch& batch, Mode mode) const;
 
@@ -128,9 +128,9 @@ Task classification(double smoothing = 0, size_t head = 0);
 
 /// Returns the task of numbers for each image. The output is [n k], as Batch::targets, for k names. The loss is the
 /// mean squared error, the metrics are the root mean squared errors NAME_rmse. The report shows predicted over true
-/// values. The targets of mixed images are mixed, too. With `standardise`, the loss is that of standardised numbers;
-/// see Task::standardises.
-Task regression(const std::vector<TargetInfo>& targets, size_t head = 0, bool standardise = true);
+/// values. The targets of mixed images are mixed, too. With `scale_targets`, the loss is that of standardised numbers;
+/// see Task::scales_targets.
+Task regression(const std::vector<TargetInfo>& targets, size_t head = 0, bool scale_targets = true);
 
 /// Returns the task of any number of labels for each image. The output is scores [n k], and Batch::targets has 0 or 1
 /// for each label [n k], as with data::Labels::several_classes. The loss is the binary cross-entropy. A label is

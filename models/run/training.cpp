@@ -75,10 +75,10 @@ void ImageTraining::declare(Options& o) {
     run_options.declare(o);
 }
 
-data::TrainTest ImageTraining::load(par::Group& group, const std::function<void()>& pulse) const {
+data::TrainTest ImageTraining::load(par::Group& group, const std::function<void()>& poll_stop) const {
     data::LoadOptions options = data_options.load_options();
     options.labels = labels();
-    data::TrainTest sets = load_data(group, data_options, options, pulse);
+    data::TrainTest sets = load_data(group, data_options, options, poll_stop);
     const bool needs_labels =
         options.labels == data::Labels::numbers || options.labels == data::Labels::several_classes;
     RG_CHECK(!(needs_labels || takes_numbers) || !sets.train.target_names.empty(), "--data: expected a folder with ",
@@ -106,7 +106,7 @@ data::TrainTest ImageTraining::data_for(TrainingRun& run) {
     const TensorFile* const file = run.saver.initial_file();
     if (file) data_options.follow(*file);
     run.test_set_name = data_options.test_set_name();
-    data::TrainTest data = checked_data(run.log.group, [&] { run.log.pulse(); });
+    data::TrainTest data = checked_data(run.log.group, [&] { run.log.poll_stop(); });
     for (const std::string& warning : data.warnings) run.log.warn(warning);
     if (!file) return data;
     for (const auto& [rule, known, name] : {std::tuple(&data.held_out, &data_options.test_rule, "test"),
@@ -119,8 +119,8 @@ data::TrainTest ImageTraining::data_for(TrainingRun& run) {
     return data;
 }
 
-data::TrainTest ImageTraining::checked_data(par::Group& group, const std::function<void()>& pulse) const {
-    data::TrainTest data = load(group, pulse);
+data::TrainTest ImageTraining::checked_data(par::Group& group, const std::function<void()>& poll_stop) const {
+    data::TrainTest data = load(group, poll_stop);
     if (data.train.classes.size() == 1 && std::ranges::count(task(data.train).outputs.kinds, "classes") > 0)
         data.warnings.push_back(cat("warning: all images have one class, ", data.train.classes[0],
                                     ", so there is nothing to learn; give a folder per class"));
@@ -149,7 +149,7 @@ public:
           normalise_(chosen_normalise(options)),
           task_(standardised_task()),
           forward_([this](const data::Batch& batch, Mode mode) { return training_.forward(*network_, batch, mode); }),
-          loader_options_(loader_options()),
+          loader_options_(chosen_loader_options()),
           schedule_(training.full_schedule()),
           feed_(data.train, loader_options_, compute, columns.at(&data.train)),
           optimizer_(parameters_, training.optimizer),
@@ -294,18 +294,18 @@ private:
     Task standardised_task() {
         Task task = training_.task(data_.train);
         const bool keeps = run_.saver.resumed() || training_.run_options.init_skip.empty();
-        task.standardise(data_.train, keeps ? run_.saver.initial_file() : nullptr);
+        task.set_target_scales(data_.train, keeps ? run_.saver.initial_file() : nullptr);
         return task;
     }
 
-    /// Replaces `--augment auto`, and returns the options of the loader of the training set.
-    data::LoaderOptions loader_options() {
+    /// Replaces `--augment auto`. Then returns the options of the loader of the training set.
+    data::LoaderOptions chosen_loader_options() {
         const std::vector<std::string>& kinds = task_.outputs.kinds;
-        const auto is_of_image = [](const std::string& kind) { return kind == "classes" || kind == "reconstruction"; };
+        const auto keeps = [](const std::string& kind) { return kind == "classes" || kind == "reconstruction"; };
+        const bool has_other_data = training_.takes_numbers || !columns_.at(&data_.train).empty() ||
+                                    (kinds.empty() && !data_.train.target_names.empty());
         if (training_.augment == "auto")
-            training_.augment = training_.default_augment(
-                std::ranges::all_of(kinds, is_of_image) && columns_.at(&data_.train).empty() &&
-                !training_.takes_numbers && (!kinds.empty() || data_.train.target_names.empty()));
+            training_.augment = training_.default_augment(std::ranges::all_of(kinds, keeps) && !has_other_data);
         return training_.loader_options(data_.train, normalise_, task_);
     }
 
@@ -479,16 +479,17 @@ private:
         return state;
     }
 
-    /// Repeats the epoch and its test op by op, to measure times only. Then restores the state after the epoch.
-    void repeat_plain(const RunPosition& begin, const std::vector<Tensor>& state, int64_t batches_tracked) {
-        const auto set = [&](const std::vector<Tensor>& values, int64_t tracked) {
+    /// Repeats the epoch and its test op by op, to measure their times, and then restores the state after the epoch.
+    /// The arguments are the run's position, state() and Parameters::batches_tracked before the epoch.
+    void repeat_plain(const RunPosition& begin, const std::vector<Tensor>& before, int64_t tracked_before) {
+        const auto restore = [&](const std::vector<Tensor>& values, int64_t tracked) {
             parameters_.all().copy_from(values[0]), parameters_.batches_tracked = tracked;
             for (size_t i = 1; i < values.size(); ++i) optimizer_.state()[i - 1].value.copy_from(values[i]);
         };
-        const std::vector<Tensor> after = this->state();
+        const std::vector<Tensor> after = state();
         const int64_t tracked_after = parameters_.batches_tracked;
         const RunPosition end = std::exchange(run_.log.position, begin);
-        set(state, batches_tracked);
+        restore(before, tracked_before);
         replayed_step_.enabled = evaluation_.predict.enabled = false;
         bool stops = false;
         times_.plain_train += wall_seconds([&] {
@@ -498,8 +499,7 @@ private:
         });
         if (!stops) times_.plain_test += wall_seconds([&] { optimizer_.with_average([&] { evaluation_.score(); }); });
         replayed_step_.enabled = evaluation_.predict.enabled = true;
-        set(after, tracked_after);
-        run_.log.position = end;
+        restore(after, tracked_after), run_.log.position = end;
     }
 
     ImageTraining& training_;

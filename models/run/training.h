@@ -35,7 +35,7 @@ struct TestResult {
     data::ImageSet images;
     std::string folder;
     std::vector<std::string> warnings;
-    std::vector<Detail::Table> tables = {};
+    std::vector<Detail::CsvTable> tables = {};
 };
 
 class ImageTraining : public TrainingOptions {
@@ -45,11 +45,11 @@ public:
     virtual ~ImageTraining() = default;
     virtual void declare(Options& options);
     /// Collective. Loads the data that the options choose. Without --size, all images must have the same size. Throws
-    /// Error if the program cannot train on these data. `pulse`: see run_while_polling() in collective.h.
-    virtual data::TrainTest load(par::Group& group, const std::function<void()>& pulse) const;
+    /// Error if the program cannot train on these data. `poll_stop`: see run_while_polling() in collective.h.
+    virtual data::TrainTest load(par::Group& group, const std::function<void()>& poll_stop) const;
     /// Collective. Returns the data of load(). Adds warnings if all images have one class, so that nothing can be
     /// learned, or if images for tests are training images too.
-    data::TrainTest checked_data(par::Group& group, const std::function<void()>& pulse) const;
+    data::TrainTest checked_data(par::Group& group, const std::function<void()>& poll_stop) const;
     /// Collective. Trains, and returns the exit code.
     virtual int train(Options& options, par::Group& group, TrainingObserver& observer);
     /// Tests a model (see load_model()) on the test set that the options choose. Ignores --validation. Throws Stopped

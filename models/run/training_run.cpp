@@ -213,7 +213,7 @@ bool TrainingRun::test_is_due() const {
 }
 
 void TrainingRun::check_stop() {
-    log.pulse();
+    log.poll_stop();
     stopped_ = test_stopped_ = !log.group.all(!log.has_stop_request(), "go on");
     if (stopped_) throw Stopped();
 }
@@ -237,7 +237,7 @@ std::optional<TensorFile> TrainingRun::model_to_test() {
     return saver.best_model();
 }
 
-void TrainingRun::write_tables(const std::vector<Detail::Table>& tables) {
+void TrainingRun::write_tables(const std::vector<Detail::CsvTable>& tables) {
     if (!log.folder()) return;
     log.folder()->check_in_place();
     for (const auto& [name, text, csv] : tables)

@@ -111,7 +111,7 @@ public:
     /// Logs the score of a test after the last epoch: `name` is "best_model" or "six_views" in the line of metrics.
     void end_test(const std::string& name, const std::string& set, const Score& score);
     /// Writes each table as NAME.csv into the run's folder, on rank 0 after begin().
-    void write_tables(const std::vector<Detail::Table>& tables);
+    void write_tables(const std::vector<Detail::CsvTable>& tables);
     /// Collective. Logs the score and advances the position to the next epoch. Ends the training if the last --patience
     /// epochs have not improved the metric of --patience-on.
     void end_epoch(const Score& test);

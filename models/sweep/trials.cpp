@@ -86,7 +86,7 @@ public:
         complete_ = !stopped;
         if (stopped && stop_reason_.empty()) stop_reason_ = "on request";
     }
-    bool pulse() override {
+    bool poll_stop() override {
         const bool cancelled = task_.cancelled(); // also lets the pool handle its messages
         return cancelled || (task_.group().rank() == 0 && stop_requested());
     }
@@ -389,7 +389,7 @@ int run_trials(par::Group& group, const Program& program, const std::string& com
     std::optional<TrialsRun> run; // on rank 0 only
     const auto control = [&](par::TaskPool& pool) { control_trials(pool, run.emplace(*folder, trials)); };
     par::run_task_pool(group.link(), tasks, control, folder ? folder->path() + "/journal.jsonl" : "");
-    const bool by_person = stopped_exit_code(group) == 0; // else there may be little time left
+    const bool by_person = exit_code_after_stop(group) == 0; // else there may be little time left
     // While this runs on rank 0, all ranks exchange messages. Otherwise rank 0 might be silent for so long that the
     // other ranks would take it as failed.
     run_while_polling(group, name, [&] {
@@ -410,7 +410,7 @@ int run_trials(par::Group& group, const Program& program, const std::string& com
             out << how_to_go_on << std::endl;
         }
     });
-    return stopped_exit_code(group);
+    return exit_code_after_stop(group);
 }
 
 } // namespace

@@ -75,7 +75,7 @@ TEST_SUITE("models") {
         task.details[0].collect(outputs, batch, kept);
         data::ImageSet set{3, 1, 1, 1, std::vector<uint8_t>{1, 2, 3}, {0, 1, 0}, {"a", "b"}};
         CHECK(task.details[0].report(set, kept).at("counts").dump() == "[[2, 0], [1, 0]]");
-        const std::vector<Detail::Table> tables = task.details[0].tables(set, kept);
+        const std::vector<Detail::CsvTable> tables = task.details[0].tables(set, kept);
         CHECK(tables[0].name == "confusion");
         CHECK(contains(tables[0].text, "66.7"));
         CHECK(tables[1].name == "classes");
@@ -159,7 +159,7 @@ TEST_SUITE("models") {
         data::ImageSet set{3, 1, 1, 1, std::vector<uint8_t>{1, 2, 3}};
         set.targets = {100, 0.1f, 300, 0.1f, 200, 0.1f}, set.target_names = {"mass", "same"};
         Task task = classification().with(regression({{"mass", "kg"}, {"same"}}, 1));
-        task.standardise(set, nullptr);
+        task.set_target_scales(set, nullptr);
         const std::vector<TargetInfo>& targets = task.outputs.targets;
         CHECK((targets[0].mean == 200 && targets[0].deviation == Approx(std::sqrt(20000 / 3.0))));
         CHECK((targets[1].mean == double(0.1f) && targets[1].deviation == 1)); // and not 0
@@ -174,9 +174,9 @@ TEST_SUITE("models") {
         CHECK(outputs[1].data<float>()[1] == Approx(2.1));
 
         Task as_is = regression({{"mass"}, {"same"}}, 0, false);
-        as_is.standardise(set, nullptr);
+        as_is.set_target_scales(set, nullptr);
         CHECK((as_is.outputs.targets[0].mean == 0 && as_is.outputs.targets[0].deviation == 1));
-        CHECK_ERROR("expected images with targets", regression({{"mass"}}).standardise({}, nullptr));
+        CHECK_ERROR("expected images with targets", regression({{"mass"}}).set_target_scales({}, nullptr));
     }
 
     TEST_CASE("task: a metric without a label has its name") {
