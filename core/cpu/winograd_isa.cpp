@@ -97,17 +97,20 @@ inline __attribute__((always_inline)) void transform_2d(void (*transform)(const 
 }
 
 // The transforms of a vector of channels of a tile are functions that are not inlined. If they were, then in the loop
-// over tiles the compiler would keep 36 addresses in memory, and increment each of them for every tile.
+// over tiles the compiler would keep 36 addresses in memory, and increment each of them for every tile. A tile is whole
+// if all its pixels are inside the image, and it has a whole vector of channels.
 
-/// Transforms a tile. Without kInside, pixels outside the window are zero.
-template <bool kInside>
+/// Transforms a tile of x. Pixels outside the window are zero.
+template <bool kWhole>
 __attribute__((noinline)) void input_tile(const WinogradImage& g, const WinogradWindow& in, const float* x, int lanes,
                                           float* v, int64_t component) {
     transform_2d<6, 6>(
         transform_input_1d,
         [&](int r, int s) {
-            const bool inside = kInside || (in.top <= r && r < in.bottom && in.left <= s && s < in.right);
-            return load_first(x + r * g.x_row + s * g.x_pixel, inside ? lanes : 0);
+            const float* const from = x + r * g.x_row + s * g.x_pixel;
+            if (kWhole) return load(from);
+            const bool inside = in.top <= r && r < in.bottom && in.left <= s && s < in.right;
+            return load_first(from, inside ? lanes : 0);
         },
         [&](int r, int s, Vec value) { store(v + (r * 6 + s) * component, value); });
 }
@@ -126,57 +129,76 @@ void input(const WinogradImage& g, const WinogradWindow& window, const float* x,
         const bool inside = in.top <= 0 && in.bottom >= 6 && in.left <= 0 && in.right >= 6;
         for (int64_t c = 0; c < g.c; c += kWidth) {
             if (c % kLine == 0) prefetch<6>(x + 14 * g.x_pixel + c, g.x_row, g.x_pixel);
-            (inside ? input_tile<true> : input_tile<false>)(g, in, x + c, lanes_at(c, g.c), v + c, component);
+            const int lanes = lanes_at(c, g.c);
+            (inside && lanes == kWidth ? input_tile<true> : input_tile<false>)(g, in, x + c, lanes, v + c, component);
         }
     }
 }
 
 /// Transforms a tile of dy. From the first pixel of the tile on, dy has `rows` rows of `columns` pixels. The tile uses
 /// at most 4 rows of 4 pixels; where dy has fewer, the missing pixels count as zero.
+template <bool kWhole>
 __attribute__((noinline)) void gradient_tile(const WinogradImage& g, int64_t rows, int64_t columns, const float* dy,
                                              int lanes, float* z, int64_t component) {
     transform_2d<4, 6>(
         transform_gradient_1d,
-        [&](int r, int s) { return load_first(dy + r * g.y_row + s * g.y_pixel, r < rows && s < columns ? lanes : 0); },
+        [&](int r, int s) {
+            const float* const from = dy + r * g.y_row + s * g.y_pixel;
+            return kWhole ? load(from) : load_first(from, r < rows && s < columns ? lanes : 0);
+        },
         [&](int r, int s, Vec x) { store(z + (r * 6 + s) * component, x); });
 }
 
 void gradient(const WinogradImage& g, int64_t rows, int64_t columns, const float* dy, float* z, int64_t component) {
     for (int64_t j = 0; j < g.across; ++j, columns -= 4, dy += 4 * g.y_pixel, z += g.k_step) {
         if (g.k < g.y_pixel) prefetch<4>(dy + 12 * g.y_pixel, g.y_row, g.y_pixel);
-        for (int64_t k = 0; k < g.k; k += kWidth)
-            gradient_tile(g, rows, columns, dy + k, lanes_at(k, g.k), z + k, component);
+        for (int64_t k = 0; k < g.k; k += kWidth) {
+            const int lanes = lanes_at(k, g.k);
+            const bool whole = rows >= 4 && columns >= 4 && lanes == kWidth;
+            (whole ? gradient_tile<true> : gradient_tile<false>)(g, rows, columns, dy + k, lanes, z + k, component);
+        }
     }
 }
 
 /// Computes a tile of y from the products m [36][kLanes]. From the first pixel of the tile on, y has `rows` rows of
 /// `columns` pixels, which may be more than the 4 of the tile.
-template <int kLanes>
+template <int kLanes, bool kWhole>
 __attribute__((noinline)) void output_tile(const WinogradImage& g, int64_t rows, int64_t columns, const float* m,
                                            int lanes, const ConvResult<float>& to, bool streams) {
     const Vec bias = load(to.bias), least = least_result(to.relu);
     transform_2d<6, 4>(
         transform_output_1d, [&](int r, int s) { return load(m + (r * 6 + s) * kLanes); },
         [&](int r, int s, Vec x) {
-            if (r >= rows || s >= columns) return;
             float* const y = to.y + r * g.y_row + s * g.y_pixel;
-            if (streams)
-                stream_store(y, larger(least, x + bias));
-            else
-                store_first(y, larger(least, x + bias), lanes);
+            const Vec result = larger(least, x + bias);
+            if (kWhole && streams)
+                stream_store(y, result);
+            else if (kWhole)
+                store(y, result);
+            else if (r < rows && s < columns)
+                store_first(y, result, lanes);
         });
+}
+
+template <int kLanes>
+void output_row(const WinogradImage& g, int64_t rows, int64_t columns, const float* m, int channels,
+                const ConvResult<float>& to) {
+    const bool streams = can_stream(to, g.y_row, g.y_pixel);
+    for (int64_t j = 0; j < g.across; ++j, columns -= 4, m += kComponents * kLanes) {
+        const ConvResult<float> results = to.at(4 * j * g.y_pixel, 0);
+        if (channels < g.y_pixel && !streams) prefetch<4>(results.y + 12 * g.y_pixel, g.y_row, g.y_pixel);
+        for (int k = 0; k < channels; k += kWidth) {
+            const int lanes = lanes_at(k, channels);
+            const bool whole = rows >= 4 && columns >= 4 && lanes == kWidth;
+            (whole ? output_tile<kLanes, true> : output_tile<kLanes, false>)(g, rows, columns, m + k, lanes,
+                                                                             results.at(k, k), streams);
+        }
+    }
 }
 
 void output(const WinogradImage& g, int64_t rows, int64_t columns, const float* m, int lanes, int channels,
             const ConvResult<float>& to) {
-    const bool streams = can_stream(to, g.y_row, g.y_pixel) && channels % kWidth == 0;
-    const auto tile = lanes == kWidth ? output_tile<kWidth> : output_tile<2 * kWidth>;
-    for (int64_t j = 0; j < g.across; ++j, columns -= 4, m += kComponents * lanes) {
-        const ConvResult<float> results = to.at(4 * j * g.y_pixel, 0);
-        if (channels < g.y_pixel && !streams) prefetch<4>(results.y + 12 * g.y_pixel, g.y_row, g.y_pixel);
-        for (int k = 0; k < channels; k += kWidth)
-            tile(g, rows, columns, m + k, lanes_at(k, channels), results.at(k, k), streams);
-    }
+    (lanes == kWidth ? output_row<kWidth> : output_row<2 * kWidth>)(g, rows, columns, m, channels, to);
 }
 
 template <int MR, int NV>
