@@ -118,9 +118,9 @@ protected:
 
 using Kernel = void (*)(const Call&);
 
-/// Bits of OpRow::saves: the inputs and outputs whose values the backward rule reads.
-constexpr uint32_t saves_in(int i) { return 1u << i; }
-constexpr uint32_t saves_out(int i) { return 1u << (kMaxInputs + i); }
+/// Bits of OpRow::saves and OpRow::images, which stand for inputs and outputs.
+constexpr uint32_t input_bit(int i) { return 1u << i; }
+constexpr uint32_t output_bit(int i) { return 1u << (kMaxInputs + i); }
 
 struct OpRow {
     const char* name;
@@ -135,10 +135,15 @@ struct OpRow {
     /// neither afterwards. All other outputs share no byte with any input. No output shares a byte with another.
     /// run() throws Error otherwise. Plans obey the same rule: they fuse no steps that would break it.
     std::array<uint32_t, kMaxOutputs> may_be = {};
+    /// The inputs and outputs that hold a batch of images along their first extent, if the op computes each image of
+    /// these outputs from the same image of these inputs and from the other inputs alone. Predictions may then run the
+    /// op for a few images at a time. 0: an op for which this does not hold.
+    uint32_t images = 0;
     /// The first `in_place` outputs must be the inputs with the same index, which the op updates.
     int in_place = 0;
     /// The backward rule: computes the gradients of the inputs. Null if no gradient can flow through the op.
     void (*backward)(BackwardContext&) = nullptr;
+    /// The inputs and outputs whose values the backward rule reads.
     uint32_t saves = 0;
     /// Returns the bits of `saves` if they depend on the attributes. Null: `saves` itself has the bits.
     uint32_t (*saves_for)(const Attrs&) = nullptr;

@@ -3,7 +3,9 @@
 // a block until the last step that uses the value or a view of it.
 #include "core/plan.h"
 
+#include "core/chunks.h"
 #include "core/context.h"
+#include "core/cpu/thread_pool.h"
 #include "core/formatted.h"
 #include "core/fuse.h"
 #include "core/prepared_memory.h"
@@ -97,7 +99,14 @@ Plan::Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::s
            const Tensor& arena)
     : steps_(std::move(steps)), placeholders_(placeholders.begin(), placeholders.end()), arena_(arena) {
     fuse(steps_, results);
+    const Context& c = context();
+    steps_per_chunk_ =
+        c.device ? steps_.size() : split_into_chunks(steps_, placeholders, results, c.threads ? c.threads->size() : 1);
     place(results);
+    // The chunks share what kernels prepare from parameters. No step of a chunk writes a parameter.
+    for (size_t s = 0; s < steps_.size() && steps_per_chunk_ < steps_.size(); ++s)
+        steps_[s].prepared =
+            s < steps_per_chunk_ ? std::make_shared<PreparedMemory>() : steps_[s - steps_per_chunk_].prepared;
 }
 
 void Plan::place(std::span<const Tensor> results) {
@@ -181,6 +190,7 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
     }
     if (!copies.empty()) inputs = copies;
     bind(inputs);
+    ++replays_;
     if (c.device) {
         for (const Binding& b : bindings_) // check host inputs, such as labels, before they are copied
             if (const Step& step = steps_[b.step]; step.op->check)
@@ -205,6 +215,8 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
 }
 
 void Plan::keep_prepared() {
+    keeps_prepared_ = true;
+    if (steps_per_chunk_ < steps_.size()) return;
     std::set<uint64_t> changing; // blocks whose values a replay changes
     for (const Tensor& t : written_) changing.insert(t.key().id);
     for (const Tensor& t : placeholders_) changing.insert(t.key().id);
@@ -235,7 +247,9 @@ void Plan::run(size_t begin, size_t end, const AfterStep& after_step) {
     for (size_t s = begin; s < end; ++s) {
         const Step& step = steps_[s];
         if (step.prepared) {
-            uint64_t version = 0; // a sum; no version decreases, so the sum grows if any parameter changes
+            uint64_t version = keeps_prepared_
+                                   ? 0
+                                   : replays_; // a sum; no version decreases, so the sum grows if any parameter changes
             each_parameter(step, [&](const Tensor& t) { version += t.version(); });
             step.prepared->begin(version);
         }
@@ -255,7 +269,7 @@ std::string Plan::table() const {
         for (size_t i = 0; i < placeholders_.size(); ++i)
             if (t.key().id == placeholders_[i].key().id) return cat(size, "=input", i);
         for (const Tensor& r : results_)
-            if (t.key() == r.key()) return cat(size, "=result", &r - results_.data());
+            if (t.key().id == r.key().id) return cat(size, "=result", &r - results_.data());
         return size;
     };
     std::string text =
@@ -271,9 +285,12 @@ std::string Plan::table() const {
             if (t.defined() && t.numel()) bytes += double(t.bytes()), writes += cat(describe(t), " ");
         const double flops = flops_of(step.op, {step.attrs, step.inputs(), step.outputs()});
         total_flops += flops, total_bytes += bytes;
+        if (s >= steps_per_chunk_) continue;
         text += formatted("%4zu %-20s %10.2f %10.1f  ", s, step.op->name, flops * 1e-6, bytes / 1024);
         text += cat(writes, "<-", reads, "\n");
     }
+    if (steps_per_chunk_ < steps_.size())
+        text += cat("and the same for ", steps_.size() / steps_per_chunk_ - 1, " more chunks of the images\n");
     return text +
            formatted("%zu steps, %.2f GFLOP, %.1f MiB read and written; %.1f MiB planned, %.1f MiB without sharing\n",
                      steps_.size(), total_flops * 1e-9, total_bytes / 1048576, double(bytes_) / 1048576,

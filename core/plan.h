@@ -34,7 +34,8 @@ private:
 class Plan {
 public:
     /// Takes the steps of a trace, the placeholders that the function got as inputs, and the results that it returned.
-    /// Uses `arena` if that is large enough. Plans with the same arena must not replay at the same time.
+    /// Uses `arena` if that is large enough. Plans with the same arena must not replay at the same time. On a CPU, a
+    /// prediction of many images becomes one of a few images at a time (chunks.h), with the same results.
     Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::span<const Tensor> results,
          const Tensor& arena = {});
     Plan(Plan&&) = default;
@@ -74,7 +75,8 @@ public:
     int64_t bytes_unshared() const { return bytes_unshared_; }
     const std::vector<Step>& steps() const { return steps_; }
     /// Returns a table of the steps, with totals. Each line shows the op of a step, its number of floating-point
-    /// operations, the number of bytes that it reads and writes, and the tensors with their places in the arena.
+    /// operations, the number of bytes that it reads and writes, and the tensors with their places in the arena. Of
+    /// the chunks of a prediction, it shows the first.
     std::string table() const;
 
 private:
@@ -87,6 +89,7 @@ private:
     void capture(Device& device);
 
     std::vector<Step> steps_;
+    size_t steps_per_chunk_ = 0; // all steps, unless each chunk of the images has its own (chunks.h)
     std::vector<Tensor> placeholders_, results_, written_;
     std::vector<Binding> bindings_;
     Tensor arena_;
@@ -95,6 +98,8 @@ private:
     std::vector<std::pair<size_t, std::unique_ptr<Device::KernelGraph>>> graphs_; // with their ends, from its last step
     // Number of replays so far on a device, without a profile or `sync`. The second one captures the graphs.
     int64_t graph_replays_ = 0;
+    bool keeps_prepared_ = false;
+    uint64_t replays_ = 0;
     int64_t arena_bytes_ = 0, bytes_ = 0, bytes_unshared_ = 0;
 };
 

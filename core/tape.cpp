@@ -242,9 +242,9 @@ void expect_no_overlap(std::span<const Tensor> tensors, std::span<const Tensor> 
     };
     for (const Tape::Node& node : nodes) {
         for (size_t i = 0; i < kMaxInputs; ++i)
-            if (node.saved & saves_in(int(i))) check(node, node.in[i]);
+            if (node.saved & input_bit(int(i))) check(node, node.in[i]);
         for (size_t i = 0; i < kMaxOutputs; ++i)
-            if (node.saved & saves_out(int(i))) check(node, node.out[i]);
+            if (node.saved & output_bit(int(i))) check(node, node.out[i]);
     }
 }
 
@@ -280,8 +280,8 @@ void Tape::record(Op op, const Attrs& attrs, std::span<const Tensor> in, std::sp
     const OpRow& r = *op;
     const uint32_t saves = r.saves_for ? r.saves_for(attrs) : r.saves;
     Node node{.name = r.name, .backward = r.backward, .attrs = attrs, .saved = saves};
-    for (size_t i = 0; i < in.size(); ++i) node.in[i] = saves & saves_in(int(i)) ? in[i] : in[i].without_memory();
-    for (size_t i = 0; i < out.size(); ++i) node.out[i] = saves & saves_out(int(i)) ? out[i] : out[i].without_memory();
+    for (size_t i = 0; i < in.size(); ++i) node.in[i] = saves & input_bit(int(i)) ? in[i] : in[i].without_memory();
+    for (size_t i = 0; i < out.size(); ++i) node.out[i] = saves & output_bit(int(i)) ? out[i] : out[i].without_memory();
     push(std::move(node));
 }
 

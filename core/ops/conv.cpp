@@ -112,8 +112,9 @@ constexpr Argument kConv2dGrad[] = {{"dy"},
 
 } // namespace
 
-RG_ROW(conv2d, .inputs = kConv2d, .outputs = 3, .may_be = {0, 0, 1 << Conv2dOp::running}, .backward = backward_conv2d,
-       .saves = saves_in(Conv2dOp::x) | saves_in(Conv2dOp::w), .flops = flops_conv2d);
+RG_ROW(conv2d, .inputs = kConv2d, .outputs = 3, .may_be = {0, 0, 1 << Conv2dOp::running},
+       .images = input_bit(Conv2dOp::x) | output_bit(Conv2dOp::y), .backward = backward_conv2d,
+       .saves = input_bit(Conv2dOp::x) | input_bit(Conv2dOp::w), .flops = flops_conv2d);
 RG_ROW(conv2d_grad, .inputs = kConv2dGrad, .outputs = 6, .flops = flops_conv2d_grad);
 
 // ---- functions -----------------------------------------------------------------------------------------------------

@@ -139,7 +139,7 @@ OutputSpecs infer_dropout(In in, const Attrs& attrs) {
 }
 
 uint32_t saved_by_activation(const Attrs& attrs) {
-    return gradient_reads_x(attrs.as<ActivationOp>().kind) ? saves_in(ActivationOp::x) : saves_out(0);
+    return gradient_reads_x(attrs.as<ActivationOp>().kind) ? input_bit(ActivationOp::x) : output_bit(0);
 }
 
 void backward_activation(BackwardContext& b) {
@@ -213,24 +213,27 @@ constexpr Argument kDropout[] = {{"x"}, {"seed", Type::i32}};
 
 } // namespace
 
-RG_ROW(activation, .inputs = kX, .may_be = {1 << ActivationOp::x}, .backward = backward_activation,
-       .saves_for = saved_by_activation);
+RG_ROW(activation, .inputs = kX, .may_be = {1 << ActivationOp::x}, .images = input_bit(ActivationOp::x) | output_bit(0),
+       .backward = backward_activation, .saves_for = saved_by_activation);
 RG_ROW(activation_grad, .inputs = kActivationGrad, .outputs = 5,
        .may_be = {1 << ActivationGradOp::dy | 1 << ActivationGradOp::from});
-RG_ROW(add, .inputs = kAdd, .may_be = {1 << AddOp::a | 1 << AddOp::b}, .backward = backward_add);
-RG_ROW(mul, .inputs = kTwo, .may_be = {1 << MulOp::a | 1 << MulOp::b}, .backward = backward_mul,
-       .saves = saves_in(MulOp::a) | saves_in(MulOp::b));
+RG_ROW(add, .inputs = kAdd, .may_be = {1 << AddOp::a | 1 << AddOp::b},
+       .images = input_bit(AddOp::a) | input_bit(AddOp::b) | output_bit(0), .backward = backward_add);
+RG_ROW(mul, .inputs = kTwo, .may_be = {1 << MulOp::a | 1 << MulOp::b},
+       .images = input_bit(MulOp::a) | input_bit(MulOp::b) | output_bit(0), .backward = backward_mul,
+       .saves = input_bit(MulOp::a) | input_bit(MulOp::b));
 RG_ROW(sum, .inputs = kX, .backward = backward_sum, .flops = flops_sum);
 RG_ROW(sum_grad, .inputs = kSumGrad);
-RG_ROW(scale, .inputs = kScale, .may_be = {1 << ScaleOp::x}, .backward = backward_scale,
-       .saves = saves_in(ScaleOp::x) | saves_in(ScaleOp::factor));
-RG_ROW(cast, .inputs = kX, .may_be = {1 << CastOp::x}, .backward = backward_cast);
+RG_ROW(scale, .inputs = kScale, .may_be = {1 << ScaleOp::x}, .images = input_bit(ScaleOp::x) | output_bit(0),
+       .backward = backward_scale, .saves = input_bit(ScaleOp::x) | input_bit(ScaleOp::factor));
+RG_ROW(cast, .inputs = kX, .may_be = {1 << CastOp::x}, .images = input_bit(CastOp::x) | output_bit(0),
+       .backward = backward_cast);
 RG_ROW(slice, .inputs = kX, .backward = backward_slice);
 RG_ROW(slice_grad, .inputs = kDy);
 RG_ROW(concat, .inputs = kConcat, .backward = backward_concat);
 RG_ROW(concat_grad, .inputs = kDy);
 RG_ROW(dropout, .inputs = kDropout, .may_be = {1 << DropoutOp::x}, .backward = backward_dropout,
-       .saves = saves_in(DropoutOp::seed));
+       .saves = input_bit(DropoutOp::seed));
 
 // ---- functions -----------------------------------------------------------------------------------------------------
 

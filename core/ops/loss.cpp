@@ -138,20 +138,21 @@ constexpr Argument kMseLossGrad[] = {
 
 } // namespace
 
-RG_ROW(softmax, .inputs = kSoftmax, .backward = backward_softmax, .saves = saves_out(0));
+RG_ROW(softmax, .inputs = kSoftmax, .images = input_bit(SoftmaxOp::x) | output_bit(0), .backward = backward_softmax,
+       .saves = output_bit(0));
 RG_ROW(softmax_grad, .inputs = kSoftmaxGrad);
 RG_ROW(cross_entropy, .inputs = kCrossEntropy, .outputs = 3, .backward = backward_cross_entropy,
-       .saves = saves_in(CrossEntropyOp::labels) | saves_in(CrossEntropyOp::weights) |
-                saves_in(CrossEntropyOp::sample_weights) | saves_out(CrossEntropyOp::probabilities),
+       .saves = input_bit(CrossEntropyOp::labels) | input_bit(CrossEntropyOp::weights) |
+                input_bit(CrossEntropyOp::sample_weights) | output_bit(CrossEntropyOp::probabilities),
        .check = check_labels);
 RG_ROW(cross_entropy_grad, .inputs = kCrossEntropyGrad, .may_be = {1 << CrossEntropyGradOp::probabilities});
 RG_ROW(binary_cross_entropy, .inputs = kBinaryCrossEntropy, .backward = backward_binary_cross_entropy,
-       .saves = saves_in(BinaryCrossEntropyOp::logits) | saves_in(BinaryCrossEntropyOp::targets),
+       .saves = input_bit(BinaryCrossEntropyOp::logits) | input_bit(BinaryCrossEntropyOp::targets),
        .check = check_targets);
 RG_ROW(binary_cross_entropy_grad, .inputs = kBinaryCrossEntropyGrad,
        .may_be = {1 << BinaryCrossEntropyGradOp::logits | 1 << BinaryCrossEntropyGradOp::targets});
 RG_ROW(mse_loss, .inputs = kMseLoss, .backward = backward_mse_loss,
-       .saves = saves_in(MseLossOp::prediction) | saves_in(MseLossOp::target));
+       .saves = input_bit(MseLossOp::prediction) | input_bit(MseLossOp::target));
 RG_ROW(mse_loss_grad, .inputs = kMseLossGrad, .may_be = {1 << MseLossGradOp::prediction | 1 << MseLossGradOp::target});
 
 // ---- functions -----------------------------------------------------------------------------------------------------

@@ -145,15 +145,16 @@ constexpr Argument kLayerNormGrad[] = {{"dy"}, {"x"}, {"gamma", Type::precise}};
 
 RG_ROW(channel_stats, .inputs = kChannelStats);
 RG_ROW(combine_stats, .inputs = kCombineStats);
-RG_ROW(batch_norm, .inputs = kBatchNorm, .may_be = {1 << BatchNormOp::x}, .backward = backward_batch_norm,
-       .saves = saves_in(BatchNormOp::x) | saves_in(BatchNormOp::stats) | saves_in(BatchNormOp::gamma) |
-                saves_in(BatchNormOp::beta));
+RG_ROW(batch_norm, .inputs = kBatchNorm, .may_be = {1 << BatchNormOp::x},
+       .images = input_bit(BatchNormOp::x) | output_bit(0), .backward = backward_batch_norm,
+       .saves = input_bit(BatchNormOp::x) | input_bit(BatchNormOp::stats) | input_bit(BatchNormOp::gamma) |
+                input_bit(BatchNormOp::beta));
 RG_ROW(batch_norm_grad_sums, .inputs = kBatchNormGradSums, .outputs = 2);
 RG_ROW(combine_sums, .inputs = kCombineSums);
 RG_ROW(batch_norm_grad, .inputs = kBatchNormGrad, .may_be = {1 << BatchNormGradOp::dy | 1 << BatchNormGradOp::x});
 RG_ROW(running_update, .inputs = kRunningUpdate, .in_place = 1);
-RG_ROW(layer_norm, .inputs = kLayerNorm, .backward = backward_layer_norm,
-       .saves = saves_in(LayerNormOp::x) | saves_in(LayerNormOp::gamma));
+RG_ROW(layer_norm, .inputs = kLayerNorm, .images = input_bit(LayerNormOp::x) | output_bit(0),
+       .backward = backward_layer_norm, .saves = input_bit(LayerNormOp::x) | input_bit(LayerNormOp::gamma));
 RG_ROW(layer_norm_grad, .inputs = kLayerNormGrad, .outputs = 3);
 
 // ---- functions -----------------------------------------------------------------------------------------------------

@@ -93,10 +93,12 @@ constexpr Argument kPool2dGrad[] = {{"dy"}, fused("x", Type::activation), RG_FUS
 
 } // namespace
 
-RG_ROW(max_pool2d, .inputs = kPool2d, .outputs = 2, .backward = backward_max_pool2d,
-       .saves = saves_out(Pool2dOp::positions));
+RG_ROW(max_pool2d, .inputs = kPool2d, .outputs = 2,
+       .images = input_bit(Pool2dOp::x) | output_bit(Pool2dOp::y) | output_bit(Pool2dOp::positions),
+       .backward = backward_max_pool2d, .saves = output_bit(Pool2dOp::positions));
 RG_ROW(max_pool2d_grad, .inputs = kPool2dGrad, .outputs = 4);
-RG_ROW(avg_pool2d, .inputs = kPool2d, .backward = backward_avg_pool2d);
+RG_ROW(avg_pool2d, .inputs = kPool2d, .images = input_bit(Pool2dOp::x) | output_bit(Pool2dOp::y),
+       .backward = backward_avg_pool2d);
 RG_ROW(avg_pool2d_grad, .inputs = std::span(kPool2dGrad).first(Pool2dGradOp::positions), .outputs = 4);
 
 // ---- functions -----------------------------------------------------------------------------------------------------

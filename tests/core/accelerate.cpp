@@ -201,6 +201,40 @@ TEST_SUITE("core") {
         }
     }
 
+    TEST_CASE("accelerate: a prediction of many images computes a few at a time, with the same bits") {
+        const Tensor filters = random({16, 3, 3, 4}, 1), weights = random({10, 16 * 256}, 2);
+        const Tensor gamma = random({16}, 3), beta = random({16}, 4);
+        bool mixes = false;
+        Accelerated predict([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            Tensor x = conv2d(in[0], filters, {}, {.pad = 1});
+            if (mixes) x = batch_norm(x, run(op::channel_stats, {x})[0], gamma, beta, {});
+            const Tensor pooled = max_pool2d(x, {4, 4});
+            return {linear(pooled.reshape({x.extent(0), 16 * 256}), weights), pooled};
+        });
+        const auto check = [&](int64_t n) {
+            const Tensor x = random({n, 64, 64, 4}, 5);
+            const auto results = predict({x});
+            const std::vector<Tensor> got{results[0].clone(), results[1].clone()};
+            predict.enabled = false;
+            const auto plain = predict({x});
+            predict.enabled = true;
+            for (size_t i = 0; i < 2; ++i) CHECK(same_bits(got[i], plain[i]));
+            return predict.plan({x}).steps().size();
+        };
+        const size_t steps = check(4);
+        CHECK(check(72) > steps); // 23.6 MB are read and written: chunks of 12 and 24 images
+        const Tensor few = random({4, 64, 64, 4}, 6), many = random({72, 64, 64, 4}, 6);
+        CHECK(predict.plan({many}).arena_bytes() < 72 * predict.plan({few}).arena_bytes() / 8);
+        for (const bool keeps : {false, true}) { // what was prepared from the old values must not count
+            predict.clear_cache();
+            predict.keep_prepared = keeps;
+            for (int i = 0; i < 2; ++i) check(72), filters.fill(0.5 * i);
+        }
+        mixes = true; // the statistics are those of all images
+        predict.clear_cache();
+        CHECK(check(72) == check(4));
+    }
+
     TEST_CASE("accelerate: a call during another is refused") {
         const Tensor x = Tensor::zeros({4});
         Accelerated twice(

@@ -118,6 +118,34 @@ TEST_SUITE("core") {
                 }
     }
 
+    TEST_CASE("ops: an op computes each image alone with the same bits, where its row says so") {
+        std::set<Op> tried;
+        for (const OpCase& c : op_cases()) {
+            if (!c.op->images) continue;
+            CAPTURE(describe(c));
+            const std::vector<Tensor> in = draw_inputs(c, DType::f32);
+            const int64_t n = in[0].extent(0);
+            if (n == 0) continue;
+            const std::vector<Tensor> want = run_kernel(c, in, Backend::cpu, 16).results;
+            for (const int64_t image : {int64_t{0}, n / 2, n - 1}) {
+                const auto only_image = [&](const Tensor& t) {
+                    std::vector<int64_t> extents(t.shape().extents().begin(), t.shape().extents().end());
+                    extents[0] = 1;
+                    return t.slice(image * (t.numel() / n), Shape(std::span<const int64_t>(extents)));
+                };
+                std::vector<Tensor> one = in;
+                for (size_t i = 0; i < one.size(); ++i)
+                    if (c.op->images & input_bit(int(i)) && one[i].defined()) one[i] = only_image(one[i]);
+                const std::vector<Tensor> got = run_kernel(c, one, Backend::cpu, 16).results;
+                for (size_t o = 0; o < want.size(); ++o)
+                    if (c.op->images & output_bit(int(o)) && want[o].numel() > 0)
+                        CHECK(same_bits(got[o], only_image(want[o])));
+            }
+            tried.insert(c.op);
+        }
+        for (const Op op : kOps) CHECK((tried.contains(op) || !op->images));
+    }
+
     TEST_CASE("ops: run() refuses an output in the memory of an input or another output, unless its row allows it") {
         std::set<std::tuple<Op, uint32_t, std::vector<bool>>> tried; // each op with each set of inputs
         for (const OpCase& c : op_cases()) {

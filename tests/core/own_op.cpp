@@ -71,7 +71,7 @@ void check_cube(const Call& call) {
 }
 
 const OpRow kCube{.name = "cube", .reference = cube_reference, .cpu = cube_cpu, .infer = infer_cube,
-                  .inputs = kCubeInputs, .backward = backward_cube, .saves = saves_in(CubeOp::x), .check = check_cube};
+                  .inputs = kCubeInputs, .backward = backward_cube, .saves = input_bit(CubeOp::x), .check = check_cube};
 
 int launches = 0;                 // of the kernel for GPUs
 void cube_gpu(const Call& call) { // the memory of HostDevice is host memory
