@@ -4,6 +4,7 @@
 #include "core/formatted.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace rg {
 
@@ -13,13 +14,15 @@ void Profile::add(Op op, double seconds, double flops, double bytes) {
     of_op.seconds += seconds;
     of_op.flops += flops;
     of_op.bytes += bytes;
+    if (notes_.empty()) return;
+    auto same = std::ranges::find(noted_, notes_, &decltype(noted_)::value_type::first);
+    if (same == noted_.end()) same = noted_.insert(same, {notes_, {}});
+    ++same->second.calls, same->second.seconds += seconds;
+    notes_.clear();
 }
 
-void Profile::note(const char* op, const Shape& x, const Shape& w, DType images, const char* method,
-                   const char* reason) {
-    const std::string line = formatted("%-15s  x %-20s w %-20s %-4s  %-14s  (%s)", op, x.str().c_str(), w.str().c_str(),
-                                       name_of(images), method, reason);
-    if (std::ranges::find(notes_, line) == notes_.end()) notes_.push_back(line);
+void Profile::note(const Note& note) {
+    if (std::ranges::find(notes_, note) == notes_.end()) notes_.push_back(note);
 }
 
 std::string Profile::table(double total_seconds, Rates peak) const {
@@ -44,7 +47,11 @@ std::string Profile::table(double total_seconds, Rates peak) const {
         print("%-20s %8s %12.3f %6.1f%%\n", "(outside of ops)", "", (total - sum) * 1e3, 100 * (total - sum) / total);
     if (peak.bytes > 0)
         print("%-20s %8s %12s %7s %10.1f %10.1f\n", "(peak)", "", "", "", peak.flops * 1e-9, peak.bytes * 1e-9);
-    for (const std::string& line : notes_) text += line + "\n";
+    for (auto [notes, e] : noted_)
+        for (const Note& n : notes) // .0 shows 0 as blanks
+            print("%-20s %8.0lld %12.3f  x %-20s w %-20s %-4s  %-14s  (%s)\n", n.op.c_str(),
+                  static_cast<long long>(std::exchange(e.calls, 0)), 1e3 * std::exchange(e.seconds, 0),
+                  n.x.str().c_str(), n.w.str().c_str(), name_of(n.images), n.method.c_str(), n.reason.c_str());
     return text;
 }
 

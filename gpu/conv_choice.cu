@@ -54,7 +54,7 @@ KernelChoice choose(const ConvGeometry& g, const Tensor& x, const Tensor& w, con
 KernelChoice noted(const char* op, const Tensor& x, const Tensor& w, KernelChoice choice) {
     constexpr const char* kNames[] = {"groups", "linear", "hopper", "packed_hopper", "hopper_wgrad", "portable"};
     if (context().profile)
-        context().profile->note(op, x.shape(), w.shape(), x.dtype(), kNames[size_t(choice.family)], choice.reason);
+        context().profile->note({op, kNames[size_t(choice.family)], choice.reason, x.shape(), w.shape(), {}, x.dtype()});
     return choice;
 }
 

@@ -163,8 +163,8 @@ Method method_for(const ConvProblem& problem) {
     const Rule* rule = kRules;
     while (!rule->applies(candidate)) ++rule;
     if (context().profile)
-        context().profile->note(kPasses[size_t(problem.pass)], problem.x, problem.w, problem.images,
-                                kMethods[size_t(rule->method)], rule->reason);
+        context().profile->note({kPasses[size_t(problem.pass)], kMethods[size_t(rule->method)], rule->reason, problem.x,
+                                 problem.w, problem.y, problem.images});
     return rule->method;
 }
 

@@ -750,6 +750,29 @@ TEST_SUITE("core") {
             CHECK(table == Containing{expected});
         CHECK(table.find("[16 3 3 16]") == table.rfind("[16 3 3 16]"));
     }
+
+    TEST_CASE("profile counts and times the calls of each convolution") {
+        Profile profile;
+        const InContext strict{{.strict_fp32 = true, .profile = &profile}};
+        const Tensor x = Tensor::zeros({2, 8, 8, 16}), w = Tensor::zeros({16, 3, 3, 16});
+        for (int call = 0; call < 2; ++call) conv2d(x, w);
+        const Tensor y = conv2d(x, w, {}, {.stride = 2});
+        relu(x);
+        run(op::conv2d_grad, {y, x, w}, Conv2dGradOp{.conv = {.stride = 2}});
+        REQUIRE(profile.noted().size() == 3);
+        for (size_t i = 0; i < 3; ++i) {
+            CAPTURE(i);
+            const auto& [notes, totals] = profile.noted()[i];
+            CHECK(notes.size() == (i < 2 ? 1 : 2));
+            CHECK(notes[0].y == (i < 1 ? Shape{2, 6, 6, 16} : Shape{2, 3, 3, 16}));
+            CHECK(totals.calls == (i < 1 ? 2 : 1));
+            CHECK(totals.seconds > 0);
+        }
+        const std::string table = profile.table();
+        CHECK(table == Containing{"\nconv2d                      2 "});
+        CHECK(table == Containing{"\nconv2d_grad: dw             1 "});
+        CHECK(table == Containing{"\nconv2d_grad: dx                      0.000  x [2 8 8 16]"});
+    }
 }
 
 } // namespace rg
