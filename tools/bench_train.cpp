@@ -12,6 +12,7 @@
 #include "core/tape.h"
 #include "gpu/device.h"
 #include "models/nets/networks.h"
+#include "tools/bounds.h"
 
 #include <algorithm>
 #include <cstdio>
@@ -27,7 +28,7 @@ struct Settings {
     std::string net = "cifar", mode = "train", precision = "fp32", device = "cpu";
     int64_t batch = 256, threads = 0, size = 0;
     double seconds = 5;
-    bool profile = false, accelerate = true, plan = false;
+    bool profile = false, bound = false, accelerate = true, plan = false;
 };
 
 /// A network to measure, and the extents of its images.
@@ -57,6 +58,7 @@ int bench(const Settings& s) {
     Profile profile;
     RG_CHECK(s.device == "cpu" || s.precision != "fp32-strict",
              "bench_train: expected --precision fp32 or bf16 on a GPU, got fp32-strict; choose one of these");
+    RG_CHECK(s.device == "cpu" || !s.bound, "bench_train: expected --bound on a CPU, got a GPU; omit it");
     const std::shared_ptr<Device> device = s.device == "cuda" ? gpu::open_device(0) : nullptr;
     Context context{.device = device.get(), .threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
     const ContextScope scope(context);
@@ -93,7 +95,7 @@ int bench(const Settings& s) {
         if (device) device->synchronize();
     };
     for (int i = 0; i < 3; ++i) step();
-    if (s.profile) context.profile = &profile;
+    if (s.profile || s.bound) context.profile = &profile;
     std::vector<double> times;
     for (const double start = seconds_now(); seconds_now() - start < s.seconds || times.size() < 5;) {
         const double begin = seconds_now();
@@ -116,6 +118,7 @@ int bench(const Settings& s) {
                 device ? "device" : "isa", device ? "cuda" : cpu::isa().name, double(s.batch) / median,
                 double(s.batch) / best, median * 1e3, best * 1e3, flops / median * 1e-9);
     if (s.profile) std::printf("\n%s", profile.table(device ? 0 : total, device ? device->rates() : Rates{}).c_str());
+    if (s.bound) print_bounds(profile, double(times.size()), network.keep_prepared, measure_peaks(pool));
     if (s.plan) std::printf("\n%s", network.plan({x, labels, angles}, s.mode == "train").table().c_str());
     return 0;
 }
@@ -137,6 +140,7 @@ int run_program(int argc, const char* const* argv) {
     options.add("accelerate", &s.accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");
     options.add("plan-dump", &s.plan, "also print the plan: the ops of a replayed step, and its memory");
     options.add("profile", &s.profile, "print a table of time, GFLOP/s and GB/s per op; on a GPU also its peak rates");
+    options.add("bound", &s.bound, "print the least time of each convolution by the measured peak rates of this CPU");
     if (!options.parse(argc, argv)) {
         std::cout << options.help_or_version();
         return 0;
