@@ -16,26 +16,36 @@ struct FilterBlock {
     bool streams;      // true: the results are stored past the caches
 };
 
+/// The pixels of a tile, as distances in the image and in the result.
+struct TilePixels {
+    int64_t x[16], y[16];
+};
+
 template <int MR, int NV>
-void conv_tile(const ConvImage& g, const FilterBlock& block, Prefetch ahead, const float* image, float* y) {
+void conv_tile(const ConvImage& g, const FilterBlock& block, Prefetch ahead, const TilePixels& at, const float* image,
+               float* y) {
     Vec acc[MR][NV];
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
         for (int v = 0; v < NV; ++v) {
-            const float* from = block.bias ? block.bias + v * kWidth : y + i * g.y_step + v * kWidth;
+            const float* from = block.bias ? block.bias + v * kWidth : y + at.y[i] + v * kWidth;
             acc[i][v] = v == NV - 1 && block.last < kWidth ? load_first(from, block.last) : load(from);
         }
     }
-    for (int64_t run = block.run0; run < block.run1; ++run)
-        accumulate<MR, NV>(image + g.run_start[run] + block.j0, g.step, block.j1 - block.j0,
+    for (int64_t run = block.run0; run < block.run1; ++run) {
+        const float* pixel[MR < kBases ? MR : kBases];
+        RG_UNROLL
+        for (int i = 0; i < MR && i < kBases; ++i) pixel[i] = image + at.x[i] + g.run_start[run] + block.j0;
+        accumulate<MR, NV>(pixel, kBases * g.step, block.j1 - block.j0,
                            block.w + (run * g.taps + block.j0) * NV * kWidth, ahead, acc);
+    }
     const Vec least = least_result(block.relu);
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
         for (int v = 0; v < NV; ++v) {
-            float* to = y + i * g.y_step + v * kWidth;
+            float* to = y + at.y[i] + v * kWidth;
             const Vec result = larger(least, acc[i][v]);
             if (block.streams)
                 stream_store(to, result);
@@ -47,7 +57,7 @@ void conv_tile(const ConvImage& g, const FilterBlock& block, Prefetch ahead, con
     }
 }
 
-using ConvTile = void (*)(const ConvImage&, const FilterBlock&, Prefetch, const float*, float*);
+using ConvTile = void (*)(const ConvImage&, const FilterBlock&, Prefetch, const TilePixels&, const float*, float*);
 
 template <int NV, int MR = kLongest<NV>>
 ConvTile conv_tile_of(int64_t pixels) {
@@ -58,19 +68,23 @@ ConvTile conv_tile_of(int64_t pixels) {
 
 template <int NV>
 void conv_filters(const ConvImage& g, const FilterBlock& block, const float* padded, float* y) {
-    const EvenParts tiles(g.q, kLongest<NV>);
+    // A tile of few pixels may begin in one row and end in the next.
+    const int64_t rows = kLongest<NV> <= kBases ? 1 : g.p, columns = g.p / rows * g.q;
+    const EvenParts tiles(columns, kLongest<NV>);
     const ConvTile tile = conv_tile_of<NV>(tiles.shortest), longer = conv_tile_of<NV>(tiles.longest());
     const float* const w = block.w + (block.run0 * g.taps + block.j0) * NV * kWidth;
     const int64_t taps =
         block.run1 - block.run0 == 1 ? block.j1 - block.j0 : 0; // 0: no prefetch; several runs are short
-    for (int64_t p = 0; p < g.p; ++p) {
-        const float* image = padded + p * g.row;
-        float* to = y + p * g.y_row;
-        for (int64_t t = 0; t < tiles.count; ++t) {
-            const Prefetch ahead = prefetch_share<NV>(w, taps, p * tiles.count + t, g.p * tiles.count);
-            (t < tiles.longer ? longer : tile)(g, block, ahead, image, to);
-            image += tiles.length(t) * g.step, to += tiles.length(t) * g.y_step;
+    int64_t p = 0, q = 0;
+    for (int64_t t = 0; t < rows * tiles.count; ++t) {
+        TilePixels at;
+        const int64_t length = tiles.length(t % tiles.count);
+        for (int64_t i = 0; i < length; ++i) {
+            at.x[i] = p * g.row + q * g.step, at.y[i] = p * g.y_row + q * g.y_step;
+            if (++q == g.q) q = 0, ++p;
         }
+        const Prefetch ahead = prefetch_share<NV>(w, taps, t, rows * tiles.count);
+        (length > tiles.shortest ? longer : tile)(g, block, ahead, at, padded, y);
     }
 }
 

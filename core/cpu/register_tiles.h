@@ -26,6 +26,10 @@ constexpr int kLongest = kRegisters == 16 ? (NV == 1 ? 12 : 6)
 // With 12 taps on Arm, g++ 12 would keep some of the sums in memory.
 constexpr int kTaps = kLaneFactors ? 10 : kRegisters == 32 ? 12 : 6;
 
+/// Number of taps per turn of a loop. With few registers, tiles are small, and the loop itself would take a tenth of
+/// the instructions.
+constexpr int kUnrolled = kRegisters == 16 ? 4 : 1;
+
 constexpr int64_t kLine = 16; // floats in a cache line
 
 /// Filters that a tile prefetches while it computes: `lines` cache lines per tap, from `from` on.
@@ -67,17 +71,17 @@ inline bool can_stream(const ConvResult<float>& to, int64_t row, int64_t pixel) 
     return to.past_cache && kWidth == kLine && aligned(to.y) && row % kWidth == 0 && pixel % kWidth == 0;
 }
 
-/// Computes acc[i][v] += sum over j of image[i * step + j] * w[j][v], for MR pixels and NV vectors of output channels.
+/// Number of pixels in the longest tile whose pixels may be anywhere in the image. There are too few registers for the
+/// addresses of more. So in a longer tile, pixel i >= kBases uses the address of pixel i - kBases plus a fixed
+/// distance.
+constexpr int kBases = 8;
+
+/// Computes acc[i][v] += sum over j of pixel[i][j] * w[j][v], for MR pixels and NV vectors of output channels. `far` is
+/// the distance from pixel i to pixel i + kBases.
 template <int MR, int NV>
-inline __attribute__((always_inline)) void accumulate(const float* image, int64_t step, int64_t taps, const float* w,
-                                                      Prefetch ahead, Vec (&acc)[MR][NV]) {
-    // There are too few registers for the addresses of all pixels of a long tile. So pixel i >= kBases uses the address
-    // of pixel i - kBases plus a fixed distance.
-    constexpr int kBases = MR < 8 ? MR : 8;
-    const float* pixel[kBases];
-    RG_UNROLL
-    for (int i = 0; i < kBases; ++i) pixel[i] = image + i * step;
-    const int64_t far = kBases * step;
+inline __attribute__((always_inline)) void accumulate(const float* const (&pixel)[MR < kBases ? MR : kBases],
+                                                      int64_t far, int64_t taps, const float* w, Prefetch ahead,
+                                                      Vec (&acc)[MR][NV]) {
     int64_t j = 0;
     if constexpr (kLaneFactors && MR * (NV + 1) + NV <= kRegisters) {
         // One load per pixel serves several taps.
@@ -115,7 +119,7 @@ inline __attribute__((always_inline)) void accumulate(const float* image, int64_
             add_tap();
         }
     }
-#pragma GCC unroll 1
+#pragma GCC unroll kUnrolled
     for (; j < taps; ++j, w += NV * kWidth) add_tap();
 }
 
@@ -130,7 +134,7 @@ void wgrad_tile(const ConvImage& g, int64_t rows, const float* image, const floa
     }
     for (int64_t p = 0; p < rows; ++p, image += g.row) {
         const float* x = image;
-#pragma GCC unroll 1
+#pragma GCC unroll kUnrolled
         for (int64_t q = 0; q < g.q; ++q, x += g.step, dy += g.k) {
             Vec grad[NV];
             RG_UNROLL

@@ -204,10 +204,10 @@ void output(const WinogradImage& g, int64_t rows, int64_t columns, const float* 
 template <int MR, int NV>
 void product_tile(const WinogradImage& g, const float* v, const float* u, Prefetch ahead, float* m) {
     Vec acc[MR][NV] = {};
-    if (g.c_step == kWidth)
-        accumulate<MR, NV>(v, kWidth, g.c, u, ahead, acc);
-    else
-        accumulate<MR, NV>(v, g.c_step, g.c, u, ahead, acc);
+    const float* tile[MR < kBases ? MR : kBases];
+    RG_UNROLL
+    for (int i = 0; i < MR && i < kBases; ++i) tile[i] = v + i * g.c_step;
+    accumulate<MR, NV>(tile, kBases * g.c_step, g.c, u, ahead, acc);
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
