@@ -66,6 +66,14 @@ std::vector<int> same_place(const Link::NodeLayout& node) {
     return ranks;
 }
 
+/// Copies bytes so that a large copy begins at a cache line of the target. glibc copies with `rep movsb` on many CPUs,
+/// and to other addresses that takes up to 13 times as long on an AMD Zen 3.
+void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
+    const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine);
+    std::memcpy(to, from, head);
+    std::memcpy(to + head, from + head, bytes - head);
+}
+
 /// Sums one cache line at a time, and writes its sum to all targets before it reads the next line. This measured a
 /// fifth faster than larger blocks.
 template <class T>
@@ -194,7 +202,7 @@ void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operat
         sum_slice(window, offset, {nullptr, length / width, vector.type}, manner, op);
         publish();
         wait_for_stage(stage_, kReduced, op, int(k));
-        if (copies && length) std::memcpy(vector.data + k * chunk, local_part, length);
+        if (copies && length) copy_bytes(vector.data + k * chunk, local_part, length);
     }
 }
 
