@@ -52,7 +52,7 @@ int64_t largest_step(std::span<const Step> steps, int64_t n, std::set<uint64_t>&
 } // namespace
 
 size_t split_into_chunks(std::vector<Step>& steps, std::span<const Tensor> placeholders,
-                         std::span<const Tensor> results, int threads) {
+                         std::span<const Tensor> results, int64_t threads) {
     const size_t per_chunk = steps.size();
     const int64_t n = placeholders.empty() || placeholders[0].shape().rank() == 0 ? 0 : placeholders[0].extent(0);
     if (n < 2 * kFewestImages) return per_chunk;

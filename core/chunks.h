@@ -14,6 +14,6 @@ namespace rg {
 /// steps per chunk. If a step mixes images, or too few images would be in a chunk, leaves `steps` alone and returns
 /// their number.
 size_t split_into_chunks(std::vector<Step>& steps, std::span<const Tensor> placeholders,
-                         std::span<const Tensor> results, int threads);
+                         std::span<const Tensor> results, int64_t threads);
 
 } // namespace rg

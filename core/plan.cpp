@@ -5,7 +5,7 @@
 
 #include "core/chunks.h"
 #include "core/context.h"
-#include "core/cpu/thread_pool.h"
+#include "core/cpu/parallel.h"
 #include "core/formatted.h"
 #include "core/fuse.h"
 #include "core/prepared_memory.h"
@@ -99,9 +99,8 @@ Plan::Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::s
            const Tensor& arena)
     : steps_(std::move(steps)), placeholders_(placeholders.begin(), placeholders.end()), arena_(arena) {
     fuse(steps_, results);
-    const Context& c = context();
     steps_per_chunk_ =
-        c.device ? steps_.size() : split_into_chunks(steps_, placeholders, results, c.threads ? c.threads->size() : 1);
+        context().device ? steps_.size() : split_into_chunks(steps_, placeholders, results, thread_count());
     place(results);
     // The chunks share what kernels prepare from parameters. No step of a chunk writes a parameter.
     for (size_t s = 0; s < steps_.size() && steps_per_chunk_ < steps_.size(); ++s)

@@ -19,7 +19,7 @@ namespace rg::cpu {
 
 namespace {
 
-/// Least number of bytes of a result that is stored past the caches. The next op can often read a smaller result from
+/// Least number of bytes of a result that tiles store past the caches. The next op can often read a smaller result from
 /// the last-level cache. Element-wise ops, which only wait for memory, have a lower limit: past_cache() in norm.h.
 constexpr int64_t kPastCache = 64 << 20;
 
@@ -74,7 +74,7 @@ void convolve_with(const Engine& engine, const Images<T>& x, const float* bias, 
     if constexpr (!kRounds) in_place = epilogue.image<T>(0);
     StatsCollector* const stats = epilogue.stats;
     const bool collects = kCollects && stats && epilogue.p * epilogue.q <= StatsCollector::kPart;
-    const bool past = in_place && (collects || !stats) && epilogue.y.bytes() >= kPastCache;
+    const bool past = in_place && collects && epilogue.y.bytes() >= kPastCache;
     convolve_chunks(
         epilogue, engine.images_at_once(), products, in_place,
         [&](int64_t first, int64_t count, R* result, Share share) {

@@ -13,7 +13,6 @@ struct FilterBlock {
     const float* bias; // the result starts at the bias; null: the pass adds to the result of the passes before
     int last;          // number of output channels in the last vector
     bool relu;         // true: the pass completes the results, and applies ReLU to them
-    bool streams;      // true: the results are stored past the caches
 };
 
 /// The pixels of a tile, as distances in the image and in the result.
@@ -47,9 +46,7 @@ void conv_tile(const ConvImage& g, const FilterBlock& block, Prefetch ahead, con
         for (int v = 0; v < NV; ++v) {
             float* to = y + at.y[i] + v * kWidth;
             const Vec result = larger(least, acc[i][v]);
-            if (block.streams)
-                stream_store(to, result);
-            else if (v == NV - 1 && block.last < kWidth)
+            if (v == NV - 1 && block.last < kWidth)
                 store_first(to, result, block.last);
             else
                 store(to, result);
@@ -95,8 +92,7 @@ constexpr int64_t kFilterBytes = 36 << 10, kBlockBytes = 20 << 10;
 
 /// Computes a block of NV vectors of output channels, with the filters w. `last` is FilterBlock::last.
 template <int NV>
-void conv_block(const ConvImage& g, const float* padded, const float* w, int last, const ConvResult<float>& to,
-                bool streams) {
+void conv_block(const ConvImage& g, const float* padded, const float* w, int last, const ConvResult<float>& to) {
     const auto pass = [&](int64_t run0, int64_t run1, int64_t j0, int64_t j1) {
         const bool first = run0 == 0 && j0 == 0, final = run1 == g.runs && j1 == g.taps;
         const FilterBlock block{.run0 = run0,
@@ -106,8 +102,7 @@ void conv_block(const ConvImage& g, const float* padded, const float* w, int las
                                 .w = w,
                                 .bias = first ? to.bias : nullptr,
                                 .last = last,
-                                .relu = final && to.relu,
-                                .streams = first && final && streams && last == kWidth};
+                                .relu = final && to.relu};
         conv_filters<NV>(g, block, padded, to.y);
     };
     constexpr int64_t kTapBytes = NV * kWidth * 4;
@@ -118,11 +113,10 @@ void conv_block(const ConvImage& g, const float* padded, const float* w, int las
 }
 
 void forward(const ConvImage& g, const float* padded, const float* packed, const ConvResult<float>& to) {
-    const bool streams = can_stream(to, g.y_row, g.y_step);
     for (int64_t k = 0; k < g.k; k += 2 * kWidth) {
         const bool two = g.k - k > kWidth;
         (two ? conv_block<2> : conv_block<1>)(g, padded, packed + k * g.runs * g.taps,
-                                              lanes_at(two ? k + kWidth : k, g.k), to.at(k, k), streams);
+                                              lanes_at(two ? k + kWidth : k, g.k), to.at(k, k));
     }
 }
 

@@ -132,8 +132,8 @@ void each_stored_image(const Tensor& t, F f) {
     });
 }
 
-/// Returns true if the result of an element-wise op has 4 MiB or more. It is then too large to stay in the second-level
-/// cache until it is read again.
-inline bool past_cache(const Tensor& t) { return t.bytes() >= int64_t{4} << 20; }
+/// Returns true if the result of an element-wise op has 4 MiB or more per thread. It is then too large to stay in the
+/// caches until it is read again. The chunks of a prediction (core/chunks.h) are smaller.
+inline bool past_cache(const Tensor& t) { return t.bytes() >= (int64_t{4} << 20) * thread_count(); }
 
 } // namespace rg::cpu

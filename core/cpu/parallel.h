@@ -8,6 +8,9 @@
 
 namespace rg {
 
+/// Returns the number of threads that parallel() uses.
+inline int64_t thread_count() { return context().threads ? context().threads->size() : 1; }
+
 /// Calls f(task) for every task in [0, tasks) on the context's pool. A single task, or all tasks if there is no
 /// pool, run on the calling thread.
 template <class F>
@@ -29,7 +32,7 @@ struct Share {
 /// work. An item takes `steps` multiply-adds or comparisons.
 inline int64_t shares_of(int64_t items, double steps) {
     constexpr double kLeastSteps = 1 << 18; // per share; with fewer, several threads are no faster than one
-    const int64_t threads = context().threads ? context().threads->size() : 1;
+    const int64_t threads = thread_count();
     int64_t shares = 1;
     while (items * shares % threads != 0 && items * shares < 4 * threads && steps >= kLeastSteps * double(shares + 1))
         ++shares;

@@ -65,12 +65,6 @@ struct EvenParts {
 /// Returns the least value of a result: 0 with ReLU, else minus infinity. larger(least, v) keeps a NaN v.
 inline Vec least_result(bool relu) { return splat(relu ? 0 : -__builtin_inff()); }
 
-/// Returns true if stream_store() can store results that are `row` and `pixel` values apart. A vector must be a cache
-/// line: parts of lines that are stored past the caches one by one would take more time.
-inline bool can_stream(const ConvResult<float>& to, int64_t row, int64_t pixel) {
-    return to.past_cache && kWidth == kLine && aligned(to.y) && row % kWidth == 0 && pixel % kWidth == 0;
-}
-
 /// Number of pixels in the longest tile whose pixels may be anywhere in the image. There are too few registers for the
 /// addresses of more. So in a longer tile, pixel i >= kBases uses the address of pixel i - kBases plus a fixed
 /// distance.

@@ -164,16 +164,14 @@ void gradient(const WinogradImage& g, int64_t rows, int64_t columns, const float
 /// `columns` pixels, which may be more than the 4 of the tile.
 template <int kLanes, bool kWhole>
 __attribute__((noinline)) void output_tile(const WinogradImage& g, int64_t rows, int64_t columns, const float* m,
-                                           int lanes, const ConvResult<float>& to, bool streams) {
+                                           int lanes, const ConvResult<float>& to) {
     const Vec bias = load(to.bias), least = least_result(to.relu);
     transform_2d<6, 4>(
         transform_output_1d, [&](int r, int s) { return load(m + (r * 6 + s) * kLanes); },
         [&](int r, int s, Vec x) {
             float* const y = to.y + r * g.y_row + s * g.y_pixel;
             const Vec result = larger(least, x + bias);
-            if (kWhole && streams)
-                stream_store(y, result);
-            else if (kWhole)
+            if (kWhole)
                 store(y, result);
             else if (r < rows && s < columns)
                 store_first(y, result, lanes);
@@ -183,15 +181,14 @@ __attribute__((noinline)) void output_tile(const WinogradImage& g, int64_t rows,
 template <int kLanes>
 void output_row(const WinogradImage& g, int64_t rows, int64_t columns, const float* m, int channels,
                 const ConvResult<float>& to) {
-    const bool streams = can_stream(to, g.y_row, g.y_pixel);
     for (int64_t j = 0; j < g.across; ++j, columns -= 4, m += kComponents * kLanes) {
         const ConvResult<float> results = to.at(4 * j * g.y_pixel, 0);
-        if (channels < g.y_pixel && !streams) prefetch<4>(results.y + 12 * g.y_pixel, g.y_row, g.y_pixel);
+        if (channels < g.y_pixel) prefetch<4>(results.y + 12 * g.y_pixel, g.y_row, g.y_pixel);
         for (int k = 0; k < channels; k += kWidth) {
             const int lanes = lanes_at(k, channels);
             const bool whole = rows >= 4 && columns >= 4 && lanes == kWidth;
             (whole ? output_tile<kLanes, true> : output_tile<kLanes, false>)(g, rows, columns, m + k, lanes,
-                                                                             results.at(k, k), streams);
+                                                                             results.at(k, k));
         }
     }
 }
