@@ -15,7 +15,9 @@ namespace {
 /// A chunk's part of the largest step, per thread: more than a second-level cache, so that filters are not read too
 /// often, but less than a core's share of the last-level cache.
 constexpr int64_t kBytesPerThread = 4 << 20;
-constexpr int64_t kFewestImages = 8; // with fewer in a chunk, reading the filters would take too much time
+/// With fewer images in a chunk, reading the filters would take too much time, and method_for() (cpu/conv_choice.h)
+/// might choose another method than for all images.
+constexpr int64_t kFewestImages = 8;
 
 bool has_values(const Tensor& t) { return t.defined() && t.numel() > 0; }
 
@@ -60,7 +62,8 @@ size_t split_into_chunks(std::vector<Step>& steps, std::span<const Tensor> place
     for (const Tensor& t : placeholders) blocks.insert(t.key().id), whole.insert(t.key().id);
     int64_t unit = 1;
     const int64_t bytes = largest_step(steps, n, blocks, unit), units = n / unit;
-    const int64_t chunks = std::min({bytes / (kBytesPerThread * threads), n / kFewestImages, units});
+    const int64_t fewest = (kFewestImages + unit - 1) / unit; // units in a chunk
+    const int64_t chunks = std::min(bytes / (kBytesPerThread * threads), units / fewest);
     if (chunks < 2) return per_chunk;
     for (const Tensor& t : results) whole.insert(t.key().id);
 

@@ -246,9 +246,9 @@ void Plan::run(size_t begin, size_t end, const AfterStep& after_step) {
     for (size_t s = begin; s < end; ++s) {
         const Step& step = steps_[s];
         if (step.prepared) {
-            uint64_t version = keeps_prepared_
-                                   ? 0
-                                   : replays_; // a sum; no version decreases, so the sum grows if any parameter changes
+            // No version decreases, so the sum grows if any parameter changes. Without keep_prepared(), it always
+            // grows.
+            uint64_t version = keeps_prepared_ ? 0 : replays_;
             each_parameter(step, [&](const Tensor& t) { version += t.version(); });
             step.prepared->begin(version);
         }

@@ -17,7 +17,8 @@ struct FilterBlock {
 
 /// The pixels of a tile, as distances in the image and in the result.
 struct TilePixels {
-    int64_t x[16], y[16];
+    static constexpr int kMost = 16;
+    int64_t x[kMost], y[kMost];
 };
 
 template <int MR, int NV>
@@ -65,8 +66,9 @@ ConvTile conv_tile_of(int64_t pixels) {
 
 template <int NV>
 void conv_filters(const ConvImage& g, const FilterBlock& block, const float* padded, float* y) {
-    // A tile of few pixels may begin in one row and end in the next.
-    const int64_t rows = kLongest<NV> <= kBases ? 1 : g.p, columns = g.p / rows * g.q;
+    // A tile of few pixels may begin in one row and end in the next. A share may have no row (g.p is 0).
+    constexpr bool kAnywhere = kLongest<NV> <= kBases;
+    const int64_t rows = kAnywhere ? 1 : g.p, columns = kAnywhere ? g.p * g.q : g.q;
     const EvenParts tiles(columns, kLongest<NV>);
     const ConvTile tile = conv_tile_of<NV>(tiles.shortest), longer = conv_tile_of<NV>(tiles.longest());
     const float* const w = block.w + (block.run0 * g.taps + block.j0) * NV * kWidth;
@@ -74,6 +76,7 @@ void conv_filters(const ConvImage& g, const FilterBlock& block, const float* pad
         block.run1 - block.run0 == 1 ? block.j1 - block.j0 : 0; // 0: no prefetch; several runs are short
     int64_t p = 0, q = 0;
     for (int64_t t = 0; t < rows * tiles.count; ++t) {
+        static_assert(kLongest<NV> <= TilePixels::kMost);
         TilePixels at;
         const int64_t length = tiles.length(t % tiles.count);
         for (int64_t i = 0; i < length; ++i) {

@@ -118,6 +118,16 @@ TEST_SUITE("core") {
                 }
     }
 
+    TEST_CASE("ops: more threads than rows of an image compute the same bits") {
+        const Tensor x = random_tensor({1, 1, 2048, 32}, DType::f32, 1), w = random_tensor({32, 1, 3, 32}, DType::f32, 2);
+        const auto run_on = [&](ThreadPool* pool) {
+            const InContext on{{.threads = pool}};
+            return conv2d(x, w, {}, {.pad = {0, 1}});
+        };
+        ThreadPool three(3);
+        CHECK(same_bits(run_on(&three), run_on(nullptr)));
+    }
+
     TEST_CASE("ops: an op computes each image alone with the same bits, where its row says so") {
         std::set<Op> tried;
         for (const OpCase& c : op_cases()) {
