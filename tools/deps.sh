@@ -41,6 +41,6 @@ configure() { # build folder, Meson options; creates the folder, or sets the opt
 
 without_cuda_if_no_gpu() { # prints a Meson option for a new build folder, and on standard error what it means
     if sh tools/gpus.sh "$@" >/dev/null; then return 0; fi
-    echo "no NVIDIA GPU found, so the build leaves CUDA out; 'meson configure build -Dcuda=auto' turns it on" >&2
+    echo "no NVIDIA GPU to use, so the build leaves CUDA out; 'meson configure build -Dcuda=auto' turns it on" >&2
     echo -Dcuda=disabled
 }

@@ -87,7 +87,7 @@ for test in map(json.loads, open(sys.argv[1])):
 echo "== release"
 case $ci$all in
 '') [ -f build/build.ninja ] || options="-Disa=native $(without_cuda_if_no_gpu)" ;;
-yes) options='-Disa=all -Dcuda=auto -Dgpu_arch=sm_90a' ;;
+yes) options='-Disa=all -Dcuda=auto -Dgpu_arch=sm_80,sm_90a' ;;
 yesyes) options='-Disa=all -Dcuda=auto -Dgpu_arch=sm_80,sm_90a,compute_90' ;;
 esac
 if prepare build ${options:-}; then
