@@ -111,7 +111,8 @@ void check_state_dict(const Parameters& parameters, const TensorFile& file, cons
             for (const float variance : need(var, DType::f32, {s.channels}).span<float>())
                 RG_CHECK(variance >= 0, file.source, ": expected variances of at least 0, got ", variance, " in ", var,
                          "; the file is damaged or from another program");
-        if (const std::string name = s.name + ".num_batches_tracked"; !is_skipped(name)) need(name, DType::i64, {});
+        const std::string tracked = s.name + ".num_batches_tracked"; // PyTorch before 0.4.1 does not save it
+        if (!is_skipped(tracked) && file.find(tracked)) need(tracked, DType::i64, {});
     }
     for (const NamedTensor& t : file.tensors)
         RG_CHECK(is_skipped(t.name) || known.contains(t.name), file.source,

@@ -19,7 +19,8 @@ Tensor channels_first(const Tensor& channels_last);
 /// Returns copies of all values of the network in host memory, with PyTorch's names and layouts.
 std::vector<NamedTensor> state_dict(const Parameters& parameters);
 
-/// Throws Error if a tensor of the network is missing in the file, or has another type or shape there. Also throws
+/// Throws Error if a tensor of the network is missing in the file, or has another type or shape there. But
+/// num_batches_tracked may be missing, as in files of PyTorch before 0.4.1; load_state_dict() takes 0. Also throws
 /// Error if the file has further tensors, values that are not finite, or negative variances. Does not check tensors of
 /// the layers `skip` (--init-skip): "bn1" skips all tensors of bn1, "bn1.running_mean" only this tensor. Throws Error
 /// if neither the network nor the file has such a layer. Reads no value of the network, so the network may be made in a

@@ -142,6 +142,15 @@ TEST_SUITE("models") {
                        "saved: expected tensor block1.0.conv.weight of [4096 3 3 3], got [2 3 3 3]"));
     }
 
+    TEST_CASE("state dict: takes 0 for a number of batches that is missing") {
+        TensorFile file = saved({"cifar"}, {"--width=2", "--depth=1"}, images_of(8, 8, 3, 3)).file;
+        std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.ends_with("num_batches_tracked"); });
+        CifarNet net({.width = 2, .depth = 1, .classes = 3, .seed = 1});
+        net.parameters.batches_tracked = 5;
+        load_state_dict(net.parameters, file);
+        CHECK(net.parameters.batches_tracked == 0);
+    }
+
     TEST_CASE("state dict: leaves out what --init-skip names") {
         const Saved three = saved({"cifar"}, {"--width=2", "--depth=1"}, images_of(8, 8, 3, 3));
         for (const NamedTensor& t : three.file.tensors)
