@@ -22,8 +22,6 @@
 namespace rg {
 namespace {
 
-using namespace std::string_view_literals;
-
 static_assert(std::endian::native == std::endian::little, "element bytes are copied without conversion");
 
 constexpr std::string_view kMetadataName = "__metadata__";
@@ -34,11 +32,6 @@ constexpr const char *kChecksum = "checksum", *kTensorChecksums = "tensor_checks
 constexpr std::string_view kChecksumMember = "\"checksum\": \"", kTensorChecksumsMember = "\"tensor_checksums\": \"";
 constexpr size_t kDigits = 16;
 constexpr const char* kDamaged = "; the header is damaged: write the file again";
-/// A shell command that converts a file of torch.save(). The names of the old and the new file follow it.
-constexpr const char* kConvert =
-    "python3 -c \"import sys, torch, safetensors.torch; "
-    "state = torch.load(sys.argv[1], map_location='cpu', weights_only=True); "
-    "safetensors.torch.save_file({name: t.clone().contiguous() for name, t in state.items()}, sys.argv[2])\" ";
 constexpr const char* kCutShort = "; the file is cut short: copy or write it again";
 
 constexpr std::string_view kTypeNames[] = {"F32", "BF16", "U8", "I32", "F64", "I64"}; // the index is the DType
@@ -246,9 +239,6 @@ std::string encode_tensors(const std::vector<NamedTensor>& tensors, const Metada
 
 TensorFile decode_tensors(std::string_view bytes, const std::string& source) {
     const std::string file = cat("safetensors ", source, ": ");
-    if (bytes.starts_with("PK\3\4"sv) || bytes.starts_with("\x80\2\x8A\n"sv)) // a zip file, or a pickle
-        fail(file, "expected a safetensors file, got one of PyTorch's torch.save(); convert it with ", kConvert, source,
-             " ", source.substr(0, source.rfind('.')), ".safetensors");
     RG_CHECK(bytes.size() >= kLengthBytes, file, "expected at least 8 bytes of header length, got a file of ",
              bytes.size(), kCutShort);
     uint64_t length = 0;

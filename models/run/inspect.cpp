@@ -4,6 +4,7 @@
 #include "core/cpu/cpu_scope.h"
 #include "core/options.h"
 #include "core/text.h"
+#include "core/torch_file.h"
 #include "core/user_cache.h"
 #include "data/cifar.h"
 #include "data/decode.h"
@@ -94,9 +95,12 @@ std::string describe_idx(Bytes bytes, const std::string& path) {
 }
 
 std::string describe_tensors(Bytes bytes, const std::string& path) {
-    const TensorFile file = decode_tensors(data::as_text(bytes), path);
-    const std::string kind =
-        is_checkpoint(file) ? cat("checkpoint of step ", file.number("step"), " (safetensors)") : "safetensors";
+    const std::string_view text_bytes = data::as_text(bytes);
+    const bool is_torch = is_torch_file(text_bytes);
+    const TensorFile file = is_torch ? decode_torch_file(text_bytes, path) : decode_tensors(text_bytes, path);
+    const std::string kind = is_torch              ? "state dict of PyTorch"
+                             : is_checkpoint(file) ? cat("checkpoint of step ", file.number("step"), " (safetensors)")
+                                                   : "safetensors";
     int64_t values = 0, size = 0;
     for (const NamedTensor& t : file.tensors) {
         values += t.value.numel();
@@ -162,12 +166,12 @@ bool is_tensor_file(Bytes bytes) {
 /// the ending of `path` chooses the reader.
 std::string describe(Bytes bytes, const std::string& path) {
     if (data::is_png(bytes) || data::is_jpeg(bytes)) return describe_image(bytes, path);
-    if (is_tensor_file(bytes)) return describe_tensors(bytes, path);
+    if (is_tensor_file(bytes) || is_torch_file(data::as_text(bytes))) return describe_tensors(bytes, path);
     if (data::is_gzip(bytes) || data::is_idx(bytes)) return describe_idx(bytes, path);
     // A model with a damaged header is not recognised, and CIFAR records (.bin) have no mark in their contents.
     if (path.ends_with(".safetensors")) return describe_tensors(bytes, path);
     RG_CHECK(path.ends_with(".bin"),
-             "inspect: expected a PNG, JPEG, CIFAR (.bin), IDX or safetensors file, got another (", path, ")");
+             "inspect: expected a PNG, JPEG, CIFAR (.bin), IDX, safetensors or PyTorch file, got another (", path, ")");
     return describe_cifar(bytes, path);
 }
 

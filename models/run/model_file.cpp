@@ -5,6 +5,7 @@
 #include "core/checkpoint.h"
 #include "core/json.h"
 #include "core/ops.h"
+#include "core/torch_file.h"
 
 #include <algorithm>
 #include <filesystem>
@@ -94,6 +95,7 @@ std::vector<Tensor> ModelOutputs::in_units(std::vector<Tensor> results, bool pro
 }
 
 TensorFile decode_model(std::string_view bytes, const std::string& source) {
+    if (is_torch_file(bytes)) return decode_torch_file(bytes, source);
     TensorFile file = decode_tensors(bytes, source);
     if (is_checkpoint(file))
         std::erase_if(file.tensors, [](const NamedTensor& t) { return t.name.starts_with("optimizer."); });

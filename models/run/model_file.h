@@ -44,8 +44,9 @@ Tensor standardised(const Tensor& values, std::span<const TargetInfo> targets, b
 Metadata describe_model(const Json& network, const data::ImageSet& images, const data::Normalise& normalise,
                         const ModelOutputs& outputs = {});
 
-/// Decodes the bytes of a model's file: a safetensors file or a checkpoint. Leaves out the optimizer's state of a
-/// checkpoint. `source` is for error texts. Throws Error like decode_tensors().
+/// Decodes the bytes of a model's file: a safetensors file, a checkpoint, or a file of PyTorch's torch.save(), which
+/// has values alone. Leaves out the optimizer's state of a checkpoint. `source` is for error texts. Throws Error like
+/// decode_tensors() and decode_torch_file().
 TensorFile decode_model(std::string_view bytes, const std::string& source);
 /// Returns the path of a model's file: `path` itself, or if that is a run's folder, the file of the model that the run
 /// tests in the end. With --validation, this is model-best.safetensors, if it exists, else model.safetensors. Throws

@@ -22,7 +22,10 @@ void RunOptions::declare(Options& o) {
     o.add("run-name", &name, "name of this run's folder (default: program name and start time)")
         .metavar("NAME")
         .basic();
-    o.add("init", &init, "initial values of the network: a run's folder, one of its files, or another safetensors file")
+    o.add("init", &init,
+          "initial values of the network: a run's folder, one of its files, another safetensors file, or a state dict "
+          "of "
+          "PyTorch (.pth)")
         .metavar("RUN|FILE")
         .fixed();
     o.add("init-skip", &init_skip,

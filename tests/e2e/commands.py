@@ -101,7 +101,7 @@ class Commands(job.JobTest):
         (self.folder / "empty" / "build").symlink_to(job.BUILD)
         self.train(1, "NAME", *job.TINY, "--validation", "0.2", "--epochs", "1")
         resnet = self.train(1, "resnet", "--net", "resnet18", "--stem", "imagenet", "--steps", "0")
-        shutil.copy(resnet / "model.safetensors", self.folder / "resnet18.safetensors")
+        shutil.copy(resnet / "model.safetensors", self.folder / "resnet18.pth")  # the bytes choose the reader
 
     def execute(self, command, folder="."):
         """Executes a command in a folder, and then those that it prints as the next ones. Returns its output."""

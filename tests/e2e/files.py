@@ -11,13 +11,13 @@ import math
 import os
 import pathlib
 import re
-import shlex
 import shutil
 import struct
 import subprocess
 import sys
 import types
 import unittest.mock
+import zipfile
 
 import job
 
@@ -61,12 +61,93 @@ class Model(job.JobTest):
 
 
 class PyTorch(job.JobTest):
-    def test_readme(self):
-        """Runs the lines of models/run/README.md, and compares probabilities with those of predict."""
+    def run_torch(self, script, *arguments):
+        """Runs a Python script with torch and numpy, and returns its output. Skips the test if no Python has them."""
         pythons = [path for path in (sys.executable, "/usr/bin/python3") if os.path.exists(path) and not subprocess.run(
             [path, "-c", "import numpy, torch"], capture_output=True).returncode]
         if not pythons:
             self.skipTest("Python has no torch and numpy")
+        result = subprocess.run([pythons[0], "-c", "import sys, numpy, torch\n" + script, *arguments], cwd=TOOLS.parent,
+                                capture_output=True, text=True, timeout=job.LIMIT)
+        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        return result.stdout
+
+    def test_state_dicts(self):
+        """Compares files of torch.save() with safetensors files of the same values."""
+        run = self.train(1, "run", *job.TINY, "--steps", "2")
+        header, size = job.tensor_header(run / "model.safetensors")
+        header.pop("__metadata__")
+        data = (run / "model.safetensors").read_bytes()[-size:]
+        text = json.dumps(header).encode()
+        (self.folder / "float.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + data)
+        halves = b"".join(data[slice(*t["data_offsets"])] if t["dtype"] == "I64" else struct.pack(
+            f"<{count}f", *struct.unpack(f"<{count}e", struct.pack(f"<{count}e", *struct.unpack(
+                f"<{count}f", data[slice(*t["data_offsets"])]))))
+            for t in sorted(header.values(), key=lambda t: t["data_offsets"])
+            for count in [(t["data_offsets"][1] - t["data_offsets"][0]) // 4])
+        (self.folder / "half.safetensors").write_bytes(struct.pack("<Q", len(text)) + text + halves)
+        self.run_torch("""
+import collections, json
+folder, header = sys.argv[1], json.loads(sys.argv[2])
+data = open(folder + "/float.safetensors", "rb").read()[-int(sys.argv[3]):]
+state = collections.OrderedDict()
+for name, t in header.items():
+    begin, end = t["data_offsets"]
+    values = numpy.frombuffer(data[begin:end], {"F32": "<f4", "I64": "<i8"}[t["dtype"]]).reshape(t["shape"])
+    state[name] = torch.from_numpy(values.copy())
+floats = torch.cat([torch.zeros(3)] + [t.flatten() for t in state.values() if t.is_floating_point()])
+views, at = collections.OrderedDict(), 3
+for name, t in state.items():
+    views[name] = t
+    if t.is_floating_point():
+        views[name] = floats[at:at + t.numel()].view(t.shape)
+        at += t.numel()
+        if t.dim() == 4 and name.endswith("0.conv.weight"):
+            views[name] = t.to(memory_format=torch.channels_last)
+        elif t.dim() == 2:
+            views[name] = t.t().contiguous().t()
+class Layers(torch.nn.Module):
+    pass
+layers = Layers()
+layers.weight = torch.nn.Parameter(torch.ones(2))
+optimizer = torch.optim.SGD(layers.parameters(), lr=0.1, momentum=0.9)
+layers.weight.sum().backward()
+optimizer.step()
+parameters = {name: torch.nn.Parameter(t) if t.is_floating_point() else t for name, t in state.items()}
+for kind, value in (("plain", state), ("views", views), ("parameters", parameters),
+                    ("half", {name: t.half() if t.is_floating_point() else t for name, t in state.items()}),
+                    ("training", {"epoch": 3, "state_dict": views, "optimizer": optimizer.state_dict(), "best": 0.5,
+                                  "random": torch.get_rng_state()}),
+                    ("parallel", collections.OrderedDict(("module." + name, t) for name, t in state.items()))):
+    torch.save(value, f"{folder}/{kind}.pth")
+    torch.save(value, f"{folder}/{kind}-old.pth", _use_new_zipfile_serialization=False)
+torch.save(layers, folder + "/module.pth")
+torch.save({"net": state, "average": views}, folder + "/two.pth")
+torch.save(state["fc.weight"], folder + "/tensor.pth")
+""", self.folder, json.dumps(header), str(size))
+        lines, models = {}, {}
+        for kind in ("float", "half"):
+            name = f"{kind}.safetensors"
+            lines[kind] = self.succeed(program("inspect", name)).splitlines()[1:]
+            models[kind] = self.train(1, kind, *job.TINY, "--steps", "0", "--init", name) / "model.safetensors"
+        refused = {"module": "got a call of __main__.Layers", "two": "expected one of net and average",
+                   "tensor": "expected a state dict, got another value"}
+        for path in sorted(self.folder.glob("*.pth")):
+            kind = path.stem.removesuffix("-old")
+            with self.subTest(path=path.name):
+                if kind in refused:
+                    self.refuse(program("inspect", path), path.name, refused[kind], "; write one by torch.save(")
+                    continue
+                expected = "half" if kind == "half" else "float"
+                shown = self.succeed(program("inspect", path)).splitlines()
+                self.assertIn("state dict of PyTorch, ", shown[0])
+                self.assertEqual(shown[1:], lines[expected])
+                if path.stem in ("plain-old", "training", "half"):
+                    again = self.train(1, f"from-{path.stem}", *job.TINY, "--steps", "0", "--init", path.name)
+                    self.assertEqual((again / "model.safetensors").read_bytes(), models[expected].read_bytes())
+
+    def test_readme(self):
+        """Runs the lines of models/run/README.md, and compares probabilities with those of predict."""
         run = self.train(1, "run", *job.TINY, "--epochs", "1")
         readme = (TOOLS.parent / "models" / "run" / "README.md").read_text()
         lines = [line.strip() for line in readme.partition("In PyTorch, ")[2].splitlines() if line.startswith("    ")]
@@ -80,11 +161,9 @@ for row in net(images).softmax(1).tolist():
         script = script.replace("MEAN", "(.4914, .4822, .4465)").replace("DEVIATION", "(.2470, .2435, .2616)")
         test_set = self.folder / "test.bin"
         test_set.write_bytes(job.cifar_file(job.sample_records("test")))
-        result = subprocess.run([pythons[0], "-c", "import numpy, torch\n" + script, test_set], cwd=TOOLS.parent,
-                                capture_output=True, text=True, timeout=job.LIMIT)
-        self.assertEqual((result.returncode, result.stderr), (0, ""))
+        out = self.run_torch(script, test_set)
         ours = self.succeed(program("predict", run, test_set)).splitlines()
-        for i, line in enumerate(result.stdout.splitlines()):
+        for i, line in enumerate(out.splitlines()):
             _, name, probability = ours[i].split("\t")
             # predict prints six digits, and adds in another order.
             self.assertAlmostEqual(float(line.split()[job.CLASSES.index(name)]), float(probability), delta=1e-5)
@@ -360,15 +439,15 @@ class Predict(job.JobTest):
         self.refuse(program("inspect", bad), "expected a header of at most 10000000 bytes, got length 20000009")
 
     def test_files_of_pytorch(self):
-        for name, begin in (("net.pth", b"PK\3\4" + bytes(60)), ("net.pt", b"\x80\2\x8a\n" + bytes(60))):
-            (self.folder / name).write_bytes(begin)
-            for command in (program("predict", name), job.train(1, *job.TINY, "--init", name)):
-                self.refuse(command, "torch.save()", "convert it with python3 -c ")
-                # The hint is a command for a shell.
-                python = shlex.split(self.run_command(command).err.partition("convert it with ")[2])
-                self.assertEqual(python[:2], ["python3", "-c"])
-                self.assertEqual([pathlib.Path(path).name for path in python[3:]], [name, "net.safetensors"])
-                compile(python[2], name, "exec")
+        with zipfile.ZipFile(self.folder / "packed.pth", "w", zipfile.ZIP_DEFLATED) as file:
+            file.writestr("net/data.pkl", bytes(100))
+        with zipfile.ZipFile(self.folder / "hostile.pth", "w") as file:
+            file.writestr("net/data.pkl", b"\x80\2cos\nsystem\nX\x0b\0\0\0touch owned\x85R.")
+        for name, words in (("packed.pth", "expected a member without compression, got net/data.pkl"),
+                            ("hostile.pth", "expected a state dict, got a call of os.system; write one by torch.save(")):
+            for command in program("predict", name), program("inspect", name), job.train(1, *job.TINY, "--init", name):
+                self.refuse(command, name, words)
+        self.assertFalse((self.folder / "owned").exists())
 
     def test_values_that_overflow(self):
         model, bad = self.run_folder / "model.safetensors", self.folder / "bad.safetensors"

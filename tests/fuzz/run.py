@@ -10,14 +10,20 @@ more than 16 MiB, or 512 MiB in all, is a finding, since inputs have at most 4.5
 """
 
 import argparse
+import collections
 import gzip
+import io
 import os
 import pathlib
+import pickle
 import re
 import struct
 import subprocess
 import sys
 import tempfile
+import types
+import unittest.mock
+import zipfile
 import zlib
 
 # libFuzzer would watch its memory limit on a thread, and report what that thread allocates at its start as a leak if the
@@ -51,6 +57,62 @@ def idx(kind, *values):
 
 def tensor_header(kind, shape, begin, end):
     return b'{"dtype":"%s","shape":%s,"data_offsets":[%d,%d]}' % (kind, shape, begin, end)
+
+
+def torch_files():
+    """Returns files of PyTorch's torch.save() in both formats, made by the instructions of Python's own pickle."""
+    names = {"torch": ["FloatStorage", "HalfStorage", "LongStorage"],
+             "torch._utils": ["_rebuild_tensor_v2", "_rebuild_parameter"]}
+    modules = {module: types.ModuleType(module) for module in names}
+    for module, attributes in names.items():
+        for attribute in attributes:
+            setattr(modules[module], attribute, type(attribute, (), {"__module__": module}))
+    utils = modules["torch._utils"]
+
+    class Made:
+        def __init__(self, function, *arguments):
+            self.made = function, arguments
+
+        def __reduce__(self):
+            return self.made
+
+    class Storage:
+        def __init__(self, key, kind, values):
+            self.values = values
+            width = {"FloatStorage": 4, "HalfStorage": 2, "LongStorage": 8}[kind]
+            self.id = "storage", getattr(modules["torch"], kind), key, "cpu", len(values) // width
+
+    def tensor(storage, shape, offset, strides):
+        return Made(utils._rebuild_tensor_v2, storage, offset, shape, strides, False, collections.OrderedDict())
+
+    def pickled(value):
+        stream = io.BytesIO()
+        pickler = pickle.Pickler(stream, 2)
+        pickler.persistent_id = lambda item: item.id if isinstance(item, Storage) else None
+        pickler.dump(value)
+        return stream.getvalue()
+
+    a, b = Storage("0", "FloatStorage", bytes(24)), Storage("1", "HalfStorage", b"\1\x3c")
+    c = Storage("2", "LongStorage", bytes(8))
+    parameter = Made(utils._rebuild_parameter, tensor(b, (1,), 0, (1,)), True, collections.OrderedDict())
+    state = collections.OrderedDict(a=tensor(a, (2, 3), 0, (3, 1)), b=tensor(a, (3, 1), 2, (1, 1)), c=parameter)
+    state._metadata = {"": {"version": 1}}
+    values = [state, {"epoch": 3, "lr": 0.1, "net": {"module.n": tensor(c, (), 0, ())}, "groups": [{}, None]}]
+    files = []
+    with unittest.mock.patch.dict(sys.modules, modules):
+        for value, storages in zip(values, ([a, b], [c])):
+            file = io.BytesIO()
+            with zipfile.ZipFile(file, "w") as members:
+                members.writestr(zipfile.ZipInfo("n/data.pkl"), pickled(value))
+                for storage in storages:
+                    members.writestr(zipfile.ZipInfo("n/data/" + storage.id[2]), storage.values)
+            files.append(file.getvalue())
+            parts = 0x1950A86A20F9469CFC6C, 1001, {"little_endian": True}, value, [s.id[2] for s in storages]
+            files.append(b"".join(map(pickled, parts))
+                         + b"".join(struct.pack("<q", s.id[4]) + s.values for s in storages))
+        bodies = [pickled(value)[2:-1] for value in values]
+    # A zip file, and the older format with values of 4 bytes
+    return [b"\1" + file for file in files] + [start + body for start in (b"\0\x18", b"\x0a\x18") for body in bodies]
 
 
 def seeds(name):
@@ -94,6 +156,8 @@ def seeds(name):
         return [b"\0--epochs\n5\n--lr=0.25\n--no-nesterov\n--data\nd\nfile",
                 b"\1--other\n3\n--fill=reflect\n--device=cpu\nf",
                 b"\0--epoch=3\nf", b"\0--seed=-9223372036854775808\n--decay=-1e-300\nf\ng"]
+    if name == "torch_file":
+        return torch_files()
     if name == "trials":
         return [b'\1lr,augment\r\n0.1,"flip,translate"\n\n,"a ""b"""\n', b"\1a\n1\n2", b"\0depth=1:2:9\nlr=a,b"]
     sys.exit(f"run.py: expected the name of a fuzzer, got {name}; add its seeds to seeds()")
