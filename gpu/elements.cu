@@ -16,52 +16,49 @@ namespace {
 template <class F>
 void with_kind(Activation kind, F f) {
     switch (kind) {
-#define RG_CASE(name)                                                                                                  \
+#define RG_CASE(name, ...)                                                                                             \
     case Activation::name: return f(std::integral_constant<Activation, Activation::name>());
-        RG_CASE(relu)
-        RG_CASE(leaky_relu)
-        RG_CASE(gelu)
-        RG_CASE(silu)
-        RG_CASE(sigmoid)
-        RG_CASE(tanh)
+        RG_ACTIVATIONS(RG_CASE)
 #undef RG_CASE
     }
 }
 
-__device__ float normal_cdf(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
+// The functions that RG_ACTIVATIONS uses, on float.
+__device__ constexpr float of(double constant) { return float(constant); }
+__device__ float larger(float a, float b) { return a > b ? a : b; }
+__device__ float smaller(float a, float b) { return a < b ? a : b; }
 __device__ float logistic(float x) { return 1 / (1 + expf(-x)); }
+__device__ float hyperbolic_tangent(float x) { return tanhf(x); }
+__device__ float normal_cdf(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
+__device__ float normal_pdf(float x) { return 0.39894228f * expf(-0.5f * x * x); }
 
 template <Activation kKind>
 struct Activate {
     float slope;
-    __device__ float operator()(float v) const {
+    __device__ float operator()(float x) const {
         switch (kKind) {
-        case Activation::relu: return relu_of(v);
-        case Activation::leaky_relu: return v <= 0 ? slope * v : v;
-        case Activation::gelu: return v * normal_cdf(v);
-        case Activation::silu: return v * logistic(v);
-        case Activation::sigmoid: return logistic(v);
-        case Activation::tanh: return tanhf(v);
+#define RG_CASE(name, from, value, gradient)                                                                           \
+    case Activation::name: return value;
+            RG_ACTIVATIONS(RG_CASE)
+#undef RG_CASE
         }
-        return v;
+        return x;
     }
 };
 
-/// Returns g times the derivative of the activation. v is the input x for gelu and silu. For the other kinds, v is the
-/// result of the activation.
+/// Returns dy times the derivative of the activation. `from` is x or the result y, according to RG_ACTIVATIONS.
 template <Activation kKind>
 struct ActivationGrad {
     float slope;
-    __device__ float operator()(float g, float v) const {
+    __device__ float operator()(float dy, float from) const {
+        [[maybe_unused]] const float x = from, y = from;
         switch (kKind) {
-        case Activation::relu: return v <= 0 ? 0 : g;
-        case Activation::leaky_relu: return v <= 0 ? slope * g : g;
-        case Activation::gelu: return g * (normal_cdf(v) + v * 0.39894228f * expf(-0.5f * v * v));
-        case Activation::silu: return g * (logistic(v) * (1 + v * (1 - logistic(v))));
-        case Activation::sigmoid: return g * (v * (1 - v));
-        case Activation::tanh: return g * (1 - v * v);
+#define RG_CASE(name, from, value, gradient)                                                                           \
+    case Activation::name: return gradient;
+            RG_ACTIVATIONS(RG_CASE)
+#undef RG_CASE
         }
-        return g;
+        return dy;
     }
 };
 

@@ -89,44 +89,28 @@ void channel_sums(const T* x, int64_t count, int64_t period, const float* shift,
     });
 }
 
-// Activations as types, so that the loops need no branch. value(x) is the activation of x. gradient(dy, from) is dy
-// times the derivative, where `from` is x for Gelu and Silu, else the result.
+Vec of(double constant) { return splat(float(constant)); }
+
+/// An activation as a type, so that the loops need no branch. value(x) is the activation of x, and gradient(dy, from)
+/// is dy times the derivative; RG_ACTIVATIONS defines both, and `from`.
+template <Activation kKind>
+struct Kind;
+#define RG_KIND(name, from, formula, derivative)                                                                       \
+    template <>                                                                                                        \
+    struct Kind<Activation::name> {                                                                                    \
+        Vec slope;                                                                                                     \
+        Vec value(Vec x) const { return formula; }                                                                     \
+        Vec gradient(Vec dy, Vec from) const { return derivative; }                                                    \
+    };
+RG_ACTIVATIONS(RG_KIND)
+#undef RG_KIND
+
+/// The gradient of Relu may also be taken from the input x, since x and y are positive in the same lanes.
+using Relu = Kind<Activation::relu>;
 
 struct Identity {
     static Vec value(Vec x) { return x; }
     static Vec gradient(Vec dy, Vec) { return dy; }
-};
-struct Relu {
-    static Vec value(Vec x) { return relu(x); }
-    /// `y` may also be the activation's input x, since x and y are positive in the same lanes.
-    static Vec gradient(Vec dy, Vec y) { return where_positive(y, dy); }
-};
-struct LeakyRelu {
-    Vec slope;
-    Vec value(Vec x) const { return x <= Vec{} ? slope * x : x; }
-    Vec gradient(Vec dy, Vec y) const { return y <= Vec{} ? slope * dy : dy; }
-};
-struct Gelu {
-    static Vec value(Vec x) { return x * NormalCdf(x).cdf; }
-    static Vec gradient(Vec dy, Vec x) {
-        const NormalCdf normal(x);
-        return dy * (normal.cdf + x * normal.pdf);
-    }
-};
-struct Silu {
-    static Vec value(Vec x) { return x * logistic(x); }
-    static Vec gradient(Vec dy, Vec x) {
-        const Vec one = splat(1), s = logistic(x);
-        return dy * (s * (one + x * (one - s)));
-    }
-};
-struct Sigmoid {
-    static Vec value(Vec x) { return logistic(x); }
-    static Vec gradient(Vec dy, Vec y) { return dy * (y * (splat(1) - y)); }
-};
-struct Tanh {
-    static Vec value(Vec x) { return hyperbolic_tangent(x); }
-    static Vec gradient(Vec dy, Vec y) { return dy * (splat(1) - y * y); }
 };
 
 /// Loads like load_first(), and prefetches the values 4 KiB (a page) further on. With many instructions per vector, the
@@ -151,12 +135,10 @@ void with_relu(bool relu, F f) {
 template <class F>
 void with_activation(Activation kind, float slope, F f) {
     switch (kind) {
-    case Activation::relu: return f(Relu());
-    case Activation::leaky_relu: return f(LeakyRelu{splat(slope)});
-    case Activation::gelu: return f(Gelu());
-    case Activation::silu: return f(Silu());
-    case Activation::sigmoid: return f(Sigmoid());
-    case Activation::tanh: return f(Tanh());
+#define RG_CASE(name, ...)                                                                                             \
+    case Activation::name: return f(Kind<Activation::name>{splat(slope)});
+        RG_ACTIVATIONS(RG_CASE)
+#undef RG_CASE
     }
 }
 

@@ -1,5 +1,5 @@
 // Exponentials of vectors, and functions that are computed from exponentials. The results are accurate to a few units
-// in the last place, except the small values in the tails of NormalCdf, where the rounding error of x^2 counts. A NaN
+// in the last place, except the small values in the tails of normal_cdf, where the rounding error of x^2 counts. A NaN
 // stays NaN. The polynomials are minimax approximations (Remez).
 #pragma once
 
@@ -36,7 +36,7 @@ static inline Vec scaled(Vec v, Vec shifted, Vec shift) {
 
 /// Returns e^x for x <= 88. Computes it as 2^n e^r, where n is the whole number nearest to x / log(2), and
 /// r = x - n * log(2). So |r| <= log(2) / 2.
-static inline Vec exponential(Vec x) {
+static inline __attribute__((always_inline)) Vec exponential(Vec x) {
     x = larger(splat(-110), x);         // e^x is 0 below
     const Vec shift = splat(0x1.8p23f); // adding it rounds to a whole number, which the last bits of the sum then hold
     const Vec shifted = x * splat(1.44269504f) + shift, n = shifted - shift;
@@ -48,12 +48,12 @@ static inline Vec exponential(Vec x) {
 }
 
 /// Returns 1 / (1 + e^-x).
-static inline Vec logistic(Vec x) {
+static inline __attribute__((always_inline)) Vec logistic(Vec x) {
     const Vec one = splat(1), e = exponential(-absolute(x));
     return (x < Vec{} ? e : one) / (one + e);
 }
 
-static inline Vec hyperbolic_tangent(Vec x) {
+static inline __attribute__((always_inline)) Vec hyperbolic_tangent(Vec x) {
     const Vec one = splat(1), size = absolute(x), square = x * x;
     const Vec e = exponential(size * splat(-2)), far = (one - e) / (one + e);
     constexpr float kTerms[] = {-0.33333281f, 0.13331442f, -0.053739715f, 0.020639084f, -0.0057049845f};
@@ -61,20 +61,21 @@ static inline Vec hyperbolic_tangent(Vec x) {
     return size < splat(0.625f) ? near : x < Vec{} ? -far : far;
 }
 
-/// The distribution function of a standard normal variable at x (cdf), and its derivative, the density (pdf).
-struct NormalCdf {
-    explicit NormalCdf(Vec x) {
-        // Mills' ratio, cdf(-|x|) / pdf(x), is a smooth function of t = 1 / (1 + 0.35 |x|). t * polynomial(t)
-        // approximates this ratio, divided by sqrt(2 pi), with a relative error below 8e-8 for |x| <= 15.
-        const Vec one = splat(1), e = exponential(x * x * splat(-0.5f)),
-                  t = reciprocal(smaller(splat(1e20f), one + splat(0.35f) * absolute(x)));
-        constexpr float kTerms[] = {0.13962126f, 0.13986433f,  0.11981557f, 0.10557452f,  -0.023263147f,
-                                    0.15939191f, -0.25590098f, 0.14406039f, -0.029163841f};
-        const Vec tail = e * t * polynomial(t, kTerms);
-        cdf = x > Vec{} ? one - tail : tail;
-        pdf = e * splat(0.39894228f);
-    }
-    Vec cdf, pdf;
-};
+/// Returns the density of a standard normal variable at x.
+static inline __attribute__((always_inline)) Vec normal_pdf(Vec x) {
+    return exponential(x * x * splat(-0.5f)) * splat(0.39894228f);
+}
+
+/// Returns the distribution function of a standard normal variable at x.
+static inline __attribute__((always_inline)) Vec normal_cdf(Vec x) {
+    // Mills' ratio, cdf(-|x|) / pdf(x), is a smooth function of t = 1 / (1 + 0.35 |x|). t * polynomial(t) approximates
+    // this ratio, divided by sqrt(2 pi), with a relative error below 8e-8 for |x| <= 15.
+    const Vec one = splat(1), e = exponential(x * x * splat(-0.5f)),
+              t = reciprocal(smaller(splat(1e20f), one + splat(0.35f) * absolute(x)));
+    constexpr float kTerms[] = {0.13962126f, 0.13986433f,  0.11981557f, 0.10557452f,  -0.023263147f,
+                                0.15939191f, -0.25590098f, 0.14406039f, -0.029163841f};
+    const Vec tail = e * t * polynomial(t, kTerms);
+    return x > Vec{} ? one - tail : tail;
+}
 
 } // namespace rg::cpu::RG_ISA

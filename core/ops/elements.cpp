@@ -14,7 +14,16 @@ RG_ELEMENT_OPS(RG_DECLARE_KERNELS)
 namespace {
 
 /// Returns true if the gradient of the activation is computed from x, and false if from the result.
-bool gradient_reads_x(Activation kind) { return kind == Activation::gelu || kind == Activation::silu; }
+bool gradient_reads_x(Activation kind) {
+    constexpr bool x = true, y = false;
+    switch (kind) {
+#define RG_CASE(name, from, ...)                                                                                       \
+    case Activation::name: return from;
+        RG_ACTIVATIONS(RG_CASE)
+#undef RG_CASE
+    }
+    return x;
+}
 
 OutputSpecs infer_activation(In in, const Attrs& attrs) {
     const float slope = attrs.as<ActivationOp>().slope;
@@ -243,9 +252,12 @@ Tensor activation(const Tensor& x, Activation kind, float slope) {
 
 Tensor relu(const Tensor& x) { return activation(x, Activation::relu); }
 Tensor leaky_relu(const Tensor& x, float slope) { return activation(x, Activation::leaky_relu, slope); }
+Tensor relu6(const Tensor& x) { return activation(x, Activation::relu6); }
 Tensor gelu(const Tensor& x) { return activation(x, Activation::gelu); }
 Tensor silu(const Tensor& x) { return activation(x, Activation::silu); }
+Tensor hardswish(const Tensor& x) { return activation(x, Activation::hardswish); }
 Tensor sigmoid(const Tensor& x) { return activation(x, Activation::sigmoid); }
+Tensor hardsigmoid(const Tensor& x) { return activation(x, Activation::hardsigmoid); }
 Tensor tanh(const Tensor& x) { return activation(x, Activation::tanh); }
 
 Tensor add(const Tensor& a, const Tensor& b) { return run(op::add, {a, b})[0]; }
@@ -308,34 +320,33 @@ namespace ref {
 
 namespace {
 
-/// The distribution function of a standard normal variable.
+// The functions that RG_ACTIVATIONS uses, on double.
+double of(double constant) { return constant; }
+double larger(double a, double b) { return a > b ? a : b; }
+double smaller(double a, double b) { return a < b ? a : b; }
+double hyperbolic_tangent(double x) { return std::tanh(x); }
 double normal_cdf(double x) { return 0.5 * std::erfc(-x * std::sqrt(0.5)); }
+double normal_pdf(double x) { return std::exp(-0.5 * x * x) * std::sqrt(0.5 / std::numbers::pi); }
 
 double activated(const ActivationOp& a, double x) {
+    const double slope = double(a.slope);
     switch (a.kind) {
-    case Activation::relu: return x <= 0 ? 0 : x; // keeps a NaN
-    case Activation::leaky_relu: return x <= 0 ? double(a.slope) * x : x;
-    case Activation::gelu: return x * normal_cdf(x);
-    case Activation::silu: return x * logistic(x);
-    case Activation::sigmoid: return logistic(x);
-    case Activation::tanh: return std::tanh(x);
+#define RG_CASE(name, from, value, ...)                                                                                \
+    case Activation::name: return value;
+        RG_ACTIVATIONS(RG_CASE)
+#undef RG_CASE
     }
     return x;
 }
 
-/// Returns dy times the derivative. `from` is x for gelu and silu, and the result y for the other kinds.
+/// Returns dy times the derivative. `from` is x or the result y, according to RG_ACTIVATIONS.
 double activation_gradient(const ActivationGradOp& a, double dy, double from) {
-    const double x = from, y = from;
+    const double slope = double(a.slope), x = from, y = from;
     switch (a.kind) {
-    case Activation::relu: return y <= 0 ? 0 : dy;
-    case Activation::leaky_relu: return y <= 0 ? double(a.slope) * dy : dy;
-    case Activation::gelu: {
-        const double density = std::exp(-0.5 * x * x) * std::sqrt(0.5 / std::numbers::pi);
-        return dy * (normal_cdf(x) + x * density);
-    }
-    case Activation::silu: return dy * logistic(x) * (1 + x * (1 - logistic(x)));
-    case Activation::sigmoid: return dy * y * (1 - y);
-    case Activation::tanh: return dy * (1 - y * y);
+#define RG_CASE(name, from, value, gradient)                                                                           \
+    case Activation::name: return gradient;
+        RG_ACTIVATIONS(RG_CASE)
+#undef RG_CASE
     }
     return dy;
 }

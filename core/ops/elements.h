@@ -9,7 +9,7 @@
 namespace rg {
 
 /// Applies an activation to each element. A NaN stays NaN. Only leaky_relu uses `slope`. The backward pass of most
-/// kinds needs only the result, so x can be freed; that of gelu and silu needs x.
+/// kinds needs only the result, so x can be freed; that of gelu, silu, hardswish and hardsigmoid needs x.
 ///
 /// ReLU can be part of another op: of batch_norm(), with BatchNorm::relu, and in plans also of add() (core/fuse.cpp).
 /// The other kinds always take a pass of their own over the elements. Convolution kernels evaluate batch norms with
@@ -19,13 +19,19 @@ Tensor activation(const Tensor& x, Activation kind, float slope = 0.01f);
 Tensor relu(const Tensor& x);
 /// Returns x if x > 0, else slope * x (Maas, Hannun and Ng, 2013). Throws Error if the slope is negative or not finite.
 Tensor leaky_relu(const Tensor& x, float slope = 0.01f);
+/// Returns min(max(0, x), 6) (Howard et al., 2017).
+Tensor relu6(const Tensor& x);
 /// Returns x * P(X <= x) for a standard normal X (Hendrycks and Gimpel, 2016). Uses the error function, and not the
 /// approximation by tanh.
 Tensor gelu(const Tensor& x);
 /// Returns x * sigmoid(x), also known as swish (Elfwing, Uchibe and Doya, 2017).
 Tensor silu(const Tensor& x);
+/// Returns x * hardsigmoid(x) (Howard et al., 2019).
+Tensor hardswish(const Tensor& x);
 /// Returns 1 / (1 + exp(-x)).
 Tensor sigmoid(const Tensor& x);
+/// Returns relu6(x + 3) / 6.
+Tensor hardsigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 
 // Arithmetic on two tensors of the same shape and type. Throws Error if their shapes or types differ. sub(a, b) runs
@@ -72,8 +78,9 @@ Tensor seed_tensor(uint64_t seed);
 // ---- ops: their inputs, results and attributes ----
 
 #define RG_ELEMENT_OPS(X)                                                                                              \
-    X(activation) X(activation_grad) X(add) X(mul) X(sum) X(sum_grad) X(scale) X(cast) X(slice) X(slice_grad)          \
-    X(concat) X(concat_grad) X(dropout)
+    X(activation)                                                                                                      \
+    X(activation_grad) X(add) X(mul) X(sum) X(sum_grad) X(scale) X(cast) X(slice) X(slice_grad) X(concat)              \
+        X(concat_grad) X(dropout)
 RG_ELEMENT_OPS(RG_DECLARE_OP)
 
 struct ActivationOp {
@@ -81,10 +88,10 @@ struct ActivationOp {
     Activation kind = Activation::relu;
     float slope = 0.01f; // used only by leaky_relu
 };
-/// Computes dx: dy times the derivative of the activation. `from` is the value that determines the derivative: x for
-/// gelu and silu, else the result of the activation. If `a` is defined, also computes a_dgamma and a_dbeta, the
-/// sums of dx that BatchNormGradSumsOp defines. The same holds for b, b_dgamma and b_dbeta. A plan uses these sums for
-/// the backward pass of batch norms before the activation, as in relu(batch_norm(a) + batch_norm(b)).
+/// Computes dx: dy times the derivative of the activation. `from` is the value that determines the derivative: x
+/// or the result of the activation, according to RG_ACTIVATIONS. If `a` is defined, also computes a_dgamma and a_dbeta,
+/// the sums of dx that BatchNormGradSumsOp defines. The same holds for b, b_dgamma and b_dbeta. A plan uses these sums
+/// for the backward pass of batch norms before the activation, as in relu(batch_norm(a) + batch_norm(b)).
 struct ActivationGradOp {
     enum In { dy, from, a, a_stats, b = NormAt<a_stats>::kEnd, b_stats };
     enum Out { dx, a_dgamma, a_dbeta, b_dgamma, b_dbeta };

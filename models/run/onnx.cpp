@@ -108,9 +108,12 @@ void write_activation(Graph& g, const Step& s) {
         switch (a.kind) {
         case Activation::relu: return g.node("Relu", {x});
         case Activation::leaky_relu: return g.node("LeakyRelu", {x}, attribute("alpha", a.slope));
+        case Activation::relu6: return g.node("Clip", {x, g.scalar(0), g.scalar(6)});
         case Activation::gelu: return write_gelu(g, x);
         case Activation::silu: return g.node("Mul", {x, g.node("Sigmoid", {x})});
+        case Activation::hardswish: return g.node("HardSwish", {x});
         case Activation::sigmoid: return g.node("Sigmoid", {x});
+        case Activation::hardsigmoid: return g.node("HardSigmoid", {x}, attribute("alpha", 1.0f / 6));
         case Activation::tanh: return g.node("Tanh", {x});
         }
         fail("onnx: activation: expected a kind that ONNX has, got ", int(a.kind));

@@ -355,9 +355,12 @@ TEST_SUITE("core") {
         const Case cases[] = {
             {Activation::relu, [](double x) { return std::max(0.0, x); }, 0, INFINITY, 0},
             {Activation::leaky_relu, [](double x) { return x < 0 ? 0.25 * x : x; }, -INFINITY, INFINITY, 0},
+            {Activation::relu6, [](double x) { return std::clamp(x, 0.0, 6.0); }, 0, 6, 0},
             {Activation::gelu, [](double x) { return x / 2 * std::erfc(-x / std::sqrt(2.0)); }, NAN, INFINITY, 8},
             {Activation::silu, [](double x) { return x / (1 + std::exp(-x)); }, NAN, INFINITY, 4},
+            {Activation::hardswish, [](double x) { return x * std::clamp(x / 6 + 0.5, 0.0, 1.0); }, NAN, INFINITY, 2},
             {Activation::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, 0, 1, 4},
+            {Activation::hardsigmoid, [](double x) { return std::clamp(x / 6 + 0.5, 0.0, 1.0); }, 0, 1, 2},
             {Activation::tanh, [](double x) { return std::tanh(x); }, -1, 1, 4}};
         for (const Case& c : cases) {
             CAPTURE(int(c.kind));

@@ -82,7 +82,7 @@ private:
                   (shape_[1] + 2 * pool.pad.w - pool.window.w) / pool.stride.w + 1, shape_[2]};
     }
     void add_activation() {
-        const auto kind = Activation(below(6));
+        const auto kind = kActivations[below(std::size(kActivations))];
         layers_.push_back([=](const Tensor& x) { return activation(x, kind, 0.2f); });
     }
     void add_arithmetic() {
