@@ -78,9 +78,8 @@ Tensor seed_tensor(uint64_t seed);
 // ---- ops: their inputs, results and attributes ----
 
 #define RG_ELEMENT_OPS(X)                                                                                              \
-    X(activation)                                                                                                      \
-    X(activation_grad) X(add) X(mul) X(sum) X(sum_grad) X(scale) X(cast) X(slice) X(slice_grad) X(concat)              \
-        X(concat_grad) X(dropout)
+    X(activation) X(activation_grad) X(add) X(mul) X(sum) X(sum_grad) X(scale) X(cast) X(slice) X(slice_grad)          \
+    X(concat) X(concat_grad) X(dropout)
 RG_ELEMENT_OPS(RG_DECLARE_OP)
 
 struct ActivationOp {
