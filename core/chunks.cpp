@@ -37,7 +37,9 @@ int64_t largest_step(std::span<const Step> steps, int64_t n, std::set<uint64_t>&
             const Tensor& t = step.in[i];
             if (!has_values(t)) continue;
             const bool images = step.op->images & input_bit(int(i)), known = blocks.contains(t.key().id);
-            if (images ? !known || !is_batch(t) : !t.has_memory()) return 0;
+            // A value per channel, for example, is an operand of a binary op, but no batch of images.
+            const bool batch = t.shape().rank() > 1 && t.extent(0) == step.in[0].extent(0);
+            if (images ? !known || !batch || !is_batch(t) : !t.has_memory()) return 0;
             bytes += images ? t.bytes() : 0;
         }
         for (const Tensor& t : step.outputs()) {

@@ -66,8 +66,17 @@ struct Add {
     bool relu;
     __device__ float operator()(float a, float b) const { return relu ? relu_of(a + b) : a + b; }
 };
-struct Mul {
-    __device__ float operator()(float a, float b) const { return a * b; }
+template <Binary kKind>
+struct BinaryOf {
+    __device__ float operator()(float a, float b) const {
+        switch (kKind) {
+#define RG_CASE(name, value, ...)                                                                                      \
+    case Binary::name: return value;
+            RG_BINARIES(RG_CASE)
+#undef RG_CASE
+        }
+        return a;
+    }
 };
 struct Scale {
     const float* factor; // if null, `constant` is the factor
@@ -90,25 +99,110 @@ void combine(const Tensor& a, const Tensor& b, const Tensor& y, const F& f) {
                        Combine<T, Plain<T>, Plain<T>, F>{{of_a}, {of_b}, to, 1, f});
 }
 
-constexpr int64_t kSumChunk = 1 << 14;
-/// Block b sums the values with indices in [b * chunk, (b + 1) * chunk), and stores the sum / divisor to sums[b].
+/// Reads a tensor of T [groups period], whose elements repeat in a larger one as `r` says.
+template <class T>
+struct Repeated {
+    const T* x;
+    Repeats r;
+    /// Reads the values for kWidth elements of the larger tensor, from index i on. They belong to the same row of
+    /// `period` values or, if this is 1, to the same group.
+    template <int kWidth>
+    __device__ void read(int64_t i, float (&v)[kWidth]) const {
+        const int64_t group = i / (r.repeats * r.period);
+        if (kWidth == 1 || r.period == 1) {
+            v[0] = load(x + group * r.period + i % r.period);
+            RG_UNROLL
+            for (int j = 1; j < kWidth; ++j) v[j] = v[0];
+        } else {
+            VectorReader<kWidth, Plain<T>>({x}, 0).read(size_t(group * r.period + i % r.period), v);
+        }
+    }
+    /// Returns the number of neighbouring elements that read() takes at most, and a multiple of which begins each row.
+    int64_t row() const { return r.period == 1 ? r.repeats : r.period; }
+};
+
+/// Stores f(a, b) to y, where b repeats.
+template <class T, class F>
+struct CombineRepeated {
+    const T* a;
+    Repeated<T> b;
+    T* y;
+    F f;
+    template <int kWidth>
+    __device__ void at(int64_t i) const {
+        float v[kWidth], other[kWidth];
+        VectorReader<kWidth, Plain<T>>({a}, 0).read(size_t(i), v);
+        b.template read<kWidth>(i, other);
+        RG_UNROLL
+        for (int j = 0; j < kWidth; ++j) v[j] = f(v[j], other[j]);
+        store_rounded(y + i, v);
+    }
+};
+
+/// Stores the elements of x, divided by a number, to the larger tensor y, in which they repeat.
+template <class From, class To>
+struct Repeat {
+    Repeated<From> x;
+    To* y;
+    float divisor;
+    template <int kWidth>
+    __device__ void at(int64_t i) const {
+        float v[kWidth];
+        x.template read<kWidth>(i, v);
+        RG_UNROLL
+        for (float& each : v) each /= divisor;
+        store_rounded(y + i, v);
+    }
+};
+
+/// The shape of the blocks of sum_kernel. A block computes `sums` sums, each with `lanes` threads; both are powers of
+/// two. It adds up to `rows` elements to each sum. The sums are of neighbouring columns or, if there is only one column,
+/// of neighbouring groups.
+struct SumBlocks {
+    explicit SumBlocks(const Repeats& r) {
+        const auto enough = [](int64_t count, int most) {
+            int n = 1;
+            while (n < most && n < count) n *= 2;
+            return n;
+        };
+        lanes = r.period == 1 ? enough(r.repeats / 4, kThreads) : kThreads / enough(r.period, 32);
+        sums = kThreads / lanes;
+        rows = int64_t{64} * lanes;
+        across = int64_t(blocks_for(r.period == 1 ? r.groups : r.period, sums));
+        down = std::max<int64_t>(1, blocks_for(r.repeats, rows));
+        count = across * down * (r.period == 1 ? 1 : r.groups);
+    }
+    int lanes, sums;
+    int64_t rows, across, down, count; // across, down: number of blocks that cover the sums, and the rows of a sum
+};
+
+/// Sums the rows of x [groups repeats period], or of x * times if that is not null, and stores the sums, divided by
+/// `divisor`, to y [groups down period], where down is that of SumBlocks.
 template <class From, class To>
 __global__ void __launch_bounds__(kThreads)
-    sum_kernel(int64_t count, int64_t chunk, const From* values, double divisor, To* sums) {
-    const int64_t begin = int64_t(blockIdx.x) * chunk, end = begin + chunk < count ? begin + chunk : count;
+    sum_kernel(Repeats r, SumBlocks blocks, const From* x, const From* times, double divisor, To* y) {
+    SHARED(double, partial, kThreads);
+    const int thread = int(threadIdx.x), lanes = blocks.lanes, sums = blocks.sums;
+    const bool one_column = r.period == 1;
+    const int lane = one_column ? thread % lanes : thread / sums, place = one_column ? thread / lanes : thread % sums;
+    const int64_t sum = int64_t(blockIdx.x) % blocks.across * sums + place, rest = int64_t(blockIdx.x) / blocks.across;
+    const int64_t group = one_column ? sum : rest / blocks.down, column = one_column ? 0 : sum;
+    const int64_t part = rest % blocks.down, first = part * blocks.rows;
+    const int64_t end = first + blocks.rows < r.repeats ? first + blocks.rows : r.repeats;
+    const bool inside = group < r.groups && column < r.period;
     double total = 0;
-    for (int64_t i = begin + threadIdx.x; i < end; i += kThreads) total += double(load(values + i));
-    total = block_sum(total);
-    if (threadIdx.x == 0) sums[blockIdx.x] = To(total / divisor);
+    for (int64_t row = first + lane; inside && row < end; row += lanes) {
+        const int64_t i = (group * r.repeats + row) * r.period + column;
+        total += times ? double(load(x + i)) * double(load(times + i)) : double(load(x + i));
+    }
+    partial[lane * sums + place] = total;
+    for (int step = kThreads / 2; step >= sums; step /= 2) {
+        __syncthreads();
+        if (thread < step) partial[thread] += partial[thread + step];
+    }
+    __syncthreads();
+    if (lane == 0 && inside) store(y + (group * blocks.down + part) * r.period + column, partial[place] / divisor);
 }
-
-template <class T>
-struct SumGrad {
-    const float* dy;
-    T* dx;
-    float divisor;
-    __device__ void operator()(int64_t i) const { store(dx + i, *dy / divisor); }
-};
 
 template <class T>
 struct SliceGrad {
@@ -196,33 +290,63 @@ void add(const Call& call) {
     });
 }
 
-void mul(const Call& call) {
-    with_stored(call.out[0],
-                [&](auto t) { combine<decltype(t)>(call.in[MulOp::a], call.in[MulOp::b], call.out[0], Mul{}); });
+void binary(const Call& call) {
+    const Tensor &a = call.in[BinaryOp::a], &b = call.in[BinaryOp::b], &y = call.out[0];
+    const Repeats r = repeats_of("binary", b.shape(), a.shape());
+    const auto launch = [&](auto zero, auto f) {
+        using T = decltype(zero);
+        if (r.repeats == 1) return combine<T>(a, b, y, f);
+        const Repeated<T> repeated{pointer<T>(b), r};
+        elementwise_groups(y.numel(), repeated.row(), {pointer<T>(a), repeated.x, pointer<T>(y)},
+                           CombineRepeated<T, decltype(f)>{pointer<T>(a), repeated, pointer<T>(y), f});
+    };
+    with_stored(y, [&](auto t) {
+        switch (call.attrs.as<BinaryOp>().kind) {
+#define RG_CASE(name, ...)                                                                                             \
+    case Binary::name: return launch(t, BinaryOf<Binary::name>());
+            RG_BINARIES(RG_CASE)
+#undef RG_CASE
+        }
+    });
 }
 
-// In the first launch, each block sums a chunk. In the second, a single block adds these sums and, for a mean, divides
-// by the number of elements. The order is fixed.
+// If a sum has the elements of several blocks, a second launch adds the sums of these blocks. The order is fixed.
 void sum(const Call& call) {
-    const Tensor& x = call.in[SumOp::x];
-    const int64_t count = x.numel(), chunks = std::max<int64_t>(1, blocks_for(count, kSumChunk));
-    const double divisor = call.attrs.as<SumOp>().mean && count > 0 ? double(count) : 1;
-    const DeviceScratch<double> sums{size_t(chunks)};
+    const Tensor &x = call.in[SumOp::x], &y = call.out[0];
+    if (y.numel() == 0) return;
+    const Repeats r = repeats_of("sum", y.shape(), x.shape());
+    const double divisor = call.attrs.as<SumOp>().mean && r.repeats > 0 ? double(r.repeats) : 1;
+    const auto launch = [&](const Repeats& of, auto* from, auto* times, double by, auto* to) {
+        const SumBlocks blocks(of);
+        RG_LAUNCH((sum_kernel<std::decay_t<decltype(*from)>, std::decay_t<decltype(*to)>>), unsigned(blocks.count),
+                  kThreads, 0, stream(), of, blocks, from, times, by, to);
+    };
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        RG_LAUNCH((sum_kernel<T, double>), unsigned(chunks), kThreads, 0, stream(), count, kSumChunk, pointer<T>(x), 1,
-                  sums);
+        T *const from = pointer<T>(x), *const times = pointer<T>(call.in[SumOp::times]);
+        const int64_t parts = SumBlocks(r).down;
+        with_stored(y, [&](auto zero) {
+            auto* const to = pointer<decltype(zero)>(y);
+            if (parts == 1) return launch(r, from, times, divisor, to);
+            const DeviceScratch<double> sums{size_t(r.groups * parts * r.period)};
+            double* const partial = sums;
+            launch(r, from, times, 1, partial);
+            launch({r.groups, parts, r.period}, partial, static_cast<double*>(nullptr), divisor, to);
+        });
     });
-    RG_LAUNCH((sum_kernel<double, float>), 1, kThreads, 0, stream(), chunks, chunks, sums, divisor,
-              pointer<float>(call.out[0]));
 }
 
 void sum_grad(const Call& call) {
-    const Tensor& dx = call.out[0];
-    const float divisor = call.attrs.as<SumGradOp>().mean ? float(dx.numel()) : 1;
-    with_stored(dx, [&](auto t) {
-        using T = decltype(t);
-        elementwise(dx.numel(), SumGrad<T>{pointer<float>(call.in[SumGradOp::dy]), pointer<T>(dx), divisor});
+    const Tensor &dy = call.in[SumGradOp::dy], &dx = call.out[0];
+    const Repeats r = repeats_of("sum_grad", dy.shape(), dx.shape());
+    const float divisor = call.attrs.as<SumGradOp>().mean ? float(r.repeats) : 1;
+    with_stored(dy, [&](auto from) {
+        with_stored(dx, [&](auto to) {
+            using From = decltype(from);
+            using To = decltype(to);
+            const Repeated<From> x{pointer<From>(dy), r};
+            elementwise_groups(dx.numel(), x.row(), {x.x, pointer<To>(dx)}, Repeat<From, To>{x, pointer<To>(dx), divisor});
+        });
     });
 }
 

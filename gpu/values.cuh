@@ -15,6 +15,7 @@ __device__ __forceinline__ float load(const bf16* from) { return to_float(*from)
 __device__ __forceinline__ double load(const double* from) { return *from; } // for sums in scratch memory
 __device__ __forceinline__ void store(float* to, float value) { *to = value; }
 __device__ __forceinline__ void store(bf16* to, float value) { *to = to_bf16(value); }
+__device__ __forceinline__ void store(double* to, double value) { *to = value; }
 
 /// Loads 4 or 8 values. `from` is aligned to 16 bytes.
 __device__ __forceinline__ void load_4(const float* from, float* v) {

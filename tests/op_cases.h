@@ -377,9 +377,34 @@ inline void add_other_elementwise(std::vector<OpCase>& cases) {
             }
         }
     for (const Shape& x : std::initializer_list<Shape>{{}, {1}, {0, 5}, {17}, {2, 7, 9, 11}, {40001}}) {
-        cases.push_back({op::mul, {{x, Draw::away}, {x}}, {}, kRounded});
         cases.push_back({op::sum_grad, {{{}, Draw::away}}, SumGradOp{x, DType::f32, true}, kRounded});
         cases.push_back({op::sum_grad, {{{}, Draw::away}}, SumGradOp{x, DType::bf16, false}, kNarrow});
+    }
+}
+
+/// Adds ops on a tensor and a smaller one, whose elements repeat, and on tensors of the same shape.
+inline void add_repeated(std::vector<OpCase>& cases) {
+    struct Pair {
+        Shape large, small;
+    };
+    for (const auto& [x, y] : std::initializer_list<Pair>{
+             {{}, {}}, {{17}, {17}}, {{0, 5}, {0, 5}}, {{2, 7, 9, 11}, {2, 7, 9, 11}}, {{40001}, {40001}},
+             {{7}, {}}, {{3, 5}, {1}}, {{4, 6}, {6}}, {{9, 10}, {9, 1}}, {{40, 64}, {40, 1}}, {{0, 4, 4, 8}, {8}},
+             {{3, 5, 7, 16}, {16}}, {{3, 5, 7, 16}, {3, 16}}, {{2, 9, 5, 17}, {2, 1, 1, 17}}, {{2, 3, 3, 70}, {2, 70}},
+             {{2, 3, 4, 24}, {2, 3, 4, 1}}, {{2, 3, 4, 5}, {1, 1, 4, 5}}, {{2, 3, 4, 5}, {2, 1, 4, 5}},
+             {{2, 4, 3, 7}, {2, 1, 1, 1}}, {{5, 3, 700}, {3, 700}}, {{37, 1100}, {1100}}, {{0, 3}, {3}},
+             {{3, 140, 90, 3}, {3, 3}}, {{2, 50, 60, 16}, {16}}, {{70001, 3}, {3}}}) {
+        const bool same = x == y;
+        for (const Binary kind : kBinaries)
+            for (const Draw values : {Draw::away, Draw::special})
+                if (x.numel() < 5000 || kind == Binary::mul)
+                    cases.push_back({op::binary, {{x, values}, {y, Draw::away}}, BinaryOp{kind}, kRounded});
+        if (same) continue;
+        for (const bool mean : {false, true}) {
+            cases.push_back({op::sum, {{x, x.numel() < 5000 ? Draw::offset : Draw::normal}}, SumOp{mean, y}, kSummed});
+            cases.push_back({op::sum, {{x}, {x, Draw::squares}}, SumOp{mean, y}, kSummed});
+            cases.push_back({op::sum_grad, {{y, Draw::away}}, SumGradOp{x, DType::f32, mean}, kRounded});
+        }
     }
 }
 
@@ -580,7 +605,8 @@ inline void add_narrow(std::vector<OpCase>& cases) {
         // Leaves out convolutions of NaN and infinities: incomplete tiles are filled with zeros, and 0 * NaN is NaN in
         // results that should not depend on it.
         if (!c.narrow || (convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special))) continue;
-        const bool wide_result = c.op == op::batch_norm_grad_sums || c.op == op::channel_stats || c.op == op::sum ||
+        const bool wide_result = c.op == op::batch_norm_grad_sums || c.op == op::channel_stats ||
+                                 (c.op == op::sum && c.attrs.as<SumOp>().shape.rank() == 0) ||
                                  (c.op == op::conv2d_grad && !c.attrs.as<Conv2dGradOp>().data &&
                                   c.in.size() <= Conv2dGradOp::y);
         if (c.tolerance.rms > 0 && !wide_result) c.tolerance = kNarrow;
@@ -626,6 +652,7 @@ inline const std::vector<OpCase>& op_cases() {
         add_layer_norms(cases);
         add_elementwise(cases);
         add_other_elementwise(cases);
+        add_repeated(cases);
         add_slices(cases);
         add_concats(cases);
         add_pools(cases);

@@ -115,7 +115,7 @@ EXECUTOR_FAULTS = [
     ("rows copied with the other tensor's step", "elements.cu", "elements",
      "from[row * from_step", "from[row * to_step"),
     ("a sum of overlapping chunks", "elements.cu", "elements",
-     "begin + chunk < count ? begin + chunk : count", "count"),
+     "first + blocks.rows < r.repeats ? first + blocks.rows : r.repeats", "r.repeats"),
     ("an update in spite of a NaN", "optimizer.cu", "optimizer",
      "        if (found_non_finite(factors.non_finite_at)) return;\n        const float g = factors.clip()",
      "        const float g = factors.clip()"),

@@ -16,14 +16,45 @@ void each_stored_chunk(const Tensor& t, F f) {
         t, [&](auto zero) { each_chunk(t.numel(), [&](int64_t begin, int64_t count) { f(zero, begin, count); }); });
 }
 
-/// Computes the output from the two inputs, chunk by chunk, with the kernel(a, b, y, count) that pick(kernels) returns.
-template <class Pick>
-void map_pairs(const Call& call, Pick pick) {
-    each_stored_chunk(call.out[0], [&]<class T>(T, int64_t begin, int64_t count) {
-        pick(kernels<T>())(stored<T>(call.in[0]) + begin, stored<T>(call.in[1]) + begin, stored<T>(call.out[0]) + begin,
-                           count);
-    });
-}
+/// Some rows of some columns of one group of a tensor [groups repeats period], whose rows have `period` values.
+struct Block {
+    int64_t group, row, rows, column, columns;
+};
+/// Splits a tensor [groups repeats period] into blocks of about kChunk values.
+struct Blocks {
+    static constexpr int64_t kColumns = 512;
+    explicit Blocks(const Repeats& r)
+        : all(r),
+          columns(std::clamp<int64_t>(r.period, 1, kColumns)),
+          rows(std::clamp<int64_t>(kChunk / columns, 1, std::max<int64_t>(1, r.repeats))),
+          across((r.period + columns - 1) / columns),
+          down((r.repeats + rows - 1) / rows) {}
+
+    /// Calls f(Block) for all blocks in parallel.
+    template <class F>
+    void each(F f) const {
+        const auto call = [&](int64_t begin, int64_t count) {
+            for (int64_t i = begin; i < begin + count; ++i) {
+                const int64_t column = i % across * columns, row = i / across % down * rows;
+                f(Block{i / across / down, row, std::min(rows, all.repeats - row), column,
+                        std::min(columns, all.period - column)});
+            }
+        };
+        each_chunk(all.groups * down * across, call, std::max<int64_t>(1, kChunk / (rows * columns)));
+    }
+    /// Calls f(index of the first value, number of values) for parts of a block whose values are neighbours: the whole
+    /// block, or each row of it.
+    template <class F>
+    void each_run(const Block& b, F f) const {
+        const int64_t first = (b.group * all.repeats + b.row) * all.period + b.column;
+        if (b.columns == all.period) return f(first, b.rows * b.columns);
+        for (int64_t row = 0; row < b.rows; ++row) f(first + row * all.period, b.columns);
+    }
+
+    Repeats all;
+    int64_t columns, rows; // extents of a block; the last blocks may be smaller
+    int64_t across, down;  // number of blocks beside and below each other in a group
+};
 
 } // namespace
 
@@ -77,7 +108,7 @@ void add(const Call& call) {
     const auto& attrs = call.attrs.as<O>();
     const Tensor &a = call.in[O::a], &b = call.in[O::b], &y = call.out[0];
     const OptionalNorm a_norm(attrs.a_norm.given(call.in)), b_norm(attrs.b_norm.given(call.in));
-    if (!a_norm && !b_norm && !attrs.relu) return map_pairs(call, [](const auto& k) { return k.add; });
+    if (!a_norm && !b_norm && !attrs.relu) return op::binary->cpu({BinaryOp{Binary::add}, call.in, call.out});
     const int64_t c = a.extent(3), values = image_values(a);
     const PerChannel a_scale(c, [&](int64_t k) { return a_norm ? a_norm->scale[k] : 1.0f; }),
         b_scale(c, [&](int64_t k) { return b_norm ? b_norm->scale[k] : 1.0f; }),
@@ -88,51 +119,122 @@ void add(const Call& call) {
     });
 }
 
-void mul(const Call& call) {
-    map_pairs(call, [](const auto& k) { return k.mul; });
-}
-
 namespace {
 
 float widened(float value) { return value; }
 float widened(uint16_t value) { return to_float(std::bit_cast<bf16>(value)); }
-
-/// Returns the sum of `count` values. Partial sums take the values in turn, so that the compiler can use vectors.
 template <class T>
-double sum_of(const T* x, int64_t count) {
+T narrowed(float value) {
+    if constexpr (std::is_same_v<T, float>)
+        return value;
+    else
+        return std::bit_cast<uint16_t>(to_bf16(value));
+}
+
+/// Returns the sum of `count` values, or of the products of x and `times` if this is not null. Partial sums take the
+/// values in turn, so that the compiler can use vectors.
+template <class T>
+double sum_of(const T* x, const T* times, int64_t count) {
     constexpr int64_t kPartialSums = 16;
     double sums[kPartialSums] = {};
-    int64_t i = 0;
-    for (; i + kPartialSums <= count; i += kPartialSums)
-        for (int64_t j = 0; j < kPartialSums; ++j) sums[j] += double(widened(x[i + j]));
-    for (int64_t j = 0; i + j < count; ++j) sums[j] += double(widened(x[i + j]));
+    const auto add = [&](auto value) {
+        int64_t i = 0;
+        for (; i + kPartialSums <= count; i += kPartialSums)
+            for (int64_t j = 0; j < kPartialSums; ++j) sums[j] += value(i + j);
+        for (int64_t j = 0; i + j < count; ++j) sums[j] += value(i + j);
+    };
+    if (times)
+        add([&](int64_t i) { return double(widened(x[i])) * double(widened(times[i])); });
+    else
+        add([&](int64_t i) { return double(widened(x[i])); });
     return std::accumulate(sums, sums + kPartialSums, 0.0);
+}
+
+/// Sums the columns of a block of x, or of x * times, in float.
+template <class T>
+void sum_columns(const Blocks& blocks, const Block& b, const T* x, const T* times, double* to) {
+    const int64_t lanes = period_of(b.columns);
+    const Scratch<float> values(3 * lanes);
+    float *const sums = values.zeroed(), *const unused = sums + lanes, *const zero = unused + lanes;
+    blocks.each_run(b, [&](int64_t first, int64_t count) {
+        if (times)
+            kernels<T>().norm_sums(x + first, times + first, count, lanes, zero, zero, zero, false, sums, unused);
+        else
+            kernels<T>().channel_sums(x + first, count, lanes, zero, sums, unused);
+    });
+    std::copy_n(sums, b.columns, to);
+    for (int64_t i = b.columns; i < lanes; ++i) to[i % b.columns] += double(sums[i]);
 }
 
 } // namespace
 
-// Adds the sums of the chunks in their order, so the result does not depend on the number of threads.
-void sum(const Call& call) {
-    const Tensor& x = call.in[SumOp::x];
-    const int64_t chunks = chunks_of(x.numel());
-    const Scratch<double> sums(chunks);
-    each_stored_chunk(x, [&]<class T>(T, int64_t begin, int64_t count) {
-        sums[begin / kChunk] = sum_of(stored<T>(x) + begin, count);
+void binary(const Call& call) {
+    using O = BinaryOp;
+    const Binary kind = call.attrs.as<O>().kind;
+    const Tensor &a = call.in[O::a], &b = call.in[O::b], &y = call.out[0];
+    const Blocks blocks(repeats_of("binary", b.shape(), a.shape()));
+    with_stored(y, [&]<class T>(T) {
+        const T *const x = stored<T>(a), *const small = stored<T>(b);
+        T* const to = stored<T>(y);
+        if (blocks.all.repeats == 1)
+            return each_chunk(y.numel(), [&](int64_t begin, int64_t count) {
+                kernels<T>().binary(x + begin, small + begin, to + begin, count, kind, past_cache(y));
+            });
+        blocks.each([&](const Block& block) {
+            const T* const from = small + block.group * blocks.all.period + block.column;
+            const PerChannel values(block.columns, [&](int64_t c) { return widened(from[c]); });
+            blocks.each_run(block, [&](int64_t first, int64_t count) {
+                kernels<T>().binary_repeated(x + first, values, to + first, count, period_of(block.columns), kind,
+                                             past_cache(y));
+            });
+        });
     });
-    const double total = std::accumulate(sums.data(), sums.data() + chunks, 0.0);
-    const bool divide = call.attrs.as<SumOp>().mean && x.numel() > 0;
-    *call.out[0].data<float>() = float(divide ? total / double(x.numel()) : total);
+}
+
+// Adds the sums of the blocks in their order, so the result does not depend on the number of threads.
+void sum(const Call& call) {
+    const Tensor &x = call.in[SumOp::x], &times = call.in[SumOp::times], &y = call.out[0];
+    const Blocks blocks(repeats_of("sum", y.shape(), x.shape()));
+    const Repeats& all = blocks.all;
+    const Scratch<double> sums(all.groups * blocks.down * all.period);
+    with_stored(x, [&]<class T>(T) {
+        blocks.each([&](const Block& b) {
+            const T *const from = stored<T>(x), *const factors = times.defined() ? stored<T>(times) : nullptr;
+            double* const to = sums + (b.group * blocks.down + b.row / blocks.rows) * all.period + b.column;
+            if (all.period > 1) return sum_columns(blocks, b, from, factors, to);
+            blocks.each_run(b, [&](int64_t first, int64_t count) {
+                *to = sum_of(from + first, factors ? factors + first : nullptr, count);
+            });
+        });
+    });
+    const double divisor = call.attrs.as<SumOp>().mean && all.repeats > 0 ? double(all.repeats) : 1;
+    with_stored(y, [&]<class T>(T) {
+        for (int64_t i = 0; i < y.numel(); ++i) {
+            double total = 0;
+            for (int64_t j = 0; j < blocks.down; ++j)
+                total += sums[(i / all.period * blocks.down + j) * all.period + i % all.period];
+            stored<T>(y)[i] = narrowed<T>(float(total / divisor));
+        }
+    });
 }
 
 void sum_grad(const Call& call) {
-    const Tensor& dx = call.out[0];
-    const float dy = *call.in[SumGradOp::dy].data<float>();
-    const float value = call.attrs.as<SumGradOp>().mean ? dy / float(dx.numel()) : dy;
-    each_chunk(dx.numel(), [&](int64_t begin, int64_t count) {
-        if (dx.dtype() == DType::bf16)
-            std::fill_n(dx.data<bf16>() + begin, count, to_bf16(value));
-        else
-            std::fill_n(dx.data<float>() + begin, count, value);
+    const Tensor &dy = call.in[SumGradOp::dy], &dx = call.out[0];
+    const Blocks blocks(repeats_of("sum_grad", dy.shape(), dx.shape()));
+    const float divisor = call.attrs.as<SumGradOp>().mean ? float(blocks.all.repeats) : 1;
+    with_stored(dy, [&]<class From>(From) {
+        with_stored(dx, [&]<class To>(To) {
+            blocks.each([&](const Block& b) {
+                const From* const from = stored<From>(dy) + b.group * blocks.all.period + b.column;
+                To row[Blocks::kColumns];
+                for (int64_t i = 0; i < b.columns; ++i) row[i] = narrowed<To>(widened(from[i]) / divisor);
+                blocks.each_run(b, [&](int64_t first, int64_t count) {
+                    if (b.columns == 1) std::fill_n(stored<To>(dx) + first, count, row[0]);
+                    for (int64_t i = 0; b.columns > 1 && i < count; i += b.columns)
+                        std::copy_n(row, b.columns, stored<To>(dx) + first + i);
+                });
+            });
+        });
     });
 }
 

@@ -211,10 +211,31 @@ void add(const T* a, const T* b, T* y, int64_t count) {
         [=](int64_t i, int64_t, int lanes) { return load_first(a + i, lanes) + load_first(b + i, lanes); });
 }
 
+/// Calls f with the function of two vectors.
+template <class F>
+void with_binary(Binary kind, F f) {
+    switch (kind) {
+#define RG_CASE(name, value, ...)                                                                                      \
+    case Binary::name: return f([](Vec a, Vec b) { return value; });
+        RG_BINARIES(RG_CASE)
+#undef RG_CASE
+    }
+}
+
 template <class T>
-void mul(const T* a, const T* b, T* y, int64_t count) {
-    map(y, count, kWidth, false,
-        [=](int64_t i, int64_t, int lanes) { return load_first(a + i, lanes) * load_first(b + i, lanes); });
+void binary(const T* a, const T* b, T* y, int64_t count, Binary kind, bool past_cache) {
+    with_binary(kind, [=](auto f) {
+        map(y, count, kWidth, past_cache,
+            [=](int64_t i, int64_t, int lanes) { return f(load_first(a + i, lanes), load_first(b + i, lanes)); });
+    });
+}
+
+template <class T>
+void binary_repeated(const T* a, const float* b, T* y, int64_t count, int64_t period, Binary kind, bool past_cache) {
+    with_binary(kind, [=](auto f) {
+        map(y, count, period, past_cache,
+            [=](int64_t i, int64_t j, int lanes) { return f(load_first(a + i, lanes), load(b + j)); });
+    });
 }
 
 template <class From, class To>
@@ -452,7 +473,7 @@ extern const ElementKernels kElements;
 #define RG_STORED(T)                                                                                                   \
     {                                                                                                                  \
         channel_sums<T>, affine<T>, affine_sum<T>, norm_sums<T>, norm_grad<T>, activation<T>, activation_grad<T>,      \
-            add<T>, mul<T>, max_pool<T>, max_pool_grad<T>, avg_pool<T>, avg_pool_grad<T>                               \
+            add<T>, binary<T>, binary_repeated<T>, max_pool<T>, max_pool_grad<T>, avg_pool<T>, avg_pool_grad<T>        \
     }
 const ElementKernels kElements{
     RG_STORED(float),         RG_STORED(uint16_t),     sgdm, adam, first_non_finite, sum_of_squares,

@@ -131,7 +131,10 @@ struct StoredKernels {
     void (*activation_grad)(const T* dy, const T* from, T* dx, int64_t count, Activation kind, float slope,
                             bool past_cache);
     void (*add)(const T* a, const T* b, T* y, int64_t count);
-    void (*mul)(const T* a, const T* b, T* y, int64_t count);
+    void (*binary)(const T* a, const T* b, T* y, int64_t count, Binary kind, bool past_cache);
+    /// Takes b from `period` values, which repeat.
+    void (*binary_repeated)(const T* a, const float* b, T* y, int64_t count, int64_t period, Binary kind,
+                            bool past_cache);
     /// Computes row `row` of the result y of max pooling the image x. `position` gets the place of each maximum in its
     /// window: row in the window * width of the window + column in the window.
     void (*max_pool)(const PoolImage&, int64_t row, const T* x, T* y, uint8_t* position);

@@ -26,11 +26,25 @@ namespace rg {
     X(tanh, y, hyperbolic_tangent(x), dy * (of(1) - y * y))
 // clang-format on
 
+/// X(name, value, ONNX operator) defines an op on an element a and an element b.
+// clang-format off
+#define RG_BINARIES(X)                                                                                                 \
+    X(add, a + b, "Add")                                                                                               \
+    X(sub, a - b, "Sub")                                                                                               \
+    X(mul, a * b, "Mul")
+// clang-format on
+
 #define RG_KIND(name, ...) name,
 enum class Activation { RG_ACTIVATIONS(RG_KIND) };
 #undef RG_KIND
 #define RG_KIND(name, ...) Activation::name,
 constexpr Activation kActivations[] = {RG_ACTIVATIONS(RG_KIND)};
+#undef RG_KIND
+#define RG_KIND(name, ...) name,
+enum class Binary { RG_BINARIES(RG_KIND) };
+#undef RG_KIND
+#define RG_KIND(name, ...) Binary::name,
+constexpr Binary kBinaries[] = {RG_BINARIES(RG_KIND)};
 #undef RG_KIND
 
 } // namespace rg

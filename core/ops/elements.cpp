@@ -64,16 +64,33 @@ OutputSpecs infer_add(In in, const Attrs& attrs) {
     return like(in[O::a]);
 }
 
-OutputSpecs infer_mul(In in, const Attrs&) {
-    expect_shape("mul", "b", in[MulOp::b], in[MulOp::a].shape());
-    return like(in[MulOp::a]);
+const char* name_of(Binary kind) {
+    constexpr const char* kNames[] = {
+#define RG_NAME(name, ...) #name,
+        RG_BINARIES(RG_NAME)
+#undef RG_NAME
+    };
+    return kNames[size_t(kind)];
 }
 
-OutputSpecs infer_sum(In in, const Attrs&) { return {{{{}, precise(in[SumOp::x])}}}; }
+OutputSpecs infer_binary(In in, const Attrs& attrs) {
+    using O = BinaryOp;
+    repeats_of(name_of(attrs.as<O>().kind), in[O::b].shape(), in[O::a].shape());
+    return like(in[O::a]);
+}
+
+OutputSpecs infer_sum(In in, const Attrs& attrs) {
+    const Tensor &x = in[SumOp::x], &times = in[SumOp::times];
+    const Shape& shape = attrs.as<SumOp>().shape;
+    repeats_of("sum", shape, x.shape());
+    if (times.defined()) expect_shape("sum", "times", times, x.shape());
+    return {{{shape, shape.rank() ? x.dtype() : precise(x)}}};
+}
 
 OutputSpecs infer_sum_grad(In in, const Attrs& attrs) {
-    expect_shape("sum_grad", "dy", in[SumGradOp::dy], {});
-    return {{{attrs.as<SumGradOp>().shape, attrs.as<SumGradOp>().type}}};
+    const auto& a = attrs.as<SumGradOp>();
+    repeats_of("sum_grad", in[SumGradOp::dy].shape(), a.shape);
+    return {{{a.shape, a.type}}};
 }
 
 OutputSpecs infer_scale(In in, const Attrs&) {
@@ -164,9 +181,32 @@ void backward_add(BackwardContext& b) {
         if (b.wants(i)) b.give(i, b.dy());
 }
 
-void backward_mul(BackwardContext& b) {
-    for (const auto& [i, other] : {std::pair{MulOp::a, MulOp::b}, {MulOp::b, MulOp::a}})
-        if (b.wants(i)) b.give(i, run(op::mul, {b.dy(), b.in(other)}, {}, {b.into(i)})[0]);
+uint32_t saved_by_binary(const Attrs& attrs) {
+    using O = BinaryOp;
+    return attrs.as<O>().kind == Binary::mul ? input_bit(O::a) | input_bit(O::b) : 0;
+}
+
+void backward_binary(BackwardContext& b) {
+    using O = BinaryOp;
+    const Tensor &dy = b.dy(), &x = b.in(O::a), &y = b.in(O::b);
+    const auto give_a = [&](const Tensor& gradient) {
+        if (b.wants(O::a)) b.give(O::a, gradient);
+    };
+    // Gives b the sum of gradient * times over the elements of a that read the same element of b.
+    const auto give_b = [&](const Tensor& gradient, const Tensor& times = {}, float factor = 1) {
+        if (!b.wants(O::b)) return;
+        const bool same = x.shape() == y.shape();
+        Tensor db = same ? times.defined() ? mul(gradient, times) : gradient
+                         : cast(run(op::sum, {gradient, times}, SumOp{.shape = y.shape()})[0], y.dtype());
+        b.give(O::b, factor == 1 ? db : scale(db, factor));
+    };
+    switch (b.attrs().as<O>().kind) {
+    case Binary::add: return give_a(dy), give_b(dy);
+    case Binary::sub: return give_a(dy), give_b(dy, {}, -1);
+    case Binary::mul:
+        if (b.wants(O::a)) give_a(run(op::binary, {dy, y}, b.attrs(), {b.into(O::a)})[0]);
+        return give_b(dy, x);
+    }
 }
 
 void backward_sum(BackwardContext& b) {
@@ -212,7 +252,7 @@ constexpr Argument kActivationGrad[] = {
 constexpr Argument kAdd[] = {{"a"}, {"b"}, RG_FUSED_NORM(a), RG_FUSED_NORM(b)};
 constexpr Argument kScale[] = {{"x"}, {"factor", Type::precise, Presence::optional}};
 constexpr Argument kTwo[] = {{"a"}, {"b"}};
-constexpr Argument kSumGrad[] = {{"dy", Type::precise}};
+constexpr Argument kSum[] = {{"x"}, fused("times", Type::activation)};
 constexpr Argument another(const char* name) { return {name, Type::activation, Presence::optional}; }
 constexpr Argument kConcat[] = {{"x0"},        another("x1"), another("x2"),  another("x3"),
                                 another("x4"), another("x5"), another("x6"),  another("x7"),
@@ -228,11 +268,11 @@ RG_ROW(activation_grad, .inputs = kActivationGrad, .outputs = 5,
        .may_be = {1 << ActivationGradOp::dy | 1 << ActivationGradOp::from});
 RG_ROW(add, .inputs = kAdd, .may_be = {1 << AddOp::a | 1 << AddOp::b},
        .images = input_bit(AddOp::a) | input_bit(AddOp::b) | output_bit(0), .backward = backward_add);
-RG_ROW(mul, .inputs = kTwo, .may_be = {1 << MulOp::a | 1 << MulOp::b},
-       .images = input_bit(MulOp::a) | input_bit(MulOp::b) | output_bit(0), .backward = backward_mul,
-       .saves = input_bit(MulOp::a) | input_bit(MulOp::b));
-RG_ROW(sum, .inputs = kX, .backward = backward_sum, .flops = flops_sum);
-RG_ROW(sum_grad, .inputs = kSumGrad);
+RG_ROW(binary, .inputs = kTwo, .may_be = {1 << BinaryOp::a | 1 << BinaryOp::b},
+       .images = input_bit(BinaryOp::a) | input_bit(BinaryOp::b) | output_bit(0), .backward = backward_binary,
+       .saves_for = saved_by_binary);
+RG_ROW(sum, .inputs = kSum, .backward = backward_sum, .flops = flops_sum);
+RG_ROW(sum_grad, .inputs = kDy);
 RG_ROW(scale, .inputs = kScale, .may_be = {1 << ScaleOp::x}, .images = input_bit(ScaleOp::x) | output_bit(0),
        .backward = backward_scale, .saves = input_bit(ScaleOp::x) | input_bit(ScaleOp::factor));
 RG_ROW(cast, .inputs = kX, .may_be = {1 << CastOp::x}, .images = input_bit(CastOp::x) | output_bit(0),
@@ -245,6 +285,16 @@ RG_ROW(dropout, .inputs = kDropout, .may_be = {1 << DropoutOp::x}, .backward = b
        .saves = input_bit(DropoutOp::seed));
 
 // ---- functions -----------------------------------------------------------------------------------------------------
+
+namespace {
+
+bool smaller(const Tensor& a, const Tensor& b) { return a.defined() && b.defined() && a.numel() < b.numel(); }
+
+Tensor commutative(Binary kind, const Tensor& a, const Tensor& b) {
+    return smaller(a, b) ? commutative(kind, b, a) : run(op::binary, {a, b}, BinaryOp{kind})[0];
+}
+
+} // namespace
 
 Tensor activation(const Tensor& x, Activation kind, float slope) {
     return run(op::activation, {x}, ActivationOp{kind, slope})[0];
@@ -260,10 +310,40 @@ Tensor sigmoid(const Tensor& x) { return activation(x, Activation::sigmoid); }
 Tensor hardsigmoid(const Tensor& x) { return activation(x, Activation::hardsigmoid); }
 Tensor tanh(const Tensor& x) { return activation(x, Activation::tanh); }
 
-Tensor add(const Tensor& a, const Tensor& b) { return run(op::add, {a, b})[0]; }
+Shape aligned(const Shape& small, const Shape& large) {
+    if (small.rank() == 2 && large.rank() == 4) return {small[0], 1, 1, small[1]};
+    std::vector<int64_t> extents(size_t(std::max(0, large.rank() - small.rank())), 1);
+    extents.insert(extents.end(), small.extents().begin(), small.extents().end());
+    return Shape(extents);
+}
 
-Tensor sub(const Tensor& a, const Tensor& b) { return add(a, scale(b, -1)); }
-Tensor mul(const Tensor& a, const Tensor& b) { return run(op::mul, {a, b})[0]; }
+Repeats repeats_of(const char* op, const Shape& small, const Shape& large) {
+    const Shape shape = aligned(small, large);
+    Repeats r;
+    bool fits = shape.rank() == large.rank(), repeated = false;
+    for (int i = 0; fits && i < large.rank(); ++i) {
+        if (large[i] != 1 && shape[i] == 1) {
+            fits = !repeated || r.period == 1; // no other axis lies between two that repeat
+            repeated = true;
+            r.repeats *= large[i];
+        } else {
+            fits = shape[i] == large[i];
+            (repeated ? r.period : r.groups) *= large[i];
+        }
+    }
+    RG_CHECK(fits, op, ": expected a shape that repeats along neighbouring axes of ", large.str(), ", got ",
+             small.str(), "; reshape one of them");
+    return repeated ? r : Repeats{1, 1, large.numel()};
+}
+
+Tensor add(const Tensor& a, const Tensor& b) {
+    const bool same = a.defined() && b.defined() && a.shape() == b.shape();
+    return same ? run(op::add, {a, b})[0] : commutative(Binary::add, a, b);
+}
+Tensor sub(const Tensor& a, const Tensor& b) {
+    return smaller(a, b) ? scale(sub(b, a), -1) : run(op::binary, {a, b}, BinaryOp{Binary::sub})[0];
+}
+Tensor mul(const Tensor& a, const Tensor& b) { return commutative(Binary::mul, a, b); }
 Tensor sum(const Tensor& x) { return run(op::sum, {x})[0]; }
 Tensor mean(const Tensor& x) { return run(op::sum, {x}, SumOp{.mean = true})[0]; }
 
@@ -383,25 +463,58 @@ void add(const Call& call) {
     write(call.out[0], sum);
 }
 
-void mul(const Call& call) {
-    Values a = read(call.in[MulOp::a]);
-    const Values b = read(call.in[MulOp::b]);
-    for (size_t i = 0; i < a.size(); ++i) a[i] *= b[i];
+namespace {
+
+/// Calls f(index in `large`, index in `small`) for all elements of `large`.
+template <class F>
+void each_repeated(const Tensor& small, const Tensor& large, F f) {
+    const Repeats r = repeats_of("reference", small.shape(), large.shape());
+    for (int64_t i = 0; i < large.numel(); ++i)
+        f(size_t(i), size_t(i / (r.repeats * r.period) * r.period + i % r.period));
+}
+
+double combined(Binary kind, double a, double b) {
+    switch (kind) {
+#define RG_CASE(name, value, ...)                                                                                      \
+    case Binary::name: return value;
+        RG_BINARIES(RG_CASE)
+#undef RG_CASE
+    }
+    return a;
+}
+
+/// Returns the number of elements of `large` for each element of `small`, or 1 if there are none.
+double repeats(const Tensor& small, const Tensor& large) {
+    return double(std::max<int64_t>(1, repeats_of("reference", small.shape(), large.shape()).repeats));
+}
+
+} // namespace
+
+void binary(const Call& call) {
+    using O = BinaryOp;
+    Values a = read(call.in[O::a]);
+    const Values b = read(call.in[O::b]);
+    each_repeated(call.in[O::b], call.in[O::a],
+                  [&](size_t i, size_t j) { a[i] = combined(call.attrs.as<O>().kind, a[i], b[j]); });
     write(call.out[0], a);
 }
 
 void sum(const Call& call) {
-    const Values x = read(call.in[SumOp::x]);
-    double sum = 0;
-    for (const double v : x) sum += v;
-    if (call.attrs.as<SumOp>().mean && !x.empty()) sum /= double(x.size());
-    write(call.out[0], {sum});
+    const Tensor &in = call.in[SumOp::x], &times = call.in[SumOp::times], &y = call.out[0];
+    const Values x = read(in), factors = times.defined() ? read(times) : Values(x.size(), 1);
+    Values sums(size_t(y.numel()));
+    each_repeated(y, in, [&](size_t i, size_t j) { sums[j] += x[i] * factors[i]; });
+    for (double& v : sums) v /= call.attrs.as<SumOp>().mean ? repeats(y, in) : 1;
+    write(y, sums);
 }
 
 void sum_grad(const Call& call) {
-    const Tensor& dx = call.out[0];
-    const double dy = read(call.in[SumGradOp::dy])[0];
-    write(dx, Values(size_t(dx.numel()), call.attrs.as<SumGradOp>().mean ? dy / double(dx.numel()) : dy));
+    const Tensor &small = call.in[SumGradOp::dy], &large = call.out[0];
+    const Values dy = read(small);
+    Values dx(size_t(large.numel()));
+    const double divisor = call.attrs.as<SumGradOp>().mean ? repeats(small, large) : 1;
+    each_repeated(small, large, [&](size_t i, size_t j) { dx[i] = dy[j] / divisor; });
+    write(large, dx);
 }
 
 void scale(const Call& call) {

@@ -34,13 +34,15 @@ Tensor sigmoid(const Tensor& x);
 Tensor hardsigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
 
-// Arithmetic on two tensors of the same shape and type. Throws Error if their shapes or types differ. sub(a, b) runs
-// two ops: it is add(a, scale(b, -1)).
+// Arithmetic on two tensors of the same type. One of them may be smaller than the other, if it has the other's shape
+// but for extents of 1, between which all extents are 1; its values then repeat along these axes. Missing first extents
+// are 1, so a vector [c] has a value per channel. For images [n h w c], [n c] stands for [n 1 1 c]. Throws Error if
+// shapes do not fit together, or types differ.
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
 
-/// Returns the sum of all elements as a scalar, which is f32, or f64 if x is f64. Adds in double, in a fixed order.
+/// Returns the sum of all elements as a scalar, which is f32, or f64 if x is f64. Adds in a fixed order, in double.
 Tensor sum(const Tensor& x);
 /// Returns sum(x) divided by the number of elements, or 0 if there are none, like the loss of an empty mini-batch.
 Tensor mean(const Tensor& x);
@@ -78,7 +80,7 @@ Tensor seed_tensor(uint64_t seed);
 // ---- ops: their inputs, results and attributes ----
 
 #define RG_ELEMENT_OPS(X)                                                                                              \
-    X(activation) X(activation_grad) X(add) X(mul) X(sum) X(sum_grad) X(scale) X(cast) X(slice) X(slice_grad)          \
+    X(activation) X(activation_grad) X(add) X(binary) X(sum) X(sum_grad) X(scale) X(cast) X(slice) X(slice_grad)       \
     X(concat) X(concat_grad) X(dropout)
 RG_ELEMENT_OPS(RG_DECLARE_OP)
 
@@ -105,14 +107,19 @@ struct AddOp {
     NormAt<a_stats, a> a_norm = {}; // applied to a as it is read; without ReLU
     NormAt<b_stats, b> b_norm = {};
 };
-struct MulOp {
+/// b may be smaller than a; see Repeats. AddOp, which plans fuse with other ops, adds tensors of the same shape.
+struct BinaryOp {
     enum In { a, b };
+    Binary kind = Binary::add;
 };
+/// Sums the elements of x, or of x * times, for which Repeats gives the same element of y, which has this shape. If
+/// `mean`, divides by their number.
 struct SumOp {
-    enum In { x };
+    enum In { x, times };
     bool mean = false;
+    Shape shape = {};
 };
-/// Computes dx, the gradient of the input of SumOp: each element is dy, divided by the number of elements if `mean`.
+/// Computes dx, the gradient of the input x of SumOp: repeats the elements of dy.
 struct SumGradOp {
     enum In { dy };
     Shape shape = {}; // shape of dx
@@ -150,6 +157,15 @@ struct DropoutOp {
     float probability = 0;
     uint32_t stream = 0;
 };
+
+/// Says how the elements of a small tensor [groups period] repeat in a large one [groups repeats period].
+struct Repeats {
+    int64_t groups = 1, repeats = 1, period = 1;
+};
+/// Returns the shape with as many extents as `large`: adds first extents of 1, or makes [n c] to [n 1 1 c].
+Shape aligned(const Shape& small, const Shape& large);
+/// Throws Error if `small` is not as add() describes it.
+Repeats repeats_of(const char* op, const Shape& small, const Shape& large);
 
 /// Returns the number of channels of t, its last extent.
 inline int64_t channels_of(const Tensor& t) { return t.extent(t.shape().rank() - 1); }

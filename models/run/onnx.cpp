@@ -122,10 +122,19 @@ void write_activation(Graph& g, const Step& s) {
 }
 
 /// Writes arithmetic on two tensors, in the order of the first operand that is not a constant. In a trace, only
-/// constants have memory.
+/// constants have memory. ONNX repeats the elements of b as repeats_of() (elements.h) does.
 void write_binary(Graph& g, const Step& s, const char* type) {
-    const Order order = g.order_of(s.in[s.in[0].has_memory() ? 1 : 0]);
-    g.define(s.out[0], order, g.node(type, {g.read(s.in[0], order), g.read(s.in[1], order)}));
+    const Tensor &a = s.in[0], b = s.in[1].reshape(aligned(s.in[1].shape(), a.shape()));
+    const Order order = g.order_of(a.has_memory() ? b : a);
+    g.define(s.out[0], order, g.node(type, {g.read(a, order), g.read(b, order)}));
+}
+void write_binary_kind(Graph& g, const Step& s) {
+    constexpr const char* kTypes[] = {
+#define RG_TYPE(name, value, type) type,
+        RG_BINARIES(RG_TYPE)
+#undef RG_TYPE
+    };
+    write_binary(g, s, kTypes[size_t(s.attrs.as<BinaryOp>().kind)]);
 }
 
 void write_scale(Graph& g, const Step& s) {
@@ -138,9 +147,18 @@ void write_scale(Graph& g, const Step& s) {
 }
 
 void write_sum(Graph& g, const Step& s) {
-    const char* const type = s.attrs.as<SumOp>().mean ? "ReduceMean" : "ReduceSum";
-    g.define(s.out[0], Order::channels_last,
-             g.node(type, {g.read(s.in[0], g.order_of(s.in[0]))}, attribute("keepdims", int64_t{0})));
+    const Tensor& x = s.in[0];
+    const Order order = g.order_of(x);
+    const Shape shape = aligned(s.out[0].shape(), x.shape());
+    Ints axes;
+    for (const int axis : {0, 1, 2, 3}) { // of the file: channels come after the images if they are first there
+        const int ours = order == Order::channels_first && axis > 0 ? (axis + 1) % 3 + 1 : axis;
+        if (axis < shape.rank() && shape[ours] == 1) axes.push_back(axis);
+    }
+    // ONNX 1.12 has the axes of a mean as an attribute, and those of a sum as an input.
+    const std::string y = s.attrs.as<SumOp>().mean ? g.node("ReduceMean", {g.read(x, order)}, attribute("axes", axes))
+                                                   : g.node("ReduceSum", {g.read(x, order), g.ints(axes)});
+    g.define(s.out[0].reshape(shape), order, y);
 }
 
 void write_cast(Graph& g, const Step& s) {
@@ -208,7 +226,7 @@ constexpr OpWriter kMappings[] = {
     {op::avg_pool2d, write_avg_pool2d},
     {op::activation, write_activation},
     {op::add, [](Graph& g, const Step& s) { write_binary(g, s, "Add"); }},
-    {op::mul, [](Graph& g, const Step& s) { write_binary(g, s, "Mul"); }},
+    {op::binary, write_binary_kind},
     {op::scale, write_scale},
     {op::sum, write_sum},
     {op::cast, write_cast},
