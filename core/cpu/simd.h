@@ -74,7 +74,7 @@ static inline __attribute__((always_inline)) void each_vector(int64_t count, F f
 }
 
 /// Load or store only the first n lanes (0 <= n <= kWidth). A load sets the remaining lanes to zero. Memory beyond the
-/// first n values is not accessed.
+/// first n values is not accessed. With AVX2, whole vectors need no mask: a masked store is slow on AMD processors.
 #if defined(__AVX512F__)
 static inline __mmask16 first(int n) { return __mmask16((1u << n) - 1); }
 static inline Vec load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
@@ -83,8 +83,10 @@ static inline void store_first(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p
 static inline __m256i first(int n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-static inline Vec load_first(const float* p, int n) { return _mm256_maskload_ps(p, first(n)); }
-static inline void store_first(float* p, Vec v, int n) { _mm256_maskstore_ps(p, first(n), v); }
+static inline Vec load_first(const float* p, int n) { return n == kWidth ? load(p) : _mm256_maskload_ps(p, first(n)); }
+static inline void store_first(float* p, Vec v, int n) {
+    n == kWidth ? store(p, v) : _mm256_maskstore_ps(p, first(n), v);
+}
 #else
 static inline Vec load_first(const float* p, int n) {
     if (n == kWidth) return load(p);
