@@ -8,8 +8,7 @@
 // convolution, and the sums for the batch norm of its input. The normalised activations of such a layer are never
 // written to memory. In an evaluation, the batch norm goes into the filters and the bias.
 //
-// Fuser::run() lists the rules in the order in which they are applied, with the reasons for the order. Convolutions in
-// several groups are not fused with other steps.
+// Fuser::run() lists the rules in the order in which they are applied, with the reasons for the order.
 #include "core/fuse.h"
 
 #include "core/context.h"
@@ -186,11 +185,10 @@ private:
         return f(s.attrs.as<Pool2dOp>().x_norm);
     }
 
-    /// Returns true if the step is a conv2d or conv2d_grad with one group. With several groups, these ops can do no
-    /// additional work.
+    /// Returns true if the step is a conv2d or conv2d_grad that takes fused steps.
     static bool fusible(const Step& s) {
-        if (s.op == op::conv2d) return s.attrs.as<Conv2dOp>().conv.groups == 1;
-        return s.op == op::conv2d_grad && s.attrs.as<Conv2dGradOp>().conv.groups == 1;
+        if (s.op == op::conv2d) return takes_fused_steps(s.attrs.as<Conv2dOp>().conv, s.in[Conv2dOp::w]);
+        return s.op == op::conv2d_grad && takes_fused_steps(s.attrs.as<Conv2dGradOp>().conv, s.in[Conv2dGradOp::w]);
     }
 
     /// Replaces a value of two rows by one of four rows in all steps (core/ops/norm.h). Returns the new value.

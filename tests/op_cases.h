@@ -10,6 +10,7 @@
 
 #include "core/op_table.h"
 
+#include <algorithm>
 #include <numeric>
 #include <vector>
 
@@ -93,6 +94,7 @@ struct ConvCase {
     PerAxis dilation = 1;
     int64_t groups = 1;
     Conv conv() const { return {stride, pad, dilation, groups}; }
+    bool takes_fused_steps() const { return groups == 1 || (c == groups && k == groups); }
     Shape x() const { return {n, h, w, c}; }
     Shape w_shape() const { return {k, r, s, c / groups}; }
     Shape y() const {
@@ -108,7 +110,7 @@ inline void add_conv(std::vector<OpCase>& cases, const ConvCase& g) {
                      Conv2dOp{.conv = conv, .with_stats = g.stats}, kConvolved});
     cases.push_back({op::conv2d_grad, {{y, g.values}, {x}, {w}}, Conv2dGradOp{.conv = conv, .filters = false},
                      kConvolved});
-    const Input addend{x, g.groups == 1 ? Draw::normal : Draw::absent}; // plans do not fuse addends with groups
+    const Input addend{x, g.takes_fused_steps() ? Draw::normal : Draw::absent};
     cases.push_back(
         {op::conv2d_grad, {{y, g.values}, {x}, {w}, addend}, Conv2dGradOp{.conv = conv, .filters = false}, kConvolved});
     cases.push_back({op::conv2d_grad, {{y}, {x, g.values}, {w}}, Conv2dGradOp{.conv = conv, .data = false},
@@ -221,6 +223,16 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 90, 67, 20, 20, 3, 3, 2, 1, true, true, normal, 1, 20},
              {19, 3, 4, 4, 4, 3, 3, 1, 1, true, true, normal, 1, 4},
              {0, 6, 6, 4, 4, 3, 3, 1, 1, true, true, normal, 1, 4},
+             {5, 9, 8, 3, 3, 3, 3, 1, 0, true, true, normal, 1, 3},
+             {1, 3, 2, 9, 9, 5, 5, 1, 2, true, true, normal, 1, 9}, // filters larger than the image
+             {2, 9, 29, 24, 24, 5, 5, 1, 2, true, true, normal, 1, 24},
+             {1, 6, 33, 17, 17, 3, 5, {1, 2}, {1, 2}, true, true, normal, 1, 17},
+             {1, 7, 12, 40, 40, 7, 7, 1, 3, true, true, normal, 1, 40},
+             {1, 5, 9, 8, 8, 2, 4, 1, {1, 2}, false, true, normal, 1, 8},
+             {2, 14, 15, 20, 20, 5, 5, 2, 1, true, true, normal, 1, 20},
+             {1, 6, 5, 12, 12, 3, 3, 1, 4, true, true, normal, 1, 12}, // some windows lie wholly in the padding
+             {2, 9, 10, 8, 8, 5, 5, 3, 2, true, false, special, 1, 8},
+             {1, 17, 18, 11, 11, 3, 3, 2, 2, true, true, normal, 2, 11},
              {2, 7, 8, 6, 6, 3, 3, 1, 1, true, false, special, 1, 6},
              {1, 8, 9, 12, 8, 3, 3, 1, 1, true, true, normal, 1, 4}, // few channels in a group
              {1, 6, 9, 16, 16, 3, 3, {3, 2}, {1, 2}, true, true, normal, {2, 1}, 8},
@@ -531,6 +543,7 @@ inline void add_losses(std::vector<OpCase>& cases) {
 
 /// Adds ops with the optional steps that a plan fuses into them: a batch norm before or after, pooling, sums.
 inline void add_fused(std::vector<OpCase>& cases) {
+    const Draw normal = Draw::normal;
     const Input absent{{0}, Draw::absent};
     const std::vector<Input> no_norm(3, absent);
     for (const ConvCase& g : std::initializer_list<ConvCase>{
@@ -543,7 +556,13 @@ inline void add_fused(std::vector<OpCase>& cases) {
              {1, 16, 16, 64, 32, 3, 3, 1, 1, true, true}, {3, 8, 8, 64, 64, 3, 3, 1, 1, false, true},
              {5, 8, 8, 64, 128, 3, 3, 1, 1, true, true}, {3, 8, 8, 128, 64, 3, 3, 1, 1, true, true},
              {2, 4, 4, 72, 16, 3, 3, 1, 1, true, true}, {2, 4, 4, 16, 72, 3, 3, 1, 1, true, true},
-             {5, 2, 3, 176, 176, 3, 3, 1, 1, true, true}, {0, 4, 4, 8, 8, 3, 3, 1, 1}})
+             {5, 2, 3, 176, 176, 3, 3, 1, 1, true, true}, {0, 4, 4, 8, 8, 3, 3, 1, 1},
+             {3, 9, 8, 16, 16, 3, 3, 1, 1, true, true, normal, 1, 16},
+             {2, 7, 11, 33, 33, 5, 5, 2, 2, false, true, normal, 1, 33},
+             {18, 4, 5, 3, 3, 3, 3, {2, 1}, 1, true, true, normal, 1, 3},
+             {1, 34, 33, 8, 8, 3, 3, 1, {2, 3}, true, true, normal, {2, 3}, 8},
+             {1, 48, 50, 32, 32, 3, 3, 1, 1, true, true, normal, 1, 32}, // several threads share the image
+             {0, 4, 4, 8, 8, 3, 3, 1, 1, true, true, normal, 1, 8}})
         for (bool relu : {false, true}) {
             const Shape x = g.x(), w = g.w_shape(), y = g.y();
             const BatchNorm norm{.epsilon = 1e-3f, .relu = relu}, other{.epsilon = 1e-2f, .relu = !relu};
@@ -642,6 +661,15 @@ inline void add_casts(std::vector<OpCase>& cases) {
 inline void add_ranks(std::vector<OpCase>& cases) { // for a single rank; tests of par/ cover several ranks
     cases.push_back({op::combine_stats, {{{2, 5}, Draw::statistics}}, {}, kRounded});
     cases.push_back({op::combine_sums, {{{7}}, {{7}}}, {}, kRounded});
+}
+
+/// Returns true for a convolution in groups with fused steps: only CPUs take these.
+inline bool only_on_cpus(const OpCase& c) {
+    if (c.op != op::conv2d && c.op != op::conv2d_grad) return false;
+    const bool forward = c.op == op::conv2d;
+    const Conv& conv = forward ? c.attrs.as<Conv2dOp>().conv : c.attrs.as<Conv2dGradOp>().conv;
+    return conv.groups > 1 && std::any_of(c.in.begin() + (forward ? int(Conv2dOp::x_stats) : int(Conv2dGradOp::addend)),
+                                          c.in.end(), [](const Input& i) { return i.draw != Draw::absent; });
 }
 
 inline const std::vector<OpCase>& op_cases() {

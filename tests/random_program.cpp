@@ -36,6 +36,8 @@ RandomProgram::RandomProgram(uint64_t seed, DType type) : seed_(seed), type_(typ
     parameters_.add("shared beta", {c}, Start::zeros);
     parameters_.add("other filters", {c, 3, 3, c}, Start::random);
     parameters_.add("other gamma", {c}, Start::ones);
+    parameters_.add("depthwise filters", {c, 3, 3, 1}, Start::random);
+    parameters_.add("filters of two groups", {c, 3, 3, c / 2}, Start::random);
     parameters_.add("narrow", {c, 1, 1, c}, Start::random);
     parameters_.add("wide", {c, 1, 1, 2 * c}, Start::random);
     parameters_.add("bias", {c}, Start::zeros);
@@ -50,7 +52,7 @@ RandomProgram::RandomProgram(uint64_t seed, DType type) : seed_(seed), type_(typ
         run(op::add, {s.running.slice(0, {c}), random({c}, ++number)}, {}, {s.running.slice(0, {c})});
     }
     const auto value = [&](const char* name) { return parameters_.entry(name).value; };
-    filters_ = {value("filters"), value("other filters")};
+    filters_ = {value("filters"), value("other filters"), value("depthwise filters"), value("filters of two groups")};
     gammas_ = {value("gamma"), value("other gamma")};
     betas_ = {value("shared beta"), value("bias")};
     narrow_ = value("narrow"), wide_ = value("wide"), bias_ = value("bias");
@@ -80,9 +82,12 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
     if (training) tape.emplace();
     std::vector<Tensor> values{cast(in[0], type_)};
     const auto value = [&] { return draw(2) ? values.back() : pick(values); };
+    const auto conv_of = [&](const Tensor& w) { return Conv{.pad = 1, .groups = channels_ / w.extent(3)}; };
     const auto convolve = [&](const Tensor& x) {
-        const bool halve = draw(5) == 0 && x.extent(1) >= 4;
-        return conv2d(x, pick(filters_), draw(2) ? bias_ : Tensor(), {.stride = halve ? 2 : 1, .pad = 1});
+        const Tensor w = pick(filters_);
+        Conv conv = conv_of(w);
+        if (draw(5) == 0 && x.extent(1) >= 4) conv.stride = 2;
+        return conv2d(x, w, draw(2) ? bias_ : Tensor(), conv);
     };
     const auto norm = [&](const Tensor& x, const Tensor& stats, bool frozen) {
         return batch_norm(x, stats, pick(gammas_), pick(betas_),
@@ -99,7 +104,8 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
         case 2: values.push_back(conv2d(x, narrow_)); break;
         case 3:
         case 4: { // a layer in training
-            const auto [y, stats] = conv2d_stats(x, pick(filters_), {}, {.pad = 1});
+            const Tensor w = pick(filters_);
+            const auto [y, stats] = conv2d_stats(x, w, {}, conv_of(w));
             update(stats, y);
             const Tensor normalised = norm(y, stats, false);
             update(stats, y);
@@ -143,7 +149,7 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
             break;
         }
         default: { // a residual block
-            const Tensor y = conv2d(x, pick(filters_), {}, {.pad = 1}), stats = channel_stats(y);
+            const Tensor w = pick(filters_), y = conv2d(x, w, {}, conv_of(w)), stats = channel_stats(y);
             const bool frozen = draw(2) == 0;
             const Tensor branch = batch_norm(y, frozen ? pick(running_) : stats, pick(gammas_), pick(betas_),
                                              {.epsilon = kEpsilon, .frozen = frozen});

@@ -1,5 +1,5 @@
 // bench_layers measures pooling, GELU, and plain, depthwise, grouped and dilated convolution: the milliseconds of the
-// forward pass and of all gradients. tools/bench/layers.py compares them with PyTorch.
+// forward pass and of all gradients. tools/bench/layers.py compares them with PyTorch and ONNX Runtime.
 #include "core/clock.h"
 #include "core/context.h"
 #include "core/cpu/cores.h"
@@ -7,6 +7,7 @@
 #include "core/ops.h"
 #include "core/options.h"
 #include "core/rng.h"
+#include "tools/bounds.h"
 
 #include <algorithm>
 #include <array>
@@ -20,8 +21,9 @@ using namespace rg;
 namespace {
 
 struct Settings {
-    int64_t threads = 0, rounds = 5;
+    int64_t threads = 0, rounds = 5, batch = 16;
     std::string precision = "fp32";
+    bool depthwise = false, bound = false;
 };
 
 Tensor random_tensor(const Shape& shape, DType type) {
@@ -67,7 +69,7 @@ void bench_pool(const Settings& s, const char* name, Op op, Op grad, const Shape
 
 void bench_conv(const Settings& s, const char* name, int64_t size, int64_t channels, int64_t kernel, const Conv& conv) {
     const DType type = s.precision == "bf16" ? DType::bf16 : DType::f32;
-    const Tensor x = random_tensor({16, size, size, channels}, type),
+    const Tensor x = random_tensor({s.batch, size, size, channels}, type),
                  w = random_tensor({channels, kernel, kernel, channels / conv.groups}, DType::f32);
     const auto y = run(op::conv2d, {x, w}, Conv2dOp{.conv = conv});
     const Conv2dGradOp attrs{.conv = conv};
@@ -82,6 +84,32 @@ void bench_conv(const Settings& s, const char* name, int64_t size, int64_t chann
         });
 }
 
+/// Measures depthwise convolutions of the sizes that MobileNetV2 and V3 have. The names say the size of the filters,
+/// the number of channels, the width of the images and the stride.
+void bench_depthwise(const Settings& s) {
+    struct Layer {
+        int64_t kernel, channels, size, stride;
+    };
+    for (const auto& [kernel, channels, size, stride] : std::initializer_list<Layer>{{3, 32, 112, 1},
+                                                                                     {3, 96, 112, 2},
+                                                                                     {3, 144, 56, 1},
+                                                                                     {3, 144, 56, 2},
+                                                                                     {3, 192, 28, 1},
+                                                                                     {3, 192, 28, 2},
+                                                                                     {3, 384, 14, 1},
+                                                                                     {3, 576, 14, 1},
+                                                                                     {3, 576, 14, 2},
+                                                                                     {3, 960, 7, 1},
+                                                                                     {5, 96, 56, 2},
+                                                                                     {5, 144, 28, 1},
+                                                                                     {5, 192, 28, 2},
+                                                                                     {5, 384, 14, 1},
+                                                                                     {5, 576, 14, 2},
+                                                                                     {5, 960, 7, 1}})
+        bench_conv(s, cat("depthwise_", kernel, "x", kernel, "_", channels, "_", size, "_", stride).c_str(), size,
+                   channels, kernel, {.stride = stride, .pad = same(kernel), .groups = channels});
+}
+
 void bench_gelu(const Settings& s, const Shape& shape) {
     const Tensor x = random_tensor(shape, s.precision == "bf16" ? DType::bf16 : DType::f32);
     const Tensor y = Tensor::empty(shape, x.dtype()), dx = Tensor::empty(shape, x.dtype());
@@ -93,19 +121,7 @@ void bench_gelu(const Settings& s, const Shape& shape) {
         });
 }
 
-int run_program(int argc, const char* const* argv) {
-    Settings s;
-    Options options("bench_layers", "measures pooling, GELU and convolution");
-    options.add("threads", &s.threads, "number of threads; 0: one per core").range(0, 1024);
-    options.add("rounds", &s.rounds, "number of measurements, of which the median is printed").at_least(1);
-    options.add("precision", &s.precision, "number format").one_of({"fp32", "fp32-strict", "bf16"});
-    if (!options.parse(argc, argv)) {
-        std::cout << options.help_or_version();
-        return 0;
-    }
-    ThreadPool pool(s.threads ? int(s.threads) : available_cores());
-    const Context context{.threads = &pool, .strict_fp32 = s.precision == "fp32-strict"};
-    const ContextScope scope(context);
+void bench_all(const Settings& s) {
     const Shape image{16, 112, 112, 64};
     const Pool overlapping{.window = 3, .stride = 2, .pad = 1};
     bench_pool(s, "max_pool_3x3_stride_2", op::max_pool2d, op::max_pool2d_grad, image, overlapping);
@@ -125,6 +141,28 @@ int run_program(int argc, const char* const* argv) {
     bench_conv(s, "grouped_3x3_8", 56, 64, 3, {.pad = 1, .groups = 8});
     bench_conv(s, "grouped_3x3_4", 56, 64, 3, {.pad = 1, .groups = 4});
     bench_conv(s, "dilated_3x3", 56, 64, 3, {.pad = 2, .dilation = 2});
+}
+
+int run_program(int argc, const char* const* argv) {
+    Settings s;
+    Options options("bench_layers", "measures pooling, GELU and convolution");
+    options.add("threads", &s.threads, "number of threads; 0: one per core").range(0, 1024);
+    options.add("rounds", &s.rounds, "number of measurements, of which the median is printed").at_least(1);
+    options.add("precision", &s.precision, "number format").one_of({"fp32", "fp32-strict", "bf16"});
+    options.add("batch", &s.batch, "images per convolution").at_least(1);
+    options.add("depthwise", &s.depthwise, "measure depthwise convolutions of many sizes instead");
+    options.add("bound", &s.bound, "print the least time of each convolution by the measured peak rates of this CPU");
+    if (!options.parse(argc, argv)) {
+        std::cout << options.help_or_version();
+        return 0;
+    }
+    ThreadPool pool(s.threads ? int(s.threads) : available_cores());
+    Profile profile;
+    const Context context{
+        .threads = &pool, .strict_fp32 = s.precision == "fp32-strict", .profile = s.bound ? &profile : nullptr};
+    const ContextScope scope(context);
+    s.depthwise ? bench_depthwise(s) : bench_all(s);
+    if (s.bound) print_bounds(profile, double(s.rounds + 1), false, measure_peaks(pool));
     return 0;
 }
 

@@ -63,7 +63,13 @@ public:
     StatsCollector(int64_t images, int64_t pixels, int64_t channels);
     /// Adds an image from its values [pixels channels].
     template <class T>
-    void add(int64_t image, const T* values);
+    void add(int64_t image, const T* values) {
+        add(image, 0, pixels_, values);
+    }
+    /// Adds the `pixels` pixels from pixel `before` on, whose values begin at `values`. The calls for an image must go
+    /// from its first pixel to its last.
+    template <class T>
+    void add(int64_t image, int64_t before, int64_t pixels, const T* values);
     /// Adds an image from its sums of (value - shift) and of (value - shift)^2. `shift` and both sums have one value
     /// per lane, and lane i belongs to channel i % channels. `lanes` is a multiple of the number of channels. Each lane
     /// must have the sums of the same number of pixels. Use it for images of at most kPart pixels.
@@ -78,7 +84,6 @@ private:
                         double& all_squares);
 
     /// Adds sums of some pixels of an image, as add_sums() does for all: of the `pixels` pixels from pixel `before` on.
-    /// The calls for an image must go from its first pixel to its last.
     void add_part(int64_t image, int64_t before, int64_t pixels, int64_t lanes, const float* shift, const float* sum,
                   const float* squares);
 

@@ -2,16 +2,17 @@
 // multiplies a batch norm of its result, with known statistics, into filters and bias. The result has p x q pixels and
 // k channels.
 //
-// Distributes the images over threads. An engine convolves them: Direct (conv_engine.h), Winograd (winograd.h) or
-// TileEngine (tile_engine.h). The engines call the kernels of conv_isa.cpp, winograd_isa.cpp and tiles_isa.cpp.
-// conv_groups.cpp and dense.cpp take over some convolutions. conv_choice.cpp chooses between all of these.
-// conv_grad.cpp computes gradients with the same engines.
+// Distributes the images over threads. An engine convolves them: Direct (conv_engine.h), Depthwise (depthwise.h),
+// Winograd (winograd.h) or TileEngine (tile_engine.h). The engines call the kernels of conv_isa.cpp, depthwise_isa.cpp,
+// winograd_isa.cpp and tiles_isa.cpp. conv_groups.cpp and dense.cpp take over some convolutions. conv_choice.cpp
+// chooses between all of these. conv_grad.cpp computes gradients with the same engines.
 //
 // Usually a thread does all the work on one image or a few, while they stay in its second-level cache: the copy of the
 // input, convolution and ReLU, statistics of the result, rounding.
 #include "core/cpu/conv_choice.h"
 #include "core/cpu/conv_groups.h"
 #include "core/cpu/dense.h"
+#include "core/cpu/depthwise.h"
 #include "core/cpu/tile_engine.h"
 #include "core/cpu/winograd.h"
 
@@ -68,12 +69,13 @@ template <class Engine, class T>
 void convolve_with(const Engine& engine, const Images<T>& x, const float* bias, const Epilogue& epilogue,
                    double products) {
     using R = typename Engine::Result;
-    constexpr bool kCollects = std::is_same_v<Engine, TileEngine<T>>; // the engine itself can compute statistics
+    constexpr bool kRows = std::is_same_v<Engine, Depthwise>;                  // the engine itself computes statistics
+    constexpr bool kCollects = kRows || std::is_same_v<Engine, TileEngine<T>>; // it does, at least of small images
     constexpr bool kRounds = !std::is_same_v<T, R>;
     R* in_place = nullptr; // y, if the engine can write to it directly
     if constexpr (!kRounds) in_place = epilogue.image<T>(0);
     StatsCollector* const stats = epilogue.stats;
-    const bool collects = kCollects && stats && epilogue.p * epilogue.q <= StatsCollector::kPart;
+    const bool collects = kCollects && stats && (kRows || epilogue.p * epilogue.q <= StatsCollector::kPart);
     const bool past = in_place && collects && epilogue.y.bytes() >= kPastCache;
     convolve_chunks(
         epilogue, engine.images_at_once(), products, in_place,
@@ -102,6 +104,8 @@ void convolve(Method method, const Images<T>& x, const Padding& padding, Filters
     filters.to_bf16 = !std::is_same_v<T, float>;
     if (method == Method::winograd)
         convolve_with(Winograd(padding, p, q, filters), x, bias, epilogue, products);
+    else if (method == Method::depthwise)
+        convolve_with(Depthwise(padding, p, q, stride, filters), x, bias, epilogue, products);
     else
         convolve_with(Direct(padding, p, q, stride, filters), x, bias, epilogue, products);
 }
@@ -116,7 +120,6 @@ void conv2d(const Call& call) {
     const bool alone = !x_norm && !y_norm && !a.with_stats;
     const Method method =
         method_for({Pass::forward, x.shape(), w.shape(), y.shape(), a.conv, x.dtype(), x.dtype(), alone});
-    if (method == Method::lanes) return lanes::conv2d(call);
     if (method == Method::group_by_group) return group_by_group::conv2d(call);
     if (method == Method::dense) return dense::forward(x, w, b, y);
     const int64_t k = w.extent(0), p = y.extent(1), q = y.extent(2);

@@ -55,10 +55,9 @@ struct Candidate {
     }
 
     bool has_groups() const { return f.groups > 1; }
-    /// With more channels of x or y in a group, lanes are slower than the other methods.
-    bool few_in_groups() const { return std::max(f.k, f.c) <= 4 * f.groups; }
+    bool is_depthwise() const { return has_groups() && f.k == f.groups && f.c == f.groups; }
     bool winograd_takes_groups() const {
-        const bool tiles_win = !few_in_groups() && isa().tiles && problem.images == DType::bf16 &&
+        const bool tiles_win = std::max(f.k, f.c) > 4 * f.groups && isa().tiles && problem.images == DType::bf16 &&
                                !winograd_beats_bf16(f.k / f.groups, f.c / f.groups);
         return !tiles_win && winograd_pays(f, problem.conv.stride, problem.y[1], problem.y[2]);
     }
@@ -132,12 +131,12 @@ struct Rule {
 
 // The first rule that applies decides.
 constexpr Rule kRules[] = {
+    {Method::depthwise, [](const Candidate& c) { return c.is_depthwise(); },
+     "one filter per channel: a vector computes as many channels as it has lanes"},
     {Method::winograd, [](const Candidate& c) { return c.has_groups() && c.winograd_takes_groups(); },
      "3x3 filters in groups: Winograd computes all groups at once"},
-    {Method::lanes, [](const Candidate& c) { return c.has_groups() && c.few_in_groups(); },
-     "at most 4 channels in a group: the groups share vectors"},
     {Method::group_by_group, [](const Candidate& c) { return c.has_groups(); },
-     "more than 4 channels in a group, and Winograd does not fit or is slower"},
+     "groups of several channels or filters, and Winograd does not fit or is slower"},
     {Method::dense, [](const Candidate& c) { return c.is_dense(); },
      "1x1 filters for 512 channels or more: a product of two matrices"},
     {Method::tiles, [](const Candidate& c) { return c.tiles_in_bf16(); },
@@ -158,7 +157,7 @@ constexpr Rule kRules[] = {
 
 Method method_for(const ConvProblem& problem) {
     constexpr const char* kPasses[] = {"conv2d", "conv2d_grad: dx", "conv2d_grad: dw"};
-    constexpr const char* kMethods[] = {"lanes", "group by group", "dense", "tiles", "Winograd", "direct"};
+    constexpr const char* kMethods[] = {"depthwise", "group by group", "dense", "tiles", "Winograd", "direct"};
     const Candidate candidate(problem);
     const Rule* rule = kRules;
     while (!rule->applies(candidate)) ++rule;

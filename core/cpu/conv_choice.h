@@ -8,7 +8,7 @@ namespace rg::cpu {
 
 /// The ways to compute a convolution or one of its gradients.
 enum class Method : uint8_t {
-    lanes,          // conv_groups.cpp: each lane of a vector computes one channel of the result
+    depthwise,      // Depthwise (depthwise.h): each lane of a vector is a channel
     group_by_group, // conv_groups.cpp: each group is a convolution of its own
     dense,          // dense.cpp: a product of two matrices
     tiles,          // TileEngine and TileWgrad (tile_engine.h): products of bf16

@@ -13,6 +13,7 @@
 #include "core/cpu/conv_choice.h"
 #include "core/cpu/conv_groups.h"
 #include "core/cpu/dense.h"
+#include "core/cpu/depthwise.h"
 #include "core/cpu/tile_engine.h"
 #include "core/cpu/winograd.h"
 
@@ -201,8 +202,8 @@ void add_gradients(const Geometry& g, const GradientInputs<T>& in, int64_t begin
     wgrad.end(dw, transformed);
 }
 
-/// Computes dw and dbias. `wgrad` is an F32Wgrad or a TileWgrad that reads dy as To. add_gradients() calls `dgrad`,
-/// unless that is nullptr.
+/// Computes dw and dbias. `wgrad` is an F32Wgrad, a Depthwise or a TileWgrad that reads dy as To. add_gradients() calls
+/// `dgrad`, unless that is nullptr.
 template <class To, class T, class Wgrad, class Dgrad>
 void gradients(const Geometry& g, const GradientInputs<T>& in, const Wgrad& wgrad, const Dgrad& dgrad,
                const GradientResults& out) {
@@ -232,11 +233,12 @@ void with_gradient_engine(Method method, const Tensor& w, bool to_bf16, const Co
     const int64_t p = dy[1], q = dy[2], height = dx[1], width = dx[2];
     Filters rotated = rotated_filters_of(w, conv);
     rotated.to_bf16 = to_bf16;
+    const Padding padding = dgrad_padding(dx, w.shape(), dy, conv);
+    if (method == Method::depthwise) return f(Depthwise(padding, height, width, 1, rotated));
     if (conv.stride == 2 && conv.dilation == 1) {
         if (method == Method::tiles) return f(Stride2Gradient<TileEngine<In>>(rotated, conv.pad, p, q, height, width));
         return f(Stride2Gradient<Direct>(rotated, conv.pad, p, q, height, width));
     }
-    const Padding padding = dgrad_padding(dx, w.shape(), dy, conv);
     if (method == Method::tiles) return f(TileEngine<In>(padding, height, width, 1, rotated));
     if (method == Method::winograd) return f(Winograd(padding, height, width, rotated));
     f(Direct(padding, height, width, 1, rotated));
@@ -306,6 +308,8 @@ void all_gradients(Method filters, Method data, const Geometry& g, const Gradien
         const TileWgrad<T> tiles(g.padding, g.images, g.p, g.q, g.extents(), g.conv.stride.h);
         return gradients_with<T>(tiles, data, g, in, w, out);
     }
+    if (filters == Method::depthwise)
+        return gradients_with<float>(Depthwise(g.padding, g.p, g.q, g.conv.stride, g.extents()), data, g, in, w, out);
     gradients_with<float>(F32Wgrad(g, filters == Method::winograd), data, g, in, w, out);
 }
 
@@ -346,8 +350,7 @@ void conv2d_grad(const Call& call) {
     // In a common pass, the data gradient reads dy in the type that the weight gradient reads.
     const DType read = fused && filters != Method::tiles ? DType::f32 : dy.dtype();
     const Method data = a.data ? method_of(Pass::dgrad, read) : filters;
-    // Each of these methods is chosen for both gradients, or for neither.
-    if (data == Method::lanes) return lanes::conv2d_grad(call);
+    // Each of these two methods is chosen for both gradients, or for neither.
     if (data == Method::group_by_group) return group_by_group::conv2d_grad(call);
     if (data == Method::dense) {
         if (a.filters) dense::wgrad(dy, x, dw, dbias);

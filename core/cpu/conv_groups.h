@@ -1,20 +1,12 @@
-// Two ways to compute a convolution with Conv::groups > 1 and its gradients. conv_choice.cpp chooses between them.
+// Convolution with Conv::groups > 1, and its gradients. conv_choice.cpp chooses it.
 #pragma once
 
-#include "core/ops/conv.h"
-
-namespace rg::cpu {
-
-/// Each lane of a vector computes one channel of the result.
-namespace lanes {
-void conv2d(const Call& call);
-void conv2d_grad(const Call& call);
-} // namespace lanes
+#include "core/op.h"
 
 /// Each group is a convolution of its own, on copies of its channels.
-namespace group_by_group {
+namespace rg::cpu::group_by_group {
+
 void conv2d(const Call& call);
 void conv2d_grad(const Call& call);
-} // namespace group_by_group
 
-} // namespace rg::cpu
+} // namespace rg::cpu::group_by_group

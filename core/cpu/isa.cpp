@@ -23,7 +23,7 @@ namespace rg::cpu {
     extern const WinogradKernels kWinograd;                                                                            \
     extern const ElementKernels kElements;                                                                             \
     extern const DenseKernels kDense;                                                                                  \
-    extern const LaneKernels kLanes;                                                                                   \
+    extern const DepthwiseKernels kDepthwise;                                                                          \
     extern const NormKernels kNorm;                                                                                    \
     }
 RG_ISA_TABLES(portable)
@@ -41,7 +41,7 @@ extern const TileKernels kTiles;
 
 #define RG_KERNELS_OF(isa)                                                                                             \
     .conv = &isa::kConv, .winograd = &isa::kWinograd, .elements = &isa::kElements, .dense = &isa::kDense,              \
-    .lanes = &isa::kLanes, .norm = &isa::kNorm
+    .depthwise = &isa::kDepthwise, .norm = &isa::kNorm
 
 namespace {
 

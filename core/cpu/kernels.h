@@ -282,38 +282,25 @@ struct DenseKernels {
                   float* dw);
 };
 
-/// A tap of a convolution in groups of channels. For the first result pixel of a GroupedConvRow, the tap multiplies the
-/// values of the image from index `image` on by the values of the filters from index `filter` on.
-struct GroupedConvTap {
-    int64_t image, filter; // in floats
+/// Values that `taps` neighbouring taps of a filter row multiply, for the first result of a DepthwiseRow.
+struct DepthwiseSource {
+    const float* x; // the value of the first tap
+    int64_t w;      // index of the first tap in the filters, or in their gradient
 };
-/// Result pixels at equal distances in a row, of a convolution in groups. All use the same taps. In the image, the
-/// value at index GroupedConvTap::image + i belongs to result channel i; see conv_groups.cpp. Distances are in floats.
-struct GroupedConvRow {
-    int64_t q, lanes;           // number of result pixels, and of channels in a result pixel
-    int64_t count;              // number of taps
-    const GroupedConvTap* taps; // [count]
-    int64_t step, y_step;       // distance from one result pixel to the next in the image, and in the result
-    /// 1 or 2: the taps come in threes, which multiply values of the image that are `step` / reuse apart. 0: any taps.
-    int reuse;
-    /// Distances to the next row of results, in the image and in the result. Kernels that use `reuse` prefetch this
-    /// row. Processors do not do so by themselves where a kernel reads a row several times, one vector of each pixel at
-    /// a time.
-    int64_t next, y_next;
+/// Results at equal distances in a row of a depthwise convolution, which use the same taps. Distances are in floats.
+struct DepthwiseRow {
+    int64_t q, c;                   // number of results, and of channels
+    int64_t rows, taps;             // number of sources, and of taps in each: 1, 3 or 5
+    const DepthwiseSource* sources; // [rows]
+    int64_t step, y_step;           // from one result to the next: in x, and in y
+    int64_t tap_step, w_step;       // from one tap of a source to the next: in x, and in the filters
 };
-/// Tells gather() which channels of a pixel go to the lanes of a vector: lane i gets channel first + place[i].
-struct LaneSources {
-    int32_t first, reach; // reach: the largest place, plus 1
-    int32_t place[16];
-};
-struct LaneKernels {
-    /// Computes y = bias + sum over taps of w * image. The bias, and w of each tap, are padded to whole vectors.
-    void (*forward)(const GroupedConvRow&, const float* image, const float* w, const float* bias, float* y);
-    /// Adds the weight gradient to dw, which has the layout of w.
-    void (*wgrad)(const GroupedConvRow&, const float* image, const float* dy, float* dw);
-    /// Copies, for each pixel, `count` values chosen from its `channels` values. Each vector of these
-    /// `count` values has its own LaneSources, the same for all pixels.
-    void (*gather)(const float* from, int64_t pixels, int64_t channels, const LaneSources*, int64_t count, float* to);
+/// Filters and their gradient have whole vectors of channels.
+struct DepthwiseKernels {
+    /// Computes y = bias + sum over taps of w * x.
+    void (*forward)(const DepthwiseRow&, const float* w, const ConvResult<float>&);
+    /// Adds the weight gradient to dw, which has the layout of w. dy has that of y.
+    void (*wgrad)(const DepthwiseRow&, const float* dy, float* dw);
 };
 
 struct IsaKernels {
@@ -323,7 +310,7 @@ struct IsaKernels {
     const WinogradKernels* winograd;
     const ElementKernels* elements;
     const DenseKernels* dense;
-    const LaneKernels* lanes;
+    const DepthwiseKernels* depthwise;
     const NormKernels* norm;
     const TileKernels* tiles = nullptr; // convolution by products of bf16; null if the set has no instructions for them
 };

@@ -9,30 +9,30 @@ StatsCollector::StatsCollector(int64_t images, int64_t pixels, int64_t channels)
     : images_(images), pixels_(pixels), channels_(channels), moments_(images * 2 * channels) {}
 
 template <class T>
-void StatsCollector::add(int64_t image, const T* values) {
+void StatsCollector::add(int64_t image, int64_t before, int64_t pixels, const T* values) {
     const int64_t period = period_of(channels_);
     const Scratch<float> first(channels_), sums(2 * period);
     // Sum the deviations from the first pixel of each part. These are usually of the order of the standard deviation,
     // so the subtraction of squares in add_part() loses few digits.
-    for (int64_t before = 0; before < pixels_; before += kPart) {
-        const int64_t pixels = std::min(kPart, pixels_ - before);
-        const T* const part = values + before * channels_;
+    for (int64_t i = 0; i < pixels; i += kPart) {
+        const int64_t in_part = std::min(kPart, pixels - i);
+        const T* const part = values + i * channels_;
         if constexpr (std::is_same_v<T, float>)
             std::copy_n(part, channels_, first.data());
         else
             isa().elements->widen(part, first, channels_);
         const PerChannel shift(channels_, [&](int64_t c) { return first[c]; });
         float *const sum = sums.zeroed(), *const squares = sum + period;
-        kernels<T>().channel_sums(part, pixels * channels_, period, shift, sum, squares);
-        for (int64_t i = channels_; i < period; ++i) {
-            sum[i % channels_] += sum[i];
-            squares[i % channels_] += squares[i];
+        kernels<T>().channel_sums(part, in_part * channels_, period, shift, sum, squares);
+        for (int64_t lane = channels_; lane < period; ++lane) {
+            sum[lane % channels_] += sum[lane];
+            squares[lane % channels_] += squares[lane];
         }
-        add_part(image, before, pixels, channels_, first, sum, squares);
+        add_part(image, before + i, in_part, channels_, first, sum, squares);
     }
 }
-template void StatsCollector::add<float>(int64_t, const float*);
-template void StatsCollector::add<uint16_t>(int64_t, const uint16_t*);
+template void StatsCollector::add(int64_t, int64_t, int64_t, const float*);
+template void StatsCollector::add(int64_t, int64_t, int64_t, const uint16_t*);
 
 void StatsCollector::combine(double pixels_before, double pixels, double mean, double squares, double& all_mean,
                              double& all_squares) {

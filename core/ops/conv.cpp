@@ -1,6 +1,7 @@
 // The ops of convolution: their rows in the op table (core/op.h) and their reference implementations.
 #include "core/ops/conv.h"
 
+#include "core/context.h"
 #include "core/ops/reference.h"
 #include "core/ops/rules.h"
 
@@ -24,10 +25,10 @@ Shape convolved(const char* op, const Tensor& x, const Tensor& w, const Conv& co
             window_count(op, x.extent(2), w.extent(2), conv.stride.w, conv.pad.w, conv.dilation.w), k};
 }
 
-/// Throws Error if a convolution in several groups has one of the inputs `fused`, which only fused steps use.
-void expect_plain_groups(const char* op, const Conv& conv, In fused) {
+/// Throws Error if a convolution that does not take fused steps has one of the inputs `fused`, which only they use.
+void expect_plain_groups(const char* op, const Conv& conv, const Tensor& w, In fused) {
     for (const Tensor& t : fused)
-        RG_CHECK(conv.groups == 1 || !t.defined(), op, ": expected no fused steps with groups=", conv.groups,
+        RG_CHECK(!t.defined() || takes_fused_steps(conv, w), op, ": expected no fused steps with groups=", conv.groups,
                  ", got one; run them as ops of their own");
 }
 
@@ -36,7 +37,7 @@ OutputSpecs infer_conv2d(In in, const Attrs& attrs) {
     const auto& a = attrs.as<O>();
     const Tensor &x = in[O::x], &w = in[O::w];
     const Shape y = convolved("conv2d", x, w, a.conv);
-    expect_plain_groups("conv2d", a.conv, in.subspan(O::x_stats));
+    expect_plain_groups("conv2d", a.conv, w, in.subspan(O::x_stats));
     const int64_t k = w.extent(0);
     if (in[O::bias].defined()) expect_shape("conv2d", "b", in[O::bias], {k});
     expect_norm("conv2d", x.extent(3), a.x_norm.given(in));
@@ -52,7 +53,7 @@ OutputSpecs infer_conv2d_grad(In in, const Attrs& attrs) {
     const auto& a = attrs.as<O>();
     const Tensor &x = in[O::x], &w = in[O::w], &y = in[O::y];
     const Shape dy = convolved("conv2d_grad", x, w, a.conv);
-    expect_plain_groups("conv2d_grad", a.conv, in.subspan(O::addend));
+    expect_plain_groups("conv2d_grad", a.conv, w, in.subspan(O::addend));
     expect_shape("conv2d_grad", "dy", in[O::dy], dy);
     if (in[O::addend].defined()) expect_shape("conv2d_grad", "addend", in[O::addend], x.shape());
     const bool x_norm = expect_norm("conv2d_grad", x.extent(3), a.x_norm.given(in));
@@ -126,6 +127,10 @@ Tensor conv2d(const Tensor& x, const Tensor& w, const Tensor& b, Conv conv) {
 WithStats conv2d_stats(const Tensor& x, const Tensor& w, const Tensor& b, Conv conv) {
     const auto out = run(op::conv2d, {x, w, b}, Conv2dOp{.conv = conv, .with_stats = true});
     return {out[Conv2dOp::y], out[Conv2dOp::stats]};
+}
+
+bool takes_fused_steps(const Conv& conv, const Tensor& w) {
+    return conv.groups == 1 || (w.extent(0) == conv.groups && w.extent(3) == 1 && !context().device);
 }
 
 Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b) {

@@ -35,7 +35,12 @@ Tensor linear(const Tensor& x, const Tensor& w, const Tensor& b = {});
 #define RG_CONV_OPS(X) X(conv2d) X(conv2d_grad)
 RG_CONV_OPS(RG_DECLARE_OP)
 
-/// A convolution. In a plan, core/fuse.cpp may make steps before and after it part of this op, if `groups` is 1.
+/// Returns true if a convolution with filters w [k r s c/groups] can do the work of other steps in a plan, such as a
+/// batch norm. It can with one group, and on CPUs if it is depthwise. Kernels that convolve group by group see only
+/// some of the channels, and those of GPUs for groups are simple loops.
+bool takes_fused_steps(const Conv& conv, const Tensor& w);
+
+/// A convolution. In a plan, core/fuse.cpp may make steps before and after it part of this op, if takes_fused_steps().
 /// y_stats is an input, such as running statistics in an evaluation: the op does not compute y_stats from its own
 /// result.
 ///
@@ -53,9 +58,9 @@ struct Conv2dOp {
 };
 
 /// Computes the gradients of a convolution. In a plan, core/fuse.cpp may make steps before and after it part of this
-/// op, if `groups` is 1. A step of a plan that computes only dx may leave x undefined; kernels then take the shape of x
-/// from dx. In a plan for a device, x_sums may have 4 rows: it gets the rows of CombineSumsOp for x_dgamma and x_dbeta,
-/// and two more (norm.h).
+/// op, if takes_fused_steps(). A step of a plan that computes only dx may leave x undefined; kernels then take the
+/// shape of x from dx. In a plan for a device, x_sums may have 4 rows: it gets the rows of CombineSumsOp for x_dgamma
+/// and x_dbeta, and two more (norm.h).
 struct Conv2dGradOp {
     enum In { dy, x, w, addend, y, y_stats, y_sums = NormAt<y_stats>::kEnd, x_stats };
     enum Out { dw, dbias, dx, x_dgamma, x_dbeta, x_sums };

@@ -69,25 +69,37 @@ TEST_SUITE("core") {
         CHECK(count_steps(v, read_twice, with(op::conv2d, Conv2dOp::y_stats)) == 0);
     }
 
-    TEST_CASE("fuse: a convolution in several groups takes no other step") {
+    TEST_CASE("fuse: of convolutions in several groups, only depthwise ones take other steps, and only on CPUs") {
         const Values v;
-        const Tensor w = Values::random({8, 3, 3, 4}, 6), dw = Tensor::zeros({8, 3, 3, 4});
-        const auto conv = [&](const Tensor& x) { return conv2d(x, w, {}, {.pad = 1, .groups = 2}); };
         const auto fused = [](const Step& s) {
             const bool forward = s.op == op::conv2d;
             if (!forward && s.op != op::conv2d_grad) return false;
             const auto from = s.in.begin() + (forward ? int(Conv2dOp::x_stats) : int(Conv2dGradOp::addend));
             return std::any_of(from, s.in.end(), [](const Tensor& t) { return t.defined(); });
         };
-        const auto predict = [&](const Tensor& x) { return std::vector{max_pool2d(v.frozen(conv(x)), {2, 2})}; };
-        CHECK(count_steps(v, predict, fused) == 0);
-        const auto train = [&](const Tensor& x) {
-            Tape tape;
-            const Tensor y = relu(v.norm(conv(x))), loss = mse_loss(add(v.norm(conv(y)), y), v.target);
-            tape.gradients(loss, std::array{w}, std::array{dw});
-            return std::vector{loss};
-        };
-        CHECK(count_steps(v, train, fused) == 0);
+        for (const int64_t groups : {2, 8}) {
+            CAPTURE(groups);
+            const Tensor w = Values::random({8, 3, 3, 8 / groups}, 6), dw = Tensor::zeros(w.shape());
+            const Conv options{.pad = 1, .groups = groups};
+            const auto predict = [&](const Tensor& x) {
+                return std::vector{max_pool2d(v.frozen(conv2d(x, w, {}, options)), {2, 2})};
+            };
+            CHECK(count_steps(v, predict, fused) == (groups == 8 ? 1 : 0));
+            const auto train = [&](const Tensor& x) {
+                Tape tape;
+                const auto layer = [&](const Tensor& in) {
+                    const auto [y, stats] = conv2d_stats(in, w, {}, options);
+                    return batch_norm(y, stats, v.gamma, v.beta, {.relu = true});
+                };
+                const Tensor loss = mse_loss(layer(layer(x)), v.target);
+                tape.gradients(loss, std::array{w}, std::array{dw});
+                return std::vector{loss};
+            };
+            // Both gradients take the gradient of a batch norm. The second convolution and its gradient normalise x.
+            CHECK(count_steps(v, train, fused) == (groups == 8 ? 3 : 0));
+            CHECK(count_steps(v, train, is(op::batch_norm)) == (groups == 8 ? 1 : 2));
+            CHECK(count_steps(v, train, is(op::batch_norm_grad_sums)) == (groups == 8 ? 1 : 2));
+        }
     }
 
     TEST_CASE("fuse: conv2d_grad takes the gradient of a batch norm of the convolution's result") {

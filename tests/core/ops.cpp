@@ -589,7 +589,7 @@ TEST_SUITE("core") {
         };
         const Tensor x = Tensor::zeros({2, 5, 5, 3}), w = Tensor::zeros({4, 3, 3, 3});
         const Tensor i = integers({2}, 0, 0), wrong = integers({2}, 0, 4);
-        const Tensor depthwise = Tensor::zeros({3, 3, 3, 1}), stats = Tensor::zeros({2, 3}), scalar = Tensor::zeros({});
+        const Tensor in_groups = Tensor::zeros({6, 3, 3, 1}), stats = Tensor::zeros({2, 3}), scalar = Tensor::zeros({});
         const Tensor two = Tensor::zeros({2}), three = Tensor::zeros({3}), four = Tensor::zeros({4});
         const Tensor five = Tensor::zeros({5}), scores = Tensor::zeros({2, 4}), dy = Tensor::zeros({2, 2, 2, 3});
         const Tensor images = Tensor::zeros({4, 5, 5, 3}, DType::u8), views = Tensor::zeros({2, 6}, DType::i32);
@@ -669,13 +669,13 @@ TEST_SUITE("core") {
             {"of w, got 0", [&] { conv2d(x, w, {}, {.groups = 0}); }},
             {"conv2d: expected no fused steps with groups=3, got one",
              [&] {
-                 infer(*op::conv2d, {{x, depthwise, {}, stats, three, three, {}, {}, {}}},
+                 infer(*op::conv2d, {{x, in_groups, {}, stats, three, three, {}, {}, {}}},
                        Conv2dOp{.conv = {.groups = 3}});
              }},
             {"conv2d_grad: expected no fused steps with groups=3, got one",
              [&] {
                  infer(*op::conv2d_grad,
-                       {{Tensor::zeros({2, 3, 3, 3}), x, depthwise, x, {}, {}, {}, {}, {}, {}, {}, {}}},
+                       {{Tensor::zeros({2, 3, 3, 6}), x, in_groups, x, {}, {}, {}, {}, {}, {}, {}, {}}},
                        Conv2dGradOp{.conv = {.groups = 3}});
              }},
             {"padding -1", [&] { conv2d(x, w, {}, {.pad = -1}); }},
@@ -764,8 +764,8 @@ TEST_SUITE("core") {
         const std::string table = profile.table();
         const auto line = [](const char* w, const char* method) { return formatted("w %-20s f32   %s", w, method); };
         for (const std::string& expected :
-             {line("[16 3 3 16]", "direct          (fp32-strict"), line("[16 3 3 1]", "lanes           (at most 4"),
-              line("[32 1 1 8]", "group by group  (more than 4"), line("[16 1 1 8]", "direct"),
+             {line("[16 3 3 16]", "direct          (fp32-strict"), line("[16 3 3 1]", "depthwise       (one filter"),
+              line("[32 1 1 8]", "group by group  (groups of"), line("[16 1 1 8]", "direct"),
               line("[10 1 1 512]", "dense           (1x1")})
             CHECK(table == Containing{expected});
         CHECK(table.find("[16 3 3 16]") == table.rfind("[16 3 3 16]"));

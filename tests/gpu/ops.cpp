@@ -71,7 +71,7 @@ bool repeats(const OpCase& c) {
 /// convolutions four more that go round the loop over their tiles more than once.
 std::vector<OpCase> cases_to_run() {
     std::vector<OpCase> cases = op_cases();
-    std::erase_if(cases, infinite_products);
+    std::erase_if(cases, [](const OpCase& c) { return infinite_products(c) || only_on_cpus(c); });
     if (!run_all()) std::erase_if(cases, [](const OpCase& c) { return repeats(c) || products(c) > kProducts; });
     if (!simt::kTsan) return cases;
     std::erase_if(cases, [](const OpCase& c) { return c.in[0].shape.numel() == 0; });
@@ -262,7 +262,7 @@ TEST_SUITE("simt") {
             if (simt::kTsan && (tried || GradientCase::work(c) > 1e7)) continue;
             settable_gpu_traits() = {.sm_count = std::array{4, 1, 16}[size_t(tried % 3)], .hopper_kernels = true};
             if (!c.narrow || (c.op != op::conv2d && c.op != op::conv2d_grad) || infinite_products(c)) continue;
-            if (!run_all() && repeats(c)) continue;
+            if (only_on_cpus(c) || (!run_all() && repeats(c))) continue;
             const Shape& w = c.in[c.op == op::conv2d ? size_t(Conv2dOp::w) : size_t(Conv2dGradOp::w)].shape;
             if (w[0] % 32 || w[1] % 2 == 0) continue;
             CAPTURE(describe(c));

@@ -264,7 +264,7 @@ int main(int argc, char** argv) {
     std::vector<Variant> variants, chosen;
     for (const OpCase& c : op_cases()) {
         const bool convolves = filters_of(c) >= 0;
-        if (!gpu_on_host::kernel(c.op) ||
+        if (!gpu_on_host::kernel(c.op) || only_on_cpus(c) ||
             (convolves && (c.in[0].draw == Draw::special || c.in[1].draw == Draw::special))) // planes.cuh
             continue;
         variants.push_back({c});

@@ -1,13 +1,14 @@
-// Measures ONNX Runtime: node onnxruntime.js NET.onnx BATCH SIZE THREADS SECONDS
-// Prints the median of the milliseconds per call for random images [BATCH 3 SIZE SIZE]. See vs_onnxruntime.py.
+// Measures ONNX Runtime: node onnxruntime.js NET.onnx BATCH SIZE THREADS SECONDS [CHANNELS]
+// Prints the median of the milliseconds per call for random images [BATCH CHANNELS SIZE SIZE], by default of 3 channels.
+// See vs_onnxruntime.py.
 const ort = require('onnxruntime-node');
 
 async function main() {
-  const [batch, size, threads, seconds] = process.argv.slice(3).map(Number);
+  const [batch, size, threads, seconds, channels = 3] = process.argv.slice(3).map(Number);
   const session = await ort.InferenceSession.create(process.argv[2], {
     executionProviders: ['cpu'], graphOptimizationLevel: 'all', intraOpNumThreads: threads, interOpNumThreads: 1});
-  const values = Float32Array.from({length: batch * 3 * size * size}, () => 2 * Math.random() - 1);
-  const feeds = {[session.inputNames[0]]: new ort.Tensor('float32', values, [batch, 3, size, size])};
+  const values = Float32Array.from({length: batch * channels * size * size}, () => 2 * Math.random() - 1);
+  const feeds = {[session.inputNames[0]]: new ort.Tensor('float32', values, [batch, channels, size, size])};
   const call = async () => {
     const begin = process.hrtime.bigint();
     await session.run(feeds);
