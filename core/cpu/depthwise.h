@@ -53,13 +53,26 @@ public:
           step_(round_up(f.c, isa().width)),
           stretches_(q),
           packed_(f.data ? sums() : 0) {
-        for (int64_t first = 0; first < std::min(columns_.spacing, q); ++first)
-            for (int64_t column = first; column < q; column += columns_.spacing) add_column(column, column == first);
+        if (columns_.stride == 1 && columns_.dilation == 1 && columns_.spacing == 1 && (f.s == 3 || f.s == 5)) {
+            const int64_t beyond = q + f.s - 1 - padding.left - padding.w;
+            stretches_[count_++] = {0, q, 0, f.s, 1, std::max<int64_t>(0, padding.left), std::max<int64_t>(0, beyond)};
+        } else {
+            for (int64_t first = 0; first < std::min(columns_.spacing, q); ++first)
+                for (int64_t column = first; column < q; column += columns_.spacing)
+                    add_column(column, column == first);
+        }
         if (!f.data || packed_.ready()) return;
         std::fill_n(packed_.data(), sums(), 0.0f);
-        for (int64_t i = 0; i < c_; ++i)
-            for (int64_t tap = 0; tap < f.r * f.s; ++tap)
-                packed_[tap * step_ + i] = f.group(i)(0, tap / f.s, tap % f.s, 0);
+        // Some channels at a time, so that reads and writes stay in the same cache lines.
+        constexpr int64_t kChannels = 16;
+        for (int64_t i = 0; i < c_; i += kChannels)
+            for (int64_t tap = 0; tap < f.r * f.s; ++tap) {
+                const float* const from = f.data + tap / f.s * f.step_r + tap % f.s * f.step_s;
+                for (int64_t j = i; j < std::min(i + kChannels, c_); ++j) {
+                    const float value = from[j * f.r * f.s] * (f.scale ? f.scale[j] : 1);
+                    packed_[tap * step_ + j] = f.to_bf16 ? to_float(to_bf16(value)) : value;
+                }
+            }
     }
     int64_t images_at_once() const { return 1; }
 
@@ -96,21 +109,23 @@ public:
     }
     void end(float*, const float*) const {}
     /// Computes dw [c r s] from the sums of all parts, in order. The sums of the next part begin `step` values later.
-    void combine(int64_t parts, const float* sums, int64_t step, const Tensor& dw) const {
+    void combine(int64_t parts, const float* of_parts, int64_t step, const Tensor& dw) const {
+        const Scratch<float> total(sums());
+        total.zeroed();
+        for (int64_t part = 0; part < parts; ++part)
+            isa().elements->f32.add(total, of_parts + part * step, total, sums());
         const int64_t taps = rows_.taps * columns_.taps;
-        for (int64_t i = 0; i < c_ * taps; ++i) {
-            float sum = 0;
-            for (int64_t part = 0; part < parts; ++part) sum += sums[part * step + i % taps * step_ + i / taps];
-            dw.data<float>()[i] = sum;
-        }
+        for (int64_t i = 0; i < c_ * taps; ++i) dw.data<float>()[i] = total[i % taps * step_ + i / taps];
     }
 
 private:
-    /// Results of a row that use the same taps, ConvAxis::spacing apart. Most rows have a long stretch in the middle,
-    /// and short ones at the borders, where some taps lie in the padding.
+    /// Results of a row that use the same taps, ConvAxis::spacing apart. Usually there is a long stretch in the middle,
+    /// and short ones at the borders, where some taps lie in the padding. But if the kernels can leave out such taps
+    /// themselves, one stretch has all results.
     struct Stretch {
         int64_t first, count;        // results
         int64_t tap, taps, tap_step; // the first tap, the number of taps, and the distance between them
+        int64_t left = 0, right = 0; // of DepthwiseRow
     };
     /// Adds a column of the result to the last stretch, or to a new one if its taps differ or `apart` is true.
     void add_column(int64_t column, bool apart) {
@@ -127,8 +142,8 @@ private:
             stretches_[count_++] = own;
     }
 
-    /// Calls f(stretch, index of its first result) for all stretches in a share of the rows of the result, and
-    /// after_row(number of the next row) after those of each row.
+    /// Calls f(stretch, index of its first result) for the stretches of each row in a share of the rows of the result,
+    /// and then after_row(number of the next row).
     template <class T, class F, class AfterRow>
     void each_row(const Images<T>& in, int64_t image, Share share, F f, AfterRow after_row) const {
         const ImageRows<T> rows(in, image, std::min(in.h, (rows_.taps - 1) * rows_.dilation + 1));
@@ -142,7 +157,7 @@ private:
                 const Stretch& s = stretches_[i];
                 // The kernels take 1, 3 or 5 taps together.
                 const int64_t together = s.taps == 3 || s.taps == 5 ? s.taps : 1;
-                const auto pixel = [&](int64_t tap) { return columns_.pixel(s.first, s.tap + tap * s.tap_step); };
+                const int64_t first = std::max<int64_t>(0, columns_.pixel(s.first, s.tap)) * c_;
                 DepthwiseRow row{.q = s.count,
                                  .c = c_,
                                  .rows = 0,
@@ -150,11 +165,13 @@ private:
                                  .sources = sources,
                                  .step = columns_.stride * c_,
                                  .y_step = columns_.spacing * c_,
-                                 .tap_step = together > 1 ? (pixel(1) - pixel(0)) * c_ : 0,
-                                 .w_step = s.tap_step * step_};
+                                 .tap_step = s.tap_step * columns_.dilation / columns_.spacing * c_,
+                                 .w_step = s.tap_step * step_,
+                                 .left = s.left,
+                                 .right = s.right};
                 for (int64_t r = 0; r < count; ++r)
                     for (int64_t tap = 0; tap < s.taps; tap += together)
-                        sources[row.rows++] = {own[r].x + pixel(tap) * c_,
+                        sources[row.rows++] = {own[r].x + first + tap * row.tap_step,
                                                own[r].w + (s.tap + tap * s.tap_step) * step_};
                 f(row, (p * columns_.results + s.first) * c_);
             }

@@ -10,30 +10,37 @@ namespace {
 /// filter row and a value of x, they fit 16 registers.
 constexpr int kPixels = 8;
 
-/// Computes MR results of a DepthwiseRow, the first of which reads x from `from` on. `kTaps` is DepthwiseRow::taps.
-/// With kShare, neighbouring results read x at a distance of one tap, so a tile loads each value only once.
-template <int MR, int kTaps, bool kShare>
-void forward_tile(const DepthwiseRow& g, int64_t from, const float* filters, Vec least, const ConvResult<float>& to) {
+/// How the results of a tile use the values of x: each loads its own, or they share them. In a cut tile, they share
+/// pixels [begin, end) of the tile, and the others lie in the padding.
+enum class Loads { own, shared, cut };
+
+/// Computes MR results of a DepthwiseRow. The first reads x from `from` on. `kTaps` is DepthwiseRow::taps.
+template <int MR, int kTaps, Loads kLoads>
+void forward_tile(const DepthwiseRow& g, int64_t from, int64_t begin, int64_t end, const float* filters, Vec least,
+                  const ConvResult<float>& to) {
     each_vector(
         g.c, [ =, &g, &to ](int64_t c, int lanes) __attribute__((always_inline)) {
             Vec acc[MR];
             RG_UNROLL
             for (int i = 0; i < MR; ++i) acc[i] = load(to.bias + c);
             for (int64_t row = 0; row < g.rows; ++row) {
-                const float *x = g.sources[row].x + from + c, *w = filters + g.sources[row].w + c;
+                const float *x = g.sources[row].x + c, *w = filters + g.sources[row].w + c;
                 Vec filter[kTaps];
                 RG_UNROLL
                 for (int s = 0; s < kTaps; ++s) filter[s] = load(w + s * g.w_step);
                 RG_UNROLL
-                for (int j = 0; j < (kShare ? MR + kTaps - 1 : MR); ++j, x += g.step) {
-                    if constexpr (kShare) {
-                        const Vec value = load_first(x, lanes);
+                for (int j = 0; j < (kLoads == Loads::own ? MR : MR + kTaps - 1); ++j) {
+                    const int64_t at = from + j * g.step; // may lie before x, in a tile that is cut
+                    if constexpr (kLoads == Loads::own) {
+                        RG_UNROLL
+                        for (int s = 0; s < kTaps; ++s)
+                            acc[j] += filter[s] * load_first(x + at + s * g.tap_step, lanes);
+                    } else {
+                        if (kLoads == Loads::cut && (j < begin || j >= end)) continue;
+                        const Vec value = load_first(x + at, lanes);
                         RG_UNROLL
                         for (int s = 0; s < kTaps; ++s)
                             if (j >= s && j - s < MR) acc[j - s] += filter[s] * value;
-                    } else {
-                        RG_UNROLL
-                        for (int s = 0; s < kTaps; ++s) acc[j] += filter[s] * load_first(x + s * g.tap_step, lanes);
                     }
                 }
             }
@@ -42,25 +49,36 @@ void forward_tile(const DepthwiseRow& g, int64_t from, const float* filters, Vec
         });
 }
 
-using ForwardTile = void (*)(const DepthwiseRow&, int64_t, const float*, Vec, const ConvResult<float>&);
+using ForwardTile = void (*)(const DepthwiseRow&, int64_t, int64_t, int64_t, const float*, Vec,
+                             const ConvResult<float>&);
 
-template <int kTaps, bool kShare, int MR = kPixels>
+template <int kTaps, Loads kLoads, int MR = kPixels>
 ForwardTile forward_tile_of(int64_t pixels) {
     if constexpr (MR > 1)
-        if (pixels < MR) return forward_tile_of<kTaps, kShare, MR - 1>(pixels);
-    return forward_tile<MR, kTaps, kShare>;
+        if (pixels < MR) return forward_tile_of<kTaps, kLoads, MR - 1>(pixels);
+    return forward_tile<MR, kTaps, kLoads>;
+}
+
+template <Loads kLoads>
+ForwardTile forward_tile_of(int64_t taps, int64_t pixels) {
+    if constexpr (kLoads == Loads::own)
+        if (taps == 1) return forward_tile_of<1, kLoads>(pixels);
+    return taps == 3 ? forward_tile_of<3, kLoads>(pixels) : forward_tile_of<5, kLoads>(pixels);
 }
 
 void forward(const DepthwiseRow& g, const float* filters, const ConvResult<float>& to) {
-    const bool share = g.step == g.tap_step;
-    const auto tile_of = g.taps == 1   ? forward_tile_of<1, false>
-                         : g.taps == 3 ? (share ? forward_tile_of<3, true> : forward_tile_of<3, false>)
-                                       : (share ? forward_tile_of<5, true> : forward_tile_of<5, false>);
+    const bool share = g.step == g.tap_step && g.taps > 1;
+    const Vec least = least_result(to.relu);
     const EvenParts tiles(g.q, kPixels);
-    const ForwardTile tile = tile_of(tiles.shortest), longer = tile_of(tiles.longest());
-    for (int64_t t = 0, q = 0; t < tiles.count; q += tiles.length(t), ++t)
-        (tiles.length(t) > tiles.shortest ? longer : tile)(g, q * g.step, filters, least_result(to.relu),
-                                                           to.at(q * g.y_step, 0));
+    for (int64_t t = 0, q = 0, length; t < tiles.count; ++t, q += length) {
+        length = tiles.length(t);
+        const int64_t begin = g.left - q, end = g.q + g.taps - 1 - g.right - q;
+        const ForwardTile tile = !share ? forward_tile_of<Loads::own>(g.taps, length)
+                                 : begin <= 0 && end >= length + g.taps - 1
+                                     ? forward_tile_of<Loads::shared>(g.taps, length)
+                                     : forward_tile_of<Loads::cut>(g.taps, length);
+        tile(g, -begin * g.step, begin, end, filters, least, to.at(q * g.y_step, 0));
+    }
 }
 
 /// Adds the weight gradient of `kTaps` taps of each of kRows sources.
@@ -69,21 +87,27 @@ void wgrad_tile(const DepthwiseRow& g, const DepthwiseSource* sources, const flo
     each_vector(
         g.c, [ =, &g ](int64_t c, int lanes) __attribute__((always_inline)) {
             Vec acc[kRows][kTaps];
-            const float* x[kRows];
             RG_UNROLL
             for (int i = 0; i < kRows; ++i) {
-                x[i] = sources[i].x + c;
                 RG_UNROLL
                 for (int s = 0; s < kTaps; ++s) acc[i][s] = load(dw + sources[i].w + s * g.w_step + c);
             }
-            const float* from = dy + c;
-            for (int64_t q = 0; q < g.q; ++q, from += g.y_step) {
-                const Vec gradient = load_first(from, lanes);
-                RG_UNROLL
-                for (int i = 0; i < kRows; ++i) {
+            const int64_t pixels = g.q + kTaps - 1 - g.right; // the last one of x, plus 1
+            for (int64_t q = 0; q < g.q; ++q) {
+                const Vec gradient = load_first(dy + q * g.y_step + c, lanes);
+                const int64_t from = (q - g.left) * g.step + c;
+                const auto add = [&](int s) __attribute__((always_inline)) {
                     RG_UNROLL
-                    for (int s = 0; s < kTaps; ++s) acc[i][s] += gradient * load_first(x[i] + s * g.tap_step, lanes);
-                    x[i] += g.step;
+                    for (int i = 0; i < kRows; ++i)
+                        acc[i][s] += gradient * load_first(sources[i].x + (from + s * g.tap_step), lanes);
+                };
+                if (q >= g.left && q + kTaps <= pixels) {
+                    RG_UNROLL
+                    for (int s = 0; s < kTaps; ++s) add(s);
+                } else {
+                    RG_UNROLL
+                    for (int s = 0; s < kTaps; ++s)
+                        if (q + s >= g.left && q + s < pixels) add(s);
                 }
             }
             RG_UNROLL

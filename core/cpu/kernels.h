@@ -294,6 +294,9 @@ struct DepthwiseRow {
     const DepthwiseSource* sources; // [rows]
     int64_t step, y_step;           // from one result to the next: in x, and in y
     int64_t tap_step, w_step;       // from one tap of a source to the next: in x, and in the filters
+    /// The numbers of pixels that the taps of the first and of the last result would read beyond the borders of x. If
+    /// one is not 0, `step` is `tap_step`. DepthwiseSource::x is the first value that is not beyond the border.
+    int64_t left = 0, right = 0;
 };
 /// Filters and their gradient have whole vectors of channels.
 struct DepthwiseKernels {
