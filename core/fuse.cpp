@@ -2,11 +2,11 @@
 //
 // Several ops, such as conv2d, conv2d_grad and add, have optional arguments for additional work: they normalise an
 // operand on load, or process their result before they store it (core/ops/). Each rule below turns one kind of step
-// into such additional work. Consider a layer of convolution, batch norm and ReLU that another convolution follows. The
-// plan of a training step has only two steps for it that read or write images. conv2d normalises its input on load and
-// computes the statistics of its result. conv2d_grad computes the gradient of the batch norm, both gradients of the
-// convolution, and the sums for the batch norm of its input. The normalised activations of such a layer are never
-// written to memory. In an evaluation, the batch norm goes into the filters and the bias.
+// into such additional work. Consider a layer of convolution, batch norm and activation that another convolution
+// follows. The plan of a training step has only two steps for it that read or write images. conv2d normalises its input
+// on load and computes the statistics of its result. conv2d_grad computes the gradient of the batch norm, both
+// gradients of the convolution, and the sums for the batch norm of its input. The normalised activations of such a
+// layer are never written to memory. In an evaluation, the batch norm goes into the filters and the bias.
 //
 // Fuser::run() lists the rules in the order in which they are applied, with the reasons for the order.
 #include "core/fuse.h"
@@ -42,7 +42,7 @@ public:
     void run() {
         apply(&Fuser::fold_norm, op::batch_norm);
         apply(&Fuser::add_in_gradient, op::add);
-        apply(&Fuser::relu_of_sum, op::activation);
+        apply(&Fuser::activation_of_sum, op::activation);
         apply(&Fuser::loss_gradient, op::cross_entropy_grad);
         // These two, and prepare_sums, save launches on devices. The first matches steps that the rules below change.
         apply(&Fuser::prepare_norm, op::batch_norm);
@@ -319,7 +319,7 @@ private:
         using Grad = Conv2dGradOp;
         const Step a = steps_[sum];
         const auto& attrs = a.attrs.as<AddOp>();
-        if (attrs.relu || attrs.a_norm.given(a.in) || attrs.b_norm.given(a.in)) return;
+        if (attrs.activation.kind || attrs.a_norm.given(a.in) || attrs.b_norm.given(a.in)) return;
         const auto first = maker(sum, a.in[AddOp::a]), second = maker(sum, a.in[AddOp::b]);
         if (!first || !second || first == second) return;
         const size_t later = *first < *second ? AddOp::b : AddOp::a, other = later == AddOp::a ? AddOp::b : AddOp::a;
@@ -333,7 +333,7 @@ private:
         replace(*grad, std::move(fused), {sum});
     }
 
-    /// batch_norm without ReLU -> add: add normalises that operand, or both operands, on load.
+    /// batch_norm without an activation -> add: add normalises that operand, or both operands, on load.
     void normalise_sum(size_t sum) {
         Step fused = steps_[sum];
         const auto normalise = [&](auto& norm_of_operand) {
@@ -342,7 +342,7 @@ private:
             if (!norm || !has_one_reader(x) || given) return;
             const Step& n = steps_[*norm];
             const auto& options = n.attrs.as<BatchNormOp>().norm;
-            if (options.relu || !can_move(*norm, sum, {result_of(n)})) return;
+            if (options.activation.kind || !can_move(*norm, sum, {result_of(n)})) return;
             norm_of_operand.set(fused.in, options.operand(n.in));
             dead_[*norm] = true;
         };
@@ -351,17 +351,20 @@ private:
         replace(sum, std::move(fused), {});
     }
 
-    /// add -> relu: add applies ReLU to its result.
-    void relu_of_sum(size_t relu) {
-        const Step r = steps_[relu];
-        const auto sum = maker(relu, r.in[ActivationOp::x], op::add);
-        if (r.attrs.as<ActivationOp>().kind != Activation::relu || !sum || !has_one_reader(r.in[ActivationOp::x]))
-            return;
+    /// add -> activation without exponentials: add applies it to its result. A backward pass that reads the sum itself,
+    /// as that of hardswish does, prevents this.
+    void activation_of_sum(size_t activation) {
+        const Step a = steps_[activation];
+        const Activation applied = a.attrs.as<ActivationOp>().activation;
+        const auto sum = maker(activation, a.in[ActivationOp::x], op::add);
+        if (!is_fusible(applied) || !sum || !has_one_reader(a.in[ActivationOp::x])) return;
         Step fused = steps_[*sum];
-        if (fused.in[AddOp::a].shape().rank() != 4 || !can_move(*sum, relu, {result_of(fused)})) return;
-        fused.attrs.as<AddOp>().relu = true;
-        result_of(fused) = result_of(r);
-        replace(relu, std::move(fused), {*sum});
+        if (fused.in[AddOp::a].shape().rank() != 4 || fused.attrs.as<AddOp>().activation.kind ||
+            !can_move(*sum, activation, {result_of(fused)}))
+            return;
+        fused.attrs.as<AddOp>().activation = applied;
+        result_of(fused) = result_of(a);
+        replace(activation, std::move(fused), {*sum});
     }
 
     /// batch_norm -> conv2d, pooling or conv2d_grad: these readers normalise their input x on load. The rule applies
@@ -424,7 +427,7 @@ private:
             using Grad = Pool2dGradOp;
             return take_at(step.attrs.as<Grad>().x_norm, step.out[Grad::x_dgamma], step.out[Grad::x_dbeta]);
         }
-        if (step.op != op::activation_grad || summed.norm.options.relu) return false;
+        if (step.op != op::activation_grad || summed.norm.options.activation.kind) return false;
         using Grad = ActivationGradOp;
         auto& attrs = step.attrs.as<Grad>();
         return take_at(attrs.a_norm, step.out[Grad::a_dgamma], step.out[Grad::a_dbeta]) ||

@@ -44,7 +44,7 @@ Norm::Norm(Parameters& parameters, const std::string& name, const Spec& s)
       gamma_(&parameters.add(name + ".weight", {s.channels}, s.zero_gamma ? Start::zeros : Start::ones)),
       beta_(&parameters.add(name + ".bias", {s.channels}, Start::zeros)),
       state_(&parameters.add_state(name, s.channels, s.options.momentum)),
-      relu_(s.relu),
+      activation_(s.activation),
       options_(s.options) {
     if (!options_.scale) parameters.entry(name + ".weight").rate = 0;
 }
@@ -58,12 +58,14 @@ Tensor Norm::operator()(const Tensor& x, Mode mode) const {
 Tensor Norm::train(const Tensor& x, const Tensor& local_stats) const {
     const Tensor stats = combine_stats(local_stats);
     update_running(state_->running, stats, x.extent(0), x.extent(1) * x.extent(2), options_.momentum);
-    return batch_norm(x, stats, *gamma_, *beta_, {.epsilon = options_.epsilon, .relu = relu_});
+    return normalise(x, stats, false);
 }
 
-Tensor Norm::evaluate(const Tensor& x) const {
-    return batch_norm(x, state_->running, *gamma_, *beta_,
-                      {.epsilon = options_.epsilon, .relu = relu_, .frozen = true});
+Tensor Norm::evaluate(const Tensor& x) const { return normalise(x, state_->running, true); }
+
+Tensor Norm::normalise(const Tensor& x, const Tensor& stats, bool frozen) const {
+    return batch_norm(x, stats, *gamma_, *beta_,
+                      {.epsilon = options_.epsilon, .activation = activation_, .frozen = frozen});
 }
 
 // conv2d() throws Error for an invalid number of groups.
@@ -89,7 +91,7 @@ Tensor Convolution::operator()(const Tensor& x) const {
 ConvNorm::ConvNorm(Parameters& parameters, const std::string& layer, const Names& names, const Spec& s)
     : name_(layer),
       conv_(parameters, names.conv, {s.out, s.kernel, s.in, s.conv, s.bias}),
-      norm_(parameters, names.norm, {s.out, s.relu, s.zero_gamma, s.norm}) {
+      norm_(parameters, names.norm, {s.out, s.activation, s.zero_gamma, s.norm}) {
     parameters.entry(names.conv + ".weight").scale_free = true;
 }
 

@@ -36,13 +36,13 @@ struct NormOptions {
     float momentum = 0.1f;
 };
 
-/// Batch norm of images [n h w channels], and optionally ReLU. Declares the parameters NAME.weight and NAME.bias,
+/// Batch norm of images [n h w channels], and an activation. Declares the parameters NAME.weight and NAME.bias,
 /// [channels] each, and the running statistics NAME.
 class Norm {
 public:
     struct Spec {
         int64_t channels = 0;
-        bool relu = true;
+        Activation activation = Activation::relu;
         bool zero_gamma = false; // true: the weights start at 0, so a residual branch that ends with this norm does too
         NormOptions options = {};
     };
@@ -56,12 +56,13 @@ private:
     friend class ConvNorm;
     Tensor train(const Tensor& x, const Tensor& local_stats) const;
     Tensor evaluate(const Tensor& x) const;
+    Tensor normalise(const Tensor& x, const Tensor& stats, bool frozen) const;
     bool is_fixed(Mode mode) const { return mode == Mode::evaluate || state_->frozen; }
 
     std::string name_;
     const Tensor *gamma_ = nullptr, *beta_ = nullptr;
     const Parameters::State* state_ = nullptr;
-    bool relu_ = true;
+    Activation activation_;
     NormOptions options_;
 };
 
@@ -88,7 +89,7 @@ private:
     Conv conv_;
 };
 
-/// Convolution of images [n h w in], batch norm, and optionally ReLU. Declares the parameters NAME.conv.weight,
+/// Convolution of images [n h w in], batch norm, and an activation. Declares the parameters NAME.conv.weight,
 /// NAME.conv.bias (unless Spec::bias is false), NAME.bn.weight and NAME.bn.bias, and the running statistics NAME.bn.
 class ConvNorm {
 public:
@@ -97,7 +98,7 @@ public:
         PerAxis kernel = 1; // height and width of the filters
         int64_t in = 0;
         Conv conv = {};
-        bool relu = true;
+        Activation activation = Activation::relu;
         bool bias = true;        // false: the convolution has no bias
         bool zero_gamma = false; // see Norm::Spec
         NormOptions norm = {};

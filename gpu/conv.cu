@@ -310,8 +310,8 @@ void conv2d(const Call& call) {
             const DeviceScratch<T> filters(static_cast<size_t>(count));
             RG_LAUNCH(conv2d_norm_fold_kernel<T>, blocks_for(count, 256), 256, 0, stream(), count, count / g.to_c,
                       pointer<float>(w), pointer<float>(call.in[O::bias]), norm.scale(), norm.shift(), filters, bias);
-            run_conv2d<false>(choice, g, reader, filters.data(), {.bias = bias, .relu = a.y_norm.relu}, pointer<T>(y),
-                              {});
+            run_conv2d<false>(choice, g, reader, filters.data(), {.bias = bias, .relu = is_relu(a.y_norm.activation)},
+                              pointer<T>(y), {});
         });
     });
 }

@@ -14,10 +14,10 @@ namespace {
 
 /// Calls f with the kind as a constant, so that each kind has kernels of its own.
 template <class F>
-void with_kind(Activation kind, F f) {
+void with_kind(Activation::Kind kind, F f) {
     switch (kind) {
 #define RG_CASE(name, ...)                                                                                             \
-    case Activation::name: return f(std::integral_constant<Activation, Activation::name>());
+    case Activation::name: return f(std::integral_constant<Activation::Kind, Activation::name>());
         RG_ACTIVATIONS(RG_CASE)
 #undef RG_CASE
     }
@@ -32,7 +32,7 @@ __device__ float hyperbolic_tangent(float x) { return tanhf(x); }
 __device__ float normal_cdf(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
 __device__ float normal_pdf(float x) { return 0.39894228f * expf(-0.5f * x * x); }
 
-template <Activation kKind>
+template <Activation::Kind kKind>
 struct Activate {
     float slope;
     __device__ float operator()(float x) const {
@@ -47,7 +47,7 @@ struct Activate {
 };
 
 /// Returns dy times the derivative of the activation. `from` is x or the result y, according to RG_ACTIVATIONS.
-template <Activation kKind>
+template <Activation::Kind kKind>
 struct ActivationGrad {
     float slope;
     __device__ float operator()(float dy, float from) const {
@@ -250,8 +250,8 @@ void activation(const Call& call) {
     const Tensor& x = call.in[ActivationOp::x];
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        with_kind(attrs.kind,
-                  [&](auto kind) { map<T, T>(x, call.out[0], Activate<decltype(kind)::value>{attrs.slope}); });
+        with_kind(attrs.activation.kind,
+                  [&](auto kind) { map<T, T>(x, call.out[0], Activate<decltype(kind)::value>{attrs.activation.slope}); });
     });
 }
 
@@ -261,8 +261,8 @@ void activation_grad(const Call& call) {
     const Tensor &dy = call.in[O::dy], &dx = call.out[O::dx];
     with_stored(dy, [&](auto t) {
         using T = decltype(t);
-        with_kind(attrs.kind, [&](auto kind) {
-            combine<T>(dy, call.in[O::from], dx, ActivationGrad<decltype(kind)::value>{attrs.slope});
+        with_kind(attrs.activation.kind, [&](auto kind) {
+            combine<T>(dy, call.in[O::from], dx, ActivationGrad<decltype(kind)::value>{attrs.activation.slope});
         });
     });
     const auto sum = [&](const Operand& of, const Tensor& dgamma, const Tensor& dbeta) {
@@ -284,7 +284,7 @@ void add(const Call& call) {
             with_reader<T>(attrs.b_norm.operand(call.in), [&](const auto& b) {
                 elementwise_groups(y.numel(), channels, {a.x, b.x, pointer<T>(y)},
                                    Combine<T, std::decay_t<decltype(a)>, std::decay_t<decltype(b)>, Add>{
-                                       a, b, pointer<T>(y), channels, {attrs.relu}});
+                                       a, b, pointer<T>(y), channels, {is_relu(attrs.activation)}});
             });
         });
     });

@@ -46,12 +46,12 @@ public:
     /// Returns a reader of the normalised x.
     template <class T>
     NormReader<T> read(const Tensor& x) const {
-        return {pointer<T>(x), scale(), shift(), attrs_.relu};
+        return {pointer<T>(x), scale(), shift(), is_relu(attrs_.activation)};
     }
     /// Returns a reader of the gradient with respect to x. Requires that the constructor got sums.
     template <class T>
     NormGradReader<T> gradient(const Tensor& dz, const Tensor& x) const {
-        return {pointer<T>(dz), pointer<T>(x), scale(), shift(), b_, b_ + c_, attrs_.relu};
+        return {pointer<T>(dz), pointer<T>(x), scale(), shift(), b_, b_ + c_, is_relu(attrs_.activation)};
     }
 
 private:
@@ -136,7 +136,7 @@ public:
                   double(dy.numel() / norm.channels())} {}
     template <class T>
     NormTerms<T> terms() const {
-        return {pointer<T>(x_), norm_.scale(), norm_.shift(), norm_.stats(), norm_.attrs().relu};
+        return {pointer<T>(x_), norm_.scale(), norm_.shift(), norm_.stats(), is_relu(norm_.attrs().activation)};
     }
     const FinishNormGradientSums& finish() const { return finish_; }
     void compute() const; // in norm.cu

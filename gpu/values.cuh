@@ -5,6 +5,7 @@
 #pragma once
 
 #include "core/op.h"
+#include "core/ops/activation.h"
 #include "gpu/bf16.cuh"
 #include "gpu/cuda.cuh"
 
@@ -109,6 +110,12 @@ struct NormGradReader {
 };
 
 // ---- host -----------------------------------------------------------------------------------------------------------
+
+/// Returns true for ReLU, false for none. is_fusible() (core/ops/elements.h) allows no other activation on a device.
+inline bool is_relu(Activation activation) {
+    RG_CHECK(activation.kind <= Activation::relu, "expected ReLU or no activation in an op on a device, got another");
+    return activation.kind == Activation::relu;
+}
 
 /// Returns the address of the tensor's values, or null if the tensor is undefined.
 template <class T>

@@ -71,6 +71,9 @@ constexpr Tolerance kNormConvolved{1e-5, 3e-4};
 constexpr Tolerance kConvolvedSums{1e-4, 2e-4};
 /// For results that are rounded to bf16: the error is half a unit in the eighth bit, and sometimes a whole unit.
 constexpr Tolerance kNarrow{8e-3, 8e-2};
+/// Like kNarrow, for convolutions whose results relu6 or hardsigmoid limits. The errors are those of much larger values
+/// before the activation: up to 7.5e-3 and 0.36.
+constexpr Tolerance kNarrowLimited{3e-2, 1.5};
 /// For gradients of a network. If a rounding changes the sign of one value before a ReLU, or the maximum of one window,
 /// single elements change by a tenth, and the whole gradient by a thousandth.
 constexpr Tolerance kGradients{5e-3, 0.5};
@@ -275,10 +278,21 @@ inline std::vector<Input> operator+(std::vector<Input> a, const std::vector<Inpu
     return a;
 }
 
+/// The activations that can be part of other ops.
+inline const std::vector<Activation>& fusible_activations() {
+    static const std::vector<Activation> kFusible = [] {
+        std::vector<Activation> all;
+        for (const Activation::Kind kind : kActivations)
+            if (is_fusible(kind)) all.push_back({kind, 0.3f});
+        return all;
+    }();
+    return kFusible;
+}
+
 inline void add_norms(std::vector<OpCase>& cases) {
-    const auto add = [&](const Shape& x, bool relu, Draw values, Tolerance tolerance, Tolerance sums) {
-        const BatchNorm norm{.epsilon = 1e-3f, .relu = relu};
-        const BatchNorm frozen{.epsilon = 1e-3f, .relu = relu, .frozen = true};
+    const auto add = [&](const Shape& x, Activation activation, Draw values, Tolerance tolerance, Tolerance sums) {
+        const BatchNorm norm{.epsilon = 1e-3f, .activation = activation};
+        const BatchNorm frozen{.epsilon = 1e-3f, .activation = activation, .frozen = true};
         cases.push_back({op::channel_stats, {{x, values}}, {}, kCancelled});
         cases.push_back({op::batch_norm, norm_inputs(x, values, Draw::own_statistics), BatchNormOp{norm}, tolerance});
         cases.push_back({op::batch_norm, norm_inputs(x, values, Draw::statistics), BatchNormOp{frozen}, tolerance});
@@ -291,15 +305,16 @@ inline void add_norms(std::vector<OpCase>& cases) {
     for (const Shape& x : std::initializer_list<Shape>{
              {2, 1, 1, 1}, {2, 3, 5, 1}, {1, 4, 4, 3}, {3, 3, 3, 5}, {2, 5, 3, 7}, {2, 1, 9, 8}, {2, 4, 3, 11},
              {5, 3, 2, 16}, {2, 3, 3, 17}, {3, 5, 5, 20}, {70, 2, 3, 31}, {2, 7, 5, 64}})
-        for (bool relu : {false, true}) add(x, relu, Draw::normal, kRounded, kSummed);
-    add({0, 4, 4, 6}, true, Draw::normal, kRounded, kSummed);
-    add({16, 64, 65, 16}, true, Draw::normal, kRounded, kSummed); // results so large that stores bypass the caches
-    add({3, 5, 7, 9}, false, Draw::offset, kCancelled, kCancelled);
+        for (const Activation a : fusible_activations()) add(x, a, Draw::normal, kRounded, kSummed);
+    add({0, 4, 4, 6}, Activation::relu, Draw::normal, kRounded, kSummed);
+    add({16, 64, 65, 16}, Activation::relu, Draw::normal, kRounded, kSummed); // stores bypass the caches
+    add({3, 5, 7, 9}, Activation::none, Draw::offset, kCancelled, kCancelled);
     // This case has so many pixels that a GPU adds their sums in two levels.
     cases.push_back({op::channel_stats, {{{131, 32, 32, 2}, Draw::normal}}, {}, kCancelled});
     const Shape x{2, 4, 5, 3};
-    cases.push_back({op::batch_norm, norm_inputs(x, Draw::special, Draw::statistics),
-                     BatchNormOp{BatchNorm{.epsilon = 0, .relu = true}}, kRounded});
+    for (const Activation a : fusible_activations())
+        cases.push_back({op::batch_norm, norm_inputs(x, Draw::special, Draw::statistics),
+                         BatchNormOp{BatchNorm{.epsilon = 0, .activation = a}}, kRounded});
     for (int64_t count : {0, 1, 2, 1000})
         cases.push_back({op::running_update, {{{2, 5}, Draw::statistics}, {{2, 5}, Draw::statistics}},
                          RunningUpdateOp{count, 1, 0.1f}, kRounded});
@@ -379,13 +394,13 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
 /// large cases suffice. Large cases take the executor (tests/simt) longest.
 inline void add_other_elementwise(std::vector<OpCase>& cases) {
     for (const Shape& x : std::initializer_list<Shape>{{1}, {0, 5}, {17}, {2, 7, 9, 11}, {3, 3, 5, 64}})
-        for (const Activation kind : kActivations) {
+        for (const Activation::Kind kind : kActivations) {
             if (kind == Activation::relu) continue; // add_elementwise() has it
             for (Draw values : {Draw::away, Draw::ties, Draw::special}) {
-                cases.push_back({op::activation, {{x, values}}, ActivationOp{kind, 0.3f}, kRounded});
+                cases.push_back({op::activation, {{x, values}}, ActivationOp{{kind, 0.3f}}, kRounded});
                 cases.push_back({op::activation_grad,
                                  {{x, values == Draw::special ? Draw::normal : values}, {x, values}},
-                                 ActivationGradOp{kind, 0.3f}, kRounded});
+                                 ActivationGradOp{{kind, 0.3f}}, kRounded});
             }
         }
     for (const Shape& x : std::initializer_list<Shape>{{}, {1}, {0, 5}, {17}, {2, 7, 9, 11}, {40001}}) {
@@ -546,6 +561,15 @@ inline void add_fused(std::vector<OpCase>& cases) {
     const Draw normal = Draw::normal;
     const Input absent{{0}, Draw::absent};
     const std::vector<Input> no_norm(3, absent);
+    // Each geometry has ReLU before or after the convolution, and two other activations.
+    size_t next = 0;
+    const auto pairs = [&] {
+        const std::vector<Activation>& all = fusible_activations();
+        const auto other = [&](size_t i) { return all[2 + (next + i) % (all.size() - 2)]; };
+        ++next;
+        return std::vector<std::pair<Activation, Activation>>{
+            {Activation::none, Activation::relu}, {Activation::relu, Activation::none}, {other(0), other(1)}};
+    };
     for (const ConvCase& g : std::initializer_list<ConvCase>{
              {1, 5, 5, 3, 8, 3, 3, 1, 1}, {3, 8, 8, 16, 16, 3, 3, 1, 1, true, true},
              {2, 6, 10, 5, 7, 3, 3, 1, 1, false, true}, {35, 4, 3, 9, 20, 3, 3, 1, 1, true, true},
@@ -563,9 +587,10 @@ inline void add_fused(std::vector<OpCase>& cases) {
              {1, 34, 33, 8, 8, 3, 3, 1, {2, 3}, true, true, normal, {2, 3}, 8},
              {1, 48, 50, 32, 32, 3, 3, 1, 1, true, true, normal, 1, 32}, // several threads share the image
              {0, 4, 4, 8, 8, 3, 3, 1, 1, true, true, normal, 1, 8}})
-        for (bool relu : {false, true}) {
+        for (const auto& [first, second] : pairs()) {
             const Shape x = g.x(), w = g.w_shape(), y = g.y();
-            const BatchNorm norm{.epsilon = 1e-3f, .relu = relu}, other{.epsilon = 1e-2f, .relu = !relu};
+            const BatchNorm norm{.epsilon = 1e-3f, .activation = first}, other{.epsilon = 1e-2f, .activation = second};
+            const bool adds = first.kind;
             const std::vector<Input> filter{{x}, {w}, {{g.k}, g.bias ? Draw::normal : Draw::absent}};
             Conv2dOp a{.conv = g.conv(), .with_stats = g.stats, .x_norm = norm, .y_norm = other};
             cases.push_back({op::conv2d, filter + norm_of(x), a, kConvolved});
@@ -577,33 +602,35 @@ inline void add_fused(std::vector<OpCase>& cases) {
                 return std::vector<Input>{{y}, {x}, {w}, addend ? Input{x} : absent, {y}} + norm_of(y) +
                        std::vector<Input>{{{2, g.k}}} + x_norm;
             };
-            cases.push_back({op::conv2d_grad, inputs(relu, no_norm), grad, kNormConvolved});
+            cases.push_back({op::conv2d_grad, inputs(adds, no_norm), grad, kNormConvolved});
             grad.with_sums = true;
-            cases.push_back({op::conv2d_grad, inputs(!relu, norm_of(x)), grad, kConvolvedSums});
+            cases.push_back({op::conv2d_grad, inputs(!adds, norm_of(x)), grad, kConvolvedSums});
             grad.with_sums = grad.data = false;
             cases.push_back({op::conv2d_grad, inputs(false, norm_of(x)), grad, kNormConvolved});
         }
     for (const Shape& x : std::initializer_list<Shape>{{2, 4, 4, 3}, {35, 6, 7, 9}, {1, 8, 8, 32}, {0, 4, 4, 8}}) {
-        const BatchNorm with_relu{.epsilon = 1e-3f, .relu = true}, plain{.epsilon = 1e-3f}, other{.epsilon = 1e-2f};
+        const BatchNorm plain{.epsilon = 1e-3f}, other{.epsilon = 1e-2f};
         const Shape half{x[0], x[1] / 2, x[2] / 2, x[3]}, overlapping{x[0], (x[1] + 1) / 2, (x[2] + 1) / 2, x[3]};
         const std::vector<Input> norm = norm_of(x), normed = std::vector<Input>{{x}} + norm;
         for (const auto& [pool, y] : {std::pair{Pool{.window = 2, .stride = 2, .drop_rest = true}, half},
-                                      {Pool{.window = 3, .stride = 2, .pad = 1}, overlapping}}) {
-            cases.push_back({op::max_pool2d, normed, Pool2dOp{pool, with_relu}, kRounded});
-            cases.push_back({op::avg_pool2d, normed, Pool2dOp{pool, with_relu}, kSummed});
-            cases.push_back({op::max_pool2d_grad,
-                             std::vector<Input>{{y}} + normed + std::vector<Input>{{y, Draw::positions}},
-                             Pool2dGradOp{pool, x[1], x[2], with_relu}, kConvolved});
-            cases.push_back({op::avg_pool2d_grad, std::vector<Input>{{y}} + normed,
-                             Pool2dGradOp{pool, x[1], x[2], with_relu}, kConvolved});
-        }
-        for (bool relu : {false, true})
+                                      {Pool{.window = 3, .stride = 2, .pad = 1}, overlapping}})
+            for (const Activation a : fusible_activations()) {
+                const BatchNorm of_x{.epsilon = 1e-3f, .activation = a};
+                cases.push_back({op::max_pool2d, normed, Pool2dOp{pool, of_x}, kRounded});
+                cases.push_back({op::avg_pool2d, normed, Pool2dOp{pool, of_x}, kSummed});
+                cases.push_back({op::max_pool2d_grad,
+                                 std::vector<Input>{{y}} + normed + std::vector<Input>{{y, Draw::positions}},
+                                 Pool2dGradOp{pool, x[1], x[2], of_x}, kConvolved});
+                cases.push_back({op::avg_pool2d_grad, std::vector<Input>{{y}} + normed,
+                                 Pool2dGradOp{pool, x[1], x[2], of_x}, kConvolved});
+            }
+        for (const Activation activation : fusible_activations())
             for (const auto& [a, b] : {std::pair{norm, norm}, {norm, no_norm}, {no_norm, norm}, {no_norm, no_norm}})
-                cases.push_back({op::add, std::vector<Input>{{x}, {x}} + a + b, AddOp{relu, plain, other}, kSummed});
-        for (const Activation kind : {Activation::relu, Activation::silu})
+                cases.push_back({op::add, std::vector<Input>{{x}, {x}} + a + b, AddOp{activation, plain, other}, kSummed});
+        for (const Activation::Kind kind : {Activation::relu, Activation::silu})
             for (const std::vector<Input>& b : {normed, {}})
                 cases.push_back({op::activation_grad, std::vector<Input>{{x}, {x}} + normed + b,
-                                 ActivationGradOp{kind, 0, plain, other}, kSummed});
+                                 ActivationGradOp{kind, plain, other}, kSummed});
     }
 }
 
@@ -628,7 +655,9 @@ inline void add_narrow(std::vector<OpCase>& cases) {
                                  (c.op == op::sum && c.attrs.as<SumOp>().shape.rank() == 0) ||
                                  (c.op == op::conv2d_grad && !c.attrs.as<Conv2dGradOp>().data &&
                                   c.in.size() <= Conv2dGradOp::y);
-        if (c.tolerance.rms > 0 && !wide_result) c.tolerance = kNarrow;
+        const auto limits = [](Activation a) { return a.kind == Activation::relu6 || a.kind == Activation::hardsigmoid; };
+        const bool limited = c.op == op::conv2d && limits(c.attrs.as<Conv2dOp>().y_norm.activation);
+        if (c.tolerance.rms > 0 && !wide_result) c.tolerance = limited ? kNarrowLimited : kNarrow;
         cases.push_back(c);
     }
 }
@@ -663,13 +692,28 @@ inline void add_ranks(std::vector<OpCase>& cases) { // for a single rank; tests 
     cases.push_back({op::combine_sums, {{{7}}, {{7}}}, {}, kRounded});
 }
 
-/// Returns true for a convolution in groups with fused steps: only CPUs take these.
+/// Returns true for a convolution in groups with fused steps, and for a fused activation other than ReLU: only CPUs take
+/// these.
 inline bool only_on_cpus(const OpCase& c) {
+    const auto other = [](Activation a) {
+        return a.kind != Activation::none && a.kind != Activation::relu;
+    };
+    if (c.op == op::add) return other(c.attrs.as<AddOp>().activation);
+    if (c.op == op::batch_norm) return other(c.attrs.as<BatchNormOp>().norm.activation);
+    if (c.op == op::batch_norm_grad) return other(c.attrs.as<BatchNormGradOp>().norm.activation);
+    if (c.op == op::batch_norm_grad_sums) return other(c.attrs.as<BatchNormGradSumsOp>().norm.activation);
+    if (c.op == op::max_pool2d || c.op == op::avg_pool2d) return other(c.attrs.as<Pool2dOp>().x_norm.activation);
+    if (c.op == op::max_pool2d_grad || c.op == op::avg_pool2d_grad)
+        return other(c.attrs.as<Pool2dGradOp>().x_norm.activation);
     if (c.op != op::conv2d && c.op != op::conv2d_grad) return false;
     const bool forward = c.op == op::conv2d;
-    const Conv& conv = forward ? c.attrs.as<Conv2dOp>().conv : c.attrs.as<Conv2dGradOp>().conv;
-    return conv.groups > 1 && std::any_of(c.in.begin() + (forward ? int(Conv2dOp::x_stats) : int(Conv2dGradOp::addend)),
-                                          c.in.end(), [](const Input& i) { return i.draw != Draw::absent; });
+    const auto of = [&](const auto& a) {
+        return std::pair(a.conv, other(a.x_norm.activation) || other(a.y_norm.activation));
+    };
+    const auto [conv, takes_other] = forward ? of(c.attrs.as<Conv2dOp>()) : of(c.attrs.as<Conv2dGradOp>());
+    const auto first_fused = c.in.begin() + (forward ? int(Conv2dOp::x_stats) : int(Conv2dGradOp::addend));
+    return takes_other || (conv.groups > 1 && std::any_of(first_fused, c.in.end(),
+                                                          [](const Input& i) { return i.draw != Draw::absent; }));
 }
 
 inline const std::vector<OpCase>& op_cases() {

@@ -321,7 +321,7 @@ bool same_bits(const Tensor& a, const Tensor& b) {
 
 bool GradientCase::possible(const OpCase& c) {
     if (!c.op->backward || c.in[0].shape.numel() == 0 || c.narrow || c.op == op::cast) return false;
-    if (c.op == op::add && c.attrs.as<AddOp>().relu) return false; // only a plan uses it
+    if (c.op == op::add && c.attrs.as<AddOp>().activation.kind) return false; // only a plan uses it
     for (size_t i = 0; i < c.in.size(); ++i) {
         const bool fused = c.op->inputs[i].presence == Presence::fused;
         if (!smooth(c.in[i].draw) || (fused && c.in[i].draw != Draw::absent)) return false;

@@ -41,8 +41,8 @@ uint32_t present(std::span<const T> inputs, IsDefined is_defined) {
 
 /// The attribute on which it depends whether an op rounds: ReLU selects values, the other activations compute.
 int variant(Op op, const Attrs& attrs) {
-    if (op == op::activation) return int(attrs.as<ActivationOp>().kind);
-    if (op == op::activation_grad) return int(attrs.as<ActivationGradOp>().kind);
+    if (op == op::activation) return int(attrs.as<ActivationOp>().activation.kind);
+    if (op == op::activation_grad) return int(attrs.as<ActivationGradOp>().activation.kind);
     return 0;
 }
 

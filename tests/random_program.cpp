@@ -89,9 +89,13 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
         if (draw(5) == 0 && x.extent(1) >= 4) conv.stride = 2;
         return conv2d(x, w, draw(2) ? bias_ : Tensor(), conv);
     };
+    const auto draw_activation = [&](bool fusible = false) -> Activation {
+        if (draw(3)) return draw(2) ? Activation::relu : Activation::none;
+        return kActivations[draw(fusible ? size_t(Activation::gelu) : std::size(kActivations))];
+    };
     const auto norm = [&](const Tensor& x, const Tensor& stats, bool frozen) {
         return batch_norm(x, stats, pick(gammas_), pick(betas_),
-                          {.epsilon = kEpsilon, .relu = draw(2) == 0, .frozen = frozen});
+                          {.epsilon = kEpsilon, .activation = draw_activation(true), .frozen = frozen});
     };
     const auto update = [&](const Tensor& stats, const Tensor& of) {
         if (draw(2)) update_running(pick(running_), stats, of.extent(0), of.extent(1) * of.extent(2), 0.3f);
@@ -125,7 +129,9 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
             values.push_back(norm(y, pick(running_), true));
             break;
         }
-        case 8: values.push_back(draw(3) ? relu(x) : silu(x)); break;
+        case 8:
+            if (const Activation drawn = draw_activation(); drawn.kind) values.push_back(activation(x, drawn));
+            break;
         case 9: {
             const Tensor other = value();
             values.push_back(other.shape() == x.shape() ? add(x, other) : leaky_relu(x));
@@ -154,7 +160,7 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
             const Tensor branch = batch_norm(y, frozen ? pick(running_) : stats, pick(gammas_), pick(betas_),
                                              {.epsilon = kEpsilon, .frozen = frozen});
             if (draw(4) == 0) rescale(pick(gammas_));
-            values.push_back(relu(add(branch, x)));
+            values.push_back(activation(add(branch, x), draw_activation()));
         }
         }
     }

@@ -117,7 +117,7 @@ void bench_gelu(const Settings& s, const Shape& shape) {
     report(
         "gelu", s, [&] { run(op::activation, {x}, kind, {y}); },
         [&] {
-            run(op::activation_grad, {y, x}, ActivationGradOp{.kind = Activation::gelu}, {dx});
+            run(op::activation_grad, {y, x}, ActivationGradOp{Activation::gelu}, {dx});
         });
 }
 

@@ -8,7 +8,7 @@
 // chooses between all of these. conv_grad.cpp computes gradients with the same engines.
 //
 // Usually a thread does all the work on one image or a few, while they stay in its second-level cache: the copy of the
-// input, convolution and ReLU, statistics of the result, rounding.
+// input, convolution, activation or statistics of the result, rounding.
 #include "core/cpu/conv_choice.h"
 #include "core/cpu/conv_groups.h"
 #include "core/cpu/dense.h"
@@ -24,28 +24,30 @@ namespace {
 /// the last-level cache. Element-wise ops, which only wait for memory, have a lower limit: past_cache() in norm.h.
 constexpr int64_t kPastCache = 64 << 20;
 
-/// Says what an op does with the results [p q k] of each image: ReLU or statistics, and rounding to the type of y.
+/// Says what an op does with the results [p q k] of each image: an activation or statistics, and rounding to the type
+/// of y. The kernels of the engines apply ReLU and ReLU6 themselves. The others take a pass over results in the cache.
 struct Epilogue {
     const Tensor& y;
     int64_t p, q, k;
     StatsCollector* stats = nullptr;
-    bool relu = false;
+    Activation activation = {};
     int64_t values() const { return p * q * k; }
-
-    template <class T>
-    T* image(int64_t n) const {
-        return stored<T>(y) + n * values();
+    Limits limits() const {
+        if (activation.kind == Activation::relu) return {.least = 0};
+        return activation.kind == Activation::relu6 ? Limits{0, 6} : Limits{};
     }
+    bool takes_pass() const { return activation.kind && limits().least < 0; }
 };
 
-/// Calls convolve(first, count, result, share) for all chunks of up to `chunk` images. The results go to `out`. If
-/// `out` is null, they go to scratch memory, and done(image, result) is then called for each image. A thread does all
-/// this for a whole chunk, while the chunk is in its cache. But if no statistics are needed, shares_of() may let
-/// several threads share each chunk. `products` is the number of multiply-adds per image.
+/// Calls convolve(first, count, result, share) for all chunks of up to `chunk` images. The results go to `out`, or to
+/// scratch memory if `out` is null. Then calls done(index of the first value in y, results, count), where it has work
+/// to do. A thread does all this for a whole chunk, while the chunk is in its cache. But if no statistics are needed,
+/// shares_of() may let several threads share each chunk. `products` is the number of multiply-adds per image.
 template <class R, class Convolve, class Done>
 void convolve_chunks(const Epilogue& epilogue, int64_t chunk, double products, R* out, Convolve convolve, Done done) {
     const int64_t images = epilogue.y.extent(0), chunks = divide_up(images, chunk), values = epilogue.values();
     const auto count_of = [&](int64_t first) { return std::min(chunk, images - first); };
+    const bool finishes = !out || epilogue.takes_pass();
     const int64_t shares = epilogue.stats ? 1 : shares_of(chunks, products * double(count_of(0)));
     if (shares == 1)
         return parallel(chunks, [&](int64_t task) {
@@ -53,7 +55,7 @@ void convolve_chunks(const Epilogue& epilogue, int64_t chunk, double products, R
             const Scratch<R> scratch(out ? 0 : count * values);
             R* const result = out ? out + first * values : scratch.data();
             convolve(first, count, result, Share{});
-            for (int64_t i = 0; !out && i < count; ++i) done(first + i, result + i * values);
+            if (finishes) done(first * values, result, count * values);
         });
     const Scratch<R> scratch(out ? 0 : images * values);
     R* const results = out ? out : scratch.data();
@@ -61,7 +63,8 @@ void convolve_chunks(const Epilogue& epilogue, int64_t chunk, double products, R
         const int64_t first = task / shares * chunk;
         convolve(first, count_of(first), results + first * values, Share{task % shares, shares});
     });
-    if (!out) parallel(images, [&](int64_t n) { done(n, results + n * values); });
+    if (finishes)
+        each_chunk(images * values, [&](int64_t begin, int64_t count) { done(begin, results + begin, count); });
 }
 
 /// Convolves all images with `engine`, and does to the results what `epilogue` says.
@@ -73,14 +76,14 @@ void convolve_with(const Engine& engine, const Images<T>& x, const float* bias, 
     constexpr bool kCollects = kRows || std::is_same_v<Engine, TileEngine<T>>; // it does, at least of small images
     constexpr bool kRounds = !std::is_same_v<T, R>;
     R* in_place = nullptr; // y, if the engine can write to it directly
-    if constexpr (!kRounds) in_place = epilogue.image<T>(0);
+    if constexpr (!kRounds) in_place = stored<T>(epilogue.y);
     StatsCollector* const stats = epilogue.stats;
     const bool collects = kCollects && stats && (kRows || epilogue.p * epilogue.q <= StatsCollector::kPart);
     const bool past = in_place && collects && epilogue.y.bytes() >= kPastCache;
     convolve_chunks(
         epilogue, engine.images_at_once(), products, in_place,
         [&](int64_t first, int64_t count, R* result, Share share) {
-            const ConvResult<R> to{result, bias, epilogue.relu, past};
+            const ConvResult<R> to{result, bias, epilogue.limits(), past};
             if constexpr (kCollects)
                 engine.run(x, first, count, to, share, collects ? stats : nullptr);
             else
@@ -88,8 +91,9 @@ void convolve_with(const Engine& engine, const Images<T>& x, const float* bias, 
             for (int64_t i = 0; stats && !collects && i < count; ++i)
                 stats->add(first + i, result + i * epilogue.values());
         },
-        [&](int64_t n, const R* result) {
-            if constexpr (kRounds) isa().elements->narrow(result, epilogue.image<T>(n), epilogue.values());
+        [&](int64_t begin, R* results, int64_t count) {
+            if (epilogue.takes_pass()) kernels<R>().activation(results, results, count, epilogue.activation, false);
+            if constexpr (kRounds) isa().elements->narrow(results, stored<T>(epilogue.y) + begin, count);
         });
 }
 
@@ -133,7 +137,7 @@ void conv2d(const Call& call) {
     const PaddedBias bias(bias_of, k);
     std::optional<StatsCollector> stats;
     if (a.with_stats) stats.emplace(y.extent(0), p * q, k);
-    const Epilogue epilogue{y, p, q, k, stats ? &*stats : nullptr, y_norm && a.y_norm.relu};
+    const Epilogue epilogue{y, p, q, k, stats ? &*stats : nullptr, y_norm ? y_norm->activation : Activation()};
     with_stored(x, [&]<class T>(T) {
         convolve(method, images_of<T>(x, x_norm ? &*x_norm : nullptr), padding_of(x.shape(), a.conv.pad), filters,
                  a.conv.stride, bias.data(), epilogue);

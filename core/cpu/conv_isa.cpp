@@ -12,7 +12,7 @@ struct FilterBlock {
     const float* w;    // packed filters of up to 2 vectors of output channels
     const float* bias; // the result starts at the bias; null: the pass adds to the result of the passes before
     int last;          // number of output channels in the last vector
-    bool relu;         // true: the pass completes the results, and applies ReLU to them
+    Limits limits;     // of the results, if the pass completes them
 };
 
 /// The pixels of a tile, as distances in the image and in the result.
@@ -40,13 +40,13 @@ void conv_tile(const ConvImage& g, const FilterBlock& block, Prefetch ahead, con
         accumulate<MR, NV>(pixel, kBases * g.step, block.j1 - block.j0,
                            block.w + (run * g.taps + block.j0) * NV * kWidth, ahead, acc);
     }
-    const Vec least = least_result(block.relu);
+    const Vec least = splat(block.limits.least), most = splat(block.limits.most);
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
         for (int v = 0; v < NV; ++v) {
             float* to = y + at.y[i] + v * kWidth;
-            const Vec result = larger(least, acc[i][v]);
+            const Vec result = clamp(acc[i][v], least, most);
             if (v == NV - 1 && block.last < kWidth)
                 store_first(to, result, block.last);
             else
@@ -105,7 +105,7 @@ void conv_block(const ConvImage& g, const float* padded, const float* w, int las
                                 .w = w,
                                 .bias = first ? to.bias : nullptr,
                                 .last = last,
-                                .relu = final && to.relu};
+                                .limits = final ? to.limits : Limits{}};
         conv_filters<NV>(g, block, padded, to.y);
     };
     constexpr int64_t kTapBytes = NV * kWidth * 4;

@@ -16,8 +16,9 @@ enum class Loads { own, shared, cut };
 
 /// Computes MR results of a DepthwiseRow. The first reads x from `from` on. `kTaps` is DepthwiseRow::taps.
 template <int MR, int kTaps, Loads kLoads>
-void forward_tile(const DepthwiseRow& g, int64_t from, int64_t begin, int64_t end, const float* filters, Vec least,
+void forward_tile(const DepthwiseRow& g, int64_t from, int64_t begin, int64_t end, const float* filters,
                   const ConvResult<float>& to) {
+    const Vec least = splat(to.limits.least), most = splat(to.limits.most);
     each_vector(
         g.c, [ =, &g, &to ](int64_t c, int lanes) __attribute__((always_inline)) {
             Vec acc[MR];
@@ -45,12 +46,11 @@ void forward_tile(const DepthwiseRow& g, int64_t from, int64_t begin, int64_t en
                 }
             }
             RG_UNROLL
-            for (int i = 0; i < MR; ++i) store_first(to.y + i * g.y_step + c, larger(least, acc[i]), lanes);
+            for (int i = 0; i < MR; ++i) store_first(to.y + i * g.y_step + c, clamp(acc[i], least, most), lanes);
         });
 }
 
-using ForwardTile = void (*)(const DepthwiseRow&, int64_t, int64_t, int64_t, const float*, Vec,
-                             const ConvResult<float>&);
+using ForwardTile = void (*)(const DepthwiseRow&, int64_t, int64_t, int64_t, const float*, const ConvResult<float>&);
 
 template <int kTaps, Loads kLoads, int MR = kPixels>
 ForwardTile forward_tile_of(int64_t pixels) {
@@ -68,7 +68,6 @@ ForwardTile forward_tile_of(int64_t taps, int64_t pixels) {
 
 void forward(const DepthwiseRow& g, const float* filters, const ConvResult<float>& to) {
     const bool share = g.step == g.tap_step && g.taps > 1;
-    const Vec least = least_result(to.relu);
     const EvenParts tiles(g.q, kPixels);
     for (int64_t t = 0, q = 0, length; t < tiles.count; ++t, q += length) {
         length = tiles.length(t);
@@ -77,7 +76,7 @@ void forward(const DepthwiseRow& g, const float* filters, const ConvResult<float
                                  : begin <= 0 && end >= length + g.taps - 1
                                      ? forward_tile_of<Loads::shared>(g.taps, length)
                                      : forward_tile_of<Loads::cut>(g.taps, length);
-        tile(g, -begin * g.step, begin, end, filters, least, to.at(q * g.y_step, 0));
+        tile(g, -begin * g.step, begin, end, filters, to.at(q * g.y_step, 0));
     }
 }
 

@@ -62,7 +62,7 @@ void activation(const Call& call) {
     const auto& a = call.attrs.as<ActivationOp>();
     const Tensor &x = call.in[ActivationOp::x], &y = call.out[0];
     each_stored_chunk(x, [&]<class T>(T, int64_t begin, int64_t count) {
-        kernels<T>().activation(stored<T>(x) + begin, stored<T>(y) + begin, count, a.kind, a.slope, past_cache(y));
+        kernels<T>().activation(stored<T>(x) + begin, stored<T>(y) + begin, count, a.activation, past_cache(y));
     });
 }
 
@@ -81,8 +81,8 @@ void activation_grad_and_sums(const Call& call) {
     if (b_norm) b_sums.emplace(*b_norm, dy.extent(0));
     each_stored_image(dy, [&]<class T>(T, int64_t n, int64_t first) {
         T* const to = stored<T>(dx) + first;
-        kernels<T>().activation_grad(stored<T>(dy) + first, stored<T>(from) + first, to, values, attrs.kind,
-                                     attrs.slope, false);
+        kernels<T>().activation_grad(stored<T>(dy) + first, stored<T>(from) + first, to, values, attrs.activation,
+                                     false);
         if (a_sums) a_sums->add(n, to, stored<T>(call.in[O::a]) + first, values);
         if (b_sums) b_sums->add(n, to, stored<T>(call.in[O::b]) + first, values);
     });
@@ -99,7 +99,7 @@ void activation_grad(const Call& call) {
     const Tensor &dy = call.in[O::dy], &from = call.in[O::from], &dx = call.out[O::dx];
     each_stored_chunk(dy, [&]<class T>(T, int64_t begin, int64_t count) {
         kernels<T>().activation_grad(stored<T>(dy) + begin, stored<T>(from) + begin, stored<T>(dx) + begin, count,
-                                     attrs.kind, attrs.slope, past_cache(dx));
+                                     attrs.activation, past_cache(dx));
     });
 }
 
@@ -108,14 +108,15 @@ void add(const Call& call) {
     const auto& attrs = call.attrs.as<O>();
     const Tensor &a = call.in[O::a], &b = call.in[O::b], &y = call.out[0];
     const OptionalNorm a_norm(attrs.a_norm.given(call.in)), b_norm(attrs.b_norm.given(call.in));
-    if (!a_norm && !b_norm && !attrs.relu) return op::binary->cpu({BinaryOp{Binary::add}, call.in, call.out});
+    if (!a_norm && !b_norm && !attrs.activation.kind)
+        return op::binary->cpu({BinaryOp{Binary::add}, call.in, call.out});
     const int64_t c = a.extent(3), values = image_values(a);
     const PerChannel a_scale(c, [&](int64_t k) { return a_norm ? a_norm->scale[k] : 1.0f; }),
         b_scale(c, [&](int64_t k) { return b_norm ? b_norm->scale[k] : 1.0f; }),
         shift(c, [&](int64_t k) { return (a_norm ? a_norm->shift[k] : 0.0f) + (b_norm ? b_norm->shift[k] : 0.0f); });
     each_stored_image(a, [&]<class T>(T, int64_t, int64_t first) {
         kernels<T>().affine_sum(stored<T>(a) + first, stored<T>(b) + first, stored<T>(y) + first, values, period_of(c),
-                                a_scale, b_scale, shift, attrs.relu, past_cache(y));
+                                a_scale, b_scale, shift, attrs.activation, past_cache(y));
     });
 }
 
@@ -158,7 +159,8 @@ void sum_columns(const Blocks& blocks, const Block& b, const T* x, const T* time
     float *const sums = values.zeroed(), *const unused = sums + lanes, *const zero = unused + lanes;
     blocks.each_run(b, [&](int64_t first, int64_t count) {
         if (times)
-            kernels<T>().norm_sums(x + first, times + first, count, lanes, zero, zero, zero, false, sums, unused);
+            kernels<T>().norm_sums(x + first, times + first, count, lanes, zero, zero, zero, Activation::none, sums,
+                                   unused);
         else
             kernels<T>().channel_sums(x + first, count, lanes, zero, sums, unused);
     });
@@ -243,7 +245,7 @@ void scale(const Call& call) {
     const float times = factor.defined() ? *factor.data<float>() : call.attrs.as<ScaleOp>().constant;
     const PerChannel multiplier(1, [&](int64_t) { return times; }), zero(1, [](int64_t) { return 0.0f; });
     each_stored_chunk(x, [&]<class T>(T, int64_t begin, int64_t count) {
-        kernels<T>().affine(stored<T>(x) + begin, stored<T>(y) + begin, count, period_of(1), multiplier, zero, false,
+        kernels<T>().affine(stored<T>(x) + begin, stored<T>(y) + begin, count, period_of(1), multiplier, zero, {},
                             past_cache(y));
     });
 }

@@ -93,25 +93,17 @@ Vec of(double constant) { return splat(float(constant)); }
 
 /// An activation as a type, so that the loops need no branch. value(x) is the activation of x, and gradient(dy, from)
 /// is dy times the derivative; RG_ACTIVATIONS defines both, and `from`.
-template <Activation kKind>
+template <Activation::Kind kKind>
 struct Kind;
 #define RG_KIND(name, from, formula, derivative)                                                                       \
     template <>                                                                                                        \
     struct Kind<Activation::name> {                                                                                    \
         Vec slope;                                                                                                     \
         Vec value(Vec x) const { return formula; }                                                                     \
-        Vec gradient(Vec dy, Vec from) const { return derivative; }                                                    \
+        Vec gradient(Vec dy, [[maybe_unused]] Vec from) const { return derivative; }                                   \
     };
 RG_ACTIVATIONS(RG_KIND)
 #undef RG_KIND
-
-/// The gradient of Relu may also be taken from the input x, since x and y are positive in the same lanes.
-using Relu = Kind<Activation::relu>;
-
-struct Identity {
-    static Vec value(Vec x) { return x; }
-    static Vec gradient(Vec dy, Vec) { return dy; }
-};
 
 /// Loads like load_first(), and prefetches the values 4 KiB (a page) further on. With many instructions per vector, the
 /// processor runs only a few vectors ahead, and its own prefetching ends with the page.
@@ -122,54 +114,55 @@ Vec load_for(Kind, const T* p, int lanes) {
 }
 /// Does not prefetch: a ReLU takes a single instruction, and often reads results that are still in cache.
 template <class T>
-Vec load_for(Relu, const T* p, int lanes) {
+Vec load_for(Kind<Activation::relu>, const T* p, int lanes) {
     return load_first(p, lanes);
 }
 
-/// Calls f with a Relu, or with an Identity if `relu` is false.
-template <class F>
-void with_relu(bool relu, F f) {
-    relu ? f(Relu()) : f(Identity());
-}
-
-template <class F>
-void with_activation(Activation kind, float slope, F f) {
-    switch (kind) {
 #define RG_CASE(name, ...)                                                                                             \
-    case Activation::name: return f(Kind<Activation::name>{splat(slope)});
-        RG_ACTIVATIONS(RG_CASE)
-#undef RG_CASE
+    case Activation::name: return f(Kind<Activation::name>{splat(activation.slope)});
+/// Calls f with the Kind of the activation.
+template <class F>
+void with_activation(Activation activation, F f) {
+    switch (activation.kind) { RG_ACTIVATIONS(RG_CASE) }
+}
+/// Does the same for an activation that is part of another op.
+template <class F>
+void with_fusible(Activation activation, F f) {
+    switch (activation.kind) {
+        RG_FUSIBLE_ACTIVATIONS(RG_CASE)
+    default: break;
     }
 }
+#undef RG_CASE
 
 template <class T>
-void affine(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
-            bool past_cache) {
-    with_relu(relu, [=](auto activation) {
+void affine(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift,
+            Activation activation, bool past_cache) {
+    with_fusible(activation, [=](auto kind) {
         map(y, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
-            return activation.value(load_first(x + i, lanes) * load(scale + j) + load(shift + j));
+            return kind.value(load_first(x + i, lanes) * load(scale + j) + load(shift + j));
         });
     });
 }
 
 template <class T>
 void affine_sum(const T* a, const T* b, T* y, int64_t count, int64_t period, const float* scale_a, const float* scale_b,
-                const float* shift, bool relu, bool past_cache) {
-    with_relu(relu, [=](auto activation) {
+                const float* shift, Activation activation, bool past_cache) {
+    with_fusible(activation, [=](auto kind) {
         map(y, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
-            return activation.value(load_first(a + i, lanes) * load(scale_a + j) +
-                                    (load_first(b + i, lanes) * load(scale_b + j) + load(shift + j)));
+            return kind.value(load_first(a + i, lanes) * load(scale_a + j) +
+                              (load_first(b + i, lanes) * load(scale_b + j) + load(shift + j)));
         });
     });
 }
 
 template <class T>
 void norm_sums(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
-               const float* mean, bool relu, float* products, float* gradients) {
-    with_relu(relu, [=](auto activation) {
+               const float* mean, Activation activation, float* products, float* gradients) {
+    with_fusible(activation, [=](auto kind) {
         sum_all(count, period, products, gradients, [=](int64_t i, int64_t j, int lanes, Vec& product, Vec& gradient) {
-            const Vec value = load_first(x + i, lanes), before_relu = value * load(scale + j) + load(shift + j);
-            const Vec g = activation.gradient(load_first(dy + i, lanes), before_relu); // 0 in unused lanes
+            const Vec value = load_first(x + i, lanes), before = value * load(scale + j) + load(shift + j);
+            const Vec g = kind.gradient(load_first(dy + i, lanes), before); // 0 in unused lanes
             product += g * (value - load(mean + j));
             gradient += g;
         });
@@ -178,29 +171,29 @@ void norm_sums(const T* dy, const T* x, int64_t count, int64_t period, const flo
 
 template <class T>
 void norm_grad(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale, const float* shift,
-               const float* a, const float* b, const float* d, bool relu, bool past_cache) {
-    with_relu(relu, [=](auto activation) {
+               const float* a, const float* b, const float* d, Activation activation, bool past_cache) {
+    with_fusible(activation, [=](auto kind) {
         map(dx, count, period, past_cache, [=](int64_t i, int64_t j, int lanes) {
-            const Vec value = load_first(x + i, lanes), before_relu = value * load(scale + j) + load(shift + j);
-            const Vec g = activation.gradient(load_first(dy + i, lanes), before_relu);
+            const Vec value = load_first(x + i, lanes), before = value * load(scale + j) + load(shift + j);
+            const Vec g = kind.gradient(load_first(dy + i, lanes), before);
             return g * load(a + j) + (value * load(b + j) + load(d + j));
         });
     });
 }
 
 template <class T>
-void activation(const T* x, T* y, int64_t count, Activation kind, float slope, bool past_cache) {
-    with_activation(kind, slope, [=](auto activation) {
+void activation(const T* x, T* y, int64_t count, Activation activation, bool past_cache) {
+    with_activation(activation, [=](auto kind) {
         map(y, count, kWidth, past_cache,
-            [=](int64_t i, int64_t, int lanes) { return activation.value(load_for(activation, x + i, lanes)); });
+            [=](int64_t i, int64_t, int lanes) { return kind.value(load_for(kind, x + i, lanes)); });
     });
 }
 
 template <class T>
-void activation_grad(const T* dy, const T* from, T* dx, int64_t count, Activation kind, float slope, bool past_cache) {
-    with_activation(kind, slope, [=](auto activation) {
+void activation_grad(const T* dy, const T* from, T* dx, int64_t count, Activation activation, bool past_cache) {
+    with_activation(activation, [=](auto kind) {
         map(dx, count, kWidth, past_cache, [=](int64_t i, int64_t, int lanes) {
-            return activation.gradient(load_for(activation, dy + i, lanes), load_for(activation, from + i, lanes));
+            return kind.gradient(load_for(kind, dy + i, lanes), load_for(kind, from + i, lanes));
         });
     });
 }

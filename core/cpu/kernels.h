@@ -27,17 +27,21 @@ struct ConvImage {
     int64_t y_row = 0, y_step = 0; // forward only: distances in the result between vertical, and horizontal neighbours
 };
 
+/// Limits of a result, which hold for none, ReLU or ReLU6. A NaN stays NaN.
+struct Limits {
+    float least = -__builtin_inff(), most = __builtin_inff();
+};
 /// Says where a convolution writes its results, and what it does to them first.
 template <class T> // float, or uint16_t for the bits of bf16
 struct ConvResult {
     T* y;
     const float* bias; // one value per output channel, in whole vectors
-    bool relu = false;
+    Limits limits = {};
     bool past_cache = false; // true: whole cache lines of y are stored past the caches, by stream_store() of simd.h
     /// Returns the part that begins at index `value` of y and channel `channel` of the bias. Always inline, since
     /// kernels must not call functions that other files define (simd.h).
     [[gnu::always_inline]] ConvResult at(int64_t value, int64_t channel) const {
-        return {y + value, bias + channel, relu, past_cache};
+        return {y + value, bias + channel, limits, past_cache};
     }
 };
 
@@ -111,25 +115,25 @@ template <class T>
 struct StoredKernels {
     /// Computes sum += x - shift and squares += (x - shift)^2, each [period].
     void (*channel_sums)(const T* x, int64_t count, int64_t period, const float* shift, float* sum, float* squares);
-    /// Computes y = x * scale + shift, then ReLU if `relu`. Set past_cache for a y that is too large to stay in the
-    /// caches. Then stores bypass the caches, if y is aligned to whole vectors and stream_store() (simd.h) can do so.
-    void (*affine)(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift, bool relu,
-                   bool past_cache);
-    /// Computes y = a * scale_a + b * scale_b + shift, then ReLU if `relu`.
+    /// Computes y, the activation of x * scale + shift. Set past_cache for a y that is too large to stay in the caches.
+    /// Then stores bypass the caches, if y is aligned to whole vectors and stream_store() (simd.h) can do so.
+    void (*affine)(const T* x, T* y, int64_t count, int64_t period, const float* scale, const float* shift,
+                   Activation activation, bool past_cache);
+    /// Computes y, the activation of a * scale_a + b * scale_b + shift.
     void (*affine_sum)(const T* a, const T* b, T* y, int64_t count, int64_t period, const float* scale_a,
-                       const float* scale_b, const float* shift, bool relu, bool past_cache);
-    /// Computes products += g * (x - mean) and gradients += g, each [period]. g is dy; if `relu`, g is 0 where
-    /// x * scale + shift <= 0. Then dgamma is the sum of `products` / sigma, and dbeta that of `gradients`.
+                       const float* scale_b, const float* shift, Activation activation, bool past_cache);
+    /// Computes products += g * (x - mean) and gradients += g, each [period]. g is dy times the derivative of
+    /// the activation at x * scale + shift. Then dgamma is the sum of `products` / sigma, dbeta that of `gradients`.
     void (*norm_sums)(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
-                      const float* mean, bool relu, float* products, float* gradients);
+                      const float* mean, Activation activation, float* products, float* gradients);
     /// Computes dx = a * g + b * x + d, with g as in norm_sums.
     void (*norm_grad)(const T* dy, const T* x, T* dx, int64_t count, int64_t period, const float* scale,
-                      const float* shift, const float* a, const float* b, const float* d, bool relu, bool past_cache);
+                      const float* shift, const float* a, const float* b, const float* d, Activation activation,
+                      bool past_cache);
 
-    void (*activation)(const T* x, T* y, int64_t count, Activation kind, float slope, bool past_cache);
-    /// Computes dx = dy * derivative of the activation. `from` is x for GELU and SiLU, else y.
-    void (*activation_grad)(const T* dy, const T* from, T* dx, int64_t count, Activation kind, float slope,
-                            bool past_cache);
+    void (*activation)(const T* x, T* y, int64_t count, Activation activation, bool past_cache);
+    /// Computes dx = dy * derivative of the activation. `from` is x or y, as in RG_ACTIVATIONS.
+    void (*activation_grad)(const T* dy, const T* from, T* dx, int64_t count, Activation activation, bool past_cache);
     void (*add)(const T* a, const T* b, T* y, int64_t count);
     void (*binary)(const T* a, const T* b, T* y, int64_t count, Binary kind, bool past_cache);
     /// Takes b from `period` values, which repeat.
@@ -242,7 +246,7 @@ struct TileKernels {
     /// three products of bf16 take longer than the multiply-adds of f32 with this instruction set. `stats` is null if
     /// no statistics are needed, else [images][3][channels], with the channels rounded up to a multiple of 16: the
     /// first pixel's value (shift), the sum of the deviations from `shift`, and the sum of their squares. These are
-    /// statistics of the values before ReLU.
+    /// statistics of the values without limits.
     void (*forward)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const ConvResult<uint16_t>&,
                     float* stats);
     void (*forward_f32)(const TileConv&, const uint16_t* padded, const uint16_t* packed, const ConvResult<float>&,

@@ -16,7 +16,7 @@ struct AffineNorm {
         : c(norm.gamma.numel()),
           period(period_of(c)),
           mean(norm.stats.data<float>()),
-          relu(norm.options.relu),
+          activation(norm.options.activation),
           var_(mean + c),
           gamma_(norm.gamma.data<float>()),
           epsilon_(norm.options.epsilon),
@@ -26,15 +26,15 @@ struct AffineNorm {
     double inv_std(int64_t i) const { return 1 / std::sqrt(double(var_[i]) + double(epsilon_)); }
     double slope(int64_t i) const { return gamma_[i] * inv_std(i); }
 
-    /// Computes y = x * scale + shift, then ReLU if `relu`, for `count` values, the first of channel 0.
+    /// Computes y, the activation of x * scale + shift, for `count` values, the first of channel 0.
     template <class T>
     void apply(const T* x, T* y, int64_t count, bool past_cache = false) const {
-        kernels<T>().affine(x, y, count, period, scale, shift, relu, past_cache);
+        kernels<T>().affine(x, y, count, period, scale, shift, activation, past_cache);
     }
 
     int64_t c, period;
     const float* mean;
-    bool relu;
+    Activation activation;
 
 private:
     const float *var_, *gamma_;
@@ -52,7 +52,7 @@ struct OptionalNorm : std::optional<AffineNorm> {
 };
 
 /// Computes the gradient of AffineNorm: dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count), in the form
-/// g * norm.scale + x * b + d. Here g is dy, or 0 where ReLU set the value to zero. sigma is sqrt(variance + epsilon),
+/// g * norm.scale + x * b + d. Here g is dy times the derivative of the activation. sigma is sqrt(variance + epsilon),
 /// and x^ is (x - mean) / sigma. See ref::norm_grad() in core/ops/norm.cpp.
 struct NormGrad {
     /// `sums` [2 c] holds the sums of g x^ (row 0) and of g (row 1). `count` is the number of values per channel.
@@ -64,8 +64,8 @@ struct NormGrad {
 
     template <class T>
     void apply(const T* dy, const T* x, T* dx, int64_t values, bool past_cache = false) const {
-        kernels<T>().norm_grad(dy, x, dx, values, norm.period, norm.scale, norm.shift, norm.scale, b, d, norm.relu,
-                               past_cache);
+        kernels<T>().norm_grad(dy, x, dx, values, norm.period, norm.scale, norm.shift, norm.scale, b, d,
+                               norm.activation, past_cache);
     }
 
     const AffineNorm& norm;
@@ -91,7 +91,7 @@ public:
     void add(int64_t image, const T* dy, const T* x, int64_t values) {
         const Scratch<float> sums(2 * norm_.period);
         float *const products = sums.zeroed(), *const gradients = products + norm_.period;
-        kernels<T>().norm_sums(dy, x, values, norm_.period, norm_.scale, norm_.shift, mean_, norm_.relu, products,
+        kernels<T>().norm_sums(dy, x, values, norm_.period, norm_.scale, norm_.shift, mean_, norm_.activation, products,
                                gradients);
         double* const part = parts_ + image * 2 * norm_.c;
         std::fill_n(part, 2 * norm_.c, 0.0);

@@ -62,9 +62,6 @@ struct EvenParts {
     int64_t count, shortest, longer; // the first `longer` parts are longer by one
 };
 
-/// Returns the least value of a result: 0 with ReLU, else minus infinity. larger(least, v) keeps a NaN v.
-inline Vec least_result(bool relu) { return splat(relu ? 0 : -__builtin_inff()); }
-
 /// Number of pixels in the longest tile whose pixels may be anywhere in the image. There are too few registers for the
 /// addresses of more. So in a longer tile, pixel i >= kBases uses the address of pixel i - kBases plus a fixed
 /// distance.

@@ -231,15 +231,7 @@ static inline Vec smaller(Vec a, Vec b) {
 #endif
 }
 
-/// Returns max(0, v), or NaN for a NaN.
-static inline Vec relu(Vec v) {
-    const Vec zero{};
-    return zero > v ? zero : v;
-}
-/// Returns g in the lanes where v > 0 or v is NaN, else 0.
-static inline Vec where_positive(Vec v, Vec g) {
-    const Vec zero{};
-    return v <= zero ? zero : g;
-}
+/// Returns v, but at least `least` and at most `most`. A NaN stays NaN.
+static inline Vec clamp(Vec v, Vec least, Vec most) { return smaller(most, larger(least, v)); }
 
 } // namespace rg::cpu::RG_ISA

@@ -53,8 +53,8 @@ public:
                int64_t pixels = 1);
 
     /// Computes y [count p q k] of images [first, first + count). The bias comes from PaddedBias. A share consists of
-    /// tiles of pixels or of filters. If `stats` is not null, adds the values before ReLU to it; then `share` must be
-    /// the default, the whole work.
+    /// tiles of pixels or of filters. If `stats` is not null, adds the values without limits to it; then `share` must
+    /// be the default, the whole work.
     void run(const Images<T>& x, int64_t first, int64_t count, const ConvResult<T>& to, Share share = {},
              StatsCollector* stats = nullptr) const;
     /// Returns the number of images per call of run(). A call with several images reads filters that exceed the cache

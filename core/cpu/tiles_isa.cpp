@@ -34,14 +34,15 @@ struct Sums {
     }
 };
 
-/// Writes results + bias to channels [k, k + 16 NK) of y, as far as y has them, with ReLU if to.relu. `results` has
-/// rows of 32 values. Row i belongs to pixel pixels[i] of y, or to none if that is -1. With kStats, adds the values
-/// before ReLU to all_sums.
+/// Writes results + bias to channels [k, k + 16 NK) of y, as far as y has them, within to.limits. `results` has rows
+/// of 32 values. Row i belongs to pixel pixels[i] of y, or to none if that is -1. With kStats, adds the values without
+/// limits to all_sums.
 template <int NK, bool kStats, class T>
 void store_results(const TileConv& g, const ConvResult<T>& to, int64_t k, const int32_t* pixels, int rows,
                    const float* results, Sums (&all_sums)[2]) {
     Sums sums[2] = {all_sums[0], all_sums[1]}; // stays in registers; the compiler must assume that y aliases all_sums
     const Vec bias[2] = {load(to.bias + k), load(to.bias + k + (NK > 1 ? kTileSide : 0))};
+    const Vec least = splat(to.limits.least), most = splat(to.limits.most);
     const int last = lanes_at(k + (NK - 1) * kTileSide, g.k);
     const bool streams = to.past_cache && aligned(to.y) && g.k * sizeof(T) % 64 == 0; // whole cache lines
     for (int i = 0; i < rows; ++i, results += 2 * kTileSide) {
@@ -51,7 +52,7 @@ void store_results(const TileConv& g, const ConvResult<T>& to, int64_t k, const 
         for (int n = 0; n < NK; ++n) {
             Vec v = load(results + n * kTileSide) + bias[n];
             if (kStats) sums[n].add(v);
-            if (to.relu) v = relu(v);
+            if (to.limits.least == 0) v = clamp(v, least, most);
             if (streams)
                 stream_store(y + n * kTileSide, v);
             else

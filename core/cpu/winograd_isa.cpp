@@ -165,12 +165,12 @@ void gradient(const WinogradImage& g, int64_t rows, int64_t columns, const float
 template <int kLanes, bool kWhole>
 __attribute__((noinline)) void output_tile(const WinogradImage& g, int64_t rows, int64_t columns, const float* m,
                                            int lanes, const ConvResult<float>& to) {
-    const Vec bias = load(to.bias), least = least_result(to.relu);
+    const Vec bias = load(to.bias), least = splat(to.limits.least), most = splat(to.limits.most);
     transform_2d<6, 4>(
         transform_output_1d, [&](int r, int s) { return load(m + (r * 6 + s) * kLanes); },
         [&](int r, int s, Vec x) {
             float* const y = to.y + r * g.y_row + s * g.y_pixel;
-            const Vec result = larger(least, x + bias);
+            const Vec result = clamp(x + bias, least, most);
             if (kWhole)
                 store(y, result);
             else if (r < rows && s < columns)

@@ -14,7 +14,7 @@ RG_ELEMENT_OPS(RG_DECLARE_KERNELS)
 namespace {
 
 /// Returns true if the gradient of the activation is computed from x, and false if from the result.
-bool gradient_reads_x(Activation kind) {
+bool gradient_reads_x(Activation::Kind kind) {
     constexpr bool x = true, y = false;
     switch (kind) {
 #define RG_CASE(name, from, ...)                                                                                       \
@@ -25,11 +25,18 @@ bool gradient_reads_x(Activation kind) {
     return x;
 }
 
-OutputSpecs infer_activation(In in, const Attrs& attrs) {
-    const float slope = attrs.as<ActivationOp>().slope;
+void expect_slope(const char* op, float slope) {
     // The backward pass infers the sign of x from the sign of the result. With a negative slope, the two would differ.
-    RG_CHECK(slope >= 0 && std::isfinite(slope), "activation: expected a finite slope of at least 0, got ", slope);
+    RG_CHECK(slope >= 0 && std::isfinite(slope), op, ": expected a finite slope of at least 0, got ", slope);
+}
+
+OutputSpecs infer_activation(In in, const Attrs& attrs) {
+    expect_slope("activation", attrs.as<ActivationOp>().activation.slope);
     return like(in[ActivationOp::x]);
+}
+
+void expect_no_activation(const char* op, const NormTensors& norm) {
+    RG_CHECK(!norm.options.activation.kind, op, ": expected batch norms without an activation, got one with one");
 }
 
 OutputSpecs infer_activation_grad(In in, const Attrs& attrs) {
@@ -43,7 +50,7 @@ OutputSpecs infer_activation_grad(In in, const Attrs& attrs) {
         expect_image("activation_grad", "dy", dy);
         expect_shape("activation_grad", name, operand.x, dy.shape());
         expect_norm("activation_grad", dy.extent(3), operand.norm);
-        RG_CHECK(!operand.norm.options.relu, "activation_grad: expected batch norms without ReLU, got one with ReLU");
+        expect_no_activation("activation_grad", operand.norm);
         return {Shape{dy.extent(3)}, precise(dy)};
     };
     out[O::a_dgamma] = out[O::a_dbeta] = sums_of("a", a.a_norm.operand(in));
@@ -55,8 +62,9 @@ OutputSpecs infer_add(In in, const Attrs& attrs) {
     using O = AddOp;
     const auto& o = attrs.as<O>();
     expect_shape("add", "b", in[O::b], in[O::a].shape());
+    expect_fusible("add", o.activation);
     for (const NormTensors& norm : {o.a_norm.given(in), o.b_norm.given(in)}) {
-        RG_CHECK(!norm.options.relu, "add: expected batch norms without ReLU, got one with ReLU");
+        expect_no_activation("add", norm);
         if (!norm) continue;
         expect_image("add", "a", in[O::a]);
         expect_norm("add", in[O::a].extent(3), norm);
@@ -165,18 +173,19 @@ OutputSpecs infer_dropout(In in, const Attrs& attrs) {
 }
 
 uint32_t saved_by_activation(const Attrs& attrs) {
-    return gradient_reads_x(attrs.as<ActivationOp>().kind) ? input_bit(ActivationOp::x) : output_bit(0);
+    return gradient_reads_x(attrs.as<ActivationOp>().activation.kind) ? input_bit(ActivationOp::x) : output_bit(0);
 }
 
 void backward_activation(BackwardContext& b) {
     using O = ActivationOp;
-    const auto& a = b.attrs().as<O>();
-    const Tensor& from = gradient_reads_x(a.kind) ? b.in(O::x) : b.out(0);
-    b.give(O::x, run(op::activation_grad, {b.dy(), from}, ActivationGradOp{a.kind, a.slope}, {b.into(O::x)})[0]);
+    const Activation activation = b.attrs().as<O>().activation;
+    const Tensor& from = gradient_reads_x(activation.kind) ? b.in(O::x) : b.out(0);
+    b.give(O::x, run(op::activation_grad, {b.dy(), from}, ActivationGradOp{activation}, {b.into(O::x)})[0]);
 }
 
 void backward_add(BackwardContext& b) {
-    RG_CHECK(!b.attrs().as<AddOp>().relu, "add: expected no ReLU where gradients are recorded, got it; call relu()");
+    RG_CHECK(!b.attrs().as<AddOp>().activation.kind,
+             "add: expected no activation where gradients are recorded, got one; ", "call activation()");
     for (int i : {AddOp::a, AddOp::b})
         if (b.wants(i)) b.give(i, b.dy());
 }
@@ -262,6 +271,19 @@ constexpr Argument kDropout[] = {{"x"}, {"seed", Type::i32}};
 
 } // namespace
 
+bool is_fusible(Activation activation) {
+    return activation.kind < (context().device ? Activation::leaky_relu : Activation::gelu);
+}
+
+void expect_fusible(const char* op, Activation activation) {
+#define RG_NAME(name, ...) #name,
+    constexpr const char* kNames[] = {RG_ACTIVATIONS(RG_NAME)};
+#undef RG_NAME
+    RG_CHECK(is_fusible(activation), op, ": expected an activation that can be part of other ops, got ",
+             kNames[activation.kind], "; call activation()");
+    expect_slope(op, activation.slope);
+}
+
 RG_ROW(activation, .inputs = kX, .may_be = {1 << ActivationOp::x}, .images = input_bit(ActivationOp::x) | output_bit(0),
        .backward = backward_activation, .saves_for = saved_by_activation);
 RG_ROW(activation_grad, .inputs = kActivationGrad, .outputs = 5,
@@ -296,12 +318,18 @@ Tensor commutative(Binary kind, const Tensor& a, const Tensor& b) {
 
 } // namespace
 
-Tensor activation(const Tensor& x, Activation kind, float slope) {
-    return run(op::activation, {x}, ActivationOp{kind, slope})[0];
+Tensor activation(const Tensor& x, Activation activation) {
+    return activation.kind ? run(op::activation, {x}, ActivationOp{activation})[0] : x;
+}
+
+// Here and not in norm.cpp, since it may run an activation.
+Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, BatchNorm options) {
+    const Activation last = is_fusible(options.activation) ? Activation() : std::exchange(options.activation, {});
+    return activation(run(op::batch_norm, {x, stats, gamma, beta}, BatchNormOp{options})[0], last);
 }
 
 Tensor relu(const Tensor& x) { return activation(x, Activation::relu); }
-Tensor leaky_relu(const Tensor& x, float slope) { return activation(x, Activation::leaky_relu, slope); }
+Tensor leaky_relu(const Tensor& x, float slope) { return activation(x, {Activation::leaky_relu, slope}); }
 Tensor relu6(const Tensor& x) { return activation(x, Activation::relu6); }
 Tensor gelu(const Tensor& x) { return activation(x, Activation::gelu); }
 Tensor silu(const Tensor& x) { return activation(x, Activation::silu); }
@@ -408,7 +436,9 @@ double hyperbolic_tangent(double x) { return std::tanh(x); }
 double normal_cdf(double x) { return 0.5 * std::erfc(-x * std::sqrt(0.5)); }
 double normal_pdf(double x) { return std::exp(-0.5 * x * x) * std::sqrt(0.5 / std::numbers::pi); }
 
-double activated(const ActivationOp& a, double x) {
+} // namespace
+
+double activated(Activation a, double x) {
     const double slope = double(a.slope);
     switch (a.kind) {
 #define RG_CASE(name, from, value, ...)                                                                                \
@@ -419,8 +449,7 @@ double activated(const ActivationOp& a, double x) {
     return x;
 }
 
-/// Returns dy times the derivative. `from` is x or the result y, according to RG_ACTIVATIONS.
-double activation_gradient(const ActivationGradOp& a, double dy, double from) {
+double activation_gradient(Activation a, double dy, double from) {
     const double slope = double(a.slope), x = from, y = from;
     switch (a.kind) {
 #define RG_CASE(name, from, value, gradient)                                                                           \
@@ -431,11 +460,9 @@ double activation_gradient(const ActivationGradOp& a, double dy, double from) {
     return dy;
 }
 
-} // namespace
-
 void activation(const Call& call) {
     Values x = read(call.in[ActivationOp::x]);
-    for (double& v : x) v = activated(call.attrs.as<ActivationOp>(), v);
+    for (double& v : x) v = activated(call.attrs.as<ActivationOp>().activation, v);
     write(call.out[0], x);
 }
 
@@ -444,7 +471,7 @@ void activation_grad(const Call& call) {
     const auto& o = call.attrs.as<O>();
     Values dx = read(call.in[O::dy]);
     const Values from = read(call.in[O::from]);
-    for (size_t i = 0; i < dx.size(); ++i) dx[i] = activation_gradient(o, dx[i], from[i]);
+    for (size_t i = 0; i < dx.size(); ++i) dx[i] = activation_gradient(o.activation, dx[i], from[i]);
     write(call.out[O::dx], dx);
     const Operand a = o.a_norm.operand(call.in), b = o.b_norm.operand(call.in);
     if (a.x.defined()) norm_sums(call.out[O::dx], a, call.out[O::a_dgamma], call.out[O::a_dbeta]);
@@ -456,10 +483,7 @@ void add(const Call& call) {
     const auto& o = call.attrs.as<O>();
     Values sum = read(normalised(o.a_norm.operand(call.in)));
     const Values b = read(normalised(o.b_norm.operand(call.in)));
-    for (size_t i = 0; i < sum.size(); ++i) {
-        sum[i] += b[i];
-        if (o.relu && sum[i] <= 0) sum[i] = 0;
-    }
+    for (size_t i = 0; i < sum.size(); ++i) sum[i] = activated(o.activation, sum[i] + b[i]);
     write(call.out[0], sum);
 }
 

@@ -3,18 +3,20 @@
 // pixels with c channels.
 #pragma once
 
-#include "core/ops/activation.h"
 #include "core/ops/norm.h"
 
 namespace rg {
 
-/// Applies an activation to each element. A NaN stays NaN. Only leaky_relu uses `slope`. The backward pass of most
-/// kinds needs only the result, so x can be freed; that of gelu, silu, hardswish and hardsigmoid needs x.
+/// Applies an activation to each element; `none` returns x itself. A NaN stays NaN. The backward pass of most kinds
+/// needs only the result, so x can be freed; that of gelu, silu, hardswish and hardsigmoid needs x.
 ///
-/// ReLU can be part of another op: of batch_norm(), with BatchNorm::relu, and in plans also of add() (core/fuse.cpp).
-/// The other kinds always take a pass of their own over the elements. Convolution kernels evaluate batch norms with
-/// ReLU; exponentials in these kernels would need more registers, and so slow down networks with ReLU too.
-Tensor activation(const Tensor& x, Activation kind, float slope = 0.01f);
+/// The kinds for which is_fusible() is true can be part of another op: of batch_norm(), with BatchNorm::activation, and
+/// in plans also of add() (core/fuse.cpp). The other kinds always take a pass of their own over the elements.
+Tensor activation(const Tensor& x, Activation activation);
+/// Returns true for none, ReLU and, unless the context has a device, the other kinds without exponentials. Convolution
+/// kernels evaluate batch norms with activations. More kinds in these kernels would need more registers, and so slow down
+/// networks with ReLU too.
+bool is_fusible(Activation activation);
 /// Returns max(0, x).
 Tensor relu(const Tensor& x);
 /// Returns x if x > 0, else slope * x (Maas, Hannun and Ng, 2013). Throws Error if the slope is negative or not finite.
@@ -86,8 +88,7 @@ RG_ELEMENT_OPS(RG_DECLARE_OP)
 
 struct ActivationOp {
     enum In { x };
-    Activation kind = Activation::relu;
-    float slope = 0.01f; // used only by leaky_relu
+    Activation activation = Activation::relu;
 };
 /// Computes dx: dy times the derivative of the activation. `from` is the value that determines the derivative: x
 /// or the result of the activation, according to RG_ACTIVATIONS. If `a` is defined, also computes a_dgamma and a_dbeta,
@@ -96,15 +97,14 @@ struct ActivationOp {
 struct ActivationGradOp {
     enum In { dy, from, a, a_stats, b = NormAt<a_stats>::kEnd, b_stats };
     enum Out { dx, a_dgamma, a_dbeta, b_dgamma, b_dbeta };
-    Activation kind = Activation::relu;
-    float slope = 0.01f;
-    NormAt<a_stats, a> a_norm = {};
+    Activation activation = Activation::relu;
+    NormAt<a_stats, a> a_norm = {}; // without an activation
     NormAt<b_stats, b> b_norm = {};
 };
 struct AddOp {
     enum In { a, b, a_stats, b_stats = NormAt<a_stats>::kEnd };
-    bool relu = false;              // true: applies ReLU to the sum
-    NormAt<a_stats, a> a_norm = {}; // applied to a as it is read; without ReLU
+    Activation activation = {};     // applied to the sum
+    NormAt<a_stats, a> a_norm = {}; // applied to a as it is read; without an activation
     NormAt<b_stats, b> b_norm = {};
 };
 /// b may be smaller than a; see Repeats. AddOp, which plans fuse with other ops, adds tensors of the same shape.

@@ -16,6 +16,7 @@ bool expect_norm(const char* op, int64_t channels, const NormTensors& norm) {
     expect_shape(op, "stats", norm.stats, {2, channels});
     expect_shape(op, "gamma", norm.gamma, {channels});
     expect_shape(op, "beta", norm.beta, {channels});
+    expect_fusible(op, norm.options.activation);
     return true;
 }
 
@@ -163,10 +164,6 @@ Tensor channel_stats(const Tensor& x) { return run(op::channel_stats, {x})[0]; }
 
 Tensor combine_stats(const Tensor& stats) { return context().sync ? run(op::combine_stats, {stats})[0] : stats; }
 
-Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, BatchNorm options) {
-    return run(op::batch_norm, {x, stats, gamma, beta}, BatchNormOp{options})[0];
-}
-
 void update_running(const Tensor& running, const Tensor& stats, int64_t images, int64_t pixels, float momentum) {
     run(op::running_update, {running, stats}, RunningUpdateOp{images, pixels, momentum}, {running});
 }
@@ -183,7 +180,7 @@ namespace ref {
 namespace {
 
 /// Computes the batch norm of single elements: hat(i) returns x^ = (x - mean) / sqrt(variance + epsilon), and value(i)
-/// returns gamma * x^ + beta.
+/// returns the activation of gamma * x^ + beta.
 struct BatchNormElements {
     explicit BatchNormElements(const Operand& operand)
         : x_(read(operand.x)),
@@ -195,12 +192,16 @@ struct BatchNormElements {
     size_t channels() const { return gamma_.size(); }
     double scale(size_t c) const { return 1 / std::sqrt(stats_[channels() + c] + attrs_.epsilon); }
     double hat(size_t i) const { return (x_[i] - stats_[i % channels()]) * scale(i % channels()); }
-    double value(size_t i) const { return gamma_[i % channels()] * hat(i) + beta_[i % channels()]; }
-    /// Returns true if ReLU sets value(i) to zero. Returns false for NaN, which ReLU keeps.
-    bool cut(size_t i) const { return attrs_.relu && value(i) <= 0; }
+    double value(size_t i) const { return activated(attrs_.activation, before_activation(i)); }
+    /// Returns the gradient with respect to gamma * x^ + beta, where dy is that with respect to value(i).
+    double gradient(size_t i, double dy) const {
+        return activation_gradient(attrs_.activation, dy, before_activation(i));
+    }
     double gamma(size_t c) const { return gamma_[c]; }
 
 private:
+    double before_activation(size_t i) const { return gamma_[i % channels()] * hat(i) + beta_[i % channels()]; }
+
     Values x_, stats_, gamma_, beta_;
     BatchNorm attrs_;
 };
@@ -212,7 +213,7 @@ Tensor normalised(const Operand& operand) {
     if (!operand.norm) return x;
     const BatchNormElements normalised(operand);
     Values y(normalised.size());
-    for (size_t i = 0; i < y.size(); ++i) y[i] = normalised.cut(i) ? 0 : normalised.value(i);
+    for (size_t i = 0; i < y.size(); ++i) y[i] = normalised.value(i);
     const Tensor result = Tensor::empty_on_host(x.shape(), x.dtype());
     write(result, y);
     return result;
@@ -224,9 +225,9 @@ void norm_sums(const Tensor& dy, const Operand& x, const Tensor& dgamma, const T
     const size_t channels = normalised.channels();
     Values gamma_sums(channels, 0.0), beta_sums(channels, 0.0);
     for (size_t i = 0; i < dy_values.size(); ++i) {
-        if (normalised.cut(i)) continue;
-        gamma_sums[i % channels] += dy_values[i] * normalised.hat(i);
-        beta_sums[i % channels] += dy_values[i];
+        const double g = normalised.gradient(i, dy_values[i]);
+        gamma_sums[i % channels] += g * normalised.hat(i);
+        beta_sums[i % channels] += g;
     }
     write(dgamma, gamma_sums);
     write(dbeta, beta_sums);
@@ -234,7 +235,7 @@ void norm_sums(const Tensor& dy, const Operand& x, const Tensor& dgamma, const T
 
 // Uses the closed form of Ioffe and Szegedy (2015), section 3:
 //   dx = gamma / sigma * (g - sum(g) / count - x^ * sum(g x^) / count)
-// Here sigma = sqrt(variance + epsilon) and x^ = (x - mean) / sigma. g is dy, or 0 where ReLU sets the result to zero.
+// Here sigma = sqrt(variance + epsilon) and x^ = (x - mean) / sigma. g is dy times the derivative of the activation.
 // The sums are over all values of a channel.
 //
 // If ranks share statistics, the loss is the sum of f_j * (loss of rank j), where f_j is the fraction of the mini-batch
@@ -249,7 +250,7 @@ void norm_grad(const Tensor& dy, const Operand& x, const Tensor& sums, const Ten
     Values result(normalised.size());
     for (size_t i = 0; i < result.size(); ++i) {
         const size_t c = i % channels;
-        const double g = normalised.cut(i) ? 0 : dy_values[i];
+        const double g = normalised.gradient(i, dy_values[i]);
         result[i] = normalised.gamma(c) * normalised.scale(c) *
                     (g - sum_values[channels + c] / count - normalised.hat(i) * sum_values[c] / count);
     }

@@ -3,15 +3,16 @@
 #pragma once
 
 #include "core/op.h"
+#include "core/ops/activation.h"
 
 #include <vector>
 
 namespace rg {
 
-/// Options of a batch norm y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, followed by ReLU if `relu` is set.
+/// Options of a batch norm y = gamma * (x - mean) / sqrt(variance + epsilon) + beta, followed by an activation.
 struct BatchNorm {
     float epsilon = 1e-5f;
-    bool relu = false;
+    Activation activation = {};
     bool frozen = false; // true: the statistics are constants (evaluation); false: the statistics are those of x
     bool operator==(const BatchNorm&) const = default;
 };
@@ -19,7 +20,7 @@ struct BatchNorm {
 /// Returns the batch norm of x [n h w c] with stats [2 c] (mean and biased variance), gamma [c] and beta [c]. In
 /// training, pass combine_stats(channel_stats(x)) as stats: unless `frozen` is set, the gradient includes the part that
 /// flows through the statistics to x, on all ranks of Context::sync. In evaluation, pass the running statistics, and
-/// set `frozen`.
+/// set `frozen`. Throws Error if the activation has exponentials; see activation().
 Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta,
                   BatchNorm options = {});
 
@@ -94,7 +95,7 @@ struct BatchNormOp {
     NormAt<stats, x> norm;
 };
 /// Computes two sums over the values of each channel: dgamma [c] is the sum of g * x^, and dbeta [c] is the sum of g.
-/// x^ is (x - mean) / sqrt(variance + epsilon). g is dy, or 0 where ReLU sets the batch norm of x to zero.
+/// x^ is (x - mean) / sqrt(variance + epsilon). g is dy times the derivative of the activation of the batch norm of x.
 struct BatchNormGradSumsOp {
     enum In { dy, x, stats };
     enum Out { dgamma, dbeta };

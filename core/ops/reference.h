@@ -6,6 +6,7 @@
 #pragma once
 
 #include "core/op.h"
+#include "core/ops/activation.h"
 
 #include <algorithm>
 #include <cmath>
@@ -42,6 +43,11 @@ struct Index4 {
     }
     int64_t b, c, d;
 };
+
+/// Return the activation of x, and dy times its derivative. `from` is x, or for kinds whose gradient is computed from
+/// the result, x or the result. Defined in elements.cpp.
+double activated(Activation, double x);
+double activation_gradient(Activation, double dy, double from);
 
 /// Returns 1 / (1 + exp(-x)). Computes only exp(-|x|), which cannot overflow.
 inline double logistic(double x) {

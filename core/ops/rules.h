@@ -68,6 +68,9 @@ struct NormTensors;
 /// the batch norm is optional. Throws Error if only some are undefined, or if a shape is wrong.
 bool expect_norm(const char* op, int64_t channels, const NormTensors& norm);
 
+/// Defined in elements.cpp. Throws Error unless the activation can be part of another op, and its slope is possible.
+void expect_fusible(const char* op, Activation activation);
+
 /// Throws Error if a value is negative or not below `end`. Skips tensors on a device.
 inline void check_below(int64_t end, const Tensor& values, const char* what) {
     if (values.device()) return;

@@ -15,7 +15,7 @@ struct OwnNetwork final : Network {
     OwnNetwork(int64_t channels, int64_t classes, int64_t width, uint64_t seed)
         : stem(parameters, "stem", {width, 3, channels, {.stride = 2, .pad = 1}}),
           in(parameters, "in", {width, 3, width, {.pad = 1}}),
-          out(parameters, "out", {width, 3, width, {.pad = 1}, false}),
+          out(parameters, "out", {width, 3, width, {.pad = 1}, Activation::none}),
           fc(parameters, "fc", classes, width) {
         parameters.allocate(seed, Init::he);
     }

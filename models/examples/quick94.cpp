@@ -31,10 +31,9 @@ struct Block {
 
     Block(Parameters& p, const std::string& name, int64_t in, int64_t out)
         : first(p, name + ".conv1", {out, 3, in, {.pad = 1}, false}),
-          norm(p, name + ".norm1", {.channels = out, .relu = false, .options = kNorm}),
-          second(
-              p, ConvNorm::Names{name + ".conv2", name + ".norm2"},
-              {.out = out, .kernel = 3, .in = out, .conv = {.pad = 1}, .relu = false, .bias = false, .norm = kNorm}) {
+          norm(p, name + ".norm1", {.channels = out, .activation = Activation::none, .options = kNorm}),
+          second(p, ConvNorm::Names{name + ".conv2", name + ".norm2"},
+                 {out, 3, out, {.pad = 1}, Activation::none, /*bias=*/false, /*zero_gamma=*/false, kNorm}) {
         p.entry(name + ".conv1.weight").scale_free = true; // max pooling keeps the scale, which `norm` removes
         for (const char* bias : {".norm1.bias", ".norm2.bias"})
             p.entry(name + bias).rate = kBiasRate, p.entry(name + bias).decay = 1 / kBiasRate;

@@ -21,8 +21,8 @@ Tensor DigitsNet::forward(const Tensor& x, Mode mode) const {
 DigitsAnglesNet::DigitsAnglesNet(const Options& options) {
     stem_ = ConvNorm(parameters, "stem", {16, 5, 1, {.pad = same(5)}});
     branch1_ = ConvNorm(parameters, "branch1", {32, 3, 16, {.stride = 2, .pad = same(3)}});
-    branch2_ = ConvNorm(parameters, "branch2", {32, 3, 32, {.pad = same(3)}, false});
-    skip_ = ConvNorm(parameters, "skip", {32, 1, 16, {.stride = 2}, false});
+    branch2_ = ConvNorm(parameters, "branch2", {32, 3, 32, {.pad = same(3)}, Activation::none});
+    skip_ = ConvNorm(parameters, "skip", {32, 1, 16, {.stride = 2}, Activation::none});
     classify_ = Dense(parameters, "classify", options.classes, 14 * 14 * 32);
     degrees_ = Dense(parameters, "degrees", 1, 14 * 14 * 32);
     parameters.allocate(options.seed, options.init);

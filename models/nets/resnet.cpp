@@ -49,7 +49,7 @@ ConvNorm::Spec conv_spec(int64_t out, int64_t kernel, int64_t in, int64_t stride
 }
 /// Returns `spec` without ReLU, for the end of a branch or of a shortcut: there, ReLU follows the sum of both.
 ConvNorm::Spec last_spec(ConvNorm::Spec spec, bool zero_gamma = false) {
-    spec.relu = false, spec.zero_gamma = zero_gamma;
+    spec.activation = Activation::none, spec.zero_gamma = zero_gamma;
     return spec;
 }
 Convolution::Spec plain_spec(int64_t out, int64_t kernel, int64_t in, int64_t stride = 1) {

@@ -50,6 +50,30 @@ void write_conv2d(Graph& g, const Step& s) {
                         attribute("group", c.groups)));
 }
 
+std::string write_gelu(Graph& g, const std::string& x) {
+    // gelu(x) = x P(X <= x) for a standard normal X, and P(X <= x) = (1 + erf(x / sqrt(2))) / 2.
+    const std::string scaled = g.node("Mul", {x, g.scalar(0.70710678f)});
+    const std::string twice_probability = g.node("Add", {g.node("Erf", {scaled}), g.scalar(1)});
+    return g.node("Mul", {g.node("Mul", {x, g.scalar(0.5f)}), twice_probability});
+}
+
+/// Returns the name of the activation of x.
+std::string activated(Graph& g, Activation a, const std::string& x) {
+    switch (a.kind) {
+    case Activation::none: return x;
+    case Activation::relu: return g.node("Relu", {x});
+    case Activation::leaky_relu: return g.node("LeakyRelu", {x}, attribute("alpha", a.slope));
+    case Activation::relu6: return g.node("Clip", {x, g.scalar(0), g.scalar(6)});
+    case Activation::gelu: return write_gelu(g, x);
+    case Activation::silu: return g.node("Mul", {x, g.node("Sigmoid", {x})});
+    case Activation::hardswish: return g.node("HardSwish", {x});
+    case Activation::sigmoid: return g.node("Sigmoid", {x});
+    case Activation::hardsigmoid: return g.node("HardSigmoid", {x}, attribute("alpha", 1.0f / 6));
+    case Activation::tanh: return g.node("Tanh", {x});
+    }
+    fail("onnx: activation: expected a kind that ONNX has, got ", int(a.kind));
+}
+
 void write_batch_norm(Graph& g, const Step& s) {
     using O = BatchNormOp;
     const BatchNorm& norm = s.attrs.as<O>().norm;
@@ -57,14 +81,13 @@ void write_batch_norm(Graph& g, const Step& s) {
     RG_CHECK(stats.has_memory(), "onnx: batch_norm: expected running statistics, got those of the batch; predict with ",
              "Mode::evaluate");
     const int64_t channels = stats.extent(1);
-    std::string y =
+    const std::string y =
         g.node("BatchNormalization",
                {g.read(s.in[O::x], Order::channels_first), g.read(s.in[O::gamma], Order::channels_last),
                 g.read(s.in[O::beta], Order::channels_last), g.read(stats.slice(0, {channels}), Order::channels_last),
                 g.read(stats.slice(channels, {channels}), Order::channels_last)},
                attribute("epsilon", norm.epsilon));
-    if (norm.relu) y = g.node("Relu", {y});
-    g.define(s.out[0], Order::channels_first, y);
+    g.define(s.out[0], Order::channels_first, activated(g, norm.activation, y));
 }
 
 void write_layer_norm(Graph& g, const Step& s) {
@@ -93,32 +116,9 @@ void write_avg_pool2d(Graph& g, const Step& s) {
     write_pool(g, s, "AveragePool", attribute("count_include_pad", int64_t(p.count_pad)));
 }
 
-std::string write_gelu(Graph& g, const std::string& x) {
-    // gelu(x) = x P(X <= x) for a standard normal X, and P(X <= x) = (1 + erf(x / sqrt(2))) / 2.
-    const std::string scaled = g.node("Mul", {x, g.scalar(0.70710678f)});
-    const std::string twice_probability = g.node("Add", {g.node("Erf", {scaled}), g.scalar(1)});
-    return g.node("Mul", {g.node("Mul", {x, g.scalar(0.5f)}), twice_probability});
-}
-
 void write_activation(Graph& g, const Step& s) {
-    const auto& a = s.attrs.as<ActivationOp>();
     const Order order = g.order_of(s.in[0]);
-    const std::string x = g.read(s.in[0], order);
-    const auto y = [&]() -> std::string {
-        switch (a.kind) {
-        case Activation::relu: return g.node("Relu", {x});
-        case Activation::leaky_relu: return g.node("LeakyRelu", {x}, attribute("alpha", a.slope));
-        case Activation::relu6: return g.node("Clip", {x, g.scalar(0), g.scalar(6)});
-        case Activation::gelu: return write_gelu(g, x);
-        case Activation::silu: return g.node("Mul", {x, g.node("Sigmoid", {x})});
-        case Activation::hardswish: return g.node("HardSwish", {x});
-        case Activation::sigmoid: return g.node("Sigmoid", {x});
-        case Activation::hardsigmoid: return g.node("HardSigmoid", {x}, attribute("alpha", 1.0f / 6));
-        case Activation::tanh: return g.node("Tanh", {x});
-        }
-        fail("onnx: activation: expected a kind that ONNX has, got ", int(a.kind));
-    };
-    g.define(s.out[0], order, y());
+    g.define(s.out[0], order, activated(g, s.attrs.as<ActivationOp>().activation, g.read(s.in[0], order)));
 }
 
 /// Writes arithmetic on two tensors, in the order of the first operand that is not a constant. In a trace, only

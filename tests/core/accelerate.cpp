@@ -30,7 +30,7 @@ TEST_SUITE("core") {
             Tensor x = in[0];
             for (int i = 0; i < 3; ++i) {
                 const WithStats y = conv2d_stats(x, of[0], {}, {.pad = 1});
-                x = batch_norm(y.y, y.stats, of[1], of[2], {.relu = true});
+                x = batch_norm(y.y, y.stats, of[1], of[2], {.activation = Activation::relu});
             }
             const Tensor loss = mse_loss(x, in[1]);
             tape.gradients(loss, of, into);

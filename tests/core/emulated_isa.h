@@ -145,6 +145,8 @@ inline void multiply_tiles(int sum, int a, int b) {
 #define _mm256_maskz_loadu_epi16 emulated::load_lanes<uint16_t, __m256i>
 #define _mm256_mask_storeu_epi16 emulated::store_lanes<uint16_t, __m256i>
 #define _mm512_castsi512_ps(v) ((__m512)(v))
+#define _mm512_max_ps(a, b) ((a) > (b) ? (a) : (b))
+#define _mm512_min_ps(a, b) ((a) < (b) ? (a) : (b))
 #define _mm512_set1_epi32(x) ((__m512i)(uint32_t(x) - emulated::Words{}))
 #define _mm512_or_si512(a, b) ((a) | (b))
 #define _mm512_cvtepu16_epi32 emulated::widen

@@ -21,16 +21,17 @@ Tensor scaled(const Tensor& t, double factor) {
     return wide.to(t.dtype());
 }
 
-/// The results of one rank for relu(batch_norm(x)), with the distance to a target as the loss.
+/// The results of one rank for the activation of batch_norm(x), with the distance to a target as the loss.
 struct NormStep {
     Tensor stats, loss, dx, dgamma, dbeta;
 };
 
-NormStep norm_step(const Tensor& x, const Tensor& gamma, const Tensor& beta, const Tensor& target, bool relu) {
+NormStep norm_step(const Tensor& x, const Tensor& gamma, const Tensor& beta, const Tensor& target,
+                   Activation activation) {
     NormStep step;
     Tape tape;
     step.stats = combine_stats(channel_stats(x));
-    step.loss = mse_loss(batch_norm(x, step.stats, gamma, beta, {.relu = relu}), target);
+    step.loss = mse_loss(batch_norm(x, step.stats, gamma, beta, {.activation = activation}), target);
     const Tensor of[] = {x, gamma, beta};
     for (Tensor* t : {&step.dx, &step.dgamma, &step.dbeta})
         *t = Tensor::empty(t == &step.dx ? x.shape() : gamma.shape(), x.dtype());
@@ -47,8 +48,8 @@ TEST_SUITE("core") {
         std::set<Op> judged;
         for (const OpCase& c : op_cases()) {
             if (!GradientCase::possible(c) || GradientCase::work(c) > kBearable) continue;
-            // Among many values, one is so close to the kink of ReLU that a difference steps over it.
-            const bool has_kink = c.op == op::batch_norm && c.attrs.as<BatchNormOp>().norm.relu;
+            // Among many values, one is so close to the kink of an activation that a difference steps over it.
+            const bool has_kink = c.op == op::batch_norm && c.attrs.as<BatchNormOp>().norm.activation.kind;
             if (has_kink && c.in[0].shape.numel() > 2000) continue;
             const bool quick = GradientCase::work(c) <= kQuick;
             CAPTURE(describe(c));
@@ -106,12 +107,12 @@ TEST_SUITE("core") {
     TEST_CASE("gradients: batch norm over ranks with uneven fractions equals one rank on the whole batch") {
         const std::vector<std::vector<int64_t>> splits = {{2, 4}, {1, 3, 2}, {6}};
         for (Backend backend : {Backend::reference, Backend::cpu})
-            for (bool relu : {false, true})
+            for (const Activation::Kind kind : {Activation::none, Activation::relu, Activation::hardswish})
                 for (const auto& split : splits) {
                     const DType type = backend == Backend::cpu ? DType::f32 : DType::f64;
                     const Tolerance tolerance = backend == Backend::cpu ? kCancelled : Tolerance{1e-12, 1e-11};
                     CAPTURE(int(backend));
-                    CAPTURE(relu);
+                    CAPTURE(int(kind));
                     CAPTURE(split.size());
                     const Tensor x = random_tensor({6, 3, 4, 5}, type, 1),
                                  target = random_tensor({6, 3, 4, 5}, type, 2);
@@ -125,13 +126,13 @@ TEST_SUITE("core") {
                     NormStep whole;
                     {
                         const ContextScope scope(alone);
-                        whole = norm_step(x, gamma, beta, target, relu);
+                        whole = norm_step(x, gamma, beta, target, kind);
                     }
                     SyncRanks ranks(split);
                     std::vector<NormStep> parts(split.size());
                     ranks.run(backend, [&](size_t r) {
                         parts[r] = norm_step(part_of(x, ranks.begin(r), split[r]), gamma, beta,
-                                             part_of(target, ranks.begin(r), split[r]), relu);
+                                             part_of(target, ranks.begin(r), split[r]), kind);
                     });
                     const std::vector<double>& fractions = ranks.fractions();
                     std::vector<Tensor> losses, dgammas, dbetas;

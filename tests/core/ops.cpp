@@ -267,7 +267,7 @@ TEST_SUITE("core") {
             CHECK(list(batch_norm(floats({1, 1, 2, 1}, 1, 10), norm, floats({1}, 3), floats({1}, 2)))[1] ==
                   doctest::Approx(8));
             CHECK(list(batch_norm(floats({1, 1, 2, 1}, 1, 10), norm, floats({1}, 3), floats({1}, 2),
-                                  {.relu = true}))[0] == 0);
+                                  {.activation = Activation::relu}))[0] == 0);
             // A picture of 2 x 2 pixels: turned by a quarter, and flipped both ways; between pixels; outside.
             constexpr auto one = int32_t(kPixel);
             const auto shown = [&](std::array<int32_t, 6> view, bool reflect, int64_t height, int64_t width) {
@@ -352,7 +352,7 @@ TEST_SUITE("core") {
 
     TEST_CASE("ops: activations are accurate, and follow PyTorch for large values, infinities and NaN") {
         struct Case {
-            Activation kind;
+            Activation::Kind kind;
             double (*value)(double);
             double at_minus_infinity, at_infinity, ulps;
         };
@@ -376,7 +376,7 @@ TEST_SUITE("core") {
             }
             values[20000] = -INFINITY, values[20001] = INFINITY, values[20002] = NAN;
             // Calls the kernel directly: a perturbation would exceed the tolerance.
-            const ActivationOp attrs{c.kind, 0.25f};
+            const ActivationOp attrs{{c.kind, 0.25f}};
             op::activation->cpu({attrs, {{x}}, {{y}}});
             double worst = 0;
             for (int i = 0; i < 20000; ++i) {
@@ -426,7 +426,7 @@ TEST_SUITE("core") {
             for (const int64_t c : {2, 8}) { // direct convolution and Winograd, or tiles
                 const int64_t images = 16 / size_of(type); // 64 MiB of results
                 const Tensor x = cast(values({images, side, side, c}), type), w = values({k, 3, 3, c});
-                const Conv2dOp conv{.conv = {.pad = 1}, .y_norm = BatchNorm{.relu = true}};
+                const Conv2dOp conv{.conv = {.pad = 1}, .y_norm = BatchNorm{.activation = Activation::relu}};
                 const auto convolve = [&](const Tensor& in) {
                     return run(op::conv2d, {in, w, {}, {}, {}, {}, stats, gamma, beta}, conv)[Conv2dOp::y];
                 };
@@ -642,6 +642,12 @@ TEST_SUITE("core") {
              [&] { augment(images, Tensor::zeros({2, 3}, DType::i32), views, stats, {5, 5}); }},
             {"augment: index 4 of sample 1 lies outside [0, 4)", [&] { augment(images, wrong, views, stats, {5, 5}); }},
             {"activation: expected a finite slope of at least 0, got -0.1", [&] { leaky_relu(x, -0.1f); }},
+            {"batch_norm: expected an activation that can be part of other ops, got silu; call activation()",
+             [&] { run(op::batch_norm, {x, stats, three, three}, BatchNormOp{BatchNorm{.activation = Activation::silu}}); }},
+            {"batch_norm: expected a finite slope of at least 0, got -1",
+             [&] { batch_norm(x, stats, three, three, {.activation = {Activation::leaky_relu, -1}}); }},
+            {"add: expected an activation that can be part of other ops, got tanh; call activation()",
+             [&] { run(op::add, {x, x}, AddOp{.activation = Activation::tanh}); }},
             {"activation: takes 1 inputs, got 2", [&] { run(op::activation, {x, x}); }},
             {"sgdm_update: expected output 1 to share no memory with input gradients, got tensors that do; pass another "
              "tensor, or none",

@@ -245,9 +245,9 @@ TEST_SUITE("core") {
         const Tensor part = wide.slice(2, {4});
         CHECK(error(wide.slice(4, {4}), wide.slice(0, {4})) == "");
         CHECK(error(part, wide.slice(0, {4})) == "gradients: expected destinations apart from the values that ops have "
-                                                 "saved, got destination 0 in the memory of one that mul saved; give it its own memory");
-        CHECK_ERROR("that mul saved", fail(error(wide.slice(0, {4}), part)));
-        CHECK_ERROR("that mul saved", fail(error(wide.slice(0, {4}), x)));
+                                                 "saved, got destination 0 in the memory of one that binary saved; give it its own memory");
+        CHECK_ERROR("that binary saved", fail(error(wide.slice(0, {4}), part)));
+        CHECK_ERROR("that binary saved", fail(error(wide.slice(0, {4}), x)));
         CHECK_ERROR("that activation saved", fail(error(wide.slice(0, {4}), {})));
     }
 
@@ -269,7 +269,7 @@ TEST_SUITE("core") {
             loss = {};
             CHECK(live_bytes() == before);
         }
-        for (const Activation kind : {Activation::leaky_relu, Activation::gelu, Activation::tanh}) {
+        for (const Activation::Kind kind : {Activation::leaky_relu, Activation::gelu, Activation::tanh}) {
             CAPTURE(int(kind));
             const Tape tape;
             Tensor y = add(x, x);

@@ -224,8 +224,8 @@ class Onnx(job.JobTest):
                 self.assertLessEqual(difference, 1e-5 * max(1, largest), (name, output))
         # Every kind of node has occurred.
         self.assertLessEqual(
-            {"Add", "AveragePool", "BatchNormalization", "Concat", "Conv", "Div", "Erf", "Gemm", "GlobalAveragePool",
-             "LayerNormalization", "LeakyRelu", "MaxPool", "Mul", "ReduceMean", "ReduceSum", "Relu", "Reshape",
+            {"Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv", "Div", "Erf", "Gemm",
+             "GlobalAveragePool", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "MaxPool", "Mul", "ReduceMean", "ReduceSum", "Relu", "Reshape",
              "Resize", "Sigmoid", "Slice", "Softmax", "Sub", "Tanh", "Transpose"}, kinds)
 
 

@@ -139,7 +139,7 @@ std::vector<LayerCase> cases_of(const Layer& layer, int64_t images, const Tensor
     const auto results = [&](int64_t extent) { return (extent - 1) / layer.stride + 1; };
     const Shape to{images, results(height), results(layer.width), k};
     const Tensor x = values.slice(0, {images, height, layer.width, c}), dy = values.slice(8 * 101, to);
-    const BatchNorm norm{.relu = true};
+    const BatchNorm norm{.activation = Activation::relu};
     const auto with_norm = [&](std::vector<Tensor> in, auto place, const Tensor& of) {
         const int64_t channels = of.extent(3);
         place.set(in, Operand{of,

@@ -221,11 +221,12 @@ TEST_SUITE("models") {
         const TensorFile file = decode_tensors(bytes, "model");
         const std::unique_ptr<Network> network = make_network(file);
         Parameters& p = network->parameters;
-        const auto layer = [&](const std::string& conv, const std::string& norm, const Tensor& x, bool relu) {
+        const auto layer = [&](const std::string& conv, const std::string& norm, const Tensor& x,
+                               Activation activation) {
             const auto state = std::ranges::find(p.states(), norm, &Parameters::State::name);
             return batch_norm(conv2d(x, p.entry(conv + ".weight").value, {}, {.pad = same(3)}), state->running,
                               p.entry(norm + ".weight").value, p.entry(norm + ".bias").value,
-                              {.relu = relu, .frozen = true});
+                              {.activation = activation, .frozen = true});
         };
         const auto means = [](const Tensor& y) { // [n h w c]
             const size_t n = size_t(y.extent(0)), c = size_t(y.extent(3)), pixels = size_t(y.numel()) / n / c;
@@ -246,9 +247,9 @@ TEST_SUITE("models") {
             const std::vector<uint8_t> pixels = random_pixels(size_t(n * 8 * 8 * 3));
             const Tensor x = Tensor::empty_on_host({n, 8, 8, 3});
             for (size_t i = 0; i < pixels.size(); ++i) x.data<float>()[i] = float(pixels[i]) / 255;
-            const Tensor stem = layer("conv1", "bn1", x, true),
-                         inner = layer("layer1.0.conv1", "layer1.0.bn1", stem, true),
-                         block = relu(add(layer("layer1.0.conv2", "layer1.0.bn2", inner, false), stem));
+            const Tensor stem = layer("conv1", "bn1", x, Activation::relu),
+                         inner = layer("layer1.0.conv1", "layer1.0.bn1", stem, Activation::relu),
+                         block = relu(add(layer("layer1.0.conv2", "layer1.0.bn2", inner, {}), stem));
             const auto features = [&](const char* name) {
                 const Tensor t = model.predict(pixels, {}, name).features;
                 CHECK(t.shape() == Shape{n, model.feature_count(name)});

@@ -166,7 +166,9 @@ TEST_SUITE("models") {
     TEST_CASE("layers: batch norm takes its epsilon and momentum, and can go without trained weights") {
         Parameters parameters;
         const Norm norm(parameters, "norm",
-                        {.channels = 1, .relu = false, .options = {.scale = false, .epsilon = 3, .momentum = 0.5f}});
+                        {.channels = 1,
+                         .activation = Activation::none,
+                         .options = {.scale = false, .epsilon = 3, .momentum = 0.5f}});
         parameters.allocate(0, Init::he);
         CHECK(parameters.entry("norm.weight").rate == 0);
         CHECK(parameters.entry("norm.bias").rate == 1);
@@ -174,6 +176,16 @@ TEST_SUITE("models") {
         CHECK(list(norm(x, Mode::train)) == Floats{-0.5, 0.5});
         CHECK(list(parameters.states()[0].running) == Floats{1, 1.5});
         CHECK(list(norm(x, Mode::evaluate))[1] == doctest::Approx(2 / std::sqrt(4.5)).epsilon(1e-5));
+    }
+
+    TEST_CASE("layers: an activation with exponentials follows the batch norm as an op of its own") {
+        Parameters parameters;
+        const Norm plain(parameters, "plain", {.channels = 2, .activation = Activation::none}),
+            silu_norm(parameters, "silu", {.channels = 2, .activation = Activation::silu});
+        parameters.allocate(0, Init::he);
+        const Tensor x = floats({1, 1, 3, 2}, -1, 2, 0.5, 3, 4, -2);
+        for (const Mode mode : {Mode::train, Mode::evaluate})
+            CHECK(list(silu_norm(x, mode)) == list(silu(plain(x, mode))));
     }
 
     TEST_CASE("layers: dirac filters copy the channels of the input") {

@@ -51,6 +51,7 @@ private:
         if (kernel.h > 1 && shape_[0] > 4 && shape_[1] > 4) conv.dilation = {1 + below(2), 1 + below(2)};
         return conv;
     }
+    Activation draw_activation() { return {kActivations[below(std::size(kActivations))], 0.2f}; }
     void add_conv(const std::string& name) {
         PerAxis kernel{1 + below(3), 1 + below(3)};
         if (shape_[0] < 3 || shape_[1] < 3) kernel = 1;
@@ -58,7 +59,7 @@ private:
         const Conv conv = draw_conv(kernel, groups);
         if (below(2)) {
             const auto layer = std::make_shared<ConvNorm>(
-                parameters, name, ConvNorm::Spec{out, kernel, shape_[2], conv, below(2) == 1, below(2) == 1});
+                parameters, name, ConvNorm::Spec{out, kernel, shape_[2], conv, draw_activation(), below(2) == 1});
             layers_.push_back([layer](const Tensor& x) { return (*layer)(x, Mode::evaluate); });
         } else {
             const auto layer = std::make_shared<Convolution>(
@@ -82,8 +83,8 @@ private:
                   (shape_[1] + 2 * pool.pad.w - pool.window.w) / pool.stride.w + 1, shape_[2]};
     }
     void add_activation() {
-        const auto kind = kActivations[below(std::size(kActivations))];
-        layers_.push_back([=](const Tensor& x) { return activation(x, kind, 0.2f); });
+        const Activation drawn = draw_activation();
+        layers_.push_back([=](const Tensor& x) { return activation(x, drawn); });
     }
     void add_arithmetic() {
         const int64_t kind = below(6);

@@ -121,7 +121,7 @@ void add_hopper(std::vector<Variant>& variants, bool wrap) {
                 const int64_t height = width == 16 ? 32 : 16; // two tiles
                 const int64_t images = !many ? 1 : std::max(c, k) == 128 ? 3 : 5; // 128 channels have fewer stages
                 const Shape x{images, height, width, c}, y{x[0], height, width, k}, w{k, 3, 3, c};
-                const BatchNorm norm{.epsilon = 1e-3f, .relu = true};
+                const BatchNorm norm{.epsilon = 1e-3f, .activation = Activation::relu};
                 const Conv conv{.pad = 1};
                 const std::vector<Input> no_norm(3, absent), forward{{x}, {w}, {{k}}};
                 std::vector<Variant> instances;
@@ -167,7 +167,8 @@ void add_rare(std::vector<Variant>& variants, bool all) {
     std::vector<Input> norm = norm_inputs(rows, Draw::normal, Draw::statistics);
     norm.insert(norm.begin(), {rows});
     variants.push_back(variant(op::batch_norm_grad_sums, norm,
-                               BatchNormGradSumsOp{BatchNorm{.epsilon = 1e-3f, .relu = true}}, kConvolvedSums, false));
+                               BatchNormGradSumsOp{BatchNorm{.epsilon = 1e-3f, .activation = Activation::relu}},
+                               kConvolvedSums, false));
     variants.push_back(variant(op::conv2d_grad, {{{66, 2000, 1, 2}}, {{66, 2000, 1, 2}}, {{2, 1, 1, 1}}},
                                Conv2dGradOp{.conv = {.groups = 2}, .data = false}, kConvolvedSums, false));
     variants.push_back(variant(op::conv2d, {{{1, 129, 128, 1}}, {{1, 1, 1, 1}}, {{1}}},
