@@ -22,6 +22,7 @@ double initial_variance(const Shape& s, Init init) {
     case Init::glorot: return 2 / (fan_in + fan_out);
     case Init::narrow_normal: return 1e-4;
     case Init::he_fan_out: return s.rank() == 4 ? 2 / fan_out : 1 / (3 * fan_in);
+    case Init::he_fan_out_narrow: return s.rank() == 4 ? 2 / fan_out : 1e-4;
     case Init::dirac: return 1 / (3 * fan_in);
     }
     fail("parameters: expected an initial distribution, got ", int(init));

@@ -20,11 +20,12 @@ namespace rg {
 /// Says from which normal distribution (mean 0) initial weights are drawn. `he` has variance 2 / fan_in (He et al.,
 /// 2015), `glorot` has variance 2 / (fan_in + fan_out) (Glorot and Bengio, 2010), and `narrow_normal` has standard
 /// deviation 0.01. `he_fan_out` has variance 2 / fan_out for filters (He et al., 2015) and 1 / (3 fan_in) for dense
-/// weights, like the residual networks of torchvision. `dirac` has PyTorch's default variance, 1 / (3 fan_in), but of
-/// the k filters [r s c], the first min(k, c) copy the channels of the input: filter i is 1 at its centre in channel i,
-/// and 0 elsewhere (Zagoruyko and Komodakis, "DiracNets", 2017). Each parameter has a stream of random numbers of its
-/// own (rng.h): Rng(seed, Purpose::init, 0, number of parameters that are declared before it).
-enum class Init : uint8_t { he, glorot, narrow_normal, he_fan_out, dirac };
+/// weights, like the residual networks of torchvision; `he_fan_out_narrow` has `narrow_normal` for dense weights, like
+/// its MobileNets. `dirac` has PyTorch's default variance, 1 / (3 fan_in), but of the k filters [r s c], the first
+/// min(k, c) copy the channels of the input: filter i is 1 at its centre in channel i, and 0 elsewhere (Zagoruyko and
+/// Komodakis, "DiracNets", 2017). Each parameter has a stream of random numbers of its own (rng.h): Rng(seed,
+/// Purpose::init, 0, number of parameters that are declared before it).
+enum class Init : uint8_t { he, glorot, narrow_normal, he_fan_out, he_fan_out_narrow, dirac };
 
 class Parameters {
 public:

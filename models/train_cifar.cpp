@@ -11,7 +11,9 @@ using namespace rg;
 namespace {
 
 struct TrainCifar final : ImageTraining {
-    TrainCifar() : ImageTraining({"cifar", "resnet20", "resnet18", "resnet50", "wrn16-4"}) {
+    TrainCifar()
+        : ImageTraining({"cifar", "resnet20", "resnet18", "resnet50", "wrn16-4", "mobilenet_v2", "mobilenet_v3_small",
+                         "mobilenet_v3_large"}) {
         data_options.batch_size = 256;
         epochs = 50;
         optimizer.weight_decay = 1e-10;

@@ -77,6 +77,7 @@ int bench(const Settings& s) {
     const Tensor velocity = Tensor::zeros(parameters.values().shape()), rate = Tensor::zeros({1});
     const Tensor found = Tensor::zeros({}, DType::i32);
     rate.fill(0.01);
+    parameters.begin_step(1); // for dropout; the time of a step does not depend on the seed
 
     Accelerated network([&](std::span<const Tensor> in, bool training) -> std::vector<Tensor> {
         const Tensor images = cast(in[0], s.precision == "bf16" ? DType::bf16 : DType::f32);
@@ -127,7 +128,8 @@ int run_program(int argc, const char* const* argv) {
     Settings s;
     Options options("bench_train", "measures training or prediction on random data in memory");
     options.add("net", &s.net, "network, as in models/nets")
-        .one_of({"cifar", "digits", "digits-angles", "resnet18", "resnet20", "resnet50", "wrn16-4"});
+        .one_of({"cifar", "digits", "digits-angles", "resnet18", "resnet20", "resnet50", "wrn16-4", "mobilenet_v2",
+                 "mobilenet_v3_small", "mobilenet_v3_large"});
     options.add("size", &s.size, "height and width of the images; 0: 32, or 28 for digits").range(0, 4096);
     options.add("mode", &s.mode, "measure training steps or predictions").one_of({"train", "infer"});
     options.add("device", &s.device, "device that computes").one_of({"cpu", "cuda"});

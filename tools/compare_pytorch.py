@@ -1,17 +1,19 @@
 #!/usr/bin/env python3
-"""Compares the networks of train_cifar with PyTorch: probabilities, losses of a training, and files in both directions.
+"""Compares the networks of train_cifar with PyTorch: probabilities, gradients, losses of a training, and files in both
+directions.
 
 usage: compare_pytorch.py BUILD [--nets cifar,resnet20,...] [--steps 20] [--precision fp32-strict|fp32]
 
 Needs a Python with torch and numpy. If it has torchvision too, resnet18 and resnet50 with the stem for large images are
-torchvision's modules; all others are those of pytorch_nets.py. Each network gets random values, which train_cifar loads
-by --init. Then the probabilities of both are compared, and the losses of a training with SGD, without augmentation, on
-random images, all of them in each mini-batch. The module then loads the trained model strictly, and the probabilities
-are compared again.
+torchvision's modules, and MobileNets are compared; all others are those of pytorch_nets.py. Each network gets random
+values, which train_cifar loads by --init. Then the probabilities of both are compared, and the gradients and losses of
+a training with SGD, without augmentation, on random images, all of them in each mini-batch. The module then loads the
+trained model strictly, and the probabilities are compared again.
 
-The exit status is 1 if probabilities differ by more than 1e-4, or if a loss differs from that of PyTorch in float64 by
-more than 3e-4 (relative), and by more than the losses of PyTorch in float32 in both memory layouts. A rounding decides
-on which side of zero a few activations are, so trainings in float32 differ from each other by about as much.
+The exit status is 1 if probabilities differ by more than 1e-4, or if a loss or the gradient of a tensor (by its norm)
+differs from that of PyTorch in float64 by more than 3e-4 (relative), and by more than twice as much as PyTorch in
+float32 in one of the memory layouts. A rounding decides on which side of zero a few activations are, so trainings in
+float32 differ from each other by about as much.
 """
 import argparse, json, pathlib, struct, subprocess, sys, tempfile, zlib
 import numpy as np
@@ -33,6 +35,10 @@ NETS = {  # name: --net and its options, sides of the images, name in torchvisio
     "resnet18-cifar": (["--net", "resnet18"], (32,), None),
     "resnet18": (["--net", "resnet18", "--stem", "imagenet"], (64, 224), "resnet18"),
     "resnet50": (["--net", "resnet50"], (97, 224), "resnet50"),
+    **{net: (["--net", net, "--dropout", "0"], (32, 97, 224), None)
+       for net in ("mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large")},
+    "mobilenet_v2-0.35": (["--net", "mobilenet_v2", "--width-mult", "0.35", "--dropout", "0"], (32,), None),
+    "mobilenet_v3-0.75": (["--net", "mobilenet_v3_large", "--width-mult", "0.75", "--dropout", "0"], (96,), None),
 }
 
 
@@ -74,15 +80,25 @@ def write_images(folder, side):
     return np.stack(pixels), torch.tensor(labels)
 
 
-def randomise(net):
-    """Gives all batch norms random values of the size that they have after a training."""
+def randomise(net, x):
+    """Gives all batch norms random values, and running statistics of the size that those of x have."""
+    norms = [module for module in net.modules() if isinstance(module, nn.BatchNorm2d)]
+    for norm in norms:
+        nn.init.uniform_(norm.weight, 0.5, 1), nn.init.normal_(norm.bias, 0, 0.1)
+        norm.momentum, norm.kept = 1, norm.momentum
     for module in net.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            nn.init.uniform_(module.weight, 0.5, 1), nn.init.normal_(module.bias, 0, 0.1)
-            nn.init.normal_(module.running_mean, 0, 0.1), nn.init.uniform_(module.running_var, 0.5, 2)
+        if isinstance(module, nn.Linear):  # those of MobileNets begin with scores that are nearly 0
+            module.reset_parameters()
+    with torch.no_grad():
+        net.train()(x)
+        for norm in norms:
+            norm.momentum = norm.kept
+            norm.running_mean += 0.1 * norm.running_var.sqrt() * torch.randn_like(norm.running_mean)
+            norm.running_var *= 0.5 + 1.5 * torch.rand_like(norm.running_var)
 
 
 def losses(make, state, x, labels, steps, dtype, layout=torch.contiguous_format):
+    """Returns the losses of a training, and the gradients of its first step by name."""
     net = make()
     net.load_state_dict(state)
     net, x = net.to(dtype).to(memory_format=layout).train(), x.to(dtype).contiguous(memory_format=layout)
@@ -91,13 +107,23 @@ def losses(make, state, x, labels, steps, dtype, layout=torch.contiguous_format)
         loss = F.cross_entropy(net(x), labels)
         sgd.zero_grad(), loss.backward(), sgd.step()
         result.append(loss.item())
-    return result
+        if len(result) == 1:
+            gradients = {name: p.grad.double().clone() for name, p in net.named_parameters()}
+    return result, gradients
+
+
+def largest_difference(result, exact):
+    """Returns the largest relative differences of two results of losses(): of a loss, and of a tensor's gradient. The
+    gradient of a bias between two batch norms is 0, so that of a tensor counts as at least 3e-3 of all together."""
+    least = 3e-3 * sum(g.norm() ** 2 for g in exact[1].values()) ** 0.5
+    return (max(abs(a - b) / b for a, b in zip(result[0], exact[0], strict=True)),
+            max(((result[1][name] - g).norm() / max(g.norm(), least)).item() for name, g in exact[1].items()))
 
 
 def compare(build, folder, name, side, steps, precision):
     """Returns the largest difference of a probability from PyTorch before the training, the same after it, and a list
-    of the largest relative differences of losses from those of PyTorch in float64: for ringgrad, and for PyTorch in
-    float32 in both layouts."""
+    of the largest relative differences of losses and gradients from those of PyTorch in float64: for ringgrad, and for
+    PyTorch in float32 in both layouts."""
     options, _, official = NETS[name]
     pixels, labels = write_images(folder / "images", side)
     options = [*options, "--data", folder / "images", "--batch-size", len(labels), "--augment", "none", "--shuffle",
@@ -111,7 +137,7 @@ def compare(build, folder, name, side, steps, precision):
     def make():
         if official and torchvision:
             return getattr(torchvision.models, official)(num_classes=CLASSES)
-        return network(state)
+        return network(state, metadata)
 
     def difference(net, model):
         from ringgrad import Model
@@ -125,19 +151,21 @@ def compare(build, folder, name, side, steps, precision):
     x = ((torch.from_numpy(pixels) / 255 - mean) / deviation).permute(0, 3, 1, 2).contiguous()
     torch.manual_seed(1)
     net = make()
-    randomise(net)
+    randomise(net, x)
     state = {key: value.clone() for key, value in net.state_dict().items()}
     write_safetensors(folder / "initial.safetensors", state)
     options += ["--init", folder / "initial.safetensors"]
     before = difference(net, train("start", "--steps", 0))
 
+    stepped, _ = read_safetensors(train("stepped", "--steps", 1, "--lr", 8, "--schedule", "constant"))
+    gradients = {name: (value.double() - stepped[name].double()) / 8 for name, value in state.items()}
     trained = train("trained", "--steps", steps, "--lr", 0.001, "--schedule", "constant")
     ours = [x["loss"] for x in map(json.loads, open(trained.parent / "metrics.jsonl")) if "step" in x]
     assert len(ours) == steps, "expected a loss of each step"
     exact = losses(make, state, x, labels, steps, torch.float64)
     peers = [losses(make, state, x, labels, steps, torch.float32, layout)
              for layout in (torch.contiguous_format, torch.channels_last)]
-    differences = [max(abs(a - b) / b for a, b in zip(each, exact)) for each in (ours, *peers)]
+    differences = [largest_difference(each, exact) for each in ((ours, gradients), *peers)]
     net = make()
     net.load_state_dict(read_safetensors(trained)[0], strict=True)
     return before, difference(net, trained), differences
@@ -151,16 +179,21 @@ def main():
     a = p.parse_args()
     sys.path.append(str(a.build))  # ringgrad.py
     bad = False
-    print("probabilities before and after the training; losses from those in float64: ours, PyTorch NCHW, PyTorch NHWC")
+    print("probabilities before and after the training; losses and gradients: ours, PyTorch NCHW, PyTorch NHWC")
     for name in a.nets.split(","):
+        if name.startswith("mobilenet") and not torchvision:
+            print(f"  {name:18s} skipped: torchvision is not installed")
+            continue
         for side in NETS[name][1]:
             with tempfile.TemporaryDirectory(prefix="ringgrad-") as folder:
-                before, after, (loss, *peers) = compare(a.build.resolve(), pathlib.Path(folder), name, side, a.steps,
-                                                        a.precision)
-            fails = not (max(before, after) <= 1e-4 and loss <= max(3e-4, *peers))  # also if one is NaN
+                before, after, differences = compare(a.build.resolve(), pathlib.Path(folder), name, side, a.steps,
+                                                     a.precision)
+            fails = not (before <= 1e-4 and after <= 1e-4)
+            for ours, *peers in zip(*differences):
+                fails |= not ours <= max(3e-4, 2 * max(peers))  # also if one is NaN
             bad |= fails
-            print(f"  {name:15s} {side:3d}  {before:.1e} {after:.1e}  {loss:.1e}", *(f"{p:.1e}" for p in peers),
-                  "  <--" if fails else "", flush=True)
+            print(f"  {name:18s} {side:3d}  {before:.1e} {after:.1e}", *("  " + " ".join(f"{d:.1e}" for d in each) for each in
+                  zip(*differences)), "  <--" if fails else "", flush=True)
     sys.exit(bad)
 
 

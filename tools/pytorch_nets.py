@@ -1,4 +1,5 @@
-"""The networks of train_cifar as PyTorch modules, and load(), which reads a network from a file. Needs torch.
+"""The networks of train_cifar as PyTorch modules, and load(), which reads a network from a file. Needs torch, and for
+MobileNets torchvision, whose modules they are.
 
     net = load("runs/NAME/model.safetensors").eval()
 
@@ -112,14 +113,35 @@ class ResNet(nn.Module):
         return self.fc((F.relu(self.bn1(x)) if self.wide else x).mean((2, 3)))
 
 
-def network(state):
-    """Returns the module with tensors of these names and shapes."""
+def mobilenet(metadata):
+    """Returns the module of torchvision that the metadata of a file describes, for images with three channels. For
+    small images, the first two strides become 1."""
+    import torchvision
+    options, image, classes = (json.loads(metadata[key]) for key in ("network", "image", "classes"))
+    net = getattr(torchvision.models, options["name"])(num_classes=len(classes), width_mult=options["width-mult"],
+                                                       dropout=options["dropout"])
+    convolutions = [module for module in net.modules() if isinstance(module, nn.Conv2d)]
+    if min(image[:2]) <= 64:
+        for module in [module for module in convolutions if module.stride == (2, 2)][:2]:
+            module.stride = (1, 1)
+    for block in net.features:
+        if hasattr(block, "use_res_connect"):
+            inner = [module for module in block.modules() if module in convolutions]
+            block.use_res_connect = (all(module.stride == (1, 1) for module in inner)
+                                     and inner[0].in_channels == inner[-1].out_channels)
+    return net
+
+
+def network(state, metadata):
+    """Returns the module with tensors of these names and shapes, from a file with these metadata."""
+    if "features.0.0.weight" in state:
+        return mobilenet(metadata)
     return CifarNet(state) if "block1.0.conv.weight" in state else ResNet(state)
 
 
 def load(path):
     """Returns the network of a file, with its values."""
-    state, _ = read_safetensors(path)
-    net = network(state)
+    state, metadata = read_safetensors(path)
+    net = network(state, metadata)
     net.load_state_dict(state)
     return net

@@ -4,9 +4,13 @@
 #include "core/layers.h"
 #include "core/options.h"
 
+#include <functional>
 #include <memory>
 
 namespace rg {
+
+/// A part of a network: a layer, a block, or a function without parameters.
+using NetworkPart = std::function<Tensor(const Tensor& x, Mode mode)>;
 
 /// The numbers that decide the shapes of a network: extents of images, the number of classes, and the number of targets
 /// (numbers or labels per image). `seed` is for its initial values.
@@ -14,6 +18,8 @@ struct ImageTask {
     int64_t height = 0, width = 0, channels = 0, classes = 0;
     uint64_t seed = 0;
     int64_t targets = 0;
+    /// Returns true if height or width is at most 64 pixels. ResNet and MobileNet then have smaller strides.
+    bool is_small() const { return height <= 64 || width <= 64; }
 };
 
 /// One or several networks that share their options, for example all residual networks.
@@ -38,5 +44,8 @@ private:
 /// Throws Error unless x is a batch of images [n height width channels] with this number of channels, and with height
 /// and width of at least `smallest`. `network` is the name of the network for the error message.
 void expect_images(const char* network, const Tensor& x, int64_t channels, int64_t smallest);
+
+/// Returns the spec of a convolution without bias, with `same` padding, batch norm and ReLU.
+ConvNorm::Spec conv_spec(int64_t out, int64_t kernel, int64_t in, int64_t stride = 1);
 
 } // namespace rg

@@ -3,6 +3,7 @@
 
 #include "models/nets/cifar_net.h"
 #include "models/nets/digits_net.h"
+#include "models/nets/mobilenet.h"
 #include "models/nets/resnet.h"
 #include "models/nets/state_dict.h"
 
@@ -13,7 +14,8 @@ namespace rg {
 namespace {
 
 std::vector<MakeFamily>& registry() {
-    static std::vector<MakeFamily> families{make_family<CifarNets>, make_family<DigitsNets>, make_family<ResNets>};
+    static std::vector<MakeFamily> families{make_family<CifarNets>, make_family<DigitsNets>, make_family<MobileNets>,
+                                            make_family<ResNets>};
     return families;
 }
 
@@ -47,6 +49,10 @@ void expect_images(const char* network, const Tensor& x, int64_t channels, int64
     RG_CHECK(images && x.extent(1) >= smallest && x.extent(2) >= smallest, network, ": expected images [n h w ",
              channels, "] with h and w of at least ", smallest, ", got ", x.shape().str(),
              images ? "; give a larger --size" : "");
+}
+
+ConvNorm::Spec conv_spec(int64_t out, int64_t kernel, int64_t in, int64_t stride) {
+    return {.out = out, .kernel = kernel, .in = in, .conv = {.stride = stride, .pad = same(kernel)}, .bias = false};
 }
 
 void register_networks(MakeFamily make) { registry().push_back(make); }

@@ -23,13 +23,11 @@
 #include "core/safetensors.h"
 #include "models/nets/network_family.h"
 
-#include <functional>
-
 namespace rg {
 
 using MakeFamily = std::function<std::unique_ptr<NetworkFamily>()>;
-/// Registers a family, beside the built-in CifarNets, DigitsNets and ResNets. The names of its networks must differ
-/// from those of all other families.
+/// Registers a family, beside the built-in CifarNets, DigitsNets, MobileNets and ResNets. The names of its networks
+/// must differ from those of all other families.
 void register_networks(MakeFamily make);
 
 /// Makes an object of the class Family, as register_networks() needs it.

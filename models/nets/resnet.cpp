@@ -1,13 +1,9 @@
 // See resnet.h.
 #include "models/nets/resnet.h"
 
-#include <algorithm>
-
 namespace rg {
 
 namespace {
-
-using Layer = std::function<Tensor(const Tensor& x, Mode mode)>;
 
 enum class BlockKind : uint8_t {
     basic,      // two 3 x 3 convolutions
@@ -43,10 +39,6 @@ struct BlockSpec {
 
 int64_t channels_of(BlockKind kind, int64_t width) { return kind == BlockKind::bottleneck ? 4 * width : width; }
 
-/// Returns the spec of a convolution without bias, with `same` padding, batch norm and ReLU.
-ConvNorm::Spec conv_spec(int64_t out, int64_t kernel, int64_t in, int64_t stride = 1) {
-    return {.out = out, .kernel = kernel, .in = in, .conv = {.stride = stride, .pad = same(kernel)}, .bias = false};
-}
 /// Returns `spec` without ReLU, for the end of a branch or of a shortcut: there, ReLU follows the sum of both.
 ConvNorm::Spec last_spec(ConvNorm::Spec spec, bool zero_gamma = false) {
     spec.activation = Activation::none, spec.zero_gamma = zero_gamma;
@@ -59,7 +51,7 @@ Convolution::Spec plain_spec(int64_t out, int64_t kernel, int64_t in, int64_t st
 ConvNorm::Names numbered(const std::string& block, int i) { return {cat(block, ".conv", i), cat(block, ".bn", i)}; }
 
 /// Returns a block relu(branch(x) + shortcut(x)), where shortcut(x) is x or a 1 x 1 convolution with batch norm.
-Layer residual_block(Parameters& p, BlockKind kind, const BlockSpec& block) {
+NetworkPart residual_block(Parameters& p, BlockKind kind, const BlockSpec& block) {
     const int64_t in = block.in, width = block.width, out = channels_of(kind, width), stride = block.stride;
     std::vector<ConvNorm::Spec> specs{conv_spec(width, 3, in, stride), conv_spec(out, 3, width)};
     if (kind == BlockKind::bottleneck)
@@ -80,7 +72,7 @@ Layer residual_block(Parameters& p, BlockKind kind, const BlockSpec& block) {
 }
 
 /// Returns a block branch(y) + x, where y = relu(norm(x)). If size or channels change: branch(y) + conv1x1(y).
-Layer wide_block(Parameters& p, const BlockSpec& block) {
+NetworkPart wide_block(Parameters& p, const BlockSpec& block) {
     const int64_t in = block.in, width = block.width, stride = block.stride;
     const Norm before(p, block.name + ".bn1", {.channels = in});
     const ConvNorm first(p, ConvNorm::Names{block.name + ".conv1", block.name + ".bn2"},
@@ -96,7 +88,7 @@ Layer wide_block(Parameters& p, const BlockSpec& block) {
 }
 
 /// Returns the stem. In a wide network it has no batch norm, since the first block begins with one.
-Layer stem_of(Parameters& p, const Architecture& row, Stem stem, int64_t channels) {
+NetworkPart stem_of(Parameters& p, const Architecture& row, Stem stem, int64_t channels) {
     RG_CHECK(row.by_size || stem == Stem::cifar, "--stem: expected cifar or auto for ", row.name,
              ", got imagenet; omit --stem");
     if (row.kind == BlockKind::wide) {
@@ -135,7 +127,7 @@ ResNet::ResNet(const Options& options) : options_(options) {
 Tensor ResNet::forward(const Tensor& x, Mode mode) const {
     expect_images(options_.name.c_str(), x, options_.channels, 1);
     Tensor y = x;
-    for (const Layer& layer : layers_) y = layer(y, mode);
+    for (const NetworkPart& layer : layers_) y = layer(y, mode);
     return fc_(global_avg_pool(y));
 }
 
@@ -153,8 +145,8 @@ std::unique_ptr<Network> ResNets::make(const std::string& name, const ImageTask&
     RG_CHECK(!zero_last_gamma_ || row.kind != BlockKind::wide,
              "--zero-last-gamma: expected a network whose branches end ", "with batch norm, got ", name,
              "; omit the option");
-    const bool small = std::min(task.height, task.width) <= 64;
-    const Stem stem = stem_ != Stem::automatic ? stem_ : small || !row.by_size ? Stem::cifar : Stem::imagenet;
+    const bool cifar = task.is_small() || !row.by_size;
+    const Stem stem = stem_ != Stem::automatic ? stem_ : cifar ? Stem::cifar : Stem::imagenet;
     return std::make_unique<ResNet>(ResNet::Options{.name = name,
                                                     .classes = task.classes,
                                                     .channels = task.channels,

@@ -16,13 +16,11 @@
 
 #include "models/nets/network_family.h"
 
-#include <functional>
-
 namespace rg {
 
 /// The first layers. `imagenet` is a 7 x 7 convolution with stride 2, followed by 3 x 3 max pooling with stride 2.
-/// `cifar` is a 3 x 3 convolution. `automatic` follows the table above. There, "by size" means `cifar` if height or
-/// width is at most 64 pixels, else `imagenet`.
+/// `cifar` is a 3 x 3 convolution. `automatic` follows the table above. There, "by size" means `cifar` for
+/// ImageTask::is_small(), else `imagenet`.
 enum class Stem : uint8_t { automatic, imagenet, cifar };
 
 class ResNet final : public Network {
@@ -41,9 +39,8 @@ public:
     Tensor forward(const Tensor& x, Mode mode) const override;
 
 private:
-    using Layer = std::function<Tensor(const Tensor& x, Mode mode)>;
     const Options options_;
-    std::vector<Layer> layers_; // the stem, the blocks, and in wide networks a batch norm
+    std::vector<NetworkPart> layers_; // the stem, the blocks, and in wide networks a batch norm
     Dense fc_;
 };
 

@@ -21,7 +21,7 @@ FIRST = re.compile(r"(\w+=\S+ )*(sh|meson|ninja|mpiexec|g\+\+|cc|export|sbatch|a
 PARSED = {
     r"^meson|^ninja|tools/(quickstart|test)\.sh": "they build for minutes; install.py and subproject.py build",
     r"^(g\+\+|cc|export) ": "they need an installation; install.py executes them",
-    r"get_cifar10|s3://|^npm|torchvision": "they need a network; cloud.py has a server",
+    r"get_cifar10|s3://|^npm|^curl": "they need a network; cloud.py has a server",
     r"gpu_check": "it needs a GPU; gpu_check.py tests it",
     r"^sbatch": "it needs SLURM; slurm.py tests it",
     r"--elastic|cluster\.py": "they need machines; machines.py has some",
@@ -100,8 +100,9 @@ class Commands(job.JobTest):
         (self.folder / "empty").mkdir()
         (self.folder / "empty" / "build").symlink_to(job.BUILD)
         self.train(1, "NAME", *job.TINY, "--validation", "0.2", "--epochs", "1")
-        resnet = self.train(1, "resnet", "--net", "resnet18", "--stem", "imagenet", "--steps", "0")
-        shutil.copy(resnet / "model.safetensors", self.folder / "resnet18.pth")  # the bytes choose the reader
+        for net, options in (("resnet18", ["--stem", "imagenet"]), ("mobilenet_v2", [])):
+            run = self.train(1, net, "--net", net, *options, "--steps", "0")
+            shutil.copy(run / "model.safetensors", self.folder / f"{net}.pth")  # the bytes choose the reader
 
     def execute(self, command, folder="."):
         """Executes a command in a folder, and then those that it prints as the next ones. Returns its output."""

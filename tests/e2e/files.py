@@ -214,7 +214,7 @@ for row in net(images).softmax(1).tolist():
             del header["__metadata__"]
             state = {key: types.SimpleNamespace(shape=tuple(t["shape"])) for key, t in header.items()}
             expected = {key: t["shape"] for key, t in header.items()}
-            self.assertEqual({key: list(shape) for key, shape in source.network(state).tensors()}, expected, name)
+            self.assertEqual({key: list(shape) for key, shape in source.network(state, {}).tensors()}, expected, name)
 
 
 class Predict(job.JobTest):
@@ -663,6 +663,26 @@ class Networks(job.JobTest):
         self.refuse(job.train(1, *options, "three", *start, "--init-skip", "fc,,x"), "empty name")
         self.refuse(job.train(1, *options, "three", "--init-skip", "fc"), "expected --init with --init-skip")
         self.refuse(job.train(1, *options, "three", "--width", "8"), "--width", "--net cifar", "resnet20")
+
+    def test_freezes_all_but_the_last_layers_of_a_mobilenet(self):
+        options = ["--net", "mobilenet_v3_small", "--width-mult", "0.35", "--batch-size", "4", "--data"]
+        whole = self.train(1, "whole", *options, "two", "--epochs", "1")
+        metadata = job.tensor_header(whole / "model.safetensors")[0]["__metadata__"]
+        self.assertEqual(json.loads(metadata["network"]),
+                         {"name": "mobilenet_v3_small", "width-mult": 0.35, "dropout": 0.2})
+        start = ["--init", str(whole / "model.safetensors")]
+        self.refuse(job.train(1, *options, "three", *start), "classifier.3.weight", "--init-skip classifier.3")
+        last = self.train(1, "three", *options, "three", *start, "--init-skip", "classifier", "--freeze", "features",
+                          "--epochs", "1")
+        before, after = (self.tensors(run / "model.safetensors") for run in (whole, last))
+        self.assertEqual([name for name in after if after[name] != before[name] and not name.endswith("tracked")],
+                         [name for name in after if name.startswith("classifier.")])
+
+    def tensors(self, path):
+        """Returns the bytes of each tensor by name."""
+        header, size = job.tensor_header(path)
+        data = path.read_bytes()[-size:]
+        return {name: data[slice(*tensor["data_offsets"])] for name, tensor in header.items() if name != "__metadata__"}
 
 
 class Sample(job.JobTest):

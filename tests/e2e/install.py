@@ -132,7 +132,7 @@ class InstallTest(job.JobTest):
     def test_cmake(self):
         if not shutil.which("cmake"):
             self.skipTest("expected cmake, got none (Debian: cmake)")
-        lines = (ROOT / "README.md").read_text().partition("\nWith CMake:\n\n")[2].partition("\n\n")[0]
+        lines = (ROOT / "models/examples/README.md").read_text().partition(" With CMake:\n\n")[2].partition("\n\n")[0]
         (self.folder / "CMakeLists.txt").write_text(f"cmake_minimum_required(VERSION 3.13)\nproject(net CXX)\n{lines}\n")
         shutil.copy(ROOT / "models" / "examples" / "mlp.cpp", self.folder / "net.cpp")
         compiler = {"CXX": COMPILERS[0][-1], "CMAKE_CXX_COMPILER_LAUNCHER": ";".join(COMPILERS[0][:-1])}

@@ -13,6 +13,7 @@
 #include "models/run/onnx.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 
 namespace {
@@ -204,11 +205,18 @@ int run(int argc, const char* const* argv) {
     for (const auto& [name, image, outputs] : {Known{"cifar", {32, 32, 3}, {"scores"}},
                                                {"digits", {28, 28, 1}, {"scores"}},
                                                {"digits-angles", {28, 28, 1}, {"scores", "angle"}},
+                                               {"mobilenet_v2", {96, 96, 3}, {"scores"}},
+                                               {"mobilenet_v3_small", {160, 97, 3}, {"scores"}},
+                                               {"mobilenet_v3_large", {32, 40, 1}, {"scores"}},
                                                {"resnet18", {70, 66, 1}, {"scores"}},
                                                {"resnet20", {32, 32, 3}, {"scores"}},
                                                {"wrn16-4", {15, 16, 3}, {"scores"}}}) {
-        const ImageTask task{image[0], image[1], image[2], 10, seed};
-        write(folder, name, *NetworkChoice({name}).make(task), draw_images({4, image[0], image[1], image[2]}, seed),
+        const auto network = NetworkChoice({name}).make({image[0], image[1], image[2], 10, seed});
+        // The initial filters of depthwise convolutions are so small that the scores would hardly depend on the images.
+        for (const auto& e : network->parameters.entries())
+            if (e.shape.rank() == 4 && e.shape[3] == 1 && e.shape[1] > 1)
+                for (float& v : e.value.span<float>()) v *= std::sqrt(float(e.shape[0]));
+        write(folder, name, *network, draw_images({4, image[0], image[1], image[2]}, seed),
               {.outputs = outputs, .normalise = data::kCifar10}, list);
     }
     write_file_atomic(folder + "/networks.json", list.dump());

@@ -69,7 +69,8 @@ def main():
     p.add_argument("--batch", type=int, default=256)
     p.add_argument("--threads", type=int, default=0)
     p.add_argument("--seconds", type=float, default=5)
-    p.add_argument("--net", choices=["cifar", "digits-angles", "resnet18", "resnet20", "resnet50", "wrn16-4"], default="cifar")
+    p.add_argument("--net", choices=["cifar", "digits-angles", "resnet18", "resnet20", "resnet50", "wrn16-4",
+                                     "mobilenet_v2", "mobilenet_v3_small", "mobilenet_v3_large"], default="cifar")
     p.add_argument("--size", type=int, default=32)
     p.add_argument("--build", default="build")
     a = p.parse_args()
