@@ -66,12 +66,11 @@ std::vector<int> same_place(const Link::NodeLayout& node) {
     return ranks;
 }
 
-/// Copies bytes so that a large copy begins at a cache line of the target. glibc copies with `rep movsb` on many CPUs,
-/// and to other addresses that takes up to 13 times as long on an AMD Zen 3.
+/// Copies bytes in blocks that glibc copies by vectors. It copies larger ones with `rep movsb` on many CPUs, which
+/// takes four times as long on an AMD Zen 3.
 void copy_bytes(std::byte* to, const std::byte* from, size_t bytes) {
-    const size_t head = std::min(bytes, (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine);
-    std::memcpy(to, from, head);
-    std::memcpy(to + head, from + head, bytes - head);
+    constexpr size_t kBlock = 2048;
+    for (size_t i = 0; i < bytes; i += kBlock) std::memcpy(to + i, from + i, std::min(kBlock, bytes - i));
 }
 
 /// Sums one cache line at a time, and writes its sum to all targets before it reads the next line. This measured a
