@@ -351,8 +351,8 @@ private:
         replace(sum, std::move(fused), {});
     }
 
-    /// add -> activation without exponentials: add applies it to its result. A backward pass that reads the sum itself,
-    /// as that of hardswish does, prevents this.
+    /// add -> activation: add applies it to its result, if is_fusible() allows the kind and add has no other one yet. A
+    /// backward pass that reads the sum itself, as that of hardswish does, prevents this.
     void activation_of_sum(size_t activation) {
         const Step a = steps_[activation];
         const Activation applied = a.attrs.as<ActivationOp>().activation;

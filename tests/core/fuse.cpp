@@ -152,6 +152,9 @@ TEST_SUITE("core") {
             const auto sum = [&](const Tensor& x) { return activation(add(v.conv(x), x), {kind, 0.3f}); };
             const auto predict = [&](const Tensor& x) { return std::vector{sum(x)}; };
             CHECK(count_steps(v, predict, is(op::activation)) == (is_fusible(kind) ? 0 : 1));
+            // A sum takes one activation, so another one after it remains a step.
+            const auto twice = [&](const Tensor& x) { return std::vector{relu(sum(x))}; };
+            CHECK(count_steps(v, twice, is(op::activation)) == (is_fusible(kind) ? 1 : 2));
             const auto train = [&](const Tensor& x) { return v.gradients([&] { return sum(x); }); };
             const bool reads_result =
                 kind == Activation::relu || kind == Activation::leaky_relu || kind == Activation::relu6;

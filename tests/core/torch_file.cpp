@@ -12,8 +12,8 @@
 namespace rg {
 namespace {
 
-/// What torch.save(Linear(2, 1).state_dict()) of PyTorch 1.13 writes, with weight [[1, -2]] and bias [0.5], in
-/// hexadecimal: in the older format, and as a zip file.
+/// Two files, in hexadecimal, that torch.save(Linear(2, 1).state_dict()) of PyTorch 1.13 has written: one in the older
+/// format, and a zip file. The weight is [[1, -2]] and the bias [0.5].
 constexpr const char* kFiles[] = {
     "80028a0a6cfc9c46f9206aa850192e80024de9032e80027d710028581000000070726f746f636f6c5f76657273696f6e71014de9"
     "03580d0000006c6974746c655f656e6469616e710288580a000000747970655f73697a657371037d710428580500000073686f72"
