@@ -5,7 +5,7 @@
 //
 // An engine copies one image or a few at a time (padding.h) and convolves them. The copy does all conversions of the
 // input. Except in Winograd, the copy also has zeros around the image, so that the kernels need no code for borders.
-// Winograd copies only images that need a conversion.
+// It does not copy images that need neither.
 //
 // kernels.h says what the letters in shapes stand for.
 #pragma once
@@ -78,21 +78,6 @@ struct ResultStride {
     int64_t row, pixel;
 };
 
-/// Holds image n of `images` as f32, padded, for the engine Direct. Only TileImages, which has the same interface, uses
-/// the unnamed parameters.
-class DirectImage {
-public:
-    template <class T>
-    DirectImage(const Padding& padding, int64_t, const Images<T>& images, int64_t n, int64_t)
-        : values_(padding.values()) {
-        padding.copy(images, n, values_.data());
-    }
-    const float* data() const { return values_; }
-
-private:
-    Scratch<float> values_;
-};
-
 /// The runs of filters: series of taps that multiply contiguous values of a padded image. See ConvImage (kernels.h).
 class TapRuns {
 public:
@@ -127,7 +112,7 @@ private:
 /// The engine that convolves by register tiles, without a transform.
 class Direct {
 public:
-    using Image = DirectImage;
+    using Image = PaddedImages;
     using Result = float;
     Direct(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& f)
         : Direct(padding, p, q, stride, f, {q, 1}, pixels_per_vector(f, q, stride.w, isa().width)) {}

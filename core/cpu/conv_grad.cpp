@@ -77,10 +77,10 @@ public:
     template <class T>
     void add(const Images<T>& x, int64_t first, int64_t count, const float* dy, float* dw, float* transformed) const {
         if (by_winograd_) return winograd_.accumulate(x, first, count, dy, transformed);
-        const Scratch<float> padded(g_.padding.values()), widened(dy_fills_vectors() ? 0 : g_.p * g_.q * g_.wide);
+        const Scratch<float> widened(dy_fills_vectors() ? 0 : g_.p * g_.q * g_.wide);
         for (int64_t i = 0; i < count; ++i) {
-            g_.padding.copy(x, first + i, padded.data());
-            isa().conv->wgrad(direct_, padded, in_whole_vectors(dy + i * g_.dy_values(), widened), dw);
+            const PaddedImages padded(g_.padding, 0, x, first + i, 1);
+            isa().conv->wgrad(direct_, padded.data(), in_whole_vectors(dy + i * g_.dy_values(), widened), dw);
         }
     }
     void end(float* dw, const float* transformed) const {

@@ -82,6 +82,32 @@ private:
     }
 };
 
+/// Holds images [first, first + count) as f32, padded. Does not copy images that have this form already. Only
+/// TileImages, which has the same interface, uses the unnamed parameter.
+class PaddedImages {
+public:
+    template <class T>
+    PaddedImages(const Padding& padding, int64_t, const Images<T>& images, int64_t first, int64_t count)
+        : copies_(is_padded(padding, images) ? 0 : count * padding.values()), data_(copies_) {
+        if constexpr (std::is_same_v<T, float>)
+            if (is_padded(padding, images)) {
+                data_ = images.data + first * images.values();
+                return;
+            }
+        for (int64_t i = 0; i < count; ++i) padding.copy(images, first + i, copies_ + i * padding.values());
+    }
+    const float* data() const { return data_; }
+
+private:
+    template <class T>
+    static bool is_padded(const Padding& p, const Images<T>& images) {
+        return std::is_same_v<T, float> && !images.norm && p.spacing == 1 && p.top == 0 && p.left == 0 &&
+               p.rows == p.h && p.columns == p.w;
+    }
+    Scratch<float> copies_;
+    const float* data_;
+};
+
 /// Returns the padding of images x [n h w c] by `pad` pixels on each side.
 inline Padding padding_of(const Shape& x, PerAxis pad) {
     return {.h = x[1],

@@ -119,31 +119,6 @@ Winograd::TileRow Winograd::tile_row(int64_t i) const {
                        .right = divide_up(whole_.columns - left, dilation_.w)}};
 }
 
-/// Some images as f32, normalised if they have a norm, and with the spacing between their pixels. Plain f32 images
-/// without spacing are not copied.
-class Winograd::F32Images {
-public:
-    template <class T>
-    F32Images(const Padding& whole, const Images<T>& in, int64_t first, int64_t images)
-        : copies_(is_plain(whole, in) ? 0 : images * whole.values()), data_(copies_) {
-        if constexpr (std::is_same_v<T, float>)
-            if (is_plain(whole, in)) {
-                data_ = in.data + first * in.values();
-                return;
-            }
-        for (int64_t i = 0; i < images; ++i) whole.copy(in, first + i, copies_ + i * whole.values());
-    }
-    const float* data() const { return data_; }
-
-private:
-    template <class T>
-    static bool is_plain(const Padding& whole, const Images<T>& in) {
-        return std::is_same_v<T, float> && !in.norm && whole.spacing == 1;
-    }
-    Scratch<float> copies_;
-    const float* data_;
-};
-
 template <class F>
 void Winograd::for_each_tile_row_block(int64_t images, Share share, F f) const {
     const int64_t all = images * tile_rows_of_image(), first = share.begin(all), rows = share.end(all) - first;
@@ -161,7 +136,7 @@ void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const Con
     // share the filters.
     const bool share_filters = blocks >= share.count && g_.k > images * tile_rows_of_image() * g_.across;
     const Share of_blocks = share_filters ? share : Share{}, of_rows = share_filters ? Share{} : share;
-    const F32Images x(whole_, in, first, images);
+    const PaddedImages x(whole_, 0, in, first, images);
     const Scratch<float> v(kComponents * v_component), m(kComponents * most_tiles * block);
     for_each_tile_row_block(images, of_rows, [&](int64_t bundle, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i)
@@ -185,7 +160,7 @@ template <class T>
 void Winograd::accumulate(const Images<T>& in, int64_t first, int64_t images, const float* dy, float* du) const {
     const int64_t most_tiles = tile_rows_at_once_ * g_.across;
     const int64_t v_component = component(most_tiles * g_.c_step), z_component = component(most_tiles * g_.k_step);
-    const F32Images x(whole_, in, first, images);
+    const PaddedImages x(whole_, 0, in, first, images);
     const Scratch<float> v(kComponents * v_component), z(kComponents * z_component);
     for_each_tile_row_block(images, {}, [&](int64_t bundle, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {

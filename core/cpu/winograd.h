@@ -48,7 +48,6 @@ private:
     /// Returns the number of floats in the transformed filters of one of the bundles_.
     int64_t bundle_floats() const { return kComponents * g_.c * g_.k_step; }
     void pack(const Filters& filters);
-    class F32Images;
     /// Splits a share of the rows of tiles of all images into pieces of at most tile_rows_at_once_. Calls
     /// f(bundle, begin, end) for each piece, rows [begin, end), and each of the bundles_.
     template <class F>
