@@ -120,27 +120,32 @@ void conv2d(const Call& call) {
     using O = Conv2dOp;
     const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
-    const OptionalNorm x_norm(a.x_norm.given(call.in)), y_norm(a.y_norm.given(call.in));
+    const OptionalNorm x_norm(a.x_norm.given(call.in));
+    const NormTensors y_norm = a.y_norm.given(call.in);
     const bool alone = !x_norm && !y_norm && !a.with_stats;
     const Method method =
         method_for({Pass::forward, x.shape(), w.shape(), y.shape(), a.conv, x.dtype(), x.dtype(), alone});
     if (method == Method::group_by_group) return group_by_group::conv2d(call);
     if (method == Method::dense) return dense::forward(x, w, b, y);
     const int64_t k = w.extent(0), p = y.extent(1), q = y.extent(2);
-    // Multiply the scale of the result's batch norm into the filters, and its scale and shift into the bias.
     Filters filters = filters_of(w, a.conv);
-    if (y_norm) filters.scale = y_norm->scale;
-    const auto bias_of = [&](int64_t i) {
-        const float value = b.defined() ? b.data<float>()[i] : 0;
-        return y_norm ? value * y_norm->scale[i] + y_norm->shift[i] : value;
-    };
-    const PaddedBias bias(bias_of, k);
+    const PreparedArray<float> bias(bias_values(k));
+    std::optional<AffineNorm> affine;
+    if (!bias.ready()) { // otherwise the filters are ready, too
+        // Multiply the scale of the result's batch norm into the filters, and its scale and shift into the bias.
+        if (y_norm) filters.scale = affine.emplace(y_norm).scale;
+        for (int64_t i = 0; i < k; ++i) {
+            bias[i] = b.defined() ? b.data<float>()[i] : 0;
+            if (affine) bias[i] = bias[i] * affine->scale[i] + affine->shift[i];
+        }
+        for (int64_t i = k; i < bias_values(k); ++i) bias[i] = bias[i - k];
+    }
     std::optional<StatsCollector> stats;
     if (a.with_stats) stats.emplace(y.extent(0), p * q, k);
-    const Epilogue epilogue{y, p, q, k, stats ? &*stats : nullptr, y_norm ? y_norm->activation : Activation()};
+    const Epilogue epilogue{y, p, q, k, stats ? &*stats : nullptr, y_norm ? a.y_norm.activation : Activation()};
     with_stored(x, [&]<class T>(T) {
         convolve(method, images_of<T>(x, x_norm ? &*x_norm : nullptr), padding_of(x.shape(), a.conv.pad), filters,
-                 a.conv.stride, bias.data(), epilogue);
+                 a.conv.stride, bias, epilogue);
     });
     if (stats) stats->finish(call.out[O::stats]);
 }

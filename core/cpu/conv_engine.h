@@ -5,7 +5,7 @@
 //
 // An engine copies one image or a few at a time (padding.h) and convolves them. The copy does all conversions of the
 // input. Except in Winograd, the copy also has zeros around the image, so that the kernels need no code for borders.
-// It does not copy images that need neither.
+// Images that need neither are not copied.
 //
 // kernels.h says what the letters in shapes stand for.
 #pragma once
@@ -129,7 +129,8 @@ public:
         if (!packed_.ready()) pack_filters(widened_.filters(), packed_);
     }
     int64_t images_at_once() const { return 1; }
-    /// Computes y [p q k] = bias + filters * image, for image number `image` of `in`. The bias comes from PaddedBias. A
+    /// Computes y [p q k] = bias + filters * image, for image number `image` of `in`. The bias has
+    /// bias_values(k) values. A
     /// share consists of rows of the result, or of output channels.
     template <class T>
     void run(const Images<T>& in, int64_t image, int64_t /*count: 1*/, const ConvResult<float>& to,
@@ -164,22 +165,10 @@ private:
     PreparedArray<float> packed_; // filters, see pack_filters()
 };
 
-/// Holds the bias [k], repeated until the number of values is a multiple of 32. The repetition serves engines with
-/// several result pixels per vector. An undefined bias counts as zero.
-class PaddedBias {
-public:
-    PaddedBias(const Tensor& bias, int64_t k)
-        : PaddedBias([&](int64_t i) { return bias.defined() ? bias.data<float>()[i] : 0.0f; }, k) {}
-    template <class F>
-    PaddedBias(F value, int64_t k) : values_(round_up(k, kChannels)) {
-        for (int64_t i = 0; i < round_up(k, kChannels); ++i) values_[i] = i < k ? value(i) : values_[i - k];
-    }
-    const float* data() const { return values_; }
-
-private:
-    static constexpr int64_t kChannels = 32; // most channels that a kernel reads at once, with any instruction set
-    Scratch<float> values_;
-};
+/// Returns the number of values in the bias that an engine reads: those of the k channels, repeated until their number
+/// is a multiple of the most channels that a kernel reads at once, with any instruction set. The repetition serves
+/// engines with several result pixels per vector.
+inline int64_t bias_values(int64_t k) { return round_up(k, 32); }
 
 /// Computes the data gradient of a convolution with stride 2, by four convolutions of dy with stride 1. The results in
 /// rows 2 i + a and columns 2 j + b, for given a and b in {0, 1}, use only every second row and column of the filters.

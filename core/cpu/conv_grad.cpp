@@ -292,10 +292,11 @@ template <class To, class T, class Wgrad>
 void gradients_with(const Wgrad& wgrad, Method data, const Geometry& g, const GradientInputs<T>& in, const Tensor& w,
                     const GradientResults& out) {
     if (!out.dx.defined()) return gradients<To>(g, in, wgrad, nullptr, out);
-    const PaddedBias zeros({}, g.c);
+    const Scratch<float> zeros(bias_values(g.c));
+    zeros.zeroed();
     const Shape dy{g.images, g.p, g.q, g.k};
     with_gradient_engine<To>(data, w, std::is_same_v<T, uint16_t>, g.conv, dy, out.dx.shape(), [&](const auto& engine) {
-        const FusedDgrad<std::decay_t<decltype(engine)>, T> dgrad{engine, g, in, out, zeros.data()};
+        const FusedDgrad<std::decay_t<decltype(engine)>, T> dgrad{engine, g, in, out, zeros};
         gradients<To>(g, in, wgrad, dgrad, out);
     });
 }
@@ -316,14 +317,15 @@ void all_gradients(Method filters, Method data, const Geometry& g, const Gradien
 /// Computes the data gradient alone, and adds `addend` if that tensor is defined.
 void data_gradient_alone(Method method, const Tensor& dy, const Tensor& w, const Tensor& addend, const Conv& conv,
                          const Tensor& dx) {
-    const PaddedBias zeros({}, dx.extent(3));
+    const Scratch<float> zeros(bias_values(dx.extent(3)));
+    zeros.zeroed();
     const int64_t images = dx.extent(0), values = image_values(dx);
     with_stored(dy, [&]<class T>(T) {
         const auto run = [&](const auto& engine) {
             const int64_t chunk = engine.images_at_once();
             parallel(divide_up(images, chunk), [&](int64_t task) {
                 const int64_t first = task * chunk;
-                data_gradient(engine, zeros.data(), images_of<T>(dy), first, std::min(chunk, images - first), values,
+                data_gradient(engine, zeros, images_of<T>(dy), first, std::min(chunk, images - first), values,
                               addend.defined() ? stored<T>(addend) + first * values : nullptr,
                               stored<T>(dx) + first * values);
             });

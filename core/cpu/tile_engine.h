@@ -52,9 +52,9 @@ public:
     TileEngine(const Padding& padding, int64_t p, int64_t q, PerAxis stride, const Filters& filters, ResultStride out,
                int64_t pixels = 1);
 
-    /// Computes y [count p q k] of images [first, first + count). The bias comes from PaddedBias. A share consists of
-    /// tiles of pixels or of filters. If `stats` is not null, adds the values without limits to it; then `share` must
-    /// be the default, the whole work.
+    /// Computes y [count p q k] of images [first, first + count). The bias has bias_values(k) values. A share consists
+    /// of tiles of pixels or of filters. If `stats` is not null, adds the values without limits to it; then `share`
+    /// must be the default, the whole work.
     void run(const Images<T>& x, int64_t first, int64_t count, const ConvResult<T>& to, Share share = {},
              StatsCollector* stats = nullptr) const;
     /// Returns the number of images per call of run(). A call with several images reads filters that exceed the cache
