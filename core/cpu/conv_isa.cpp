@@ -74,14 +74,15 @@ void conv_filters(const ConvImage& g, const FilterBlock& block, const float* pad
     const float* const w = block.w + (block.run0 * g.taps + block.j0) * NV * kWidth;
     const int64_t taps =
         block.run1 - block.run0 == 1 ? block.j1 - block.j0 : 0; // 0: no prefetch; several runs are short
-    int64_t p = 0, q = 0;
+    const int64_t next_row_x = g.row - g.q * g.step, next_row_y = g.y_row - g.q * g.y_step; // from the end of a row
+    int64_t q = 0, x = 0, at_y = 0;
     for (int64_t t = 0; t < rows * tiles.count; ++t) {
         static_assert(kLongest<NV> <= TilePixels::kMost);
         TilePixels at;
-        const int64_t length = tiles.length(t % tiles.count);
-        for (int64_t i = 0; i < length; ++i) {
-            at.x[i] = p * g.row + q * g.step, at.y[i] = p * g.y_row + q * g.y_step;
-            if (++q == g.q) q = 0, ++p;
+        const int64_t length = tiles.length(kAnywhere ? t : t % tiles.count);
+        for (int64_t i = 0; i < length; ++i, x += g.step, at_y += g.y_step) {
+            if (q == g.q) q = 0, x += next_row_x, at_y += next_row_y;
+            ++q, at.x[i] = x, at.y[i] = at_y;
         }
         const Prefetch ahead = prefetch_share<NV>(w, taps, t, rows * tiles.count);
         (length > tiles.shortest ? longer : tile)(g, block, ahead, at, padded, y);
