@@ -1,6 +1,7 @@
 // Helpers for the rows of the op table: checks of shapes, and the macro that makes a row.
 #pragma once
 
+#include "core/ops/activation.h"
 #include "core/op.h"
 #include "core/scope.h"
 
