@@ -3,17 +3,18 @@
 
 #include "core/step.h"
 
+#include <utility>
 #include <vector>
 
 namespace rg {
 
-/// Replaces steps that compute each image of a batch on its own (OpRow::images) by copies of them, one for each of
-/// several chunks of the images. All copies for the first chunk come first, then those for the second, and so on. With
-/// `threads` threads, the step with the largest tensors then reads and writes at most a few MiB per thread and chunk.
-/// `placeholders` are the inputs of the function that was traced, and `results` its results. Returns the number of
-/// steps per chunk. If a step mixes images, or too few images would be in a chunk, leaves `steps` alone and returns
-/// their number.
-size_t split_into_chunks(std::vector<Step>& steps, std::span<const Tensor> placeholders,
-                         std::span<const Tensor> results, int64_t threads);
+/// Replaces the first steps, which compute each image of a batch on its own (OpRow::images), by copies of them, one for
+/// each of several chunks of the images. All copies for the first chunk come first, then those for the second, and so
+/// on. In a chunk, no step reads and writes more than a few MiB per thread. The steps that follow compute all images at
+/// once. `placeholders` are the inputs of the function that was traced, and `results` its results. Leaves `steps` alone
+/// if chunks would save less than they cost, since they read the parameters again, or would have too few images.
+/// Returns the number of steps per chunk, and the number of chunks.
+std::pair<size_t, size_t> split_into_chunks(std::vector<Step>& steps, std::span<const Tensor> placeholders,
+                                            std::span<const Tensor> results, int64_t threads);
 
 } // namespace rg

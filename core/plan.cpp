@@ -99,11 +99,12 @@ Plan::Plan(std::vector<Step> steps, std::span<const Tensor> placeholders, std::s
            const Tensor& arena)
     : steps_(std::move(steps)), placeholders_(placeholders.begin(), placeholders.end()), arena_(arena) {
     fuse(steps_, results);
-    steps_per_chunk_ =
-        context().device ? steps_.size() : split_into_chunks(steps_, placeholders, results, thread_count());
+    steps_per_chunk_ = steps_.size();
+    if (!context().device)
+        std::tie(steps_per_chunk_, chunks_) = split_into_chunks(steps_, placeholders, results, thread_count());
     place(results);
     // The chunks share what kernels prepare from parameters. No step of a chunk writes a parameter.
-    for (size_t s = 0; s < steps_.size() && steps_per_chunk_ < steps_.size(); ++s)
+    for (size_t s = 0; s < steps_per_chunk_ * chunks_ && chunks_ > 1; ++s)
         steps_[s].prepared =
             s < steps_per_chunk_ ? std::make_shared<PreparedMemory>() : steps_[s - steps_per_chunk_].prepared;
 }
@@ -215,7 +216,6 @@ std::span<const Tensor> Plan::replay(std::span<const Tensor> inputs, const After
 
 void Plan::keep_prepared() {
     keeps_prepared_ = true;
-    if (steps_per_chunk_ < steps_.size()) return;
     std::set<uint64_t> changing; // blocks whose values a replay changes
     for (const Tensor& t : written_) changing.insert(t.key().id);
     for (const Tensor& t : placeholders_) changing.insert(t.key().id);
@@ -224,7 +224,7 @@ void Plan::keep_prepared() {
     for (Step& step : steps_) {
         bool constant = true;
         each_parameter(step, [&](const Tensor& t) { constant = constant && !changing.contains(t.key().id); });
-        if (constant) step.prepared = std::make_shared<PreparedMemory>();
+        if (constant && !step.prepared) step.prepared = std::make_shared<PreparedMemory>();
     }
 }
 
@@ -284,12 +284,12 @@ std::string Plan::table() const {
             if (t.defined() && t.numel()) bytes += double(t.bytes()), writes += cat(describe(t), " ");
         const double flops = flops_of(step.op, {step.attrs, step.inputs(), step.outputs()});
         total_flops += flops, total_bytes += bytes;
-        if (s >= steps_per_chunk_) continue;
+        if (s >= steps_per_chunk_ && s < steps_per_chunk_ * chunks_) continue;
         text += formatted("%4zu %-20s %10.2f %10.1f  ", s, step.op->name, flops * 1e-6, bytes / 1024);
         text += cat(writes, "<-", reads, "\n");
+        if (chunks_ > 1 && s + 1 == steps_per_chunk_)
+            text += cat("and the same for ", chunks_ - 1, " more chunks of the images\n");
     }
-    if (steps_per_chunk_ < steps_.size())
-        text += cat("and the same for ", steps_.size() / steps_per_chunk_ - 1, " more chunks of the images\n");
     return text +
            formatted("%zu steps, %.2f GFLOP, %.1f MiB read and written; %.1f MiB planned, %.1f MiB without sharing\n",
                      steps_.size(), total_flops * 1e-9, total_bytes / 1048576, double(bytes_) / 1048576,

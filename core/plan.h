@@ -89,7 +89,7 @@ private:
     void capture(Device& device);
 
     std::vector<Step> steps_;
-    size_t steps_per_chunk_ = 0; // all steps, unless each chunk of the images has its own (chunks.h)
+    size_t steps_per_chunk_ = 0, chunks_ = 1; // see split_into_chunks(); one chunk has all steps
     std::vector<Tensor> placeholders_, results_, written_;
     std::vector<Binding> bindings_;
     Tensor arena_;

@@ -1,8 +1,8 @@
 // Helpers for the rows of the op table: checks of shapes, and the macro that makes a row.
 #pragma once
 
-#include "core/ops/activation.h"
 #include "core/op.h"
+#include "core/ops/activation.h"
 #include "core/scope.h"
 
 namespace rg {
