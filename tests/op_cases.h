@@ -693,12 +693,9 @@ inline void add_ranks(std::vector<OpCase>& cases) { // for a single rank; tests 
     cases.push_back({op::combine_sums, {{{7}}, {{7}}}, {}, kRounded});
 }
 
-/// Returns true for a convolution in groups with fused steps, and for a fused activation other than ReLU: only CPUs take
-/// these.
+/// Returns true for a convolution in groups with fused steps, and for a fused activation that no device takes.
 inline bool only_on_cpus(const OpCase& c) {
-    const auto other = [](Activation a) {
-        return a.kind != Activation::none && a.kind != Activation::relu;
-    };
+    const auto other = [](Activation a) { return !is_fusible(a, true); };
     if (c.op == op::add) return other(c.attrs.as<AddOp>().activation);
     if (c.op == op::batch_norm) return other(c.attrs.as<BatchNormOp>().norm.activation);
     if (c.op == op::batch_norm_grad) return other(c.attrs.as<BatchNormGradOp>().norm.activation);

@@ -8,8 +8,8 @@ namespace rg {
 /// X(name, from, value, gradient) defines an activation of an element x. `value` is the result y, and `gradient` is dy
 /// times the derivative. `from` is x or y: the one that `gradient` reads, and that the backward pass so keeps. A line
 /// is expanded in three places, with the functions that each defines for its type: double for the reference
-/// (core/ops/elements.cpp), vectors for CPU kernels (core/cpu/elements_isa.cpp, simd_math.h), and float for GPU kernels
-/// (gpu/activations.cuh). of(c) is a constant of that type. larger(a, b) and smaller(a, b) are b if one of them is a
+/// (core/ops/activation_ops.cpp), vectors for CPU kernels (core/cpu/elements_isa.cpp, simd_math.h), and float for GPU kernels
+/// (gpu/elements.cu). of(c) is a constant of that type. larger(a, b) and smaller(a, b) are b if one of them is a
 /// NaN. At the kinks, the derivatives are those of PyTorch.
 ///
 /// The fusible kinds, which need no exponentials, can be part of other ops (see is_fusible()). A fused batch norm

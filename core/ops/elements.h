@@ -13,10 +13,11 @@ namespace rg {
 /// The kinds for which is_fusible() is true can be part of another op: of batch_norm(), with BatchNorm::activation, and
 /// in plans also of add() (core/fuse.cpp). The other kinds always take a pass of their own over the elements.
 Tensor activation(const Tensor& x, Activation activation);
-/// Returns true for none, ReLU and, unless the context has a device, the other kinds without exponentials. Convolution
-/// kernels evaluate batch norms with activations. More kinds in these kernels would need more registers, and so slow down
-/// networks with ReLU too.
+/// Return true for none, ReLU and, unless the context has a device, the other kinds without exponentials. Convolution
+/// kernels evaluate batch norms with activations. More kinds in these kernels would need more registers, and so slow
+/// down networks with ReLU too.
 bool is_fusible(Activation activation);
+bool is_fusible(Activation activation, bool on_device);
 /// Returns max(0, x).
 Tensor relu(const Tensor& x);
 /// Returns x if x > 0, else slope * x (Maas, Hannun and Ng, 2013). Throws Error if the slope is negative or not finite.

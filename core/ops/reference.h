@@ -45,9 +45,11 @@ struct Index4 {
 };
 
 /// Return the activation of x, and dy times its derivative. `from` is x, or for kinds whose gradient is computed from
-/// the result, x or the result. Defined in elements.cpp.
+/// the result, x or the result. Defined in activation_ops.cpp.
 double activated(Activation, double x);
 double activation_gradient(Activation, double dy, double from);
+/// Returns the result of arithmetic on two elements. Defined in activation_ops.cpp.
+double combined(Binary, double a, double b);
 
 /// Returns 1 / (1 + exp(-x)). Computes only exp(-|x|), which cannot overflow.
 inline double logistic(double x) {
