@@ -23,10 +23,15 @@ void with_kind(Activation::Kind kind, F f) {
     }
 }
 
-// The functions that RG_ACTIVATIONS uses, on float.
+// The functions that the lists of activation.h use, on float.
 __device__ constexpr float of(double constant) { return float(constant); }
 __device__ float larger(float a, float b) { return a > b ? a : b; }
 __device__ float smaller(float a, float b) { return a < b ? a : b; }
+__device__ float absolute(float x) { return fabsf(x); }
+__device__ float square_root(float x) { return sqrtf(x); }
+__device__ float exponential(float x) { return expf(x); }
+__device__ float logarithm(float x) { return logf(x); }
+__device__ float logarithm_of_one_plus(float x) { return log1pf(x); }
 __device__ float logistic(float x) { return 1 / (1 + expf(-x)); }
 __device__ float hyperbolic_tangent(float x) { return tanhf(x); }
 __device__ float normal_cdf(float x) { return 0.5f * erfcf(-x * 0.70710678f); }
@@ -80,8 +85,8 @@ struct BinaryOf {
 };
 struct Scale {
     const float* factor; // if null, `constant` is the factor
-    float constant;
-    __device__ float operator()(float v) const { return v * (factor ? *factor : constant); }
+    float constant, shift;
+    __device__ float operator()(float v) const { return v * (factor ? *factor : constant) + shift; }
 };
 /// Stores f(x) to y.
 template <class From, class To, class F>
@@ -352,7 +357,8 @@ void sum_grad(const Call& call) {
 
 void scale(const Call& call) {
     const Tensor& x = call.in[ScaleOp::x];
-    const Scale f{pointer<float>(call.in[ScaleOp::factor]), call.attrs.as<ScaleOp>().constant};
+    const auto& attrs = call.attrs.as<ScaleOp>();
+    const Scale f{pointer<float>(call.in[ScaleOp::factor]), attrs.constant, attrs.shift};
     with_stored(x, [&](auto t) { map<decltype(t), decltype(t)>(x, call.out[0], f); });
 }
 

@@ -8,14 +8,14 @@ namespace rg::RG_GPU {
 
 /// Returns the coefficients scale and shift of a channel (see class NormCoefficients).
 inline __device__ float2 scale_and_shift(float mean, float variance, float gamma, float beta, float epsilon) {
-    const float scale = float(double(gamma) / sqrt(double(variance) + double(epsilon)));
+    const float scale = float(double(gamma) / std::sqrt(double(variance) + double(epsilon)));
     return make_float2(scale, float(double(beta) - double(mean) * double(scale)));
 }
 /// Returns the coefficients b and d of a channel (see class NormCoefficients). dgamma is sum(dz x^), and dbeta is
 /// sum(dz).
 inline __device__ float2 b_and_d(float mean, float variance, float gamma, float epsilon, float dgamma, float dbeta,
                                  double count) {
-    const double sigma = sqrt(double(variance) + double(epsilon)), scale = double(gamma) / sigma;
+    const double sigma = std::sqrt(double(variance) + double(epsilon)), scale = double(gamma) / sigma;
     const double b = -scale / sigma * double(dgamma) / count;
     return make_float2(float(b), float(-scale * double(dbeta) / count - b * double(mean)));
 }
@@ -105,7 +105,7 @@ struct FinishNormGradientSums {
     double count;
     __device__ void operator()(int column, double dot, double sum) const {
         const float mean = stats[column], variance = stats[c + column], scale = gamma[column];
-        const float product = float(dot / sqrt(double(variance) + double(epsilon)));
+        const float product = float(dot / std::sqrt(double(variance) + double(epsilon)));
         dgamma[column] = product;
         dbeta[column] = float(sum);
         if (!sums) return;

@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(kThreads)
         sum = block_sum(sum);
     }
     if (threadIdx.x > 0) return;
-    if (norm) *norm = float(sqrt(sum));
+    if (norm) *norm = float(std::sqrt(sum));
     *first = int(~counters[1]);
     counters[1] = 0;
 }
@@ -139,8 +139,8 @@ void adam_update(const Call& call) {
                 AdamUpdate{pointer<float>(call.in[O::parameters]), pointer<float>(call.in[O::m]),
                            pointer<float>(call.in[O::v]), pointer<float>(call.in[O::gradients]),
                            pointer<float>(call.in[O::lr_and_step]), a.weight_decay, float(a.beta1), float(1 - a.beta1),
-                           float(a.beta2), float(1 - a.beta2), float(log(a.beta1)), float(log(a.beta2)), a.epsilon,
-                           a.decoupled, factors});
+                           float(a.beta2), float(1 - a.beta2), float(std::log(a.beta1)), float(std::log(a.beta2)),
+                           a.epsilon, a.decoupled, factors});
 }
 
 void rescale(const Call& call) {

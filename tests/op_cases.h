@@ -36,6 +36,7 @@ enum class Draw : uint8_t {
     seed,           // i32 [2]: random bits
     fractions,      // in [0, 1], many of them 0 or 1
     squares,        // squares of normal values, so never negative
+    positive,       // at least 0.3: far from where 1 / x grows fast
     lr,             // f32: learning rate 0.3
     lr_and_step,    // f32: learning rate 0.02, step 7
     not_a_number,   // only NaN
@@ -350,7 +351,7 @@ inline void add_elementwise(std::vector<OpCase>& cases) {
             cases.push_back({op::activation_grad, {{x, values == Draw::special ? Draw::normal : values}, {x, values}}});
             cases.push_back({op::add, {{x, values}, {x}}, {}, kRounded});
         }
-        cases.push_back({op::scale, {{x}}, ScaleOp{-0.7f}, kRounded});
+        cases.push_back({op::scale, {{x}}, ScaleOp{-0.7f, 0.2f}, kRounded});
         cases.push_back({op::scale, {{x}, {{}, Draw::away}}, {}, kRounded});
         for (const bool mean : {false, true}) // the sums are in double, so they are accurate even where terms cancel
             for (Draw values : {Draw::normal, Draw::squares, Draw::special})
@@ -397,7 +398,9 @@ inline void add_other_elementwise(std::vector<OpCase>& cases) {
     for (const Shape& x : std::initializer_list<Shape>{{1}, {0, 5}, {17}, {2, 7, 9, 11}, {3, 3, 5, 64}})
         for (const Activation::Kind kind : kActivations) {
             if (kind == Activation::relu) continue; // add_elementwise() has it
-            for (Draw values : {Draw::away, Draw::ties, Draw::special}) {
+            const bool of_positive =
+                kind == Activation::log || kind == Activation::sqrt || kind == Activation::reciprocal;
+            for (Draw values : {of_positive ? Draw::positive : Draw::away, Draw::ties, Draw::special}) {
                 cases.push_back({op::activation, {{x, values}}, ActivationOp{{kind, 0.3f}}, kRounded});
                 cases.push_back({op::activation_grad,
                                  {{x, values == Draw::special ? Draw::normal : values}, {x, values}},
@@ -425,7 +428,7 @@ inline void add_repeated(std::vector<OpCase>& cases) {
         const bool same = x == y;
         for (const Binary kind : kBinaries)
             for (const Draw values : {Draw::away, Draw::special})
-                if (x.numel() < 5000 || kind == Binary::mul)
+                if (x.numel() < 5000 || kind == Binary::mul) // large cases take the executor longest
                     cases.push_back({op::binary, {{x, values}, {y, Draw::away}}, BinaryOp{kind}, kRounded});
         if (same) continue;
         for (const bool mean : {false, true}) {

@@ -19,7 +19,7 @@ const Context kReference{.backend = Backend::reference};
 
 bool differentiable(Draw draw) {
     return draw == Draw::normal || draw == Draw::offset || draw == Draw::away || draw == Draw::distinct ||
-           draw == Draw::probabilities;
+           draw == Draw::positive || draw == Draw::probabilities;
 }
 bool smooth(Draw draw) { return draw != Draw::special && draw != Draw::ties; }
 
@@ -36,6 +36,7 @@ double draw_value(Draw draw, int64_t i, int64_t n, Rng& random, std::span<const 
     switch (draw) {
     case Draw::offset: return 30 + z;
     case Draw::away: return z < 0 ? z - 0.1 : z + 0.1;
+    case Draw::positive: return std::abs(z) + 0.3;
     case Draw::distinct: return 0.05 * (double(order[size_t(i)]) - double(n) / 2) + 0.01 * random.uniform();
     case Draw::ties: {
         const double whole = double(random.uniform_below(4)) - 2;

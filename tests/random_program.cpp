@@ -89,9 +89,10 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
         if (draw(5) == 0 && x.extent(1) >= 4) conv.stride = 2;
         return conv2d(x, w, draw(2) ? bias_ : Tensor(), conv);
     };
+    // The kinds after softplus grow fast, or take only positive values.
     const auto draw_activation = [&](bool fusible = false) -> Activation {
         if (draw(3)) return draw(2) ? Activation::relu : Activation::none;
-        return kActivations[draw(fusible ? size_t(Activation::gelu) : std::size(kActivations))];
+        return kActivations[draw(fusible ? size_t(Activation::gelu) : size_t(Activation::softplus) + 1)];
     };
     const auto norm = [&](const Tensor& x, const Tensor& stats, bool frozen) {
         return batch_norm(x, stats, pick(gammas_), pick(betas_),
@@ -102,7 +103,7 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
     };
     for (size_t steps = 4 + draw(10); steps > 0; --steps) {
         const Tensor x = value();
-        switch (draw(15)) {
+        switch (draw(16)) {
         case 0:
         case 1: values.push_back(convolve(x)); break;
         case 2: values.push_back(conv2d(x, narrow_)); break;
@@ -152,6 +153,21 @@ std::vector<Tensor> RandomProgram::operator()(std::span<const Tensor> in, bool t
                 run(op::add, {other, x}, {}, {x});
             else
                 run(op::activation, {x}, ActivationOp{Activation::silu}, {x});
+            break;
+        }
+        case 14: { // arithmetic, also with a gate for each channel or pixel of an image
+            const Tensor other = value(), gate = sigmoid(draw(2) ? global_avg_pool(x) : mean(x, {-1}));
+            const Tensor operand = other.shape() == x.shape() ? other : gate;
+            const Activation::Kind kind = kActivations[draw(std::size(kActivations))];
+            switch (draw(7)) {
+            case 0: values.push_back(x * gate); break;
+            case 1: values.push_back(x - operand); break;
+            case 2: values.push_back(maximum(x, operand)); break;
+            case 3: values.push_back(minimum(operand, x)); break;
+            case 4: values.push_back(x / (gate + 1)); break;
+            case 5: values.push_back(clamp(x, -1, 2)); break;
+            default: values.push_back(activation(sigmoid(x) + 0.1f, kind));
+            }
             break;
         }
         default: { // a residual block

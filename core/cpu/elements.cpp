@@ -242,10 +242,11 @@ void sum_grad(const Call& call) {
 
 void scale(const Call& call) {
     const Tensor &x = call.in[ScaleOp::x], &factor = call.in[ScaleOp::factor], &y = call.out[0];
-    const float times = factor.defined() ? *factor.data<float>() : call.attrs.as<ScaleOp>().constant;
-    const PerChannel multiplier(1, [&](int64_t) { return times; }), zero(1, [](int64_t) { return 0.0f; });
+    const auto& a = call.attrs.as<ScaleOp>();
+    const PerChannel times(1, [&](int64_t) { return factor.defined() ? *factor.data<float>() : a.constant; }),
+        plus(1, [&](int64_t) { return a.shift; });
     each_stored_chunk(x, [&]<class T>(T, int64_t begin, int64_t count) {
-        kernels<T>().affine(stored<T>(x) + begin, stored<T>(y) + begin, count, period_of(1), multiplier, zero, {},
+        kernels<T>().affine(stored<T>(x) + begin, stored<T>(y) + begin, count, period_of(1), times, plus, {},
                             past_cache(y));
     });
 }

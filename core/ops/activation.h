@@ -1,6 +1,6 @@
-// The list of activations. This header has no code that kernels call, because core/cpu/*_isa.cpp include it (through
-// core/cpu/kernels.h). These files are compiled once per instruction set and must not call inline functions of a shared
-// header; core/cpu/simd.h explains why.
+// The lists of functions of one element and of two. This header has no code that kernels call, because
+// core/cpu/*_isa.cpp include it (through core/cpu/kernels.h). These files are compiled once per instruction set and
+// must not call inline functions of a shared header; core/cpu/simd.h explains why.
 #pragma once
 
 namespace rg {
@@ -8,9 +8,9 @@ namespace rg {
 /// X(name, from, value, gradient) defines an activation of an element x. `value` is the result y, and `gradient` is dy
 /// times the derivative. `from` is x or y: the one that `gradient` reads, and that the backward pass so keeps. A line
 /// is expanded in three places, with the functions that each defines for its type: double for the reference
-/// (core/ops/activation_ops.cpp), vectors for CPU kernels (core/cpu/elements_isa.cpp, simd_math.h), and float for GPU kernels
-/// (gpu/elements.cu). of(c) is a constant of that type. larger(a, b) and smaller(a, b) are b if one of them is a
-/// NaN. At the kinks, the derivatives are those of PyTorch.
+/// (core/ops/activation_ops.cpp), vectors for CPU kernels (core/cpu/elements_isa.cpp, simd_math.h), and float for GPU
+/// kernels (gpu/elements.cu). of(c) is a constant of that type. larger(a, b) and smaller(a, b) are b if one of them is
+/// a NaN. At the kinks, the derivatives are those of PyTorch.
 ///
 /// The fusible kinds, which need no exponentials, can be part of other ops (see is_fusible()). A fused batch norm
 /// computes the gradient from x alone. So where a fusible kind reads y, x in its place gives the same gradient.
@@ -29,7 +29,14 @@ namespace rg {
     X(gelu, x, x * normal_cdf(x), dy * (normal_cdf(x) + x * normal_pdf(x)))                                            \
     X(silu, x, x * logistic(x), dy * (logistic(x) * (of(1) + x * (of(1) - logistic(x)))))                              \
     X(sigmoid, y, logistic(x), dy * (y * (of(1) - y)))                                                                 \
-    X(tanh, y, hyperbolic_tangent(x), dy * (of(1) - y * y))
+    X(tanh, y, hyperbolic_tangent(x), dy * (of(1) - y * y))                                                            \
+    X(softplus, x, larger(x, of(0)) + logarithm_of_one_plus(exponential(-absolute(x))), dy * logistic(x))              \
+    X(exp, y, exponential(x), dy * y)                                                                                  \
+    X(log, x, logarithm(x), dy / x)                                                                                    \
+    X(sqrt, y, square_root(x), dy / (of(2) * y))                                                                       \
+    X(abs, x, absolute(x), x > of(0) ? dy : x < of(0) ? -dy : of(0))                                                   \
+    X(square, x, x * x, dy * (of(2) * x))                                                                              \
+    X(reciprocal, y, of(1) / x, -dy * (y * y))
 // clang-format on
 
 /// X(name, value, ONNX operator) defines an op on an element a and an element b.
@@ -37,7 +44,10 @@ namespace rg {
 #define RG_BINARIES(X)                                                                                                 \
     X(add, a + b, "Add")                                                                                               \
     X(sub, a - b, "Sub")                                                                                               \
-    X(mul, a * b, "Mul")
+    X(mul, a * b, "Mul")                                                                                               \
+    X(div, a / b, "Div")                                                                                               \
+    X(maximum, a != a ? a : larger(a, b), "Max")                                                                       \
+    X(minimum, a != a ? a : smaller(a, b), "Min")
 // clang-format on
 
 /// An activation with its parameter. A kind alone converts to it.

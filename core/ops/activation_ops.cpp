@@ -133,6 +133,13 @@ Tensor hardswish(const Tensor& x) { return activation(x, Activation::hardswish);
 Tensor sigmoid(const Tensor& x) { return activation(x, Activation::sigmoid); }
 Tensor hardsigmoid(const Tensor& x) { return activation(x, Activation::hardsigmoid); }
 Tensor tanh(const Tensor& x) { return activation(x, Activation::tanh); }
+Tensor softplus(const Tensor& x) { return activation(x, Activation::softplus); }
+Tensor exp(const Tensor& x) { return activation(x, Activation::exp); }
+Tensor log(const Tensor& x) { return activation(x, Activation::log); }
+Tensor sqrt(const Tensor& x) { return activation(x, Activation::sqrt); }
+Tensor abs(const Tensor& x) { return activation(x, Activation::abs); }
+Tensor square(const Tensor& x) { return activation(x, Activation::square); }
+Tensor reciprocal(const Tensor& x) { return activation(x, Activation::reciprocal); }
 
 Tensor dropout(const Tensor& x, float probability, const Tensor& seed, uint32_t stream) {
     return run(op::dropout, {x, seed}, DropoutOp{probability, stream})[0];
@@ -149,10 +156,15 @@ namespace ref {
 
 namespace {
 
-// The functions that RG_ACTIVATIONS uses, on double.
+// The functions that the lists of activation.h use, on double.
 double of(double constant) { return constant; }
 double larger(double a, double b) { return a > b ? a : b; }
 double smaller(double a, double b) { return a < b ? a : b; }
+double absolute(double x) { return std::abs(x); }
+double square_root(double x) { return std::sqrt(x); }
+double exponential(double x) { return std::exp(x); }
+double logarithm(double x) { return std::log(x); }
+double logarithm_of_one_plus(double x) { return std::log1p(x); }
 double hyperbolic_tangent(double x) { return std::tanh(x); }
 double normal_cdf(double x) { return 0.5 * std::erfc(-x * std::sqrt(0.5)); }
 double normal_pdf(double x) { return std::exp(-0.5 * x * x) * std::sqrt(0.5 / std::numbers::pi); }

@@ -67,7 +67,12 @@ void backward_add(BackwardContext& b) {
 
 uint32_t saved_by_binary(const Attrs& attrs) {
     using O = BinaryOp;
-    return attrs.as<O>().kind == Binary::mul ? input_bit(O::a) | input_bit(O::b) : 0;
+    switch (attrs.as<O>().kind) {
+    case Binary::add:
+    case Binary::sub: return 0;
+    case Binary::div: return input_bit(O::b) | output_bit(0);
+    default: return input_bit(O::a) | input_bit(O::b);
+    }
 }
 
 void backward_binary(BackwardContext& b) {
@@ -90,6 +95,19 @@ void backward_binary(BackwardContext& b) {
     case Binary::mul:
         if (b.wants(O::a)) give_a(run(op::binary, {dy, y}, b.attrs(), {b.into(O::a)})[0]);
         return give_b(dy, x);
+    case Binary::div: {
+        const Tensor da = run(op::binary, {dy, y}, b.attrs(), {b.into(O::a)})[0];
+        return give_a(da), give_b(da, b.out(0), -1);
+    }
+    case Binary::maximum:
+    case Binary::minimum: { // The larger element is (a + b + |a - b|) / 2, and the smaller one (a + b - |a - b|) / 2.
+        const Tensor half = scale(dy, 0.5f);
+        const Tensor other = run(op::activation_grad, {half, sub(x, y)}, ActivationGradOp{Activation::abs})[0];
+        const auto gradient = [&](bool of_larger) { return of_larger ? add(half, other) : sub(half, other); };
+        const bool maximum = b.attrs().as<O>().kind == Binary::maximum;
+        if (b.wants(O::a)) give_a(gradient(maximum));
+        if (b.wants(O::b)) give_b(gradient(!maximum));
+    }
     }
 }
 
@@ -103,8 +121,9 @@ double flops_sum(const Call& call) { return double(call.in[SumOp::x].numel()); }
 
 void backward_scale(BackwardContext& b) {
     using O = ScaleOp;
-    if (b.wants(O::x)) b.give(O::x, run(op::scale, {b.dy(), b.in(O::factor)}, b.attrs(), {b.into(O::x)})[0]);
-    if (b.wants(O::factor)) b.give(O::factor, run(op::sum, {mul(b.dy(), b.in(O::x))}, {}, {b.into(O::factor)})[0]);
+    const ScaleOp attrs{b.attrs().as<O>().constant};
+    if (b.wants(O::x)) b.give(O::x, run(op::scale, {b.dy(), b.in(O::factor)}, attrs, {b.into(O::x)})[0]);
+    if (b.wants(O::factor)) b.give(O::factor, run(op::sum, {b.dy(), b.in(O::x)}, {}, {b.into(O::factor)})[0]);
 }
 
 constexpr Argument kAdd[] = {{"a"}, {"b"}, RG_FUSED_NORM(a), RG_FUSED_NORM(b)};
@@ -129,10 +148,39 @@ RG_ROW(scale, .inputs = kScale, .may_be = {1 << ScaleOp::x}, .images = input_bit
 
 namespace {
 
-bool smaller(const Tensor& a, const Tensor& b) { return a.defined() && b.defined() && a.numel() < b.numel(); }
+/// Returns true if the elements of a may repeat, and those of b not. An empty extent counts as 2 elements, since those
+/// of an extent of 1 may repeat along it.
+bool smaller(const Tensor& a, const Tensor& b) {
+    const auto elements = [](const Tensor& t) {
+        double product = 1;
+        for (const int64_t extent : t.shape().extents()) product *= extent ? double(extent) : 2;
+        return product;
+    };
+    return a.defined() && b.defined() && elements(a) < elements(b);
+}
 
 Tensor commutative(Binary kind, const Tensor& a, const Tensor& b) {
     return smaller(a, b) ? commutative(kind, b, a) : run(op::binary, {a, b}, BinaryOp{kind})[0];
+}
+
+/// Returns the sums or the means over some axes. Each op takes axes that are neighbours.
+Tensor over_axes(const Tensor& x, std::initializer_list<int> axes, bool mean) {
+    const char* const op = mean ? "mean" : "sum";
+    RG_CHECK(x.defined(), op, ": x is undefined");
+    const int rank = x.shape().rank();
+    std::vector<int64_t> extents(x.shape().extents().begin(), x.shape().extents().end());
+    std::vector<bool> chosen(extents.size());
+    for (const int axis : axes) {
+        RG_CHECK(axis >= -rank && axis < rank, op, ": expected axes in [", -rank, ", ", rank, "), got ", axis);
+        chosen[size_t(axis < 0 ? axis + rank : axis)] = true;
+    }
+    Tensor y = x;
+    for (size_t i = extents.size(); i-- > 0;) {
+        if (!chosen[i]) continue;
+        extents[i] = 1;
+        if (i == 0 || !chosen[i - 1]) y = run(op::sum, {y}, SumOp{mean, Shape(extents)})[0];
+    }
+    return y;
 }
 
 } // namespace
@@ -171,10 +219,25 @@ Tensor sub(const Tensor& a, const Tensor& b) {
     return smaller(a, b) ? scale(sub(b, a), -1) : run(op::binary, {a, b}, BinaryOp{Binary::sub})[0];
 }
 Tensor mul(const Tensor& a, const Tensor& b) { return commutative(Binary::mul, a, b); }
+Tensor div(const Tensor& a, const Tensor& b) {
+    return smaller(a, b) ? mul(reciprocal(b), a) : run(op::binary, {a, b}, BinaryOp{Binary::div})[0];
+}
+Tensor maximum(const Tensor& a, const Tensor& b) { return commutative(Binary::maximum, a, b); }
+Tensor minimum(const Tensor& a, const Tensor& b) { return commutative(Binary::minimum, a, b); }
+Tensor clamp(const Tensor& x, float low, float high) {
+    RG_CHECK(low <= high, "clamp: expected low <= high, got ", low, " and ", high, "; exchange them");
+    const auto bound = [&](float value) { return Tensor::constant({}, double(value), x.dtype()); };
+    return minimum(maximum(x, bound(low)), bound(high));
+}
+
 Tensor sum(const Tensor& x) { return run(op::sum, {x})[0]; }
 Tensor mean(const Tensor& x) { return run(op::sum, {x}, SumOp{.mean = true})[0]; }
+Tensor sum(const Tensor& x, std::initializer_list<int> axes) { return over_axes(x, axes, false); }
+Tensor mean(const Tensor& x, std::initializer_list<int> axes) { return over_axes(x, axes, true); }
 
 Tensor scale(const Tensor& x, float factor) { return run(op::scale, {x}, ScaleOp{factor})[0]; }
+Tensor shift(const Tensor& x, float by) { return run(op::scale, {x}, ScaleOp{.shift = by})[0]; }
+Tensor operator-(float a, const Tensor& b) { return run(op::scale, {b}, ScaleOp{-1, a})[0]; }
 
 Tensor scale(const Tensor& x, const Tensor& factor) {
     RG_CHECK(factor.defined(), "scale: factor is undefined");
@@ -241,8 +304,9 @@ void sum_grad(const Call& call) {
 void scale(const Call& call) {
     Values x = read(call.in[ScaleOp::x]);
     const Tensor& factor = call.in[ScaleOp::factor];
-    const double times = factor.defined() ? read(factor)[0] : double(call.attrs.as<ScaleOp>().constant);
-    for (double& v : x) v *= times;
+    const auto& a = call.attrs.as<ScaleOp>();
+    const double times = factor.defined() ? read(factor)[0] : double(a.constant);
+    for (double& v : x) v = v * times + double(a.shift);
     write(call.out[0], x);
 }
 

@@ -1,5 +1,5 @@
 // Ops on single elements (activations, arithmetic, conversions, dropout), ops that copy elements to another shape
-// (slice, concat, upsample), and the sum and the mean of all elements. An image tensor is [n h w c]: n images of h x w
+// (slice, concat, upsample), and sums and means. An image tensor is [n h w c]: n images of h x w
 // pixels with c channels.
 #pragma once
 
@@ -36,6 +36,23 @@ Tensor sigmoid(const Tensor& x);
 /// Returns relu6(x + 3) / 6.
 Tensor hardsigmoid(const Tensor& x);
 Tensor tanh(const Tensor& x);
+/// Returns log(1 + exp(x)) (Dugas et al., 2001). -softplus(-x) is the logarithm of sigmoid(x). Takes exponentials of
+/// negative numbers only, so it does not overflow.
+Tensor softplus(const Tensor& x);
+
+// Functions outside of their domain follow IEEE 754: log(0) is minus infinity, a division by 0 is an infinity or, of 0,
+// a NaN, and the logarithm or root of a negative number is a NaN. Their gradients do so too: that of sqrt() at 0 is
+// infinite.
+Tensor exp(const Tensor& x);
+/// Returns the natural logarithm.
+Tensor log(const Tensor& x);
+Tensor sqrt(const Tensor& x);
+/// Returns |x|. Its gradient at 0 is 0.
+Tensor abs(const Tensor& x);
+/// Returns x * x.
+Tensor square(const Tensor& x);
+/// Returns 1 / x.
+Tensor reciprocal(const Tensor& x);
 
 // Arithmetic on two tensors of the same type. One of them may be smaller than the other, if it has the other's shape
 // but for extents of 1, between which all extents are 1; its values then repeat along these axes. Missing first extents
@@ -44,16 +61,46 @@ Tensor tanh(const Tensor& x);
 Tensor add(const Tensor& a, const Tensor& b);
 Tensor sub(const Tensor& a, const Tensor& b);
 Tensor mul(const Tensor& a, const Tensor& b);
+/// Returns a / b. If a is the smaller tensor, multiplies it by 1 / b, which rounds twice.
+Tensor div(const Tensor& a, const Tensor& b);
+/// Return the larger or the smaller element, or a NaN if one of them is. Where both are equal, each gets half of the
+/// gradient.
+Tensor maximum(const Tensor& a, const Tensor& b);
+Tensor minimum(const Tensor& a, const Tensor& b);
+/// Returns minimum(maximum(x, low), high). Throws Error unless low <= high.
+Tensor clamp(const Tensor& x, float low, float high);
 
 /// Returns the sum of all elements as a scalar, which is f32, or f64 if x is f64. Adds in a fixed order, in double.
 Tensor sum(const Tensor& x);
 /// Returns sum(x) divided by the number of elements, or 0 if there are none, like the loss of an empty mini-batch.
 Tensor mean(const Tensor& x);
+/// Return the sums or the means over some axes, in the type of x. These axes keep an extent of 1: for x [n k], sum(x,
+/// {1}) is [n 1]. So the result fits x in arithmetic, as in x / sum(x, {1}). Axis -1 is the last one. Throw Error if x
+/// lacks an axis.
+Tensor sum(const Tensor& x, std::initializer_list<int> axes);
+Tensor mean(const Tensor& x, std::initializer_list<int> axes);
 
 /// Returns x times a constant.
 Tensor scale(const Tensor& x, float factor);
 /// Returns x times a scalar tensor, which is f32, or f64 if x is f64. Gradients also flow to the factor.
 Tensor scale(const Tensor& x, const Tensor& factor);
+/// Returns x plus a constant.
+Tensor shift(const Tensor& x, float by);
+
+// Operators for the functions above.
+inline Tensor operator+(const Tensor& a, const Tensor& b) { return add(a, b); }
+inline Tensor operator-(const Tensor& a, const Tensor& b) { return sub(a, b); }
+inline Tensor operator*(const Tensor& a, const Tensor& b) { return mul(a, b); }
+inline Tensor operator/(const Tensor& a, const Tensor& b) { return div(a, b); }
+inline Tensor operator+(const Tensor& a, float b) { return shift(a, b); }
+inline Tensor operator-(const Tensor& a, float b) { return shift(a, -b); }
+inline Tensor operator*(const Tensor& a, float b) { return scale(a, b); }
+inline Tensor operator/(const Tensor& a, float b) { return scale(a, 1 / b); }
+inline Tensor operator-(const Tensor& a) { return scale(a, -1); }
+inline Tensor operator+(float a, const Tensor& b) { return shift(b, a); }
+Tensor operator-(float a, const Tensor& b);
+inline Tensor operator*(float a, const Tensor& b) { return scale(b, a); }
+inline Tensor operator/(float a, const Tensor& b) { return scale(reciprocal(b), a); }
 
 /// Converts each element to the type `to`: f32, bf16 or f64. Returns x itself if it has that type already.
 Tensor cast(const Tensor& x, DType to);
@@ -127,9 +174,11 @@ struct SumGradOp {
     DType type = DType::f32;
     bool mean = false;
 };
+/// Computes x * factor + shift.
 struct ScaleOp {
     enum In { x, factor };
-    float constant = 1; // used if `factor` is undefined
+    float constant = 1; // the factor, if that input is undefined
+    float shift = 0;
 };
 struct CastOp {
     enum In { x };

@@ -69,7 +69,7 @@ struct NormTensors;
 /// the batch norm is optional. Throws Error if only some are undefined, or if a shape is wrong.
 bool expect_norm(const char* op, int64_t channels, const NormTensors& norm);
 
-/// Defined in activation_ops.cpp. Throws Error unless the activation can be part of another op, and its slope is possible.
+/// Defined in activation_ops.cpp. Throws Error unless another op can take the activation, and its slope is possible.
 void expect_fusible(const char* op, Activation activation);
 /// Defined in activation_ops.cpp. Throws Error if a batch norm has an activation.
 void expect_no_activation(const char* op, const NormTensors& norm);

@@ -70,6 +70,13 @@ std::string activated(Graph& g, Activation a, const std::string& x) {
     case Activation::sigmoid: return g.node("Sigmoid", {x});
     case Activation::hardsigmoid: return g.node("HardSigmoid", {x}, attribute("alpha", 1.0f / 6));
     case Activation::tanh: return g.node("Tanh", {x});
+    case Activation::softplus: return g.node("Softplus", {x});
+    case Activation::exp: return g.node("Exp", {x});
+    case Activation::log: return g.node("Log", {x});
+    case Activation::sqrt: return g.node("Sqrt", {x});
+    case Activation::abs: return g.node("Abs", {x});
+    case Activation::square: return g.node("Mul", {x, x});
+    case Activation::reciprocal: return g.node("Reciprocal", {x});
     }
     fail("onnx: activation: expected a kind that ONNX has, got ", int(a.kind));
 }
@@ -138,12 +145,14 @@ void write_binary_kind(Graph& g, const Step& s) {
 }
 
 void write_scale(Graph& g, const Step& s) {
-    const Tensor& factor = s.in[ScaleOp::factor];
-    const Order order = g.order_of(s.in[ScaleOp::x]);
-    g.define(
-        s.out[0], order,
-        g.node("Mul", {g.read(s.in[ScaleOp::x], order), factor.defined() ? g.read(factor, Order::channels_last)
-                                                                         : g.scalar(s.attrs.as<ScaleOp>().constant)}));
+    const auto& a = s.attrs.as<ScaleOp>();
+    const Tensor &x = s.in[ScaleOp::x], &factor = s.in[ScaleOp::factor];
+    const Order order = g.order_of(x);
+    std::string y = g.read(x, order);
+    if (factor.defined() || a.constant != 1)
+        y = g.node("Mul", {y, factor.defined() ? g.read(factor, Order::channels_last) : g.scalar(a.constant)});
+    if (a.shift != 0) y = g.node("Add", {y, g.scalar(a.shift)});
+    g.define(s.out[0], order, y);
 }
 
 void write_sum(Graph& g, const Step& s) {

@@ -324,12 +324,50 @@ TEST_SUITE("core") {
             CHECK(loss(cross_entropy(odds, two, 0, weights, of_samples)) == doctest::Approx(plain + std::log(4.0) / 2));
             CHECK(list(binary_cross_entropy(floats({4}, 0, 0, 1000, -1000), floats({4}, 0, 0.3, 0.5, 0))) ==
                   List{float(std::log(2.0) / 2 + 500.0 / 4)});
+            // Large logits keep all digits of a small loss, and do not overflow.
+            for (const float sign : {1.0f, -1.0f}) {
+                const auto one = [&](float logit, double target) {
+                    const Tensor targets = floats({1}, sign < 0 ? 1 - target : target);
+                    return loss(binary_cross_entropy(floats({1}, sign * logit), targets));
+                };
+                CHECK(one(40, 1) / std::log1p(std::exp(-40.0)) == doctest::Approx(1));
+                CHECK(one(40, 0) == 40);
+                CHECK(one(1e4f, 1) == 0);
+                CHECK(one(1e4f, 0) == 1e4);
+            }
             CHECK(list(layer_norm(floats({2, 3}, 1, 2, 3, 40, 40, 70), floats({3}, 1, 1, 10), floats({3}, 0, 1, 0))) ==
                   List{-1.224745f, 1, 12.24745f, -0.707107f, 0.292893f, 14.14214f});
             CHECK(list(layer_norm(floats({2, 1}, 7, -3), floats({1}, 5), floats({1}, 2))) == List{2, 2});
             CHECK(list(mse_loss(floats({2}, 1, 5), floats({2}, 2, 2))) == List{5});
             CHECK(list(sub(floats({2}, 1, 5), floats({2}, 2, 3))) == List{-1, 2});
             CHECK(list(mul(floats({2}, 1, 5), floats({2}, 2, 3))) == List{2, 15});
+            const Tensor table = floats({2, 3}, 1, 2, 3, 4, 5, 6), row = floats({3}, 1, 2, 4);
+            const Tensor column = floats({2, 1}, 2, 4), nothing = Tensor::zeros({0, 3});
+            CHECK(list(table * row) == List{1, 4, 12, 4, 10, 24});
+            CHECK(list(row - table) == List{0, 0, 1, -3, -3, -2});
+            CHECK(list(table / column) == List{0.5, 1, 1.5, 1, 1.25, 1.5});
+            CHECK(list(column / table) == List{2, 1, 2 * (1 / 3.0f), 1, 4 * (1 / 5.0f), 4 * (1 / 6.0f)});
+            CHECK((nothing * row).shape() == nothing.shape());
+            CHECK((row / nothing).shape() == nothing.shape());
+            CHECK(list(maximum(column, table)) == List{2, 2, 3, 4, 5, 6});
+            CHECK(list(minimum(table, row)) == List{1, 2, 3, 1, 2, 4});
+            for (const auto f : {maximum, minimum}) {
+                CHECK(std::isnan(list(f(floats({1}, NAN), floats({1}, 1)))[0]));
+                CHECK(std::isnan(list(f(floats({1}, 1), floats({1}, NAN)))[0]));
+            }
+            CHECK(list(clamp(row, 1.5f, 3)) == List{1.5, 2, 3});
+            CHECK(list(2 * row - 1 + row / 2 - (3 - row)) == List{-0.5, 3, 10});
+            CHECK(list(-(1 / row)) == List{-1, -0.5, -0.25});
+            CHECK(list(sum(table, {0})) == List{5, 7, 9});
+            CHECK(sum(table, {0}).shape() == Shape{1, 3});
+            CHECK(list(mean(table, {-1})) == List{2, 5});
+            CHECK(list(mean(table, {1, 0})) == List{3.5});
+            CHECK(list(sum(table, {})) == list(table));
+            // A gate per image and channel, as in squeeze and excitation; and sums over axes that are no neighbours.
+            const Tensor pixels = floats({2, 1, 2, 2}, 1, 2, 3, 4, 5, 6, 7, 8), gates = floats({2, 2}, 1, 10, 100, 0);
+            CHECK(list(pixels * gates) == List{1, 20, 3, 40, 500, 0, 700, 0});
+            CHECK(list(gates * pixels) == List{1, 20, 3, 40, 500, 0, 700, 0});
+            CHECK(list(sum(pixels, {0, 3})) == List{14, 22});
             CHECK(list(concat({floats({2, 1}, 1, 4), floats({2, 2}, 2, 3, 5, 6)})) == List{1, 2, 3, 4, 5, 6});
             CHECK(list(sum(x)) == List{45});
             CHECK(list(mean(x)) == List{5});
@@ -365,7 +403,17 @@ TEST_SUITE("core") {
             {Activation::hardswish, [](double x) { return x * std::clamp(x / 6 + 0.5, 0.0, 1.0); }, NAN, INFINITY, 2},
             {Activation::sigmoid, [](double x) { return 1 / (1 + std::exp(-x)); }, 0, 1, 4},
             {Activation::hardsigmoid, [](double x) { return std::clamp(x / 6 + 0.5, 0.0, 1.0); }, 0, 1, 2},
-            {Activation::tanh, [](double x) { return std::tanh(x); }, -1, 1, 4}};
+            {Activation::tanh, [](double x) { return std::tanh(x); }, -1, 1, 4},
+            {Activation::softplus, [](double x) { return std::max(x, 0.0) + std::log1p(std::exp(-std::abs(x))); }, 0,
+             INFINITY, 3},
+            {Activation::exp, [](double x) { return double(float(std::exp(x))); }, 0, INFINITY, 2},
+            {Activation::log, [](double x) { return std::log(x); }, NAN, INFINITY, 2},
+            {Activation::sqrt, [](double x) { return std::sqrt(x); }, NAN, INFINITY, 1},
+            {Activation::abs, [](double x) { return std::abs(x); }, INFINITY, INFINITY, 0},
+            {Activation::square, [](double x) { return x * x; }, INFINITY, INFINITY, 1},
+            {Activation::reciprocal, [](double x) { return 1 / x; }, 0, 0, 1}};
+        CHECK(std::size(cases) + 1 == std::size(kActivations)); // all but `none`
+        const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
         for (const Case& c : cases) {
             CAPTURE(int(c.kind));
             const Tensor x = Tensor::empty_on_host({20003}), y = Tensor::empty_on_host({20003});
@@ -374,6 +422,9 @@ TEST_SUITE("core") {
                 values[2 * i] = float(i - 5000) / 50;
                 values[2 * i + 1] = float(i - 5000) * 1e-4f;
             }
+            const float smallest = 0x1p-149f, largest = 0x1.fffffep127f;
+            values[0] = smallest, values[2] = 0x1.8p-127f, values[4] = 0x1p-126f, values[6] = -0.0f;
+            if (c.kind == Activation::log || c.kind == Activation::sqrt) values[8] = largest;
             values[20000] = -INFINITY, values[20001] = INFINITY, values[20002] = NAN;
             // Calls the kernel directly: a perturbation would exceed the tolerance.
             const ActivationOp attrs{{c.kind, 0.25f}};
@@ -381,13 +432,16 @@ TEST_SUITE("core") {
             double worst = 0;
             for (int i = 0; i < 20000; ++i) {
                 const double want = c.value(values[i]), got = y.data<float>()[i];
+                if (!std::isfinite(want) || !std::isfinite(got)) {
+                    if (!same(double(float(want)), got)) worst = INFINITY;
+                    continue;
+                }
                 // Results below the normal numbers have fewer digits. The exponent of gelu, x^2 / 2, is rounded.
                 const double unit = std::max(std::abs(want) * 0x1p-23, 0x1p-126);
                 const double rounded_exponent = c.kind == Activation::gelu ? 0.5 * values[i] * values[i] : 0;
                 worst = std::max(worst, std::abs(got - want) / unit - rounded_exponent);
             }
             CHECK(worst <= c.ulps);
-            const auto same = [](double a, double b) { return a == b || (std::isnan(a) && std::isnan(b)); };
             CHECK(same(y.data<float>()[20000], c.at_minus_infinity));
             CHECK(same(y.data<float>()[20001], c.at_infinity));
             CHECK(std::isnan(y.data<float>()[20002]));
@@ -612,6 +666,17 @@ TEST_SUITE("core") {
              [&] { sub(x, w); }},
             {"mul: expected a shape that repeats along neighbouring axes of [2 5 5 3], got [4 3 3 3]; reshape one of them",
              [&] { mul(x, w); }},
+            {"div: expected a shape that repeats along neighbouring axes of [2 5 5 3], got [2 1 5 1]; reshape one of them",
+             [&] { div(x, Tensor::zeros({2, 1, 5, 1})); }},
+            {"maximum: expected a shape that repeats along neighbouring axes of [2 5 5 3], got [3 3]; reshape one of "
+             "them",
+             [&] { maximum(Tensor::zeros({3, 3}), x); }},
+            {"binary: b is bf16, expected f32; cast() it", [&] { minimum(x, half); }},
+            {"clamp: expected low <= high, got 2 and 1; exchange them", [&] { clamp(x, 2, 1); }},
+            {"clamp: expected low <= high, got nan and 1; exchange them", [&] { clamp(x, NAN, 1); }},
+            {"sum: expected axes in [-4, 4), got 4", [&] { sum(x, {0, 4}); }},
+            {"mean: expected axes in [-4, 4), got -5", [&] { mean(x, {-5}); }},
+            {"sum: x is undefined", [&] { sum({}, {0}); }},
             {"concat: expected tensors that differ only in the last extent, got [2 5 5 3] and [4 3 3 3]; make the "
              "other extents the same",
              [&] { concat({x, w}); }},

@@ -224,9 +224,10 @@ class Onnx(job.JobTest):
                 self.assertLessEqual(difference, 1e-5 * max(1, largest), (name, output))
         # Every kind of node has occurred.
         self.assertLessEqual(
-            {"Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv", "Div", "Erf", "Gemm",
-             "GlobalAveragePool", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "MaxPool", "Mul", "ReduceMean", "ReduceSum", "Relu", "Reshape",
-             "Resize", "Sigmoid", "Slice", "Softmax", "Sub", "Tanh", "Transpose"}, kinds)
+            {"Abs", "Add", "AveragePool", "BatchNormalization", "Clip", "Concat", "Conv", "Div", "Erf", "Exp", "Gemm",
+             "GlobalAveragePool", "HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "Log", "Max",
+             "MaxPool", "Min", "Mul", "Reciprocal", "ReduceMean", "ReduceSum", "Relu", "Reshape", "Resize", "Sigmoid",
+             "Slice", "Softmax", "Softplus", "Sqrt", "Sub", "Tanh", "Transpose"}, kinds)
 
 
 if __name__ == "__main__":

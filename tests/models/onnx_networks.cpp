@@ -52,7 +52,8 @@ private:
         if (kernel.h > 1 && shape_[0] > 4 && shape_[1] > 4) conv.dilation = {1 + below(2), 1 + below(2)};
         return conv;
     }
-    Activation draw_activation() { return {kActivations[below(std::size(kActivations))], 0.2f}; }
+    /// Returns an activation. The kinds after softplus grow fast, or take only positive values.
+    Activation draw_activation() { return {kActivations[below(Activation::softplus + 1)], 0.2f}; }
     void add_conv(const std::string& name) {
         PerAxis kernel{1 + below(3), 1 + below(3)};
         if (shape_[0] < 3 || shape_[1] < 3) kernel = 1;
@@ -84,19 +85,32 @@ private:
                   (shape_[1] + 2 * pool.pad.w - pool.window.w) / pool.stride.w + 1, shape_[2]};
     }
     void add_activation() {
-        const Activation drawn = draw_activation();
-        layers_.push_back([=](const Tensor& x) { return activation(x, drawn); });
+        const Activation drawn = below(2) ? draw_activation() : kActivations[below(std::size(kActivations))];
+        layers_.push_back([=](const Tensor& x) {
+            return activation(drawn.kind <= Activation::softplus ? x : sigmoid(x) + 0.1f, drawn);
+        });
     }
     void add_arithmetic() {
-        const int64_t kind = below(6);
+        const int64_t kind = below(12), size = below(5);
         layers_.push_back([=](const Tensor& x) {
-            const Tensor other = sigmoid(x);
+            const Tensor same = sigmoid(x);
+            const Tensor other = size == 0   ? global_avg_pool(same)
+                                 : size == 1 ? mean(same, {1, 2})
+                                 : size == 2 ? sum(same, {-1})
+                                 : size == 3 ? Tensor::constant({x.extent(3)}, 0.6)
+                                             : same;
             switch (kind) {
-            case 0: return add(x, other);
-            case 1: return sub(x, other);
-            case 2: return mul(other, x);
-            case 3: return scale(x, 0.7f);
-            case 4: return scale(x, sigmoid(mean(x)));
+            case 0: return x + other;
+            case 1: return x - other;
+            case 2: return other - x;
+            case 3: return other * x;
+            case 4: return x / (other + 1);
+            case 5: return maximum(x, other);
+            case 6: return minimum(other, x);
+            case 7: return scale(x, 0.7f);
+            case 8: return 0.4f - x;
+            case 9: return clamp(x, -0.3f, 0.8f);
+            case 10: return scale(x, sigmoid(mean(x)));
             default: return scale(x, sigmoid(sum(slice(x, 3, {2}))));
             }
         });

@@ -37,7 +37,7 @@ void pool_on(int n, const par::TaskTable& table, const std::function<void(TaskPo
     });
 }
 
-Json square(TaskContext&, const Json& x) { return x.as_int() * x.as_int(); }
+Json squared(TaskContext&, const Json& x) { return x.as_int() * x.as_int(); }
 
 std::vector<TaskState> states_of(const std::vector<const TaskRecord*>& tasks) {
     std::vector<TaskState> states;
@@ -52,7 +52,7 @@ TEST_SUITE("par") {
         for (int n = 1; n <= 4; ++n) {
             CAPTURE(n);
             std::vector<int64_t> outputs, ids;
-            pool_on(n, {{"square", square}}, [&](TaskPool& pool) {
+            pool_on(n, {{"square", squared}}, [&](TaskPool& pool) {
                 for (int i = 0; i < 40; ++i) pool.submit("square", i);
                 for (const TaskRecord* task : pool.fetch_outputs()) {
                     outputs.push_back(task->output.as_int());
@@ -70,8 +70,8 @@ TEST_SUITE("par") {
     TEST_CASE("task pool: handles no tasks, and tasks that a callback submits") {
         for (const int n : {1, 3}) {
             int64_t sum = 0;
-            pool_on(n, {{"square", square}}, [](TaskPool&) {});
-            pool_on(n, {{"square", square}}, [&](TaskPool& pool) {
+            pool_on(n, {{"square", squared}}, [](TaskPool&) {});
+            pool_on(n, {{"square", squared}}, [&](TaskPool& pool) {
                 pool.on_change([&](const TaskRecord& task) {
                     if (task.state == TaskState::finished && task.id < 5) pool.submit("square", task.id);
                 });
@@ -118,7 +118,7 @@ TEST_SUITE("par") {
     TEST_CASE("task pool: only the chosen ranks run tasks, and the others end with the pool") {
         for (const std::vector<int>& chosen : {std::vector{0, 2}, {1, 3}, {3}}) {
             std::set<int> used;
-            pool_on(4, {{"square", square}}, [&](TaskPool& pool) {
+            pool_on(4, {{"square", squared}}, [&](TaskPool& pool) {
                 pool.set_ranks(chosen);
                 for (int i = 0; i < 8; ++i) pool.submit("square", i, 1 + i % int(chosen.size()));
                 for (const TaskRecord* task : pool.fetch_outputs()) used.insert(task->ranks.begin(), task->ranks.end());
@@ -135,7 +135,7 @@ TEST_SUITE("par") {
             std::vector<std::vector<int>> ranks;
             int64_t reports = 0;
             bool at_once = false;
-            pool_on(n, {{"until cancelled", until_cancelled}, {"square", square}}, [&](TaskPool& pool) {
+            pool_on(n, {{"until cancelled", until_cancelled}, {"square", squared}}, [&](TaskPool& pool) {
                 std::vector<par::Future> endless;
                 for (int i = 0; i < n; ++i) endless.push_back(pool.submit("until cancelled", {}));
                 par::Future queued = pool.submit("square", 3), next = pool.submit("square", 4);
@@ -178,7 +178,7 @@ TEST_SUITE("par") {
     }
 
     TEST_CASE("task pool: a task that throws has failed, and its rank continues") {
-        const par::TaskTable table = {{"square", square},
+        const par::TaskTable table = {{"square", squared},
                                       {"fail", [](TaskContext&, const Json&) -> Json { fail("planted: 7 is odd"); }},
                                       {"memory", [](TaskContext&, const Json&) -> Json { throw std::bad_alloc(); }},
                                       {"number", [](TaskContext&, const Json&) -> Json { throw 7; }}};
@@ -296,7 +296,7 @@ TEST_SUITE("par") {
 
     TEST_CASE("task pool: later small tasks do not overtake a task for many ranks") {
         std::vector<int64_t> begun;
-        pool_on(3, {{"square", square}}, [&](TaskPool& pool) {
+        pool_on(3, {{"square", squared}}, [&](TaskPool& pool) {
             pool.on_change([&](const TaskRecord& task) {
                 if (task.state == TaskState::running) begun.push_back(task.id);
             });
@@ -309,7 +309,7 @@ TEST_SUITE("par") {
 
     TEST_CASE("task pool: an error of the caller or of a callback ends the job with its text") {
         const auto failure = [](int n, const std::function<void(TaskPool&)>& control) {
-            return error_of([&] { pool_on(n, {{"square", square}, {"until cancelled", until_cancelled}}, control); });
+            return error_of([&] { pool_on(n, {{"square", squared}, {"until cancelled", until_cancelled}}, control); });
         };
         for (const int n : {1, 3}) {
             CHECK(failure(n, [](TaskPool& pool) { pool.submit("cube", 1); }) ==
