@@ -99,7 +99,11 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
     all_ = Tensor::empty({total + state_total}, type);
     values_ = all_.slice(0, {total});
     state_ = all_.slice(total, {state_total});
-    gradients_ = Tensor::zeros({total}, type);
+    const bool draws = !Scope::current().only_predicts;
+    {
+        const Setting<int> without_memory(Scope::current().dry_runs, Scope::current().dry_runs + !draws);
+        gradients_ = Tensor::zeros({total}, type);
+    }
     seed_ = seed;
     if (random_streams_ > 0) step_seed_ = Tensor::zeros({2}, DType::i32);
     for (Entry& e : entries_) {
@@ -114,7 +118,8 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
         const Entry& e = entries_[size_t(i)];
         const Tensor value = start.slice(e.offset, e.shape);
         if (e.start == Entry::Start::ones) value.fill(1);
-        if (e.start == Entry::Start::random) draw_values(value, init, Rng(seed, Purpose::init, 0, uint64_t(i)));
+        if (e.start == Entry::Start::random && draws)
+            draw_values(value, init, Rng(seed, Purpose::init, 0, uint64_t(i)));
     });
     for (const State& s : states_) start.slice(total + s.offset + s.channels, {s.channels}).fill(1);
     if (all_.device()) all_.copy_from(start);

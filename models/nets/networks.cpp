@@ -140,6 +140,7 @@ std::unique_ptr<Network> make_network(const TensorFile& file) {
         const DryRun without_memory; // a damaged file must not make the program allocate more than the file has
         check_state_dict(family->make(name, task)->parameters, file);
     }
+    const Setting<bool> only_predicts(Scope::current().only_predicts, true);
     std::unique_ptr<Network> network = family->make(name, task);
     load_state_dict(network->parameters, file);
     return network;

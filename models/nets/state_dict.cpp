@@ -127,9 +127,9 @@ void load_state_dict(Parameters& parameters, const TensorFile& file, const std::
     check_state_dict(parameters, file, skip);
     for (const auto& e : parameters.entries()) {
         if (is_within(e.name, skip)) continue;
-        const Tensor value = Tensor::empty_on_host(e.shape);
+        const Tensor value = e.value.device() ? Tensor::empty_on_host(e.shape) : e.value;
         permute(value, *file.find(e.name), false);
-        e.value.copy_from(value);
+        e.value.device() ? e.value.copy_from(value) : e.value.note_write();
     }
     parameters.batches_tracked = 0;
     const auto kept = [&](const std::string& name) { return is_within(name, skip) ? nullptr : file.find(name); };

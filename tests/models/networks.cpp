@@ -92,7 +92,8 @@ TEST_SUITE("models") {
             CHECK(Shape{task.height, task.width, task.channels, task.classes} ==
                   Shape{images.height, images.width, images.channels, int64_t(images.classes.size())});
             const std::unique_ptr<Network> network = make_network(model.file);
-            CHECK(same_bits(network->parameters.values(), model.network->parameters.values()));
+            CHECK(same_bits(network->parameters.all(), model.network->parameters.all()));
+            CHECK_FALSE(network->parameters.gradients().has_memory());
             const Tensor x = Tensor::constant({2, images.height, images.width, images.channels}, 0.5);
             const std::vector<Tensor> results = network->outputs(x, Mode::evaluate);
             CHECK(results.size() == (c.names[0] == "digits-angles" ? 2 : 1));
