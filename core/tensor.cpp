@@ -202,6 +202,10 @@ struct Storage {
 int64_t live_bytes() { return live; }
 int64_t peak_bytes() { return peak; }
 void reset_peak_bytes() { peak = live.load(); }
+void release_free_blocks() {
+    const std::lock_guard lock(cache().mutex);
+    cache().clear();
+}
 
 template <class Memory>
 Tensor Tensor::make(const Shape& shape, DType type, Memory* memory) {

@@ -188,6 +188,8 @@ int64_t live_bytes();
 /// Returns the largest live_bytes() since reset_peak_bytes().
 int64_t peak_bytes();
 void reset_peak_bytes();
+/// Frees the blocks of host memory that are kept for later tensors.
+void release_free_blocks();
 
 /// While a DryRun exists on this thread, ops do not execute, and new tensors have no memory, except those of
 /// Tensor::constant() and borrow(). live_bytes() still counts the bytes that they would have. A Trace (plan.h) is a dry

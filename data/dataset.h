@@ -26,6 +26,7 @@ public:
 
     int64_t size() const { return size_; }
     const uint8_t* data() const { return data_.get(); }
+    operator std::span<const uint8_t>() const { return {data(), size_t(size_)}; }
     /// Returns the packed set that the pixels are in, or null if they are in memory.
     const PackedFile* file() const { return file_; }
 

@@ -27,7 +27,14 @@ void* operator new(size_t size) {
     if (void* p = std::malloc(size ? size : 1)) return p;
     throw std::bad_alloc();
 }
+void* operator new(size_t size, std::align_val_t align) {
+    ++count;
+    void* p = nullptr;
+    if (posix_memalign(&p, size_t(align), size) == 0) return p;
+    throw std::bad_alloc();
+}
 void operator delete(void* p) noexcept { std::free(p); }
+void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
 void operator delete(void* p, size_t) noexcept { std::free(p); }
 
 #endif

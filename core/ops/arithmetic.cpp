@@ -187,9 +187,10 @@ Tensor over_axes(const Tensor& x, std::initializer_list<int> axes, bool mean) {
 
 Shape aligned(const Shape& small, const Shape& large) {
     if (small.rank() == 2 && large.rank() == 4) return {small[0], 1, 1, small[1]};
-    std::vector<int64_t> extents(size_t(std::max(0, large.rank() - small.rank())), 1);
-    extents.insert(extents.end(), small.extents().begin(), small.extents().end());
-    return Shape(extents);
+    std::array<int64_t, 4> extents{1, 1, 1, 1}; // no vector, since kernels call this
+    const int rank = std::max(small.rank(), large.rank());
+    std::ranges::copy(small.extents(), extents.begin() + rank - small.rank());
+    return Shape(std::span(extents).first(size_t(rank)));
 }
 
 Repeats repeats_of(const char* op, const Shape& small, const Shape& large) {

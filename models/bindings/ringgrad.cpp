@@ -94,8 +94,8 @@ const char* element(const rg_model* model, List Predictor::*list, int index, con
     });
 }
 
-/// Writes the outputs for n images, batch by batch: part(begin, count) predicts for `count` images from image `begin`
-/// on. If `layer` is not "", its results must have the features of this layer.
+/// Writes the outputs for n images, batch by batch: part(begin, count, rows) predicts for `count` images from image
+/// `begin` on.
 template <class F>
 int predict(rg_model* model, const char* layer, size_t n, float* outputs, size_t output_count, F part) {
     check_not_null(outputs, "outputs");
@@ -104,19 +104,13 @@ int predict(rg_model* model, const char* layer, size_t n, float* outputs, size_t
              "open it in each process");
     const ContextScope scope(model->context);
     const Predictor& predictor = model->predictor;
-    const size_t classes = predictor.classes.size(), features = size_t(predictor.feature_count(layer)),
-                 row = classes + predictor.targets.size() + features;
+    const size_t row = predictor.classes.size() + predictor.targets.size() + size_t(predictor.feature_count(layer));
     RG_CHECK(n > 0, "predict: expected at least one image, got none");
     RG_CHECK(output_count % row == 0 && output_count / row == n, "predict: expected room for ", row,
              " outputs for each of ", n, " images, got ", output_count);
     for (size_t begin = 0; begin < n; begin += kMostImages) {
         const size_t count = std::min(n - begin, kMostImages);
-        const Predictor::Predictions results = part(begin, count);
-        for (size_t i = 0; i < count; ++i) {
-            if (classes > 0) outputs = std::copy_n(results.scores.data<float>() + i * classes, classes, outputs);
-            for (const Tensor& target : results.targets) *outputs++ = target.span<float>()[i];
-            if (features > 0) outputs = std::copy_n(results.features.data<float>() + i * features, features, outputs);
-        }
+        part(begin, count, std::span(outputs + begin * row, count * row));
     }
     return 0;
 }
@@ -184,14 +178,14 @@ int rg_predict_features(rg_model* model, const char* layer, const uint8_t* pixel
                  "predict: expected images of 1 to ", kMostPixels, " x 1 to ", kMostPixels,
                  " pixels of 1 to 4 channels, got ", height, " x ", width, " of ", channels, "; channels come last");
         const size_t bytes = size_t(height) * size_t(width) * size_t(channels);
-        return predict(model, layer, n, outputs, output_count, [&](size_t begin, size_t count) {
+        return predict(model, layer, n, outputs, output_count, [&](size_t begin, size_t count, std::span<float> rows) {
             const std::span part(pixels + begin * bytes, count * bytes);
-            if (as_they_are) return predictor.predict(part, {}, layer);
+            if (as_they_are) return predictor.predict_rows(part, rows, {}, layer);
             const auto read = [&](int64_t i) {
                 const auto image = part.subspan(size_t(i) * bytes, bytes);
                 return data::Image{width, height, channels, 8, {image.begin(), image.end()}};
             };
-            return predictor.predict(int64_t(count), read, {}, layer);
+            predictor.predict_rows(predictor.converted(int64_t(count), read), rows, {}, layer);
         });
     });
 }
@@ -209,8 +203,9 @@ int rg_predict_file_features(rg_model* model, const char* layer, const void* fil
         const auto read = [&](int64_t) {
             return data::decode_image({static_cast<const uint8_t*>(file), size}, "image in memory");
         };
-        return predict(model, layer, 1, outputs, output_count,
-                       [&](size_t, size_t) { return model->predictor.predict(1, read, {}, layer); });
+        return predict(model, layer, 1, outputs, output_count, [&](size_t, size_t, std::span<float> row) {
+            model->predictor.predict_rows(model->predictor.converted(1, read), row, {}, layer);
+        });
     });
 }
 

@@ -57,7 +57,8 @@ const char* rg_target_unit(const rg_model* model, int index);
 /// network's are resized, cropped and converted as in a training with --size. Writes outputs[n][classes + targets]: for
 /// each image a probability for each class, and then the value of each target. `output_count` is the number of floats,
 /// n * (classes + targets). Returns 0, or -1 if an argument is wrong or a result is not finite; then the outputs are
-/// undefined. The first prediction for each n up to 256 takes longer, since it is planned.
+/// undefined. The first prediction for each n up to 256 takes longer, since it is planned. With the n of the last call,
+/// the network's size and its channels, allocates no memory.
 int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int width, int channels, float* outputs,
                size_t output_count);
 /// Predicts for one image, from the `size` bytes of a PNG or a JPEG file. `output_count` is classes + targets.

@@ -60,6 +60,14 @@ public:
     /// image, if there is no such layer, or if a result is not finite.
     Predictions predict(std::span<const uint8_t> pixels, std::span<const float> numbers = {},
                         const std::string& layer = "");
+    /// Does the same, and writes a row per image to `rows` [n][c + t + k]: a probability for each of c classes, t
+    /// targets, and k features of the layer. Throws Error if `rows` has another size. On a CPU, allocates no memory if
+    /// the last prediction had the same n, layer and number of threads, and `views` is the default. (Each thread
+    /// allocates scratch memory when it first runs a kernel.)
+    void predict_rows(std::span<const uint8_t> pixels, std::span<float> rows, std::span<const float> numbers = {},
+                      const std::string& layer = "");
+    /// Returns the pixels that the function above takes, of n images of any size. Arguments are those of predict().
+    data::Pixels converted(int64_t n, const data::ReadImage& read);
     /// Returns the number k of features that a layer gives for an image, or 0 for "". `layer` is a name of
     /// LayerOutputs (core/layers.h), such as "layer4" of a residual network. Its features are the means of its channels
     /// over all pixels. Throws Error, which lists the layers, if there is no such one.
@@ -67,13 +75,16 @@ public:
 
 private:
     std::vector<Tensor> forward(std::span<const Tensor> in, const std::string& layer) const;
+    std::vector<Tensor> finished(std::vector<Tensor> results) const;
+    void run(std::span<const uint8_t> pixels, std::span<const float> numbers, const std::string& layer);
 
     const std::string source_; // the file, for error texts
     const std::unique_ptr<Network> network_;
     const data::Augmenter normaliser_;
     const DType activations_;
     std::map<std::string, Accelerated> forward_; // by layer
-    std::recursive_mutex in_use_;
+    std::vector<Tensor> inputs_, results_;       // of the last prediction; see run()
+    std::mutex in_use_;
 };
 
 /// Adds the outputs of a network for a view of its images, times the weight of the view, to `sums`: f32 in host memory,

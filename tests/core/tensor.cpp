@@ -1,11 +1,13 @@
 // Tests tensors: shapes, views, conversions and their rounding, byte counts, dry runs, and errors.
 #include "core/tensor.h"
 #include "core/text.h"
+#include "tests/allocations.h"
 #include "tests/temp_dir.h"
 
 #include <bit>
 #include <cmath>
 #include <doctest/doctest.h>
+#include <malloc.h>
 #include <thread>
 
 namespace rg {
@@ -185,6 +187,20 @@ TEST_SUITE("core") {
         CHECK(live_bytes() == before + 400);
         CHECK(kept.data<float>()[0] == 0);
     }
+
+#if defined(__GLIBC__) && __GLIBC_PREREQ(2, 33)
+    TEST_CASE("tensor: freed blocks are kept until they are released") {
+        if (allocations() < 0) return; // with a sanitizer, none is kept
+        const auto mapped = [] { return int64_t(mallinfo2().hblkhd); };
+        release_free_blocks();
+        constexpr int64_t kBytes = 64 << 20; // malloc itself keeps no block of this size
+        const int64_t before = mapped();
+        Tensor::zeros({kBytes / 4});
+        CHECK(mapped() >= before + kBytes);
+        release_free_blocks();
+        CHECK(mapped() <= before);
+    }
+#endif
 
     TEST_CASE("tensor: a dry run counts bytes and provides no values") {
         const int64_t before = live_bytes();

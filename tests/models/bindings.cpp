@@ -9,6 +9,7 @@
 #include "data/resize.h"
 #include "models/nets/state_dict.h"
 #include "models/run/predictor.h"
+#include "tests/allocations.h"
 #include "tests/temp_dir.h"
 
 #include <doctest/doctest.h>
@@ -306,6 +307,43 @@ TEST_SUITE("models") {
         CHECK_ERROR("expected a layer of or one within these, got x", none.of("x"));
         CHECK(stage("x", Tensor::zeros({2, 3})).extent(1) == 3);
         CHECK(none.of("x").extent(0) == 2);
+    }
+
+    TEST_CASE("predictor: a prediction of as many images as the last one allocates nothing") {
+        ThreadPool pool(2);
+        for (const std::string net : {"cifar", "resnet18", "mobilenet_v2", "mobilenet_v3_small", "digits-angles"})
+            for (ThreadPool* const threads : {static_cast<ThreadPool*>(nullptr), &pool})
+                for (const size_t n : {1, 3}) {
+                    CAPTURE(net);
+                    CAPTURE(n);
+                    CAPTURE(threads != nullptr);
+                    const bool digits = net == "digits-angles";
+                    const int side = digits ? 28 : 8, channels = digits ? 1 : 3;
+                    const std::string bytes = model_bytes(net, side, channels, 5, {}, {}, {{"angle", "degrees", 3, 2}});
+                    const Context context{.threads = threads};
+                    const ContextScope scope(context);
+                    Predictor model(decode_model(bytes, "model"));
+                    const std::vector<uint8_t> pixels = random_pixels(n * size_t(side * side * channels));
+                    std::vector<float> rows(n * (digits ? 6 : 5)), in_c(rows.size());
+                    const Model handle(bytes, threads ? 2 : 1);
+                    const auto predict = [&] {
+                        model.predict_rows(pixels, rows);
+                        rg_predict(handle.handle, pixels.data(), n, side, side, channels, in_c.data(), in_c.size());
+                    };
+                    for (int i = 0; i < (threads ? 20 : 1); ++i) predict(); // each worker has been through each kernel
+                    const long before = allocations();
+                    const int64_t live = live_bytes();
+                    reset_peak_bytes();
+                    for (int i = 0; i < 3; ++i) predict();
+                    CHECK(allocations() == before);
+                    CHECK(peak_bytes() == live);
+                    CHECK(in_c == rows);
+                    std::vector<float> expected = expected_outputs(bytes, pixels);
+                    for (size_t i = 5; digits && i < expected.size(); i += 6) expected[i] = 2 * expected[i] + 3;
+                    check_close(rows, expected);
+                    rows.pop_back();
+                    CHECK_ERROR(cat("expected room for ", rows.size() / n + 1, " outputs for each of ", n), predict());
+                }
     }
 
     TEST_CASE("bindings: threads share a C++ Predictor") {
