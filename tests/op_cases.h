@@ -192,6 +192,11 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {1, 1, 256, 128, 10, 1, 1, 1, 0},             //
              {3, 1, 8, 700, 11, 1, 1, 1, 0},               // a linear layer with many input channels
              {1, 1, 37, 530, 70, 1, 1, 1, 0},              // a linear layer with several tasks
+             {2, 11, 9, 3, 32, 3, 3, 2, 1, false, true},   // the first layer of a MobileNet
+             {3, 1, 1, 16, 8, 1, 1, 1, 0},                 // squeeze and excite: one pixel per image
+             {2, 1, 1, 120, 480, 1, 1, 1, 0},              //
+             {1, 2, 2, 960, 160, 1, 1, 1, 0, false, true}, // many channels before or after 1 x 1 filters
+             {1, 2, 2, 160, 960, 1, 1, 1, 0, false, true}, //
              {5, 2, 3, 256, 256, 3, 3, 1, 1, true, true},  // bf16: filters larger than the images
              {3, 3, 5, 256, 264, 3, 3, 2, 1},              //
              {13, 16, 16, 64, 128, 3, 3, 2, 1},            // bf16: f32 sums of several parts of the mini-batch
@@ -237,6 +242,10 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {2, 14, 15, 20, 20, 5, 5, 2, 1, true, true, normal, 1, 20},
              {1, 6, 5, 12, 12, 3, 3, 1, 4, true, true, normal, 1, 12}, // some windows lie wholly in the padding
              {2, 9, 10, 8, 8, 5, 5, 3, 2, true, false, special, 1, 8},
+             {1, 9, 8, 96, 96, 3, 3, 2, 1, false, true, normal, 1, 96}, // depthwise with many channels, as in MobileNets
+             {1, 7, 7, 240, 240, 5, 5, 1, 2, false, true, normal, 1, 240},
+             {1, 7, 6, 672, 672, 5, 5, 2, 2, false, true, normal, 1, 672},
+             {2, 4, 4, 960, 960, 3, 3, 1, 1, false, true, normal, 1, 960},
              {1, 17, 18, 11, 11, 3, 3, 2, 2, true, true, normal, 2, 11},
              {2, 7, 8, 6, 6, 3, 3, 1, 1, true, false, special, 1, 6},
              {1, 8, 9, 12, 8, 3, 3, 1, 1, true, true, normal, 1, 4}, // few channels in a group
