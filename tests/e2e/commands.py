@@ -139,6 +139,10 @@ class Commands(job.JobTest):
         for name in ("run.sh", "get_cifar10.sh", "gpu_check.sh", "bench/vs_pytorch.sh"):
             self.check(commands_in(self.succeed(["sh", f"tools/{name}", "--help"])))
 
+    def test_plant_faults_needs_the_tests_of_a_build(self):
+        self.refuse(["python3", "tools/plant_faults.py", "."], "plant_faults.py: expected tests/simt_tests in ",
+                    "got none; run ninja -C ")
+
     def test_helps_of_programs(self):
         helps = [[name] for name in (*TRAINING, "predict", "export_onnx", "inspect", "make_digits")]
         helps += [["train_cifar", command] for command in COMMANDS] + [[name, "sweep"] for name in ("unet", "two_inputs")]
