@@ -17,12 +17,19 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstdlib>
 #include <doctest/doctest.h>
 #include <map>
+#include <sys/syscall.h>
 #include <tuple>
+#include <unistd.h>
 
 using namespace rg;
+
+static std::atomic<int> yields = 0;
+/// Replaces the function of the C library, to count its calls.
+extern "C" int sched_yield() noexcept { return ++yields, int(::syscall(SYS_sched_yield)); }
 
 namespace {
 
@@ -187,6 +194,10 @@ TEST_SUITE("simt") {
         CHECK(gpu::ends_within(60, [&] { return ++calls == 3; }));
         CHECK(calls == 3);
         CHECK_FALSE(gpu::ends_within(0.01, [] { return false; }));
+        // Yields the core to others. On a busy one, a wait may sleep instead, since its first 20 ms are over at once.
+        const int before = yields;
+        for (int i = 0; i < 100 && yields == before; ++i) gpu::ends_within(0.01, [] { return false; });
+        CHECK(yields > before);
     }
 
     TEST_CASE("simt ops: a convolution runs the kernels that the table chooses, and says why") {
