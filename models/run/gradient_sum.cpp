@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdio>
 
 namespace rg {
 
@@ -137,7 +138,10 @@ GradientSum::~GradientSum() {
     shared_ = nullptr;
     try {
         group_.barrier("shared gradients");
-    } catch (const Error&) { // another rank has failed, and reports it
+    } catch (const par::PeerFailed&) { // the failed rank reports its error
+    } catch (const Error& error) {     // a destructor must not throw
+        std::fprintf(stderr, "error: %s\n", error.what());
+        group_.link().fail_all_waits();
     }
 }
 

@@ -47,7 +47,8 @@ public:
     /// costs 1/10 of the step's time, but the sum itself only 1/300 of it.
     GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap,
                 par::Wire wire = par::Wire::full);
-    /// Collective if is_direct(), but not while an exception unwinds the stack.
+    /// Collective if is_direct(), but not while an exception unwinds the stack. If a rank is missing, prints the error
+    /// and lets the next wait on the link throw one.
     ~GradientSum();
     GradientSum(const GradientSum&) = delete;
     GradientSum& operator=(const GradientSum&) = delete;

@@ -15,8 +15,10 @@
 #include "tests/thread_link.h"
 
 #include <array>
+#include <atomic>
 #include <cmath>
 #include <doctest/doctest.h>
+#include <optional>
 
 using namespace rg;
 
@@ -176,6 +178,24 @@ TEST_SUITE("simt") {
                 }
                 for (int rank = 0; rank < ranks; ++rank) CHECK(same_bits(sums[true][size_t(rank)], sums[false][0]));
             }
+    }
+
+    TEST_CASE("device: a rank that is missing when the others unmap its gradients is not forgotten") {
+        std::atomic<bool> left = false;
+        const auto leave = [&](par::Group& group) {
+            ExecutorDevice device;
+            const InContext on{{.device = &device}};
+            CifarNet net({.width = 4, .depth = 1});
+            std::optional<GradientSum> sum(std::in_place, group, net.parameters, par::Algorithm::automatic, false);
+            CHECK(sum->is_direct());
+            if (group.rank() == 1) return left.wait(false);
+            group.link().set_deadline(0.1);
+            sum.reset();
+            CHECK(group.link().deadline() == 0); // later waits end soon
+            left = true, left.notify_all();
+            group.barrier();
+        };
+        CHECK_ERROR("no word from rank 1", par::run_groups(2, leave));
     }
 
     TEST_CASE("device: devices do not sum over several nodes if ranks shall be added one after another") {
