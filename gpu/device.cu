@@ -257,12 +257,12 @@ public:
     void sum(std::span<std::byte* const> from, std::span<std::byte* const> to, size_t count) override {
         select();
         sum_vectors(from, to, count, sums_);
-        sums_.wait("a sum in the memory of several GPUs, which RG_PEER_MEMORY=0 avoids");
+        sums_.wait(kPeerWork);
     }
     void transfer(void* to, const void* from, size_t bytes) override {
         select();
-        check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, sums_), "cudaMemcpyAsync");
-        sums_.wait();
+        check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, sums_), kPeerWork);
+        sums_.wait(kPeerWork);
     }
 
     Kernel kernel(Op op) const override {
@@ -321,15 +321,16 @@ private:
         int index;
     };
     const Selection selection_;
+    static std::string_view peer_memory() {
+        const char* const value = std::getenv("RG_PEER_MEMORY");
+        return value ? value : "";
+    }
+    static constexpr char kPeerWork[] = "a sum in the memory of several GPUs, which RG_PEER_MEMORY=0 avoids";
     /// share() returns these bytes as a text.
     struct Shared {
         cudaIpcMemHandle_t memory;
         char gpu[16]; // FoundGpus::Gpu::id
     };
-    static std::string_view peer_memory() {
-        const char* const value = std::getenv("RG_PEER_MEMORY");
-        return value ? value : "";
-    }
     std::string name_;
     GpuTraits traits_;
     CudaStream stream_, sums_{-1}; // sums_: for sum() and transfer(); other GPUs wait for these

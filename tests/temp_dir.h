@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <optional>
 #include <ostream>
 #include <sys/resource.h>
 #include <vector>
@@ -34,6 +35,22 @@ public:
 
 private:
     std::string path_;
+};
+
+/// Until the end of its scope, sets a variable of the environment. Use it where no other thread runs.
+class EnvironmentVariable {
+public:
+    EnvironmentVariable(const char* name, const char* value) : name_(name) {
+        if (const char* const before = std::getenv(name)) before_ = before;
+        ::setenv(name, value, 1);
+    }
+    ~EnvironmentVariable() { before_ ? ::setenv(name_, before_->c_str(), 1) : ::unsetenv(name_); }
+    EnvironmentVariable(const EnvironmentVariable&) = delete;
+    EnvironmentVariable& operator=(const EnvironmentVariable&) = delete;
+
+private:
+    const char* name_;
+    std::optional<std::string> before_;
 };
 
 /// Returns the text of the Error that `f` throws, or an empty string if it throws none.

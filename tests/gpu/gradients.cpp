@@ -8,6 +8,8 @@
 #include "models/run/gradient_sum.h"
 #include "tests/allocations.h"
 #include "tests/gpu/executor_device.h"
+#include "tests/gpu/other_process.h"
+#include "tests/gpu/shared_memory_device.h"
 #include "tests/op_check.h"
 #include "tests/parameter_lists.h"
 #include "tests/simt/executor.h"
@@ -17,6 +19,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <cstdlib>
 #include <doctest/doctest.h>
 #include <optional>
 
@@ -178,6 +181,13 @@ TEST_SUITE("simt") {
                 }
                 for (int rank = 0; rank < ranks; ++rank) CHECK(same_bits(sums[true][size_t(rank)], sums[false][0]));
             }
+    }
+
+    TEST_CASE("device: processes sum in the memory of each other's devices") {
+        InSharedMemory<ExecutorDevice> device;
+        device.sums_wrongly = std::getenv("RG_FAULTY_SUMS"); // set by e2e/gpu_check.py
+        OtherProcess other("device: processes sum*");
+        sum_between_processes(device, other);
     }
 
     TEST_CASE("device: a rank that is missing when the others unmap its gradients is not forgotten") {

@@ -8,6 +8,7 @@
 #include "gpu/device.h"
 #include "models/nets/cifar_net.h"
 #include "models/run/gradient_sum.h"
+#include "tests/gpu/other_process.h"
 #include "tests/op_check.h"
 #include "tests/temp_dir.h"
 #include "tests/thread_link.h"
@@ -302,6 +303,14 @@ TEST_SUITE("gpu") {
         CHECK(wrong == 0);
     }
 
+    TEST_CASE("gpu: processes sum in each other's memory") {
+        const std::shared_ptr<Device> device = first_gpu();
+        if (!device) return;
+        const EnvironmentVariable shared("RG_PEER_MEMORY", "1"); // both use the same GPU
+        OtherProcess other("gpu: processes sum*");
+        sum_between_processes(*device, other);
+    }
+
     TEST_CASE("gpu: gradients summed during backward and after it have the same bits") {
         if (!first_gpu()) return;
         par::run_groups(2, [](par::Group& group) {
@@ -328,11 +337,8 @@ TEST_SUITE("gpu") {
             MESSAGE("skipped: the device does not use the Hopper kernels");
             return;
         }
-        const char* const before = std::getenv("RG_GPU_KERNELS");
-        const std::string kernels = before ? before : "hopper";
-        ::setenv("RG_GPU_KERNELS", "portable", 1);
+        const EnvironmentVariable kernels("RG_GPU_KERNELS", "portable");
         const std::shared_ptr<Device> portable = gpu::open_device(gpu::find_devices().gpus[0].index);
-        ::setenv("RG_GPU_KERNELS", kernels.c_str(), 1);
         check_same_layers(*portable, *device, 660); // 5 images for each SM of an H100
     }
 
