@@ -321,10 +321,6 @@ private:
         int index;
     };
     const Selection selection_;
-    static std::string_view peer_memory() {
-        const char* const value = std::getenv("RG_PEER_MEMORY");
-        return value ? value : "";
-    }
     static constexpr char kPeerWork[] = "a sum in the memory of several GPUs, which RG_PEER_MEMORY=0 avoids";
     /// share() returns these bytes as a text.
     struct Shared {

@@ -11,6 +11,8 @@
 
 #include "core/device.h"
 
+#include <cstdlib>
+
 namespace rg::gpu {
 
 /// The GPUs that this build can use.
@@ -36,6 +38,12 @@ FoundGpus find_devices();
 /// find_devices() does not find this GPU, or if CUDA reports an error. On several ranks, see Compute
 /// (models/run/compute.h), which gives each a GPU.
 std::shared_ptr<Device> open_device(int index);
+
+/// Returns the value of RG_PEER_MEMORY (README.md), or "" if it is not set.
+inline std::string_view peer_memory() {
+    const char* const value = std::getenv("RG_PEER_MEMORY");
+    return value ? value : "";
+}
 
 /// The functions with which programs find and open GPUs. Tests replace these functions to supply their own devices.
 struct GpuDiscovery {

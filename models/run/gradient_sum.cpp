@@ -2,6 +2,7 @@
 #include "models/run/gradient_sum.h"
 
 #include "core/ops.h"
+#include "gpu/device.h"
 
 #include <algorithm>
 #include <array>
@@ -63,11 +64,12 @@ void GradientSum::share_with_devices() {
     const bool fits = is_shared && !by_chain && group_.most_workers() == 1 && in_node > 1 &&
                       in_node <= Device::kMostVectors && parameters_.gradients().device();
     if (!group_.all(fits, "devices that share nodes")) return;
-    why_not_direct_ = try_sharing();
-    if (!why_not_direct_.empty()) shared_ = nullptr;
+    why_ = try_sharing();
+    if (why_.empty() && !check_direct_sums()) why_ = "they compute wrong sums there";
+    if (!why_.empty() || !direct_sums_are_faster()) shared_ = nullptr;
 }
 
-/// Returns why devices cannot sum in each other's memory, or "", the same on all ranks.
+/// Returns why devices cannot use each other's memory, or "", the same on all ranks.
 std::string GradientSum::try_sharing() {
     const Tensor gradients = parameters_.gradients();
     Device& device = *gradients.device();
@@ -101,8 +103,7 @@ std::string GradientSum::try_sharing() {
     auto window = std::make_unique<par::SharedWindow>(
         par::SharedWindow{std::move(parts), size_t(gradients.bytes()), mapped, &device});
     shared_ = group_.adopt(std::move(window), "shared gradients");
-    if (!shared_) return "the ranks of a node share no memory";
-    return check_direct_sums() ? "" : "they compute wrong sums there";
+    return shared_ ? "" : "the ranks of a node share no memory";
 }
 
 /// Some machines, such as ones with a wrongly set IOMMU, transfer wrong values between devices. Returns false on all
@@ -127,6 +128,34 @@ bool GradientSum::check_direct_sums() {
     }
     gradients.fill(0);
     return group_.all(right, "check of devices");
+}
+
+/// Measures both ways with as many values as check_direct_sums(), unless RG_PEER_MEMORY is 1. Sets why_. Returns the
+/// same on all ranks.
+bool GradientSum::direct_sums_are_faster() {
+    if (!group_.all(gpu::peer_memory() != "1", "RG_PEER_MEMORY")) return why_ = "RG_PEER_MEMORY is 1", true;
+    const Tensor& gradients = parameters_.gradients();
+    Device& device = *gradients.device();
+    const size_t count = size_t(std::min(gradients.numel(), kCheckedValues)), bytes = count * sizeof(float);
+    const auto sum = [&](std::byte* values) {
+        group_.allreduce_sum({reinterpret_cast<float*>(values), count}, "speed of devices", algorithm_, wire_);
+    };
+    std::byte* const host = group_.allocate_shared(bytes, "speed of devices").data();
+    const auto trip = device.round_trip(host, gradients.bytes_data(), {bytes});
+    double direct = 1e9, through_host = 1e9; // the best of three times; the first ones include allocations
+    for (int i = 0; i < 3; ++i) {
+        direct = std::min(direct, device.time_of([&] { sum(gradients.bytes_data()); }));
+        through_host = std::min(through_host, device.time_of([&] {
+            trip->download(0), trip->wait(0);
+            sum(host);
+            trip->upload(0);
+        }));
+    }
+    double seconds[] = {direct, through_host};
+    group_.allreduce_sum(std::span<double>(seconds), "speed of devices");
+    const auto us = [&](int way) { return cat(std::lround(seconds[way] / group_.size() * 1e6), " us"); };
+    why_ = cat(us(0), " for ", bytes >> 10, " KiB, through host memory ", us(1));
+    return seconds[0] <= seconds[1];
 }
 
 GradientSum::~GradientSum() {

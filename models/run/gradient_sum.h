@@ -19,7 +19,8 @@
 // bucket's download to host memory is queued. finish() sums each bucket when it has arrived, while the device computes
 // or downloads later buckets and uploads earlier ones. If the devices of a node can map each other's memory, the
 // buckets stay there: each device adds its slice of the buckets of its node, and writes the sum to all. Only slices
-// pass through host memory, and only between nodes. The bits are the same.
+// pass through host memory, and only between nodes. The bits are the same, so the constructor measures both ways and
+// chooses the faster one.
 #pragma once
 
 #include "core/context.h"
@@ -71,9 +72,9 @@ public:
     bool some_on_device() const { return method_ >= Method::by_bucket; }
     /// Returns true if devices sum the gradients in each other's memory.
     bool is_direct() const { return method_ == Method::direct; }
-    /// If each node has several ranks with gradients on devices, but these cannot sum them in each other's memory,
-    /// returns a text that says why. Else returns "".
-    const std::string& why_not_direct() const { return why_not_direct_; }
+    /// If each node has several ranks with gradients on devices, returns why these sum them in each other's memory, or
+    /// why not. Else returns "".
+    const std::string& why() const { return why_; }
 
 private:
     /// How this rank takes part in the sums.
@@ -93,6 +94,7 @@ private:
     void share_with_devices();
     std::string try_sharing();
     bool check_direct_sums();
+    bool direct_sums_are_faster();
     void start(size_t bucket);
     void find_last_steps(const Plan& plan);
     void sum(const Bucket& bucket) const;
@@ -105,7 +107,7 @@ private:
     Method method_ = Method::none;
     std::shared_ptr<void> shared_; // result of Group::adopt(), if is_direct()
     const int exceptions_ = std::uncaught_exceptions();
-    std::string why_not_direct_;
+    std::string why_;
     // The gradients of this rank's last worker, in host memory unless is_direct(). Copy i of add_worker() (i = 1, 2,
     // ...) begins i * memory_.size() values after memory_.data().
     std::span<float> memory_;

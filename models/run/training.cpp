@@ -174,8 +174,9 @@ public:
     void begin() {
         const Plan& plan = plan_ahead();
         const bool sums = compute_.workers().gpus > 1 || compute_.workers().idle == 0;
-        if (const std::string& why = gradient_sum_.why_not_direct(); sums && !why.empty())
-            run_.log.warn("gradients are summed in host memory, not by the GPUs: " + why);
+        if (const std::string& why = gradient_sum_.why(); sums && !why.empty())
+            gradient_sum_.is_direct() ? run_.log.note("gradients are summed by the GPUs: " + why)
+                                      : run_.log.warn("gradients are summed in host memory, not by the GPUs: " + why);
         ModelOutputs outputs = task_.outputs;
         outputs.labels = training_.labels();
         if (training_.takes_numbers) outputs.input_numbers = data_.train.target_names;
