@@ -82,14 +82,15 @@ Link::Link(int rank, int size, int local_rank, int local_size)
         if (q != rank) others_.push_back(q);
 }
 
-void Link::set_nodes(std::span<const int> first_of_node) {
-    std::map<int, std::vector<int>> nodes; // ranks of each node; the key is the lowest of them
-    for (size_t q = 0; q < first_of_node.size(); ++q) nodes[first_of_node[q]].push_back(int(q));
-    for (const auto& [first, ranks] : nodes)
+void Link::set_nodes(std::vector<int> node_of) {
+    node_of_ = std::move(node_of);
+    std::map<int, std::vector<int>> nodes; // ranks of each node
+    for (size_t q = 0; q < node_of_.size(); ++q) nodes[node_of_[q]].push_back(int(q));
+    for (const auto& [number, ranks] : nodes)
         if (ranks.size() != nodes.begin()->second.size()) return;
-    node_.ranks = nodes[first_of_node[size_t(rank_)]];
+    node_.ranks = nodes[node_of_[size_t(rank_)]];
     node_.place = size_t(std::find(node_.ranks.begin(), node_.ranks.end(), rank_) - node_.ranks.begin());
-    for (const auto& [first, ranks] : nodes) node_.order.insert(node_.order.end(), ranks.begin(), ranks.end());
+    for (const auto& [number, ranks] : nodes) node_.order.insert(node_.order.end(), ranks.begin(), ranks.end());
 }
 
 std::vector<int> Link::ranks() const {
@@ -98,7 +99,10 @@ std::vector<int> Link::ranks() const {
     return ranks;
 }
 
-void Link::set_one_rank_per_node() { node_ = {{rank_}, 0, ranks()}; }
+void Link::set_one_rank_per_node() {
+    node_ = {};
+    set_nodes(ranks());
+}
 
 void Link::read_environment() {
     const std::optional<double> seconds = environment_deadline();
@@ -117,7 +121,7 @@ std::string Link::name_of(int rank) const { return cat("rank ", rank); }
 
 std::unique_ptr<SharedWindow> Link::open_shared(size_t bytes_per_rank) {
     if (node_.ranks.empty()) return nullptr;
-    if (node_.ranks.size() > 1) return do_open_shared(bytes_per_rank);
+    if (node_.ranks.size() > 1) return do_open_shared(bytes_per_rank, ranks());
     const size_t page = size_t(sysconf(_SC_PAGESIZE)), bytes = (bytes_per_rank + page - 1) / page * page;
     const std::shared_ptr<void> memory(std::aligned_alloc(page, bytes), std::free);
     RG_CHECK(memory, "open_shared: expected ", bytes, " bytes, got none");

@@ -119,7 +119,7 @@ public:
     /// cores.
     int core_sharers() const { return core_sharers_; }
     /// Describes the ranks of this rank's node, and the order of all ranks by nodes. All fields keep their defaults if
-    /// nodes have different numbers of ranks, or if the link is a SubLink of only some ranks.
+    /// nodes have different numbers of ranks, or if the link is a TaskLink of only some ranks.
     struct NodeLayout {
         std::vector<int> ranks; // the ranks of this node, in ascending order
         size_t place = 0;       // index of this rank in `ranks`
@@ -191,17 +191,17 @@ public:
 
 protected:
     Link(int rank, int size, int local_rank, int local_size);
-    /// Sets node(), unless nodes have different numbers of ranks. first_of_node[r] is the lowest rank on the node of
-    /// rank r.
-    void set_nodes(std::span<const int> first_of_node);
-    void set_node(const NodeLayout& node) { node_ = node; }
+    /// Sets node(), unless nodes have different numbers of ranks. node_of[r] is a number of the node of rank r, and
+    /// NodeLayout::order has the nodes in the order of these numbers.
+    void set_nodes(std::vector<int> node_of);
     /// Sets core_sharers(), which is local_size() without this call.
     void set_core_sharers(int ranks) { core_sharers_ = ranks; }
     const ChannelState& slot(int i) const { return slots_[size_t(i)]; }
 
 private:
     friend class Channel;
-    friend class SubLink;  // calls private functions of the link that it uses
+    friend class SubLink;  // uses private functions and wait_observer_ of the link that it uses
+    friend class TaskLink; // calls discard() of the link that it uses
     friend class RollCall; // sets wait_observer_
     virtual void do_open_channel(int slot, void* data) = 0;
     virtual void do_start(int slot) = 0;
@@ -212,8 +212,11 @@ private:
     virtual void do_close(int slot) = 0;
     /// Removes short messages from this peer with this tag that nobody will receive, if the transport stores messages.
     virtual void discard(int /*peer*/, int /*tag*/) {}
-    /// Implements open_shared() for nodes with several ranks.
-    virtual std::unique_ptr<SharedWindow> do_open_shared(size_t /*bytes_per_rank*/) { return nullptr; }
+    /// Implements open_shared() for nodes with several ranks. Collective over `ranks`, which are all or some ranks of
+    /// this link, in ascending order. The window has parts for those on this node.
+    virtual std::unique_ptr<SharedWindow> do_open_shared(size_t /*bytes_per_rank*/, std::span<const int> /*ranks*/) {
+        return nullptr;
+    }
     /// Throws PeerFailed if this link knows that another rank has failed. wait_for() calls it between polls.
     virtual void check_peers() {}
 
@@ -228,6 +231,7 @@ private:
     bool crowded_; // more ranks than cores on this node
     std::vector<int> others_;
     NodeLayout node_;
+    std::vector<int> node_of_; // of set_nodes()
     std::atomic<double> deadline_;
     WaitObserver* wait_observer_ = nullptr; // looks for missing ranks in a long wait; or null
     std::deque<ChannelState> slots_;        // a deque keeps addresses: wait_observer_ opens channels during a wait
@@ -237,7 +241,7 @@ private:
 /// The link of a rank that is alone. It opens no channels, since their peer must be another rank.
 class SingleLink final : public Link {
 public:
-    SingleLink() : Link(0, 1, 0, 1) { set_nodes(std::array{0}); }
+    SingleLink() : Link(0, 1, 0, 1) { set_nodes({0}); }
     void abort(int) override {}
 
 private:

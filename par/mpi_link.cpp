@@ -1,8 +1,8 @@
 // Uses persistent point-to-point requests on a communicator of its own. Only these calls wait for other ranks inside
 // the MPI library: MPI_Init_thread, six collectives at start-up (two make communicators, two find each node's first
-// rank, one gathers host names, one cores), opening and closing a shared window, the end (prepare_to_finalize(),
-// MPI_Finalize) and MPI_Abort. All but closing a window have a deadline (Alarm). It cannot name a missing rank, so all
-// ranks meet once after MPI_Init_thread.
+// rank, one gathers host names, one cores), opening and closing a shared window, for some ranks with communicators
+// of theirs, the end (prepare_to_finalize(), MPI_Finalize) and MPI_Abort. All but closing a window have a deadline
+// (Alarm). It cannot name a missing rank, so all ranks meet once after MPI_Init_thread.
 //
 // Asks for MPI_THREAD_MULTIPLE, because another thread than the main one may sum gradients (models/run/gradient_sum.h).
 // Accepts MPI_THREAD_SERIALIZED too, since only one thread at a time calls MPI. Errors of the communicator are
@@ -242,20 +242,36 @@ private:
         std::this_thread::sleep_for((is_last(rank()) ? 2 : 1) * kPauseBeforeFinalize);
     }
 
-    std::unique_ptr<SharedWindow> do_open_shared(size_t bytes) override {
+    std::unique_ptr<SharedWindow> do_open_shared(size_t bytes, std::span<const int> ranks) override {
         bytes = (bytes + kPage - 1) / kPage * kPage;
         const Alarm limit("open_shared", cat("rank ", rank()), deadline());
+        if (int(ranks.size()) == size()) return open_window(bytes, topology_.comm, topology_.node);
+        MPI_Group all = MPI_GROUP_NULL, some = MPI_GROUP_NULL;
+        MPI_Comm comm = MPI_COMM_NULL, node = MPI_COMM_NULL;
+        MPI_Comm_group(topology_.comm, &all);
+        MPI_Group_incl(all, int(ranks.size()), ranks.data(), &some);
+        check(MPI_Comm_create_group(topology_.comm, some, 0, &comm), "MPI_Comm_create_group", rank());
+        check(MPI_Comm_split_type(comm, MPI_COMM_TYPE_SHARED, rank(), MPI_INFO_NULL, &node), "MPI_Comm_split_type",
+              rank());
+        std::unique_ptr<SharedWindow> window = open_window(bytes, comm, node);
+        MPI_Comm_free(&node), MPI_Comm_free(&comm); // the window keeps what it needs of them
+        MPI_Group_free(&some), MPI_Group_free(&all);
+        return window;
+    }
+
+    /// Collective over `comm`. `node` has those of its ranks that are on this node.
+    std::unique_ptr<SharedWindow> open_window(size_t bytes, MPI_Comm comm, MPI_Comm node) const {
         MPI_Info info = MPI_INFO_NULL;
         MPI_Info_create(&info);
         MPI_Info_set(info, "alloc_shared_noncontig", "true"); // lets the library place each part near its rank
         MPI_Win window = MPI_WIN_NULL;
         void* local_part = nullptr;
-        const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, topology_.node, &local_part, &window);
+        const int code = MPI_Win_allocate_shared(MPI_Aint(bytes), 1, info, node, &local_part, &window);
         MPI_Info_free(&info);
-        // All ranks of the job must use a window, or none: if one gave up alone, the others would wait for it in vain.
+        // All ranks must use a window, or none: if one gave up alone, the others would wait for it in vain.
         enum { allocated, usable };
         int ok[] = {code == MPI_SUCCESS, code == MPI_SUCCESS && is_usable(window, local_part, bytes)};
-        check(MPI_Allreduce(MPI_IN_PLACE, ok, 2, MPI_INT, MPI_MIN, topology_.comm), "open_shared", rank(), -1, bytes);
+        check(MPI_Allreduce(MPI_IN_PLACE, ok, 2, MPI_INT, MPI_MIN, comm), "open_shared", rank(), -1, bytes);
         if (!ok[usable]) {
             if (ok[allocated]) MPI_Win_free(&window);
             return nullptr;
@@ -264,7 +280,9 @@ private:
         // atomics suffice.
         MPI_Win_lock_all(MPI_MODE_NOCHECK, window);
         std::vector<std::byte*> parts;
-        for (int q = 0; q < local_size(); ++q) {
+        int on_node = 0;
+        MPI_Comm_size(node, &on_node);
+        for (int q = 0; q < on_node; ++q) {
             MPI_Aint length = 0;
             int unit = 0;
             void* part = nullptr;

@@ -22,10 +22,12 @@ constexpr double kCallAfter = 5, kCallAgain = 0.75;
 } // namespace
 
 RollCall::RollCall(Link& link, const Handshake& handshake) : link_(link), handshake_(handshake) {
-    link_.wait_observer_ = this;
+    if (!link_.wait_observer_) link_.wait_observer_ = this;
 }
 
-RollCall::~RollCall() { link_.wait_observer_ = nullptr; }
+RollCall::~RollCall() {
+    if (link_.wait_observer_ == this) link_.wait_observer_ = nullptr;
+}
 
 bool RollCall::must_fail(const Operation& op, double begin, double waited, double limit) {
     if (begin != wait_begin_) wait_begin_ = begin, last_listen_ = 0, wait_calls_ = 0, warned_ = false;

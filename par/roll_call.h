@@ -22,8 +22,8 @@ namespace rg::par {
 
 class RollCall final : public WaitObserver {
 public:
-    /// The link calls must_fail() during long waits of a Group's operations until this object is destroyed. Both
-    /// arguments must outlive it.
+    /// The link calls must_fail() during long waits of a Group's operations until this object is destroyed, unless it
+    /// has an observer already (SubLink). Both arguments must outlive it.
     RollCall(Link& link, const Handshake& handshake);
     ~RollCall();
     RollCall(const RollCall&) = delete;

@@ -9,9 +9,9 @@ namespace rg::par {
 
 namespace {
 
-// Tags of sub-links lie above all others. Each sub-link has kTagsEach tags; sub-link n + kLinks has the tags of
-// sub-link n again, since MPI guarantees tags only up to 32767.
-constexpr int kFirstTag = 64, kTagsEach = 16, kEndTag = kTagsEach - 1, kLinks = 2000;
+// Tags of tasks lie above all others. Each task has kTagsEach tags, the last one for mail. Task n + kTasks has the tags
+// of task n again, since MPI guarantees tags only up to 32767.
+constexpr int kFirstTaskTag = 64, kTagsEach = 16, kTasks = 2000;
 // Number of polls for a message before each check for mail. For each other rank, a check costs as much as one poll.
 constexpr uint64_t kPollsPerCheck = 64;
 
@@ -31,19 +31,42 @@ int place_of(const std::vector<int>& members, int rank) {
 
 } // namespace
 
-SubLink::SubLink(Link& whole, std::vector<int> members, int64_t number)
+SubLink::SubLink(Link& whole, std::vector<int> members, int first_tag, bool shares_memory)
     : Link(place_of(members, whole.rank()), int(members.size()), whole.local_rank(), whole.local_size()),
       whole_(whole),
       members_(std::move(members)),
-      first_tag_(kFirstTag + int(number % kLinks) * kTagsEach),
-      peers_(members_.size()) {
+      first_tag_(first_tag) {
     set_deadline(whole.deadline());
     set_core_sharers(whole.core_sharers());
-    if (size() == whole.size()) set_node(whole.node());
+    if (!shares_memory || whole.node_of_.empty()) return;
+    std::vector<int> node_of;
+    for (const int member : members_) node_of.push_back(whole.node_of_[size_t(member)]);
+    set_nodes(std::move(node_of));
+}
+
+std::unique_ptr<SharedWindow> SubLink::do_open_shared(size_t bytes_per_rank, std::span<const int> ranks) {
+    std::vector<int> of_whole;
+    for (const int rank : ranks) of_whole.push_back(members_[size_t(rank)]);
+    return whole_.do_open_shared(bytes_per_rank, of_whole);
+}
+
+void SubLink::do_open_channel(int i, void* data) {
+    const ChannelState& s = slot(i);
+    RG_CHECK(s.tag >= 0 && s.tag < kEndTag, "sub-link: expected a tag in 0..", kEndTag - 1, ", got ", s.tag);
+    if (channels_.size() <= size_t(i)) channels_.resize(size_t(i) + 1);
+    const int peer = members_[size_t(s.peer)], tag = first_tag_ + s.tag;
+    channels_[size_t(i)] =
+        s.send ? whole_.open_send(data, s.bytes, peer, tag) : whole_.open_receive(data, s.bytes, peer, tag);
+}
+
+TaskLink::TaskLink(Link& whole, const std::vector<int>& members, int64_t number)
+    : SubLink(whole, members, kFirstTaskTag + int(number % kTasks) * kTagsEach, int(members.size()) == whole.size()),
+      peers_(members.size()) {
+    static_assert(kTagsEach == kEndTag + 1);
     for (const int q : others()) peers_[size_t(q)].mail.emplace(whole_, members_[size_t(q)], first_tag_ + kEndTag);
 }
 
-std::string SubLink::finish(const std::string& error, bool echo) {
+std::string TaskLink::finish(const std::string& error, bool echo) {
     const Operation op{"task", "end on all ranks of its group"};
     Peer& own = peers_[size_t(rank())];
     own.ended = letter(error.empty() ? "finished" : echo ? "echoed" : "failed", 0).set("error", error);
@@ -66,8 +89,8 @@ std::string SubLink::finish(const std::string& error, bool echo) {
     return first;
 }
 
-std::unique_ptr<SharedWindow> SubLink::do_open_shared(size_t bytes_per_rank) {
-    std::unique_ptr<SharedWindow> window = whole_.do_open_shared(bytes_per_rank);
+std::unique_ptr<SharedWindow> TaskLink::do_open_shared(size_t bytes_per_rank, std::span<const int> ranks) {
+    std::unique_ptr<SharedWindow> window = SubLink::do_open_shared(bytes_per_rank, ranks);
     if (!window) return nullptr;
     // After a failure, keeps the window until the process ends: freeing it is collective and would block, because the
     // failed rank may have dropped its own window without freeing it.
@@ -78,27 +101,14 @@ std::unique_ptr<SharedWindow> SubLink::do_open_shared(size_t bytes_per_rank) {
     return window;
 }
 
-void SubLink::do_open_channel(int i, void* data) {
-    const ChannelState& s = slot(i);
-    RG_CHECK(s.tag >= 0 && s.tag < kEndTag, "sub-link: expected a tag in 0..", kEndTag - 1, ", got ", s.tag);
-    if (channels_.size() <= size_t(i)) channels_.resize(size_t(i) + 1);
-    const int peer = members_[size_t(s.peer)], tag = first_tag_ + s.tag;
-    channels_[size_t(i)] =
-        s.send ? whole_.open_send(data, s.bytes, peer, tag) : whole_.open_receive(data, s.bytes, peer, tag);
-}
-
-void SubLink::do_start(int i) { whole_.start(channels_[size_t(i)]); }
-
-bool SubLink::do_test(int i, size_t* bytes) {
-    if (whole_.test(channels_[size_t(i)], bytes)) return true;
+bool TaskLink::do_test(int i, size_t* bytes) {
+    if (SubLink::do_test(i, bytes)) return true;
     if (++polls_ % kPollsPerCheck == 0) check_peers();
     return false;
 }
 
-void SubLink::do_close(int i) { Channel closed = std::move(channels_[size_t(i)]); }
-
-void SubLink::check_peers() {
-    whole_.check_peers();
+void TaskLink::check_peers() {
+    SubLink::check_peers();
     serve();
     // A rank that ended without an error is no reason to stop: its last message may still be in flight.
     for (const Peer& peer : peers_)
@@ -106,7 +116,7 @@ void SubLink::check_peers() {
 }
 
 /// Reads and sends mail.
-void SubLink::serve() {
+void TaskLink::serve() {
     for (const int q : others())
         for (Json& letter : peers_[size_t(q)].mail->poll()) peers_[size_t(q)].ended = std::move(letter);
 }

@@ -59,11 +59,11 @@ public:
         std::vector<int> members;
         for (const Json& rank : task.at("ranks").as_array()) members.push_back(int(rank.as_int()));
         const bool is_first = members.front() == link_.rank();
-        SubLink sub_link(link_, std::move(members), task_);
+        TaskLink task_link(link_, members, task_);
         std::string error;
         bool echo = false;
         Json output;
-        Group group(sub_link); // outlives the task's function: other ranks may still use the group's buffers
+        Group group(task_link); // outlives the task's function: other ranks may still use the group's buffers
         try {
             TaskContext context(*this, group);
             const std::string& function = task.at("function").as_string();
@@ -83,7 +83,7 @@ public:
         } catch (...) {
             error = "an exception that is no std::exception";
         }
-        error = sub_link.finish(error, echo);
+        error = task_link.finish(error, echo);
         const TaskState state = !error.empty()     ? TaskState::failed
                                 : knows_cancelled_ ? TaskState::cancelled
                                                    : TaskState::finished;

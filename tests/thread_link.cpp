@@ -74,22 +74,24 @@ struct Shared {
     std::atomic<int> failed_rank{-1}; // the first rank that failed
 
     /// Windows that only some ranks of a node have opened so far. The key consists of the number of windows that a rank
-    /// had opened before, and the node's first rank.
+    /// had opened before with these ranks, and the ranks.
     struct Opening {
         std::shared_ptr<std::byte> memory;
         int ranks = 0;
     };
     std::mutex mutex;
-    std::map<std::pair<int, int>, Opening> openings;
+    std::map<std::pair<int, std::vector<int>>, Opening> openings;
 };
 
 class ThreadLink final : public Link {
 public:
     ThreadLink(Shared& shared, int rank, int size, int per_node)
-        : Link(rank, size, rank % per_node, std::min(per_node, size - rank / per_node * per_node)), shared_(shared) {
-        std::vector<int> first_of_node;
-        for (int q = 0; q < size; ++q) first_of_node.push_back(q / per_node * per_node);
-        set_nodes(first_of_node);
+        : Link(rank, size, rank % per_node, std::min(per_node, size - rank / per_node * per_node)),
+          shared_(shared),
+          per_node_(per_node) {
+        std::vector<int> node_of;
+        for (int q = 0; q < size; ++q) node_of.push_back(q / per_node);
+        set_nodes(std::move(node_of));
     }
 
     void abort(int) override {
@@ -99,10 +101,11 @@ public:
 
     /// Does not wait: the first rank that calls it allocates the memory.
 private:
-    std::unique_ptr<SharedWindow> do_open_shared(size_t bytes) override {
-        const std::vector<int>& ranks = node().ranks;
+    std::unique_ptr<SharedWindow> do_open_shared(size_t bytes, std::span<const int> all) override {
+        std::vector<int> ranks(all.begin(), all.end());
+        std::erase_if(ranks, [&](int q) { return q / per_node_ != rank() / per_node_; });
         const std::lock_guard lock(shared_.mutex);
-        const auto opening = shared_.openings.try_emplace({windows_++, ranks[0]}).first;
+        const auto opening = shared_.openings.try_emplace({windows_[ranks]++, ranks}).first;
         const size_t stride = (bytes + kPage - 1) / kPage * kPage;
         if (!opening->second.memory) opening->second.memory = allocate(int(ranks.size()), stride);
         const std::shared_ptr<std::byte> memory = opening->second.memory;
@@ -162,7 +165,8 @@ private:
     }
 
     Shared& shared_;
-    int windows_ = 0;                        // opened so far
+    const int per_node_;
+    std::map<std::vector<int>, int> windows_; // opened so far, by the ranks of this node that opened them
     std::vector<std::unique_ptr<End>> ends_; // by slot; the addresses stay the same, since mailboxes point at them
 };
 

@@ -1,5 +1,6 @@
 // Tests the collectives besides the all-reduce, and the task pool, on ranks of any kind.
 
+#include "par/sub_link.h"
 #include "tests/par/ranks.h"
 
 #include <algorithm>
@@ -19,6 +20,39 @@ TEST_SUITE("par") {
             CHECK(link.local_size() >= 1);
             CHECK(link.local_rank() < link.local_size());
             if (!link.node().ranks.empty()) CHECK(link.node().ranks[size_t(link.local_rank())] == link.rank());
+        });
+    }
+
+    TEST_CASE("sub-link: some ranks sum in the memory that they share, while the others wait for them in a sum of all") {
+        par::on_nodes([](Link& link) {
+            Group all(link);
+            std::vector<int> members, others;
+            for (int r = 0; r < link.size(); ++r) (r % 3 == 1 ? others : members).push_back(r);
+            for (int round = 0; round < 2; ++round) { // a later sub-link has the tags of an earlier one
+                if (link.rank() % 3 != 1) {
+                    par::SubLink sub(link, members);
+                    Group some(sub);
+                    REQUIRE(sub.size() == std::ssize(members));
+                    CHECK(members[size_t(sub.rank())] == link.rank());
+                    CHECK(sub.name_of(sub.rank()) == link.name_of(link.rank()));
+                    if (link.node().ranks.size() == size_t(link.size()))
+                        CHECK(sub.node().ranks.size() == members.size());
+                    const std::span<std::byte> memory = some.allocate_shared(3000 * sizeof(float), "values");
+                    const std::span values(reinterpret_cast<float*>(memory.data()), 3000);
+                    for (const auto algorithm : {Algorithm::automatic, Algorithm::ring}) {
+                        for (size_t i = 0; i < values.size(); ++i) values[i] = par::value_of(i, link.rank());
+                        some.allreduce_sum(values, "values", algorithm);
+                        size_t wrong = 0;
+                        for (size_t i = 0; i < values.size(); ++i) {
+                            float sum = 0;
+                            for (const int r : members) sum += par::value_of(i, r);
+                            wrong += values[i] != sum;
+                        }
+                        CHECK(wrong == 0);
+                    }
+                }
+                CHECK(all.all(true, "after the sums"));
+            }
         });
     }
 

@@ -2,6 +2,7 @@
 // check depends on how long something takes.
 
 #include "par/group.h"
+#include "par/sub_link.h"
 #include "par/task_pool.h"
 #include "tests/temp_dir.h"
 #include "tests/thread_link.h"
@@ -74,6 +75,17 @@ TEST_SUITE("par") {
             group.barrier();
         });
         for (const size_t r : {0, 2, 3}) CHECK(texts[r] == Containing{"no word from rank 1, rank 4: stopped"});
+    }
+
+    TEST_CASE("roll call: a rank that is missing in a sum of some ranks is named there and by the others, and no other") {
+        const std::vector<std::string> texts = said(4, [&](Group& group) {
+            if (group.rank() == 1) return;
+            if (group.rank() == 3) return group.barrier();
+            par::SubLink sub(group.link(), {0, 1, 2});
+            Group some(sub);
+            some.barrier();
+        });
+        for (const size_t r : {0, 2, 3}) CHECK(texts[r] == Containing{"no word from rank 1: stopped"});
     }
 
     TEST_CASE("roll call: waits for ranks that are late in turn, and ignores old messages") {

@@ -481,11 +481,11 @@ TEST_SUITE("par") {
         CHECK_ERROR("cannot open", par::Journal journal(folder / "none/journal.jsonl"));
     }
 
-    TEST_CASE("sub-link: keeps the same tags in two groups apart") {
+    TEST_CASE("task link: keeps the same tags in two groups apart") {
         std::vector<int> got(4, -1);
         par::run_threads(4, [&](Link& link) {
             const int group = link.rank() % 2; // ranks 0 and 2, and ranks 1 and 3
-            par::SubLink sub(link, {group, group + 2}, 10 + group);
+            par::TaskLink sub(link, {group, group + 2}, 10 + group);
             const par::Operation op{"test", "pairs"};
             int mine = link.rank() * 11, theirs = -1;
             par::Channel in = sub.open_receive(&theirs, sizeof theirs, 1 - sub.rank(), 4);
@@ -500,10 +500,10 @@ TEST_SUITE("par") {
         CHECK(got == std::vector<int>{22, 33, 0, 11});
     }
 
-    TEST_CASE("sub-link: all ranks return the error of the lowest rank that failed") {
+    TEST_CASE("task link: all ranks return the error of the lowest rank that failed") {
         std::vector<std::string> errors(5);
         par::run_threads(5, [&](Link& link) {
-            par::SubLink sub(link, {0, 1, 2, 3, 4}, 10);
+            par::TaskLink sub(link, {0, 1, 2, 3, 4}, 10);
             const bool echo = link.rank() == 0, failed = link.rank() >= 2;
             const std::string text = cat("error ", link.rank(), std::string(20'000, '\n')); // longer than a message
             errors[size_t(link.rank())] = sub.finish(echo ? "echo" : failed ? text : "", echo);
