@@ -21,9 +21,9 @@ bool Accelerated::matches(const Signature& s, std::span<const Tensor> in, bool t
 }
 
 Accelerated::CachedPlan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training) {
-    for (auto cached = cache_.begin(); cached != cache_.end(); ++cached)
+    for (auto cached = cache_->begin(); cached != cache_->end(); ++cached)
         if (matches(cached->signature, in, training)) {
-            cache_.splice(cache_.begin(), cache_, cached);
+            cache_->splice(cache_->begin(), *cache_, cached);
             return *cached;
         }
     RG_CHECK(cache_size >= 1, "accelerate: expected a cache_size of at least 1, got 0");
@@ -41,14 +41,13 @@ Accelerated::CachedPlan& Accelerated::find_or_trace(std::span<const Tensor> in, 
         results = function_(placeholders, training);
         steps = std::move(trace.steps);
     }
-    const auto other =
-        std::ranges::find(cache_, signature.device, [](const CachedPlan& e) { return e.signature.device; });
-    Plan plan(std::move(steps), placeholders, results, other == cache_.end() ? Tensor() : other->plan.arena());
-    for (CachedPlan& cached : cache_)
-        if (cached.signature.device == signature.device) cached.plan.move_to(plan.arena());
+    Tensor arena;
+    each_sharing(signature.device, [&](const Plan& other) { arena = other.arena(); });
+    Plan plan(std::move(steps), placeholders, results, arena);
+    each_sharing(signature.device, [&](Plan& other) { other.move_to(plan.arena()); });
     if (keep_prepared) plan.keep_prepared();
-    cache_.push_front({std::move(signature), std::move(plan)});
-    return cache_.front();
+    cache_->push_front({std::move(signature), std::move(plan)});
+    return cache_->front();
 }
 
 namespace {
@@ -64,7 +63,7 @@ std::vector<Tensor> on_device(std::span<const Tensor> in) {
 } // namespace
 
 std::span<const Tensor> Accelerated::operator()(std::span<const Tensor> in, bool training) {
-    const auto call = caller_.call("Accelerated");
+    const auto call = sharers_->caller.call("Accelerated");
     // In a dry run, too, runs the function itself: a plan that is made there would have no memory.
     if (!enabled || Tape::active() || DryRun::active()) return plain_results_ = function_(on_device(in), training);
     auto& [signature, plan, used] = find_or_trace(in, training);
@@ -76,29 +75,45 @@ std::span<const Tensor> Accelerated::operator()(std::span<const Tensor> in, bool
 }
 
 const Plan& Accelerated::plan(std::span<const Tensor> in, bool training) {
-    const auto call = caller_.call("Accelerated");
+    const auto call = sharers_->caller.call("Accelerated");
     const Plan& plan = find_or_trace(in, training).plan;
     evict();
     return plan;
 }
 
 void Accelerated::evict() {
-    while (cache_.size() > cache_size) cache_.pop_back();
+    while (cache_->size() > cache_size) cache_->pop_back();
 }
 
-int64_t Accelerated::planned_bytes() const {
+int64_t Accelerated::planned_bytes(std::span<const Accelerated* const> several) {
     int64_t bytes = 0;
-    std::set<const Device*> devices;
-    for (const CachedPlan& cached : cache_) {
-        bytes += cached.plan.bytes() - cached.plan.arena_bytes();
-        if (devices.insert(cached.signature.device).second) bytes += cached.plan.arena().bytes();
-    }
+    std::set<uint64_t> arenas;
+    for (const Accelerated* const one : several)
+        for (const CachedPlan& cached : *one->cache_) {
+            bytes += cached.plan.bytes() - cached.plan.arena_bytes();
+            if (arenas.insert(cached.plan.arena().key().id).second) bytes += cached.plan.arena().bytes();
+        }
     return bytes;
 }
 
+void Accelerated::share_memory(const Accelerated& other) {
+    RG_CHECK(cache_->empty(), "share_memory: expected no plans yet, got ", plans(), "; call it first");
+    sharers_ = other.sharers_;
+    sharers_->caches.push_back(cache_);
+}
+
+/// Calls f for each plan for this device whose arena this object shares.
+template <class F>
+void Accelerated::each_sharing(const Device* device, F f) const {
+    for (const std::weak_ptr<Cache>& cache : sharers_->caches)
+        if (const std::shared_ptr<Cache> plans = cache.lock())
+            for (CachedPlan& cached : *plans)
+                if (cached.signature.device == device) f(cached.plan);
+}
+
 void Accelerated::clear_cache() {
-    const auto call = caller_.call("Accelerated");
-    cache_.clear();
+    const auto call = sharers_->caller.call("Accelerated");
+    cache_->clear();
     calls_ = hits_ = 0;
 }
 

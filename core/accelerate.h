@@ -14,16 +14,19 @@
 // Context::sync: ops read its `samples` and `fraction` in each replay.
 //
 // The plans of an Accelerated for one device share the memory of their intermediates, which is as large as the largest
-// plan needs. So an Accelerated serves one thread at a time: a call during another throws Error. Each call replaces the
-// results of the last one, so threads that share an Accelerated must lock a mutex until they have read the results.
+// plan needs. Several objects may share it, too (share_memory()). So an Accelerated serves one thread at a time: a call
+// during another throws Error. Each call replaces the results of the last one, so threads that share an Accelerated
+// must lock a mutex until they have read the results.
 #pragma once
 
 #include "core/context.h"
 #include "core/one_caller.h"
 #include "core/plan.h"
 
+#include <array>
 #include <functional>
 #include <list>
+#include <memory>
 
 namespace rg {
 
@@ -49,6 +52,11 @@ public:
         return plan(std::span(in.begin(), in.size()), training);
     }
 
+    /// Makes the plans of this object, which has none yet, share the memory of their intermediates with those of
+    /// `other`, and with all that share it with `other`. Then these objects together serve one thread at a time, and
+    /// none may call another.
+    void share_memory(const Accelerated& other);
+
     /// If false, every call runs the plain function, without a plan.
     bool enabled;
     /// Largest number of plans in the cache, at least 1. When the cache is full, a new plan replaces the least recently
@@ -73,11 +81,15 @@ public:
     Plan::AfterStep after_step;
 
     /// Returns the number of bytes in the results of all plans in the cache, and in their arenas: the memory of
-    /// intermediates, which the plans for one device share. Does not count what `keep_prepared` keeps.
-    int64_t planned_bytes() const;
+    /// intermediates, which the plans for one device share. Does not count what `keep_prepared` keeps. For several
+    /// objects, counts memory that they share once.
+    int64_t planned_bytes() const { return planned_bytes(std::array{this}); }
+    static int64_t planned_bytes(std::span<const Accelerated* const> several);
+    /// Returns the number of plans in the cache.
+    size_t plans() const { return cache_->size(); }
 
     /// Returns the number of plans in the cache as a fraction of cache_size.
-    double occupancy() const { return double(cache_.size()) / double(cache_size); }
+    double occupancy() const { return double(plans()) / double(cache_size); }
     /// Returns the fraction of the calls that did not need a trace of their own, or 0 if there were no calls. The first
     /// call of each plan needs one, also if plan() has made it ahead. So N calls with one signature give 1 - 1 / N.
     /// Calls that run only the plain function do not count.
@@ -102,9 +114,17 @@ private:
     void evict(); // removes the least recently used plans beyond cache_size
     std::span<const Tensor> replay_and_check(Plan& plan, std::span<const Tensor> in, bool training);
 
-    OneCaller caller_;
+    using Cache = std::list<CachedPlan>; // sorted by last use, the latest first
+    struct Sharers {                     // the objects that share memory
+        OneCaller caller;
+        std::vector<std::weak_ptr<Cache>> caches;
+    };
+    template <class F>
+    void each_sharing(const Device* device, F f) const;
+
     Function function_;
-    std::list<CachedPlan> cache_; // sorted by last use, the latest first
+    std::shared_ptr<Cache> cache_ = std::make_shared<Cache>();
+    std::shared_ptr<Sharers> sharers_ = std::make_shared<Sharers>(Sharers{{}, {cache_}});
     std::vector<Tensor> plain_results_;
     uint64_t calls_ = 0, hits_ = 0;
 };

@@ -126,7 +126,9 @@ void Plan::place(std::span<const Tensor> results) {
             shared.push_back(&range);
     }
     arena_bytes_ = bytes_ = place_all(shared);
-    if (!arena_.has_memory() || arena_.bytes() < arena_bytes_) arena_ = Tensor::empty({arena_bytes_}, DType::u8);
+    // A plan of a dry run shares arenas without memory, so that these are counted once.
+    if (!arena_.defined() || arena_.has_memory() == DryRun::active() || arena_.bytes() < arena_bytes_)
+        arena_ = Tensor::empty({arena_bytes_}, DType::u8);
     for (auto& [id, range] : ranges) {
         if (result_ids.contains(id))
             bytes_ += range.bytes;

@@ -179,6 +179,43 @@ TEST_SUITE("core") {
         CHECK(step.hit_rate() > 0);
     }
 
+    TEST_CASE("accelerate: several objects share one arena, as large as the largest plan of all needs") {
+        const Tensor w = random({256, 256}, 1);
+        const auto f = [&](const Tensor& x) { return linear(relu(linear(relu(linear(x, w)), w)), w.slice(0, {1, 256})); };
+        const auto function = [&](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {f(in[0])}; };
+        Accelerated first(function), second(function), alone(function);
+        second.share_memory(first);
+        const std::array both{&std::as_const(first), &std::as_const(second)};
+        const auto input = [](int64_t n) { return random({n, 256}, uint64_t(n)); };
+        int64_t results = 0;
+        for (const int64_t n : {2, 8, 4, 32, 16}) { // the first, then the second needs the largest arena
+            Accelerated& one = n == 8 || n == 32 ? second : first;
+            for (Accelerated* const step : {&one, &alone})
+                CHECK(differs((*step)({input(n)})[0], f(input(n)), kConvolved) == "");
+            results += (4 * n + 63) / 64 * 64;
+            CHECK(Accelerated::planned_bytes(both) == alone.planned_bytes());
+        }
+        CHECK(first.plan({input(2)}).arena().key().id == second.plan({input(8)}).arena().key().id);
+        const int64_t arena = alone.plan({input(32)}).arena_bytes();
+        CHECK(Accelerated::planned_bytes(both) == arena + results);
+        CHECK((first.plans() == 3 && second.plans() == 2));
+        for (const int64_t n : {2, 8}) CHECK(differs((n == 2 ? first : second)({input(n)})[0], f(input(n)), kConvolved) == "");
+        CHECK_ERROR("expected no plans yet, got 2", second.share_memory(alone));
+        std::string error; // as of one object, a call during another
+        first.after_step = [&](const Plan&, size_t) {
+            error = error_of([&] { second({input(8)}); });
+            return false;
+        };
+        first({input(2)});
+        CHECK(contains(error, "expected one call at a time"));
+        first.clear_cache(), second.clear_cache();
+        {
+            const DryRun without_memory; // as in check_planned_memory()
+            for (const int64_t n : {32, 8}) (n == 32 ? second : first).plan({Tensor::empty_on_host({n, 256})});
+            CHECK(Accelerated::planned_bytes(both) == arena + 4 * 32 + 64);
+        }
+    }
+
     TEST_CASE("accelerate: each plan is one miss, also one that was made ahead, so N calls give 1 - 1 / N") {
         for (const bool ahead : {false, true}) {
             Accelerated twice(
