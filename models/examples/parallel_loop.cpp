@@ -44,7 +44,7 @@ int train(par::Group& group, int argc, const char* const* argv) {
     return log.supervise([&] {
         Saver saver(log);
         Compute compute(compute_options, options, group);
-        GroupSync sync(group); // batch norm over the images of all ranks
+        GroupSync sync(compute.group()); // batch norm over the images of all ranks
         Context context = compute.context();
         context.sync = &sync;
         const ContextScope scope(context);
@@ -57,7 +57,7 @@ int train(par::Group& group, int argc, const char* const* argv) {
         const ConvNorm conv(parameters, "conv", {.out = 16, .kernel = 3, .in = 1, .conv = {.stride = 2, .pad = 1}});
         const Dense dense(parameters, "dense", 1, 8 * 8 * 16);
         parameters.allocate(1, Init::he);
-        GradientSum gradient_sum(group, parameters, par::Algorithm::automatic, false);
+        GradientSum gradient_sum(compute.group(), parameters, par::Algorithm::automatic, false);
         Optimizer optimizer(parameters, {.momentum = 0.9});
         Accelerated forward_backward([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
             Tape tape;
@@ -73,13 +73,14 @@ int train(par::Group& group, int argc, const char* const* argv) {
                 const data::Batch batch = loader.next(); // this rank's part, which may be empty
                 const double n = double(batch.global_size), share = double(batch.size) / n;
                 sync.samples = batch.global_size, sync.fraction = share;
-                StepSums step_sums(group, parameters);
+                StepSums step_sums(compute.group(), parameters);
                 gradient_sum.begin(share);
                 const Tensor loss = forward_backward(batch.columns, true)[0]; // in[0] and in[1] are the columns
                 gradient_sum.finish(); // the gradients are now those of the whole mini-batch
                 double sums[] = {share > 0 ? share * double(loss.to_host().data<float>()[0]) : 0.0};
                 step_sums.add(share, sums);
                 step_sums.finish(sums);
+                compute.add_idle(sums); // so that all ranks have them
                 optimizer.set(0.0003, log.position.step + 1);
                 optimizer.update(Tensor::constant({}, sums[0]));
                 log.step({{"loss", sums[0]}, {"rmse", std::sqrt(sums[0])}}, n, optimizer.non_finite_at());

@@ -9,7 +9,6 @@
 #include "par/verify.h"
 
 #include <algorithm>
-#include <numeric>
 
 namespace rg {
 
@@ -108,38 +107,44 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int
     return workers;
 }
 
-Compute::Compute(ComputeOptions& settings, const Options& options, par::Group& group)
-    : options_(settings), threads_(int(threads_of(settings, options, group))) {
+Compute::Compute(ComputeOptions& settings, const Options& options, par::Group& all)
+    : options_(settings), all_(all), threads_(int(threads_of(settings, options, all))) {
     const gpu::FoundGpus found = settings.device == "cpu" ? gpu::FoundGpus{} : gpu::gpu_discovery().find();
     const std::vector<gpu::FoundGpus::Gpu> gpus = chosen_gpus(settings, found);
     if (settings.device.starts_with("cuda") && gpus.empty()) gpu::gpu_discovery().open(0); // throws with the reason
-    std::string id;
-    if (!gpus.empty()) {
-        RG_CHECK(settings.precision != "fp32-strict",
-                 "--precision: expected another one than fp32-strict on a GPU; use --precision fp32, or --device cpu");
-        const gpu::FoundGpus::Gpu& gpu = gpus[size_t(group.local_rank()) % gpus.size()];
-        device_ = gpu::gpu_discovery().open(gpu.index);
-        id = gpu.id;
-    }
-    std::vector<std::string> gpu_of_rank = group.allgather(id, "GPUs");
+    RG_CHECK(gpus.empty() || settings.precision != "fp32-strict",
+             "--precision: expected another one than fp32-strict on a GPU; use --precision fp32, or --device cpu");
+    const gpu::FoundGpus::Gpu* const gpu = gpus.empty() ? nullptr : &gpus[size_t(all.local_rank()) % gpus.size()];
+    std::vector<std::string> gpu_of_rank = all.allgather(gpu ? gpu->id : "", "GPUs");
     if (std::all_of(gpu_of_rank.begin(), gpu_of_rank.end(), [](const std::string& of) { return of.empty(); })) {
         RG_CHECK(settings.gpus == "all", "--gpus: expected GPUs, got none, since ", found.why_none, "; omit --gpus");
         gpu_of_rank.clear();
     }
     RG_CHECK(settings.wire == par::Wire::full || settings.workers == 0, "--wire bf16: expected no --workers, got ",
              settings.workers, "; sums rounded between nodes would depend on the number of nodes");
-    std::vector<int> order(static_cast<size_t>(group.size()));
-    std::iota(order.begin(), order.end(), 0);
+    std::vector<int> order = all.link().ranks();
     if (settings.workers > 0) {
         RG_CHECK(settings.allreduce == par::Algorithm::automatic || settings.allreduce == par::Algorithm::shared,
                  "--workers: expected --allreduce auto or shared, which add in the order of the workers, got another");
-        group.set_ordered_sums();
-        order = group.order();
+        all.set_ordered_sums();
+        order = all.order();
     }
-    workers_ = workers_of(gpu_of_rank, order, group.rank(), settings.idle_spare_ranks, settings.workers);
-    if (settings.workers > 0) group.set_workers(workers_.of_rank);
+    workers_ = workers_of(gpu_of_rank, order, all.rank(), settings.idle_spare_ranks, settings.workers);
+    std::vector<int> members = workers_.is_idle() ? std::vector{all.rank()} : workers_.ranks;
+    std::ranges::sort(members);
+    if (workers_.idle > 0) {
+        group_ = &some_.emplace(link_.emplace(all.link(), members));
+        if (settings.workers > 0) group_->set_ordered_sums();
+    }
+    if (settings.workers > 0) {
+        std::vector<int> of_member;
+        for (const int member : members) of_member.push_back(workers_.of_rank[size_t(member)]);
+        group_->set_workers(std::move(of_member));
+    }
+    // Opens the GPU only now, since an idle rank must not take memory there, and may not even be allowed to open it.
+    if (gpu && !workers_.is_idle()) device_ = gpu::gpu_discovery().open(gpu->index);
     if (gpu_of_rank.empty())
-        par::verify_same(group, "instruction set", {cpu::isa().name},
+        par::verify_same(all, "instruction set", {cpu::isa().name},
                          "set RG_ISA on all ranks to one that every CPU has, since instruction sets round differently");
     const std::string precision = settings.precision != "auto"            ? settings.precision
                                   : workers_.gpus > 0 || cpu::isa().tiles ? "bf16"
@@ -147,19 +152,26 @@ Compute::Compute(ComputeOptions& settings, const Options& options, par::Group& g
     if (precision == "bf16") activations_ = DType::bf16;
     const std::string note = *cpu::isa_note() ? cat("; ", cpu::isa_note()) : "";
     const std::string device = device_             ? device_->name()
+                               : gpu               ? gpu->name
                                : workers_.gpus > 0 ? cat("GPUs of other nodes, since on this one ", found.why_none)
                                                    : cat("cpu (", cpu::isa().name, ")", note,
                                                          settings.device == "auto" ? ", since " + found.why_none : "");
-    text_ = cat(device, ", ", settings.threads, settings.threads == 1 ? " thread" : " threads", " x ", group.size(),
-                group.size() == 1 ? " rank" : " ranks");
+    text_ = cat(device, ", ", settings.threads, settings.threads == 1 ? " thread" : " threads", " x ", all.size(),
+                all.size() == 1 ? " rank" : " ranks");
     if (settings.workers > 0) text_ += cat(" for ", settings.workers, settings.workers == 1 ? " worker" : " workers");
-    if (workers_.gpus > 0 && group.size() > 1) {
-        const int shared = group.size() - workers_.gpus - workers_.idle;
+    if (workers_.gpus > 0 && all.size() > 1) {
+        const int shared = all.size() - workers_.gpus - workers_.idle;
         text_ += cat(" on ", workers_.gpus, workers_.gpus == 1 ? " GPU" : " GPUs",
                      shared ? cat(" (", shared, " share)") : "",
                      workers_.idle ? cat(" (", workers_.idle, " idle, without a GPU of their own)") : "");
     }
     text_ += ", " + precision;
+}
+
+void Compute::add_idle(std::span<double> values) const {
+    if (workers_.idle == 0) return;
+    if (!workers_.is_idle() && workers_.first > 0) std::ranges::fill(values, 0.0); // one worker's values are enough
+    all_.allreduce_sum(values, "numbers of idle ranks");
 }
 
 Context Compute::context() {

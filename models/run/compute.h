@@ -1,7 +1,8 @@
 // Chooses the device, the threads and the precision of a training from its options and from the hardware.
 //
 // If any rank has a GPU, only GPUs compute. Ranks without one take no images, and of ranks with the same GPU only the
-// first one does, unless --spare-ranks share is given. With the same options, all ranks use one precision.
+// first one does, unless --spare-ranks share is given. The other ranks are idle: they open no GPU, and take no part in
+// the sums of a step. With the same options, all ranks use one precision.
 #pragma once
 
 #include "core/context.h"
@@ -10,8 +11,10 @@
 #include "core/options.h"
 #include "core/tensor.h"
 #include "par/group.h"
+#include "par/sub_link.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace rg {
 
@@ -38,6 +41,8 @@ struct Workers {
     int own = 1;                   // number of this rank's workers; 1 if it takes no images
     std::vector<int> of_rank = {}; // `own` of each rank
     std::vector<int> ranks = {};   // those that take images, in the order of the workers
+    /// Returns true if this rank takes no images.
+    bool is_idle() const { return first == count; }
     /// Returns `batch` times the number of GPUs, or `batch` if there are no GPUs.
     int64_t times_gpus(int64_t batch) const { return batch * std::max(1, gpus); }
 };
@@ -52,29 +57,38 @@ Workers workers_of(std::span<const std::string> gpu_of_rank, std::span<const int
 class Compute {
 public:
     /// Collective. Sets the number of threads in `settings`, unless --threads gives one above 0. With --workers, calls
-    /// Group::set_ordered_sums() and Group::set_workers(). `settings` must outlive this. Throws Error for --device cuda
-    /// on a rank without a GPU, if --device or --gpus names a GPU that a node with GPUs lacks, for fp32-strict on a
-    /// GPU, if ranks on CPUs use different instruction sets, and if --wire or --workers does not fit the other options
-    /// or the number of ranks.
-    Compute(ComputeOptions& settings, const Options& options, par::Group& group);
+    /// Group::set_ordered_sums(), and Group::set_workers() of group(). `settings` and `all`, which has all ranks, must
+    /// outlive this. Throws Error for --device cuda on a rank without a GPU, if --device or --gpus names a GPU that a
+    /// node with GPUs lacks, for fp32-strict on a GPU, if ranks on CPUs use different instruction sets, and if --wire or
+    /// --workers does not fit the other options or the number of ranks.
+    Compute(ComputeOptions& settings, const Options& options, par::Group& all);
     Compute(const Compute&) = delete;
     Compute& operator=(const Compute&) = delete;
 
     /// Returns a context that refers to this object. The caller installs it with a ContextScope.
     Context context();
     const ComputeOptions& options() const { return options_; }
-    /// Returns this rank's GPU, or null for the CPU. With GPUs on other ranks, a rank without one is idle.
+    /// Returns this rank's GPU, or null for the CPU and on an idle rank.
     Device* device() const { return device_.get(); }
+    /// Returns the group of the ranks that take images, for the sums of a step. On an idle rank, returns a group of
+    /// this rank alone.
+    par::Group& group() const { return *group_; }
+    /// Collective over all ranks. The ranks that take images pass the same values, and idle ranks others. Sets all to
+    /// the sum of the former values and those of each idle rank. Does nothing if no rank is idle.
+    void add_idle(std::span<double> values) const;
     /// Returns the data type of a network's input images and activations.
     DType activations() const { return activations_; }
-    /// Returns the workers. A rank that takes no images still has a copy of the network, and takes part in all
-    /// reductions.
+    /// Returns the workers. A rank that takes no images still has a copy of the network, for models and checkpoints.
     const Workers& workers() const { return workers_; }
     /// Returns a text for people, for example "cpu (avx512), 1 thread x 4 ranks, fp32".
     const std::string& text() const { return text_; }
 
 private:
     const ComputeOptions& options_;
+    par::Group& all_;
+    std::optional<par::SubLink> link_; // these two of group(), if a rank is idle
+    std::optional<par::Group> some_;
+    par::Group* group_ = &all_;
     std::shared_ptr<Device> device_; // shared: tensors of the run may outlive this object
     Workers workers_;
     ThreadPool threads_;

@@ -8,28 +8,27 @@
 
 namespace rg {
 
-int64_t Evaluation::test_batch_size(int64_t batch_size, bool on_device) {
-    return on_device ? std::min<int64_t>(2000, 4 * batch_size) : std::min<int64_t>(250, batch_size);
-}
-
 Evaluation::Evaluation(par::Group& group, const Compute& compute, const data::ImageSet& set,
                        std::vector<data::Column> columns, const data::Normalise& normalise, int64_t batch_size,
-                       const Task& task, const Forward& forward)
+                       const Task& task, const Forward& forward, const Accelerated* training)
     : predict([this, forward](std::span<const Tensor> in,
                               bool) { return outputs_of(forward, task_, feed_.batch(in), Mode::evaluate); },
               compute.options().accelerate),
       group_(group),
+      compute_(compute),
       set_(set),
       normalise_(normalise),
       task_(task),
       feed_(set,
-            {.batch_size = test_batch_size(batch_size, compute.device()) * compute.workers().count,
+            {.batch_size = batch_size,
              .shuffle = data::Shuffle::never,
              .keep_partial = true,
              .augment = {.fill = data::Fill::reflect},
              .normalise = normalise,
              .views = true},
-            compute, std::move(columns)) {}
+            compute, std::move(columns)) {
+    if (training) predict.share_memory(*training);
+}
 
 Score Evaluation::score(const std::vector<data::WeightedView>& views, const std::function<void()>& poll_stop) {
     Context host = context(); // for the loss of the outputs, which are in host memory
@@ -40,7 +39,7 @@ Score Evaluation::score(const std::vector<data::WeightedView>& views, const std:
     std::vector<double> sums(1 + size_t(task_.sums())); // loss, and the sums of the metrics
     feed_.loader.start(1);
     for (int64_t part = 0; feed_.loader.has_next(); ++part) {
-        if (poll_stop && part % group_.workers(group_.rank()) == 0) poll_stop(); // once per mini-batch, not per worker
+        if (poll_stop && part % compute_.workers().own == 0) poll_stop(); // once per mini-batch, not per worker
         const data::Batch indices = feed_.loader.next();
         if (indices.size == 0) continue;
         data::Batch batch;

@@ -10,16 +10,13 @@ namespace rg {
 /// Tests a network on a set of images, such as the test set.
 class Evaluation {
 public:
-    /// Returns how many images a worker passes to the network at once. On a CPU that is at most `batch_size`, so that a
-    /// test needs no more memory than a training with mini-batches of this size. On a device, it is four times
-    /// `batch_size`, at most 2000: this is faster, and still needs less memory than training, which keeps the results
-    /// of most layers.
-    static int64_t test_batch_size(int64_t batch_size, bool on_device);
-
-    /// `batch_size` is that of the training. `columns` are the further values of the images. Keeps copies of `columns`,
-    /// `normalise` and `forward`; all other arguments must outlive this.
+    /// `batch_size` is that of the training, so a test needs no more memory: the workers get parts of the same sizes.
+    /// `columns` are the further values of the images. Shares the memory of `training`, if given; see
+    /// Accelerated::share_memory(). Keeps copies of `columns`, `normalise` and `forward`; all other arguments must
+    /// outlive this.
     Evaluation(par::Group& group, const Compute& compute, const data::ImageSet& set, std::vector<data::Column> columns,
-               const data::Normalise& normalise, int64_t batch_size, const Task& task, const Forward& forward);
+               const data::Normalise& normalise, int64_t batch_size, const Task& task, const Forward& forward,
+               const Accelerated* training = nullptr);
 
     /// Collective. Returns the score on the whole set, on all ranks. The outputs for an image are the weighted sum of
     /// those for its views. Pixels of a view that lie outside of the image are mirrored at its edges. All ranks call
@@ -37,6 +34,7 @@ public:
 
 private:
     par::Group& group_;
+    const Compute& compute_;
     const data::ImageSet& set_;
     const data::Normalise normalise_;
     const Task& task_;

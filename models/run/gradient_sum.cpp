@@ -28,12 +28,10 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
     : group_(group), parameters_(parameters), algorithm_(algorithm), wire_(wire) {
     if (group.is_single_worker()) return;
     const Tensor& gradients = parameters.gradients();
-    const bool on_device = gradients.device(); // on this rank; some_on_device: on any rank
-    const bool some_on_device = !group.all(!on_device, "gradients on devices");
-    if (some_on_device) share_with_devices();
+    const bool on_device = gradients.device();
+    if (on_device) share_with_devices();
     method_ = shared_                       ? Method::direct
               : on_device                   ? Method::through_host
-              : some_on_device              ? Method::by_bucket
               : overlap && group.size() > 1 ? Method::on_thread
                                             : Method::at_once;
     const size_t bytes = size_t(group.most_workers()) * size_t(parameters.gradient_bytes()); // a copy for each worker
@@ -62,8 +60,8 @@ void GradientSum::share_with_devices() {
     const bool is_shared = algorithm_ == par::Algorithm::automatic || algorithm_ == par::Algorithm::shared,
                by_chain = !group_.order().empty() && int(in_node) < group_.size();
     const bool fits = is_shared && !by_chain && group_.most_workers() == 1 && in_node > 1 &&
-                      in_node <= Device::kMostVectors && parameters_.gradients().device();
-    if (!group_.all(fits, "devices that share nodes")) return;
+                      in_node <= Device::kMostVectors;
+    if (!group_.all(fits, "devices that share nodes")) return; // the nodes may have different numbers of ranks
     why_ = try_sharing();
     if (why_.empty() && !check_direct_sums()) why_ = "they compute wrong sums there";
     if (!why_.empty() || !direct_sums_are_faster()) shared_ = nullptr;
@@ -186,7 +184,7 @@ void GradientSum::add_worker(double share) {
 }
 
 void GradientSum::begin(double share) {
-    if (shares_ >= 0) {
+    if (shares_ >= 0 && !group_.is_single_worker()) {
         double all[] = {shares_ + share};
         shares_ = -1;
         group_.allreduce_sum(std::span<double>(all), "shares");
@@ -228,7 +226,7 @@ void GradientSum::finish() {
     }
     parameters_.gradients().note_write();
     if (buckets_.empty()) return sum({0, int64_t(memory_.size()), 0, "gradients"});
-    if (method_ == Method::by_bucket || !last_steps_known_) { // no bucket has started
+    if (!last_steps_known_) { // no bucket has started
         for (const Bucket& bucket : buckets_) sum(bucket);
         return;
     }

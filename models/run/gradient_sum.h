@@ -41,9 +41,9 @@ public:
     /// Collective. Call it after Parameters::allocate(), and before any code keeps a plan or a tensor of the gradients:
     /// on the CPU with several ranks or workers, it moves the gradients into Group::allocate_shared(). May set them to
     /// 0. The group, the parameters and the device of the gradients must outlive this. `algorithm` and `wire` apply
-    /// only if every rank has one worker. `overlap` applies if no rank has its gradients on a device. Without it,
-    /// finish() sums gradients in host memory on the caller's thread: all at once, or if other ranks have theirs on
-    /// devices, by bucket as these do. `overlap` must be false if the ranks exchange anything else during backward,
+    /// only if every rank has one worker. Either all ranks have their gradients on devices, or none (see
+    /// Compute::group()). `overlap` applies if none has. Without it, finish() sums gradients in host memory on the
+    /// caller's thread, all at once. `overlap` must be false if the ranks exchange anything else during backward,
     /// such as batch statistics. It should be false if all ranks share memory: with 4 ranks on 2 cores, the thread
     /// costs 1/10 of the step's time, but the sum itself only 1/300 of it.
     GradientSum(par::Group& group, Parameters& parameters, par::Algorithm algorithm, bool overlap,
@@ -58,7 +58,7 @@ public:
     /// the last.
     void add_worker(double share);
     /// Begins the step of this rank's last worker. `share` is the fraction of the mini-batch that it computes.
-    /// Collective in the first step: throws Error on all ranks unless the shares of all workers add up to 1.
+    /// Collective in the first step: with several workers, throws Error on all ranks unless their shares add up to 1.
     void begin(double share);
     /// Starts the sums (on a device: RoundTrip::download()) of the buckets that the plan's steps up to `step` have
     /// finished, if they have not started yet. Returns true if it started any. Does nothing without buckets, or outside
@@ -68,8 +68,6 @@ public:
     /// throws its error.
     void finish();
 
-    /// Returns true if the gradients of any rank are on a device. Always false for a single worker in all.
-    bool some_on_device() const { return method_ >= Method::by_bucket; }
     /// Returns true if devices sum the gradients in each other's memory.
     bool is_direct() const { return method_ == Method::direct; }
     /// If each node has several ranks with gradients on devices, returns why these sum them in each other's memory, or
@@ -82,7 +80,6 @@ private:
         none,         // a single worker in all: there is nothing to add
         at_once,      // all gradients, in finish()
         on_thread,    // bucket by bucket, on thread_ during backward
-        by_bucket,    // bucket by bucket, in finish(), since other ranks have theirs on devices
         through_host, // bucket by bucket: to host memory and back to the device
         direct,       // bucket by bucket, by the devices of a node in each other's memory
     };

@@ -59,11 +59,9 @@ void check_planned_memory(par::Group& group, std::initializer_list<Accelerated*>
         const DryRun without_memory;
         plan();
     }
-    int64_t bytes = other_bytes;
-    for (Accelerated* network : networks) {
-        bytes += network->planned_bytes();
-        network->clear_cache();
-    }
+    const int64_t bytes =
+        Accelerated::planned_bytes(std::vector<const Accelerated*>(networks.begin(), networks.end())) + other_bytes;
+    for (Accelerated* network : networks) network->clear_cache();
     check_memory(group, bytes, "planned steps and their mini-batches", advice, available);
 }
 

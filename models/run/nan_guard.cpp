@@ -44,14 +44,15 @@ NanGuard::NanGuard(OnNan policy, Parameters& parameters)
       statistics_(policy == OnNan::skip ? parameters.state().clone() : Tensor()),
       batches_tracked_(parameters.batches_tracked) {}
 
-std::string NanGuard::handle_non_finite(int64_t step, double loss, const Tensor& non_finite_at) {
+std::string NanGuard::handle_non_finite(int64_t step, double loss, const Tensor& non_finite_at,
+                                        const std::function<std::string(const std::string&)>& cause) {
     if (non_finite_at.to_host().data<int32_t>()[0] < 0) [[likely]] {
         skipped_ = 0;
         if (policy_ == OnNan::skip)
             statistics_.copy_from(parameters_.state()), batches_tracked_ = parameters_.batches_tracked;
         return "";
     }
-    const std::string what = cat("step ", step, ": expected finite values, got ", describe_cause(loss));
+    const std::string what = cat("step ", step, ": expected finite values, got ", cause(describe_cause(loss)));
     RG_CHECK(policy_ == OnNan::skip, what, "; make --lr smaller, or see --on-nan; saved files are unchanged");
     RG_CHECK(skipped_ < kMaxSkipped, what, ", after ", kMaxSkipped,
              " skipped steps in a row; make --lr smaller; saved files are unchanged");

@@ -13,6 +13,8 @@
 
 #include "models/run/optimizer.h"
 
+#include <functional>
+
 namespace rg {
 
 enum class OnNan : uint8_t { stop, skip };
@@ -24,9 +26,10 @@ public:
 
     /// Returns an empty text if the loss and the gradients of a step are finite. Otherwise skips the step, and returns
     /// a warning. `non_finite_at` is the result of first_non_finite() for the gradients and the loss over all ranks;
-    /// unless it is -1, the update has changed nothing. Throws Error if the policy is `stop`, or if the previous three
-    /// steps were skipped too.
-    std::string handle_non_finite(int64_t step, double loss, const Tensor& non_finite_at);
+    /// unless it is -1, the update has changed nothing. Messages have the text that `cause` makes of the cause which
+    /// this rank finds. Throws Error if the policy is `stop`, or if the previous three steps were skipped too.
+    std::string handle_non_finite(int64_t step, double loss, const Tensor& non_finite_at,
+                                  const std::function<std::string(const std::string&)>& cause = std::identity());
 
 private:
     std::string describe_cause(double loss) const;

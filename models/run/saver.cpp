@@ -108,8 +108,7 @@ void Saver::verify_state(const std::string& hint) const {
     par::verify_same(log_.group, "state of the training", parts, hint);
 }
 
-/// Gives the ranks without a GPU, which are idle, the state of a rank with one: CPUs round differently, so that their
-/// own state differs a little.
+/// Gives the ranks without a GPU, which are idle and update nothing, the state of a rank with one.
 void Saver::copy_to_cpu_ranks() const {
     std::vector<Tensor> state{parameters_->values(), parameters_->state()};
     for (const auto& [name, value] : optimizer_) state.push_back(value);

@@ -92,14 +92,11 @@ std::vector<MetricInfo> ImageTraining::metrics(const data::ImageSet& images) con
     return {task.metrics.begin(), task.metrics.end()};
 }
 
-void ImageTraining::check_choices(const Options& options, const Compute& compute) const {
+void ImageTraining::check_choices(const Options& options) const {
     network_.check(options);
     check(options);
     RG_CHECK(run_options.progress != ProgressKind::none || !(plan_dump_ || profile_),
              "--progress none: expected neither --profile nor --plan-dump, which print tables, got one; omit it");
-    RG_CHECK(
-        !sync_bn_ || compute.device() || compute.workers().gpus == 0,
-        "--sync-bn: expected a GPU on every node, got a node without one; start no ranks on it, or omit --sync-bn");
 }
 
 data::TrainTest ImageTraining::data_for(TrainingRun& run) {
@@ -155,11 +152,12 @@ public:
           optimizer_(parameters_, training.optimizer),
           replayed_step_([this](std::span<const Tensor> in, bool) { return forward_backward(in); },
                          compute.options().accelerate),
-          gradient_sum_(group_, parameters_, compute.options().allreduce, can_overlap(group_), compute.options().wire),
+          gradient_sum_(compute.group(), parameters_, compute.options().allreduce, can_overlap(compute.group()),
+                        compute.options().wire),
           evaluation_(evaluation_of(data.test)) {
-        RG_CHECK(!context().sync || group_.most_workers() == 1, "--sync-bn: expected one worker per rank, got ",
-                 group_.most_workers(), "; the workers of a rank compute one after another, so they cannot exchange ",
-                 "batch statistics");
+        const int most = compute.group().most_workers();
+        RG_CHECK(!context().sync || most == 1, "--sync-bn: expected one worker per rank, got ", most,
+                 "; the workers of a rank compute one after another, so they cannot exchange ", "batch statistics");
         replayed_step_.after_step = [this](const Plan& plan, size_t step) {
             return gradient_sum_.after_step(plan, step);
         };
@@ -173,8 +171,7 @@ public:
     /// Collective. Makes the plans, and then the folder of a new run.
     void begin() {
         const Plan& plan = plan_ahead();
-        const bool sums = compute_.workers().gpus > 1 || compute_.workers().idle == 0;
-        if (const std::string& why = gradient_sum_.why(); sums && !why.empty())
+        if (const std::string& why = gradient_sum_.why(); !why.empty())
             gradient_sum_.is_direct() ? run_.log.note("gradients are summed by the GPUs: " + why)
                                       : run_.log.warn("gradients are summed in host memory, not by the GPUs: " + why);
         ModelOutputs outputs = task_.outputs;
@@ -187,7 +184,7 @@ public:
                     .steps_per_epoch = batches,
                     .summary = cat(compute_.text(), compute_.options().accelerate ? "" : ", op by op", "; ",
                                    data_.source, "; ", feed_.text(), "; --augment ", training_.augment, "; ",
-                                   parameters_.count(), " parameters, ", plan.bytes() >> 20, " MiB planned")},
+                                   parameters_.count(), " parameters, ", planned_bytes() >> 20, " MiB planned")},
                    model);
         if (training_.plan_dump_) run_.log.note(plan.table());
         run_.log.set_in_report("network", report_network(parameters_, plan));
@@ -260,7 +257,8 @@ private:
                 const DryRun without_memory;
                 return make()->parameters.values().bytes();
             };
-            check_parameter_memory(group_, bytes_of_parameters(), training_.optimizer.buffers(), kMemoryAdvice);
+            check_parameter_memory(compute_.group(), bytes_of_parameters(), training_.optimizer.buffers(),
+                                   kMemoryAdvice);
         }
         std::unique_ptr<Network> network = make();
         training_.set_rates(network->parameters);
@@ -315,16 +313,22 @@ private:
     /// On the CPU, throws on all ranks if there is not enough memory.
     const Plan& plan_ahead() {
         const auto plan = [&]() -> const Plan& {
-            evaluation_.plan();
             const std::vector<int64_t> sizes = feed_.sizes();
-            return replayed_step_.plan(feed_.inputs(sizes.empty() ? 0 : sizes.front()), true);
+            const Plan& step = replayed_step_.plan(feed_.inputs(sizes.empty() ? 0 : sizes.front()), true);
+            evaluation_.plan(); // after the step, whose memory is usually large enough
+            return step;
         };
-        if (!parameters_.gradients().device() && !gradient_sum_.some_on_device())
+        if (compute_.workers().gpus == 0)
             check_planned_memory(
                 group_, {&replayed_step_, &evaluation_.predict},
                 feed_.bytes() + checkpoint_memory(group_, parameters_.values().bytes(), std::ssize(optimizer_.state())),
                 plan, kMemoryAdvice);
         return plan();
+    }
+
+    /// Returns the bytes of all plans, of steps and tests.
+    int64_t planned_bytes() const {
+        return Accelerated::planned_bytes(std::array{&replayed_step_, &evaluation_.predict});
     }
 
     void train_epoch() {
@@ -360,17 +364,18 @@ private:
 
     Evaluation evaluation_of(const data::ImageSet& set) {
         return Evaluation(group_, compute_, set, columns_.at(&set), normalise_, loader_options_.batch_size, task_,
-                          forward_);
+                          forward_, &replayed_step_);
     }
 
-    /// One step. The sums cover this rank's workers, until sum_results() adds those of all ranks.
+    /// One step. The sums cover this rank's workers, until sum_results() adds those of other ranks.
     struct Step {
         Step(int64_t number, par::Group& group, const Parameters& parameters)
             : number(number), sums(group, parameters) {}
         const int64_t number;
         StepSums sums;
-        double share = 0;   // fraction of the mini-batch that the current worker computes
-        int64_t images = 0; // that this rank computes
+        double share = 0;            // fraction of the mini-batch that the current worker computes
+        int64_t images = 0;          // that this rank computes
+        std::vector<double> numbers; // of sum_results()
         Tensor non_finite_at;
         StepResult result{};
     };
@@ -379,14 +384,16 @@ private:
     /// gradients, statistics and metrics are summed over all workers, and the parameters are updated. If the loss or a
     /// gradient is not finite, the update changes nothing, and --on-nan decides. A stop request of any rank counts for
     /// all, since it is one of the sums. With only one worker in the job, the CPU waits for its device once per step.
+    /// An idle rank only takes part in share_results().
     StepResult step(double lr) {
-        Step step(run_.log.position.step + 1, group_, parameters_);
+        Step step(run_.log.position.step + 1, compute_.group(), parameters_);
         step.result.lr = lr;
-        group_.set_step(step.number);
+        group_.set_step(step.number), compute_.group().set_step(step.number);
         optimizer_.set(lr, step.number);
-        for (int workers_left = group_.workers(group_.rank()); workers_left > 0; --workers_left) {
+        for (int workers_left = compute_.workers().own; workers_left > 0; --workers_left) {
             data::Batch batch = take_part(step);
-            std::vector<Tensor> outputs = compute(step, batch, workers_left == 1);
+            std::vector<Tensor> outputs;
+            if (!compute_.workers().is_idle()) outputs = compute(step, batch, workers_left == 1);
             add_results(step, batch, outputs);
         }
         sum_results(step);
@@ -429,35 +436,53 @@ private:
     /// Adds the numbers of a part: its share of the loss, a stop request, the end of its data, and the sums of the
     /// metrics.
     void add_results(Step& step, data::Batch& batch, std::vector<Tensor>& outputs) {
-        const double loss = step.share > 0 ? step.share * double(outputs.back().data<float>()[0]) : 0.0;
-        outputs.pop_back();
-        std::vector<double> numbers{loss, double(run_.log.has_stop_request()), double(!feed_.loader.has_next())};
+        std::vector<double> numbers{0.0, double(run_.log.has_stop_request()), double(!feed_.loader.has_next())};
         numbers.resize(3 + size_t(task_.sums()));
-        take_images(outputs, batch, task_);
-        if (batch.size > 0) task_.add(outputs, batch, std::span(numbers).subspan(3));
+        if (batch.size > 0) {
+            numbers[0] = step.share * double(outputs.back().data<float>()[0]);
+            outputs.pop_back();
+            take_images(outputs, batch, task_);
+            task_.add(outputs, batch, std::span(numbers).subspan(3));
+        }
         step.sums.add(step.share, numbers);
     }
 
     /// Sums statistics of batch norm and the numbers of add_results() over all workers.
     void sum_results(Step& step) {
-        std::vector<double> numbers(3 + size_t(task_.sums()));
+        step.numbers.resize(3 + size_t(task_.sums()));
         run_.phases.count_step(step.images);
-        step.sums.finish(numbers);
-        step.result.loss = numbers[0], step.result.stop = numbers[1] > 0, step.result.last = numbers[2] > 0;
-        step.result.sums.assign(numbers.begin() + 3, numbers.end());
+        step.sums.finish(step.numbers);
         ++parameters_.batches_tracked;
         run_.phases.lap(PhaseClock::sum);
     }
 
-    /// Updates the parameters, unless the replayed step has done so.
+    /// Updates the parameters, unless the replayed step has done so. Those of an idle rank stay as they are: Saver sets
+    /// them.
     void update_parameters(Step& step) {
-        if (!group_.is_single_worker()) {
-            loss_of_all_.fill(step.result.loss), optimizer_.update(loss_of_all_);
+        if (!compute_.group().is_single_worker()) {
+            loss_of_all_.fill(step.numbers[0]), optimizer_.update(loss_of_all_);
             step.non_finite_at = optimizer_.non_finite_at();
         }
-        step.result.skipped = run_.handle_non_finite(step.result.loss, step.non_finite_at);
-        if (!step.result.skipped) optimizer_.end_step(step.number, run_.log.info().steps);
+        share_results(step);
+        const Workers& workers = compute_.workers();
+        step.result.skipped = run_.handle_non_finite(step.result.loss, step.non_finite_at, workers.ranks[0]);
+        if (!step.result.skipped && !workers.is_idle()) optimizer_.end_step(step.number, run_.log.info().steps);
         run_.phases.lap(PhaseClock::update);
+    }
+
+    /// Gives the results of the step to idle ranks, and their stop requests to the others.
+    void share_results(Step& step) {
+        std::vector<double>& numbers = step.numbers;
+        if (compute_.workers().idle > 0) {
+            const bool computes = !compute_.workers().is_idle();
+            numbers.push_back(computes ? double(step.non_finite_at.to_host().data<int32_t>()[0]) : 0);
+            compute_.add_idle(numbers);
+            step.non_finite_at = Tensor::empty_on_host({}, DType::i32);
+            step.non_finite_at.data<int32_t>()[0] = int32_t(numbers.back());
+            numbers.pop_back();
+        }
+        step.result.loss = numbers[0], step.result.stop = numbers[1] > 0, step.result.last = numbers[2] > 0;
+        step.result.sums.assign(numbers.begin() + 3, numbers.end());
     }
 
     /// The part of a step that is traced once and then replayed. Returns the results of outputs_of(), and then the
@@ -468,7 +493,7 @@ private:
         std::vector<Tensor> results = outputs_of(forward_, task_, batch, Mode::train);
         const Tensor loss = task_.take_loss(results, batch, Mode::train);
         tape.gradients(loss, parameters_);
-        if (group_.is_single_worker()) optimizer_.update(loss); // else update_parameters() does, after the sums
+        if (compute_.group().is_single_worker()) optimizer_.update(loss); // else update_parameters(), after the sums
         results.push_back(loss);
         return results;
     }
@@ -531,11 +556,11 @@ int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& 
     TrainingRun run(run_options, options, group, observer);
     return run.log.supervise([&] {
         Compute compute(compute_options, options, group);
-        check_choices(options, compute);
+        check_choices(options);
         Profile op_times;
-        GroupSync sync(group);
+        GroupSync sync(compute.group());
         Context context = compute.context();
-        if (sync_bn_ && group.size() > 1) context.sync = &sync;
+        if (sync_bn_ && compute.group().size() > 1) context.sync = &sync;
         if (profile_) context.profile = &op_times;
         const ContextScope scope(context); // the context's threads also decode the images
 

@@ -99,7 +99,7 @@ private:
 
     // The first two phases of train(), in this order. Both are collective.
     /// Throws Error if the options contradict each other, or do not fit the machine.
-    void check_choices(const Options& options, const Compute& compute) const;
+    void check_choices(const Options& options) const;
     /// Loads the data. If the run begins with a model (from a checkpoint or --init) whose file says which images its
     /// training held out, holds out the same ones, so that no image of that training is tested. If the file does not
     /// say so, warns.

@@ -136,8 +136,11 @@ void TrainingRun::begin_epoch(bool has_data) {
     phases.start();
 }
 
-bool TrainingRun::handle_non_finite(double loss, const Tensor& non_finite_at) {
-    const std::string warning = guard_->handle_non_finite(log.position.step + 1, loss, non_finite_at);
+bool TrainingRun::handle_non_finite(double loss, const Tensor& non_finite_at, int rank) {
+    const auto of_rank = [&](const std::string& cause) {
+        return log.group.allgather(cause, "cause of a bad step")[size_t(rank)];
+    };
+    const std::string warning = guard_->handle_non_finite(log.position.step + 1, loss, non_finite_at, of_rank);
     if (!warning.empty()) log.warn(warning);
     return !warning.empty();
 }

@@ -19,7 +19,7 @@
 //     });
 //
 // Every rank makes the same calls. training.cpp computes the steps. TrainingRun changes parameters in restore() and
-// handle_non_finite(), and before each save on the idle ranks without a GPU, which then get those of a rank with one.
+// handle_non_finite(), and before each save on the idle ranks, which then get those of a rank that computes.
 #pragma once
 
 #include "models/run/nan_guard.h"
@@ -94,9 +94,10 @@ public:
 
     /// Collective. Begins or continues the epoch of the position. `has_data` is true if this rank has a batch.
     void begin_epoch(bool has_data);
-    /// Applies --on-nan to the step after the position. Returns true if it is skipped. `non_finite_at` is the result of
-    /// first_non_finite() for the gradients and the loss of this step, summed over all ranks.
-    bool handle_non_finite(double loss, const Tensor& non_finite_at);
+    /// Collective. Applies --on-nan to the step after the position. Returns true if it is skipped. `non_finite_at` is
+    /// the result of first_non_finite() for the gradients and the loss of this step, summed over all ranks. Messages
+    /// name the tensor that `rank` finds, since idle ranks have no gradients.
+    bool handle_non_finite(double loss, const Tensor& non_finite_at, int rank = 0);
     /// Collective. Logs a step and advances the position. Saves a checkpoint if one is due.
     void end_step(const StepResult& result);
     /// Collective. Saves the model as model-best.safetensors if it is better than in every test before, by the metric

@@ -1,5 +1,6 @@
 // The training program itself, on GPUs whose kernels the executor runs: its losses are those of the CPU, on one rank,
-// on two that share a GPU, and on two of which one is idle, with a GPU on its node or without. And a sweep on GPUs.
+// on two that share a GPU, and on two of which one is idle, with a GPU on its node or without. An idle rank uses no GPU
+// and no sums, but ends with the others. And a sweep on GPUs.
 #include "tools/write_digits.h"
 #include "core/atomic_file.h"
 #include "core/rng.h"
@@ -15,6 +16,7 @@
 #include <doctest/doctest.h>
 #include <iostream>
 #include <map>
+#include <mutex>
 #include <sstream>
 
 using namespace rg;
@@ -24,13 +26,36 @@ namespace {
 struct Losses final : TrainingObserver {
     bool standalone() const override { return false; }
     bool on_metrics(const Json& line) override {
-        if (line.find("step")) of_steps.push_back(line.at("loss").as_double());
-        return false;
+        for (const char* const name : {"loss", "test_loss"})
+            if (const Json* const loss = line.find(name)) all.push_back(loss->as_double());
+        if (line.find("step") && line.find("loss")) of_steps.push_back(line.at("loss").as_double());
+        return stop_after > 0 && of_steps.size() >= stop_after;
     }
-    std::vector<double> of_steps;
+    std::vector<double> of_steps, all; // all: with those of tests
+    size_t stop_after = 0;
 };
 
 thread_local int this_rank = 0;
+
+/// Returns the losses of all steps and tests of rank 0, in mini-batches of two images. A stop request follows after
+/// `stop_after` steps, unless that is 0. `per_node`: see ThreadWorld.
+std::vector<double> losses(const Program& program, int ranks, const std::vector<std::string>& options, int per_node = 0,
+                           size_t stop_after = 0) {
+    std::vector<std::string> args = {"--batch-size", "2", "--threads", "1"};
+    args.insert(args.end(), options.begin(), options.end());
+    std::vector<Losses> trials(static_cast<size_t>(ranks));
+    trials[0].stop_after = stop_after;
+    par::run_threads(
+        ranks,
+        [&](par::Link& link) {
+            this_rank = link.rank();
+            par::Group group(link);
+            const int code = program.run(group, args, trials[size_t(link.rank())]); // a CHECK would catch its exception
+            CHECK(code == 0);
+        },
+        per_node);
+    return trials[0].all;
+}
 
 /// `per_node`: see ThreadWorld.
 std::vector<double> train(const Program& program, int ranks, const std::vector<std::string>& own,
@@ -96,9 +121,159 @@ std::pair<std::map<std::string, std::string>, std::string> sweep(const std::vect
     return {ranks, out.str()};
 }
 
+/// Counts what a rank does with a GPU.
+struct CountingDevice final : ExecutorDevice {
+    void* allocate(size_t bytes) override {
+        void* const memory = ExecutorDevice::allocate(bytes);
+        sizes[memory] = bytes, live += bytes, peak = std::max(peak, live);
+        allocated.push_back(bytes);
+        return memory;
+    }
+    void release(void* memory) noexcept override {
+        live -= sizes[memory], sizes.erase(memory);
+        ExecutorDevice::release(memory);
+    }
+    void upload(void* to, const void* from, size_t bytes) override {
+        ++uploads, uploaded += bytes;
+        ExecutorDevice::upload(to, from, bytes);
+    }
+    Kernel kernel(Op op) const override {
+        RG_CHECK(ops != fails_at, "a planted error");
+        return ExecutorDevice::kernel(op);
+    }
+    std::map<void*, size_t> sizes;
+    size_t live = 0, peak = 0, uploaded = 0;
+    std::vector<size_t> allocated; // the sizes of all allocations
+    int uploads = 0;
+    long fails_at = -1; // number of ops
+};
+
+/// GPUs of one node. Each rank that opens one gets a device of its own, which `of_rank` keeps.
+struct Node {
+    int gpus = 1;
+    long fails_at = -1; // of rank 0
+    std::mutex mutex = {};
+    std::map<int, std::shared_ptr<CountingDevice>> of_rank = {};
+};
+Node* node = nullptr;
+constexpr gpu::GpuDiscovery kCountingGpus{
+    [] {
+        gpu::FoundGpus found;
+        for (int i = 0; i < node->gpus; ++i) found.gpus.push_back({i, cat("gpu ", i), "executor"});
+        return found;
+    },
+    [](int) -> std::shared_ptr<Device> {
+        const std::lock_guard lock(node->mutex);
+        const auto device = std::make_shared<CountingDevice>();
+        if (this_rank == 0) device->fails_at = node->fails_at;
+        return node->of_rank[this_rank] = device;
+    }};
+
+/// Two classes of images with 32 x 32 pixels, which a rank trains and tests on for an epoch of two steps.
+struct SmallSet : TempDir {
+    SmallSet() {
+        Rng random(1, Purpose::test);
+        for (const char* folder : {"train/a", "train/b", "test/a", "test/b"})
+            for (int i = 0; i < 2; ++i) {
+                std::vector<uint8_t> pixels;
+                for (int j = 0; j < 32 * 32 * 3; ++j) pixels.push_back(uint8_t(random.uniform_below(256)));
+                data::write_image(cat(*this / folder, "/", i, ".png"), 32, 32, 3, pixels);
+            }
+    }
+    std::vector<std::string> options() const {
+        return {"--data", path(), "--width", "4", "--depth", "1", "--lr", "0.01", "--device", "cuda", "--augment", "none"};
+    }
+};
+
 } // namespace
 
 TEST_SUITE("simt") {
+    TEST_CASE("train_cifar: idle ranks use no GPU, and the others train as without them, by direct sums of their GPUs") {
+        const GpusInPlace counting(kCountingGpus);
+        const SmallSet set;
+        for (const int gpus : {1, 2}) {
+            CAPTURE(gpus);
+            struct Result {
+                std::vector<double> losses;
+                std::string model;
+                Node node;
+            };
+            Result alone, idle; // on as many ranks as GPUs, and on four
+            for (const auto& [result, ranks] : {std::pair{&alone, gpus}, {&idle, 4}}) {
+                const TempDir runs;
+                result->node.gpus = gpus;
+                node = &result->node;
+                std::vector<std::string> more = set.options();
+                more.insert(more.end(), {"--steps", "2", "--runs", runs.path(), "--run-name", "run"});
+                result->losses = losses(train_cifar, ranks, more);
+                result->model = read_file(runs / "run/model-best.safetensors");
+            }
+            CHECK(alone.losses.size() == 3); // of two steps, and of the test
+            CHECK(idle.losses == alone.losses);
+            CHECK(idle.model == alone.model);
+            REQUIRE(std::ssize(idle.node.of_rank) == gpus); // the idle ranks have opened none
+            for (int rank = 0; rank < gpus; ++rank) {
+                CAPTURE(rank);
+                REQUIRE(idle.node.of_rank.contains(rank));
+                const CountingDevice &of_idle = *idle.node.of_rank[rank], &of_alone = *alone.node.of_rank[rank];
+                CHECK(of_idle.uploads == of_alone.uploads);
+                CHECK(of_idle.uploaded == of_alone.uploaded);
+                CHECK(of_idle.ops == of_alone.ops);
+                CHECK(of_idle.launches == of_alone.launches);
+                CHECK(of_idle.peak == of_alone.peak);
+                CHECK(of_idle.sums == of_alone.sums);
+                CHECK((of_idle.sums > 0) == (gpus > 1));
+            }
+        }
+    }
+
+    TEST_CASE("train_cifar: idle ranks end with the others, whether these fail, stop, or meet a NaN") {
+        const SmallSet set;
+        const TempDir runs;
+        std::vector<std::string> options = set.options();
+        options.insert(options.end(), {"--runs", runs.path()});
+        {
+            const GpusInPlace counting(kCountingGpus);
+            Node two{.gpus = 2, .fails_at = 40};
+            node = &two;
+            CHECK_ERROR("a planted error", losses(train_cifar, 4, options));
+        }
+        // The only GPU is that of rank 1, on a node of its own. Rank 0 writes the files and has the stop request.
+        const GpusInPlace on_rank_1({[] {
+                                         return this_rank == 1 ? kExecutorGpus.find() : gpu::FoundGpus{{}, "none"};
+                                     },
+                                     kExecutorGpus.open});
+        std::ranges::replace(options, std::string("cuda"), std::string("auto"));
+        for (const size_t stop_after : {size_t(0), size_t(1)}) {
+            std::vector<std::string> more = options;
+            more.insert(more.end(), {"--epochs", "2"});
+            CHECK(losses(train_cifar, 2, more, 1, stop_after).size() == (stop_after ? 2u : 6u));
+        }
+        std::ranges::replace(options, std::string("0.01"), std::string("1e30"));
+        options.insert(options.end(), {"--epochs", "4"});
+        const std::string error = error_of([&] { losses(train_cifar, 2, options, 1); });
+        CHECK(contains(error, "step "));
+        CHECK(contains(error, ": expected finite values, got "));
+        CHECK(contains(error, " in "));
+        CHECK_FALSE(contains(error, "with finite gradients")); // rank 0 does not know the gradients
+    }
+
+    TEST_CASE("train_cifar: steps and tests share the memory of their intermediates") {
+        const GpusInPlace counting(kCountingGpus);
+        const SmallSet set;
+        Node one;
+        node = &one;
+        const TempDir runs;
+        std::vector<std::string> options = set.options();
+        options.insert(options.end(), {"--steps", "2", "--runs", runs.path()});
+        CHECK(losses(train_cifar, 1, options).size() == 3);
+        std::vector<size_t>& sizes = one.of_rank.at(0)->allocated;
+        std::ranges::sort(sizes, std::greater());
+        const size_t arena = sizes[0];
+        CAPTURE(arena);
+        CHECK(std::ranges::count_if(sizes, [&](size_t bytes) { return bytes > arena / 4; }) == 1);
+    }
+
     TEST_CASE("sweep: only ranks with a GPU of their own get trials") {
         using Ranks = std::map<std::string, std::string>;
         const Ranks all{{"1", "[0]"}, {"2", "[1]"}, {"3", "[2]"}, {"4", "[3]"}};

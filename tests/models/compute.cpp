@@ -20,14 +20,15 @@ namespace {
 /// The results of machines(), with one entry for each rank.
 struct OnRanks {
     std::vector<std::string> texts, devices; // the description that it prints at its start; the name of the device
-    std::vector<int> firsts;                 // Workers::first
+    std::vector<int> firsts, groups;         // Workers::first; size of Compute::group()
+    std::vector<double> sums;                // of Compute::add_idle()
 };
 /// Runs a program on some ranks. Each `per_node` consecutive ones form a node; 0: all do. Sets `on_node` to the index
 /// of the node on each rank's thread.
 thread_local int on_node = 0;
 OnRanks machines(int ranks, const std::vector<const char*>& arguments, int per_node = 0) {
     OnRanks found{std::vector<std::string>(size_t(ranks)), std::vector<std::string>(size_t(ranks)),
-                  std::vector<int>(size_t(ranks))};
+                  std::vector<int>(size_t(ranks)), std::vector<int>(size_t(ranks)), std::vector<double>(size_t(ranks))};
     par::run_threads(
         ranks,
         [&](par::Link& link) {
@@ -42,6 +43,9 @@ OnRanks machines(int ranks, const std::vector<const char*>& arguments, int per_n
             found.texts[rank] = compute.text();
             found.devices[rank] = compute.device() ? compute.device()->name() : "";
             found.firsts[rank] = compute.workers().first;
+            found.groups[rank] = compute.group().size();
+            found.sums[rank] = compute.workers().is_idle() ? 1 : 100;
+            compute.add_idle({&found.sums[rank], 1});
         },
         per_node);
     return found;
@@ -293,12 +297,21 @@ TEST_SUITE("models") {
             const GpusInPlace three(kThreeGpus);
             const OnRanks five = machines(5, {"test", "--threads", "1"});
             CHECK(five.firsts == std::vector{0, 1, 2, 3, 3}); // 3 means none
+            CHECK(five.devices == std::vector<std::string>{"GPU 0", "GPU 2", "GPU 3", "", ""}); // opens no GPU if idle
+            CHECK(five.groups == std::vector{3, 3, 3, 1, 1});
+            CHECK(five.sums == std::vector<double>(5, 102));
+            CHECK(five.texts[3].starts_with("H200, 1 thread x 5 ranks"));
+            const OnRanks ordered = machines(5, {"test", "--workers", "7"});
+            CHECK(ordered.firsts == std::vector{0, 3, 5, 7, 7});
+            CHECK(ordered.groups == five.groups);
             CHECK(five.texts[0] == "GPU 0, 1 thread x 5 ranks on 3 GPUs (2 idle, without a GPU of their own), fp32");
             const OnRanks one = machines(2, {"test", "--threads", "1", "--device", "cuda:2"});
             CHECK(one.firsts == std::vector{0, 1});
             CHECK(one.texts[0] == "GPU 2, 1 thread x 2 ranks on 1 GPU (1 idle, without a GPU of their own), fp32");
             const OnRanks sharing = machines(5, {"test", "--threads", "1", "--spare-ranks", "share"});
             CHECK(sharing.firsts == std::vector{0, 1, 2, 3, 4});
+            CHECK(sharing.groups == std::vector(5, 5));
+            CHECK(sharing.sums == std::vector<double>(5, 100)); // no rank is idle
             CHECK(sharing.texts[0] == "GPU 0, 1 thread x 5 ranks on 3 GPUs (2 share), fp32");
         }
         const GpusInPlace mixed(kGpuOnNode0);

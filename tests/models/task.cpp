@@ -400,7 +400,16 @@ TEST_SUITE("models") {
         for (const int64_t batch_size : {3, 1000})
             Evaluation(here.group, here.compute, set, {}, {{0}, {1.0f / 255}}, batch_size, task, forward).score();
         CHECK(sizes == std::vector<int64_t>{3, 3, 2, 8});
-        for (const bool on_device : {false, true}) CHECK(Evaluation::test_batch_size(5, on_device) == (on_device ? 20 : 5));
+
+        // A test on a worker needs no more memory than a step: the mini-batch of the job is that of the training.
+        Accelerated step([&](std::span<const Tensor>, bool) { return std::vector<Tensor>{Tensor::zeros({1})}; });
+        const Tensor weights = Tensor::zeros({2, 4});
+        const Forward traced = [&](const data::Batch& batch, Mode) -> std::vector<Tensor> {
+            return {linear(batch.x.reshape({batch.size, 4}), weights)};
+        };
+        Evaluation shares(here.group, here.compute, set, {}, {{0}, {1.0f / 255}}, 3, task, traced, &step);
+        shares.predict.enabled = true;
+        CHECK_ERROR("expected no plans yet, got 2", (shares.plan(), shares.predict.share_memory(step))); // for 3 and 2
 
         // A stop request ends a test before its next mini-batch, and a later test is complete.
         Evaluation stopped(here.group, here.compute, set, {}, {{0}, {1.0f / 255}}, 3, task, forward);
