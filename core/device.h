@@ -41,6 +41,11 @@ public:
     /// caller gives the memory back with release().
     virtual void* allocate(size_t bytes) = 0;
     virtual void release(void* memory) noexcept = 0;
+    /// Returns about how many bytes allocate() can still return in all.
+    virtual size_t free_bytes() = 0;
+    /// Pins host memory until the result is destroyed: copies of pinned memory are faster. Does nothing if the system
+    /// does not allow it.
+    virtual std::shared_ptr<void> pin(void* memory, size_t bytes) = 0;
     /// Copies host memory to device memory, before all ops that are started later. May return before the copy is done,
     /// but the caller may then already change the memory at `from`.
     virtual void upload(void* to, const void* from, size_t bytes) = 0;
@@ -56,7 +61,8 @@ public:
     ///
     /// download() sees the results of all ops that were started before it. Ops that are started after upload() get the
     /// changed chunk. Ops that are started between download() and upload() of a chunk must not use that chunk. wait()
-    /// blocks until the chunk is in host memory. The program may use that memory only between wait() and upload().
+    /// blocks until the chunk is in host memory. The program may use that memory only between wait() and upload(). Any
+    /// thread may call wait().
     class RoundTrip {
     public:
         virtual ~RoundTrip() = default;
@@ -66,7 +72,8 @@ public:
     };
     /// Returns a RoundTrip between the memory at `host` and the memory at `device`. Chunk i consists of the bytes
     /// [ends[i - 1], ends[i]); chunk 0 starts at byte 0. Both memories must outlive the result. If `host` is null,
-    /// nothing is copied: wait() only blocks until the device has computed the chunk. Then sum() may change it.
+    /// nothing is copied: wait() only blocks until the device has computed the chunk. Then sum() or transfer() may
+    /// change it.
     virtual std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) = 0;
 
     /// Lets other processes on this machine map `memory`, which comes from allocate(). Returns the handle that they
@@ -80,7 +87,8 @@ public:
     /// be a source, too. There are at most kMostVectors of each, aligned to 16 bytes, in this device's memory or in
     /// memory of open_shared(). Blocks until the sum is written, while ops go on.
     virtual void sum(std::span<std::byte* const> from, std::span<std::byte* const> to, size_t count) = 0;
-    /// Copies device memory to host memory or back. Blocks until the copy is done, while ops go on.
+    /// Copies device memory to host memory or back. Blocks until the copy is done, while ops go on. Several threads may
+    /// call this at the same time.
     virtual void transfer(void* to, const void* from, size_t bytes) = 0;
     static constexpr size_t kMostVectors = 64;
 

@@ -137,6 +137,7 @@ TrainTest with_test_set(TrainTest sets, TrainTest other);
 std::string fingerprint(const ImageSet& set, std::span<const uint64_t> more = {});
 
 /// Returns all pixels as a u8 tensor [count height width channels], in device memory if the context has a device.
+/// If they do not fit there, use LoaderOptions::upload instead.
 Tensor resident(const ImageSet& set);
 
 /// Returns the number of images of each class.

@@ -4,9 +4,15 @@
 // A thread claims part i only if i < next_ + depth, where next_ is the next part that the training loop gets. So the
 // slot for the result is free, and memory is limited. The thread prepares the part without the lock, and stores it only
 // if start() was not called meanwhile.
+//
+// With LoaderOptions::upload, the images of part i pass through slot i % most_parts() of pinned and of device memory. A
+// thread claims part i only after next() has returned part i - depth. So the consumer has started all ops that read the
+// part before in this slot, and has given the slot back.
 #include "data/loader.h"
 
 #include "core/checksum.h"
+#include "core/context.h"
+#include "core/device.h"
 
 #include <algorithm>
 #include <array>
@@ -40,6 +46,43 @@ Column computed(const Shape& extents, std::function<void(const Sample&, std::spa
                 f(sample, {reinterpret_cast<float*>(out), numbers});
             }};
 }
+
+/// Memory for the images of several parts: pinned memory where threads write them, and device memory to which they copy
+/// them while ops run. The slots of the device memory are the chunks of a RoundTrip without host memory.
+struct Loader::Upload {
+    Upload(Device& to, int64_t slots, int64_t bytes)
+        : device(to),
+          slot_bytes(bytes),
+          host(Tensor::empty_on_host({slots * bytes}, DType::u8)),
+          memory(Tensor::empty({slots * bytes}, DType::u8)),
+          pinned(to.pin(host.bytes_data(), size_t(host.bytes()))),
+          writable(size_t(slots)) {
+        std::vector<size_t> ends;
+        for (int64_t i = 1; i <= slots; ++i) ends.push_back(size_t(i * bytes));
+        trip = to.round_trip(nullptr, memory.bytes_data(), ends);
+        // Ops that were started before may still use the memory that the device has reused.
+        for (size_t i = 0; i < ends.size(); ++i) trip->download(i);
+    }
+    /// Copies the first bytes of a slot to the device. Blocks until ops have read the slot, and the copy is done.
+    void copy(int64_t slot, int64_t bytes) {
+        if (!writable[size_t(slot)]) trip->wait(size_t(slot)), writable[size_t(slot)] = 1;
+        const int64_t begin = slot * slot_bytes;
+        device.transfer(memory.bytes_data() + begin, host.bytes_data() + begin, size_t(bytes));
+    }
+    // The consumer's calls: it takes the slot of a part, and gives it back when it has started all ops that read it.
+    void take(int64_t slot) { trip->upload(size_t(slot)), writable[size_t(slot)] = 0, taken = slot; }
+    void give_back() {
+        if (taken >= 0) trip->download(size_t(std::exchange(taken, -1)));
+    }
+
+    Device& device;
+    const int64_t slot_bytes;
+    const Tensor host, memory;
+    const std::shared_ptr<void> pinned;
+    std::unique_ptr<Device::RoundTrip> trip;
+    std::vector<char> writable; // by slot: 1: no op reads it any more
+    int64_t taken = -1;         // the consumer's slot, or -1
+};
 
 Loader::Loader(const ImageSet& set, const LoaderOptions& options, std::vector<Column> columns)
     : Loader(&set, options, std::move(columns)) {}
@@ -90,6 +133,14 @@ Loader::Loader(const ImageSet* set, const LoaderOptions& options, std::vector<Co
     batches_ = count_ / options.batch_size + (options.keep_partial && count_ % options.batch_size != 0);
     next_ = claimed_ = end(); // nothing to do until start()
     slots_.resize(size_t(options.depth));
+    if (options.upload) {
+        RG_CHECK(context().device && options.views,
+                 "loader: expected `upload` with a device and `views`, got it without");
+        const int64_t whole = std::min(options.batch_size, count_),
+                      most = part_range(whole, options.parts, options.first_part).size();
+        upload_ = std::make_unique<Upload>(*context().device, most_parts(),
+                                           std::max<int64_t>(1, most * images_each() * set->image_bytes()));
+    }
     try {
         for (int i = 0; i < options.threads; ++i) threads_.emplace_back([this] { work(); });
     } catch (const std::system_error& error) {
@@ -118,7 +169,12 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
     started_ = true;
     auto order = std::make_shared<const EpochOrder>(order_of(epoch));
     {
-        std::lock_guard lock(mutex_);
+        std::unique_lock lock(mutex_);
+        if (upload_) { // no thread may write to slots that are given out again
+            claimed_ = end();
+            batch_ready_.wait(lock, [&] { return making_ == 0; });
+            upload_->give_back();
+        }
         ++generation_;
         epoch_ = epoch;
         next_ = claimed_ = first_batch * options_.own_parts;
@@ -131,8 +187,10 @@ void Loader::start(int64_t epoch, int64_t first_batch) {
 Batch Loader::next() {
     const auto call = caller_.call("Loader");
     RG_CHECK(has_next(), "loader: expected next() only while has_next(), got it after batch ", batches_);
+    if (upload_) upload_->give_back();
     if (options_.threads == 0) {
         Batch batch = make(*order_, epoch_, next_);
+        if (upload_) upload_->take(next_ % most_parts());
         ++next_;
         return batch;
     }
@@ -142,6 +200,7 @@ Batch Loader::next() {
     if (slot.error) std::rethrow_exception(slot.error);
     Batch batch = std::move(slot.batch);
     slot = {};
+    if (upload_) upload_->take(next_ % most_parts());
     ++next_;
     lock.unlock();
     work_available_.notify_one();
@@ -157,6 +216,7 @@ void Loader::work() {
         const int64_t index = claimed_++, epoch = epoch_;
         const uint64_t generation = generation_;
         const std::shared_ptr<const EpochOrder> order = order_;
+        ++making_;
         lock.unlock();
         BatchSlot result{true, {}, nullptr};
         try {
@@ -165,8 +225,8 @@ void Loader::work() {
             result.error = std::current_exception();
         }
         lock.lock();
-        if (generation != generation_) continue;
-        slots_[size_t(index % options_.depth)] = std::move(result);
+        --making_;
+        if (generation == generation_) slots_[size_t(index % options_.depth)] = std::move(result);
         batch_ready_.notify_one();
     }
 }
@@ -206,6 +266,8 @@ Batch Loader::allocate(int64_t n) const {
         batch.indices = augmenter.empty_indices(n), batch.views = augmenter.empty_views(n);
     else
         batch.x = Tensor::empty_on_host({n, augmenter.height(), augmenter.width(), set_->channels});
+    if (upload_)
+        batch.images = upload_->memory.slice(0, {n * images_each(), set_->height, set_->width, set_->channels});
     return batch;
 }
 
@@ -216,7 +278,7 @@ void Loader::write_images(Batch& batch, const EpochOrder& order, Range part, Ran
     const int64_t n = part.size(), h = augmenter.height(), w = augmenter.width(), c = set_->channels;
     const int64_t k = std::ssize(set_->target_names);
     const bool mixes = augmenter.mixes();
-    const int images_each = mixes ? 2 : 1;
+    uint8_t* const uploaded = upload_ ? upload_->host.data<uint8_t>() + batch.images.key().offset : nullptr;
     std::vector<double> weights;
     if (weighs_labels()) weights = class_weights(order, whole);
     for (int64_t i = 0; i < n; ++i) {
@@ -225,7 +287,7 @@ void Loader::write_images(Batch& batch, const EpochOrder& order, Range part, Ran
         const std::array<Draw, 2> draws{order.at(position), order.at(whole.begin + whole.end - 1 - position)};
         std::array<View, 2> views;
         std::array<int32_t, 2> labels;
-        for (size_t j = 0; j < size_t(images_each); ++j) {
+        for (size_t j = 0; j < size_t(images_each()); ++j) {
             views[j] = augmenter.view(options_.seed, batch.epoch, draws[j].stream());
             labels[j] = set_->labels[size_t(draws[j].index)];
         }
@@ -245,9 +307,11 @@ void Loader::write_images(Batch& batch, const EpochOrder& order, Range part, Ran
                             mixes ? set_->image(draws[1].index) : std::span<const uint8_t>(), views[1]);
             continue;
         }
-        for (int j = 0; j < images_each; ++j) {
-            batch.indices.data<int32_t>()[images_each * i + j] = int32_t(draws[size_t(j)].index);
-            augmenter.store_view(batch.views, images_each * i + j, views[size_t(j)]);
+        for (int j = 0; j < images_each(); ++j) {
+            const int64_t entry = images_each() * i + j, index = draws[size_t(j)].index;
+            batch.indices.data<int32_t>()[entry] = int32_t(uploaded ? entry : index);
+            augmenter.store_view(batch.views, entry, views[size_t(j)]);
+            if (uploaded) std::ranges::copy(set_->image(index), uploaded + entry * set_->image_bytes());
         }
     }
 }
@@ -270,8 +334,10 @@ Batch Loader::make(const EpochOrder& order, int64_t epoch, int64_t index) const 
     Batch batch = set_ ? allocate(part.size()) : Batch();
     batch.epoch = epoch, batch.index = index / options_.own_parts, batch.first = part.begin;
     batch.size = part.size(), batch.global_size = batch_size(index);
-    const int64_t first = batch.index * options_.batch_size;
+    const int64_t first = batch.index * options_.batch_size, slot = index % most_parts();
+    if (upload_) batch.images = upload_->memory.slice(slot * upload_->slot_bytes, batch.images.shape());
     if (set_) write_images(batch, order, part, {first, first + batch.global_size});
+    if (upload_) upload_->copy(slot, batch.images.bytes());
     for (const Column& column : columns_) {
         const Tensor values = column.tensor(part.size());
         const int64_t bytes = column.extents.numel() * size_of(column.type);

@@ -12,6 +12,9 @@
 //     Loader images(set, {.batch_size = 128});
 //     Loader numbers({rows(features), rows(classes)}, {.batch_size = 32});
 //
+// With LoaderOptions::upload, the thread that prepares a mini-batch also copies its images to the device, while ops of
+// the mini-batches before run there.
+//
 // One thread at a time may use a Loader: start() and next() throw Error during such a call of another thread.
 #pragma once
 
@@ -60,7 +63,10 @@ Column computed(const Shape& extents, std::function<void(const Sample& sample, s
 struct Batch {
     Tensor x;              // f32 [n h w c]; undefined without images, and with LoaderOptions::views
     Tensor indices, views; // only with LoaderOptions::views: i32 [n ...], inputs of the augment op (core/ops/augment.h)
-    Tensor labels;         // i32 [n]; undefined without images
+    // u8 [n height width c], or [2 n ...] if images are mixed: the images that `indices` select, in device memory. Only
+    // with LoaderOptions::upload, and only for ops that are started before the next call of the loader.
+    Tensor images;
+    Tensor labels; // i32 [n]; undefined without images
     int64_t epoch = 0, index = 0;
     int64_t size = 0, global_size = 0; // number of samples in this part, and in the whole mini-batch
     int64_t first = 0;                 // position of this part's first sample in the epoch's order
@@ -92,12 +98,16 @@ struct LoaderOptions {
     int threads = 1;    // number of background threads; 0: next() does the work itself
     int depth = 2;      // largest number of parts that background threads prepare ahead
     bool views = false; // returns indices and views for the augment op instead of images
+    // With `views`: also copies the images to the context's device, for a set that does not fit into its memory.
+    // Indices then select from Batch::images, not from the set.
+    bool upload = false;
 };
 
 class Loader {
 public:
     /// Keeps a reference to `set`, which must outlive the loader and not change. Throws Error if the options, the set
-    /// or a column are invalid, if a column has another number of samples, or if a thread cannot be started.
+    /// or a column are invalid, if a column has another number of samples, or if a thread cannot be started. With
+    /// `upload`, allocates memory for most_parts() parts on the device and on the host.
     Loader(const ImageSet& set, const LoaderOptions& options, std::vector<Column> columns = {});
     /// Makes batches of columns alone. At least one must give its number of samples, and all that do must agree.
     Loader(std::vector<Column> columns, const LoaderOptions& options);
@@ -153,6 +163,7 @@ private:
     Range positions(int64_t part) const;
     int64_t batch_size(int64_t part) const;
     Batch make(const EpochOrder& order, int64_t epoch, int64_t part) const;
+    int images_each() const { return augmenter_->mixes() ? 2 : 1; } // images per sample
     int64_t end() const { return batches_ * options_.own_parts; }
     void work();
     void stop();
@@ -175,6 +186,9 @@ private:
     std::shared_ptr<const EpochOrder> order_;
     std::vector<BatchSlot> slots_; // part i is in slot i % depth
     bool stopping_ = false;
+    int making_ = 0; // number of background threads that are preparing a part
+    struct Upload;
+    std::unique_ptr<Upload> upload_; // null without LoaderOptions::upload
     std::vector<std::thread> threads_;
 };
 

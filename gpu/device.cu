@@ -1,5 +1,5 @@
 // A GPU as a Device, through the CUDA runtime. One stream runs all ops in order. RoundTrip, which copies gradient
-// buckets, uses two more streams, and sum() and transfer() use another one.
+// buckets, uses two more streams, sum() another one, and transfer() one for each thread that calls it.
 //
 // Freed memory is cached and reused (block_cache.h). Since one stream runs all ops, a block may be reused as soon as
 // the work that reads it is queued. Scratch memory is freed only with the device, so that its addresses in captured
@@ -108,22 +108,19 @@ struct PinnedSlot {
 /// Copies chunks to and from host memory at the same time, with a stream for each direction.
 class CudaRoundTrip final : public Device::RoundTrip {
 public:
-    CudaRoundTrip(CudaStream& ops, void* host, void* device, std::vector<size_t> ends)
-        : ops_(ops),
+    /// `pinned` is the result of pin() for the memory at `host`, or null.
+    CudaRoundTrip(int gpu, CudaStream& ops, void* host, void* device, std::vector<size_t> ends,
+                  std::shared_ptr<void> pinned)
+        : gpu_(gpu),
+          ops_(ops),
           host_(static_cast<std::byte*>(host)),
           device_(static_cast<std::byte*>(device)),
           ends_(std::move(ends)),
-          copied_(ends_.size()) {
-        if (!host_ || ends_.empty()) return;
-        const cudaError_t error = cudaHostRegister(host, ends_.back(), cudaHostRegisterDefault);
-        pinned_ = error == cudaSuccess;
-        static bool warned = false;
-        if (!pinned_) warn_once(warned, "gradients are copied more slowly, since their memory was not pinned", error);
-    }
+          pinned_(std::move(pinned)),
+          copied_(ends_.size()) {}
     ~CudaRoundTrip() override {
         (void)cudaStreamSynchronize(down_);
         (void)cudaStreamSynchronize(up_);
-        if (pinned_) (void)cudaHostUnregister(host_);
     }
     void download(size_t chunk) override {
         if (!host_) return copied_[chunk].record(ops_);
@@ -132,7 +129,7 @@ public:
         copy(chunk, host_, device_, cudaMemcpyDeviceToHost, down_);
         copied_[chunk].record(down_);
     }
-    void wait(size_t chunk) override { copied_[chunk].wait(); }
+    void wait(size_t chunk) override { select_gpu(gpu_), copied_[chunk].wait(); }
     void upload(size_t chunk) override {
         if (!host_) return;
         copy(chunk, device_, host_, cudaMemcpyHostToDevice, up_);
@@ -145,13 +142,14 @@ private:
         const size_t begin = chunk == 0 ? 0 : ends_[chunk - 1];
         check(cudaMemcpyAsync(to + begin, from + begin, ends_[chunk] - begin, kind, stream), "cudaMemcpyAsync");
     }
+    const int gpu_;
     CudaStream& ops_;
     std::byte *const host_, *const device_;
     const std::vector<size_t> ends_;
+    const std::shared_ptr<void> pinned_;
     CudaStream down_, up_;
     CudaEvent computed_;
     std::vector<CudaEvent> copied_; // per chunk: recorded after its last copy or, without host memory, after its ops
-    bool pinned_ = false;
 };
 
 /// Runs for 40000 clock cycles, about 20 us.
@@ -202,6 +200,20 @@ public:
              " MiB are free; make --batch-size smaller, or end other programs on this GPU");
     }
     void release(void* memory) noexcept override { blocks_.give_back(memory); }
+    size_t free_bytes() override {
+        select();
+        size_t available = 0, total = 0;
+        check(cudaMemGetInfo(&available, &total), "cudaMemGetInfo");
+        return available;
+    }
+    std::shared_ptr<void> pin(void* memory, size_t bytes) override {
+        select();
+        const cudaError_t error = cudaHostRegister(memory, bytes, cudaHostRegisterDefault);
+        static bool warned = false;
+        if (error == cudaSuccess) return {memory, [](void* pinned) { (void)cudaHostUnregister(pinned); }};
+        warn_once(warned, "gradients or images are copied more slowly, since their memory was not pinned", error);
+        return nullptr;
+    }
     void upload(void* to, const void* from, size_t bytes) override {
         for (size_t done = 0; done < bytes; done += PinnedSlot::kBytes) {
             PinnedSlot& slot = slots_[next_slot_++ % slots_.size()];
@@ -226,7 +238,9 @@ public:
     }
     std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) override {
         select();
-        return std::make_unique<CudaRoundTrip>(stream_, host, device, std::move(ends));
+        std::shared_ptr<void> pinned = host && !ends.empty() ? pin(host, ends.back()) : nullptr;
+        return std::make_unique<CudaRoundTrip>(selection_.index, stream_, host, device, std::move(ends),
+                                               std::move(pinned));
     }
 
     std::string share(const void* memory) override {
@@ -261,8 +275,9 @@ public:
     }
     void transfer(void* to, const void* from, size_t bytes) override {
         select();
-        check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, sums_), kPeerWork);
-        sums_.wait(kPeerWork);
+        // Each thread has a stream of its own, so that copies of images do not delay those of gradients.
+        check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, cudaStreamPerThread), "cudaMemcpyAsync");
+        check(wait_for_gpu("a copy", [] { return cudaStreamQuery(cudaStreamPerThread); }), "a copy");
     }
 
     Kernel kernel(Op op) const override {
@@ -329,7 +344,7 @@ private:
     };
     std::string name_;
     GpuTraits traits_;
-    CudaStream stream_, sums_{-1}; // sums_: for sum() and transfer(); other GPUs wait for these
+    CudaStream stream_, sums_{-1}; // sums_: for sum(), which other GPUs wait for
     DeviceBlockCache blocks_{allocate_memory, free_memory};
     ScratchStack scratch_{[this](size_t bytes) { return allocate(bytes); }, [this](void* memory) { release(memory); }};
     unsigned* arrival_counters_;

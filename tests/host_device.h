@@ -7,8 +7,12 @@
 #include "core/op.h"
 #include "gpu/device.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
+#include <map>
+#include <mutex>
 #include <utility>
 
 namespace rg {
@@ -17,12 +21,30 @@ class HostDevice : public Device {
 public:
     std::string name() const override { return "host device"; }
     void* allocate(size_t bytes) override {
-        void* const memory = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
-        std::memset(memory, 0xFF, bytes); // floats are NaN until they are written
-        return memory;
+        const std::lock_guard lock(mutex_);
+        RG_CHECK(bytes <= memory_left, name(), ": expected ", bytes, " bytes of memory, got ", memory_left);
+        void* const block = std::aligned_alloc(256, (bytes + 255) / 256 * 256);
+        std::memset(block, 0xFF, bytes); // floats are NaN until they are written
+        memory_left -= sizes_[block] = bytes;
+        return block;
     }
-    void release(void* memory) noexcept override { finish_uploads(), std::free(memory); }
+    void release(void* block) noexcept override {
+        finish_uploads();
+        const std::lock_guard lock(mutex_);
+        memory_left += sizes_.extract(block).mapped();
+        std::free(block);
+    }
+    size_t free_bytes() override { return memory_left; }
+    std::shared_ptr<void> pin(void* memory, size_t bytes) override {
+        const std::lock_guard lock(mutex_);
+        pinned_[static_cast<std::byte*>(memory)] = bytes;
+        return {memory, [this](void* begin) {
+                    const std::lock_guard lock_again(mutex_);
+                    pinned_.erase(static_cast<std::byte*>(begin));
+                }};
+    }
     void upload(void* to, const void* from, size_t bytes) override { // copies as late as allowed
+        uploaded += bytes;
         const auto* const first = static_cast<const std::byte*>(from);
         uploads_.push_back(
             [to, values = std::vector(first, first + bytes)] { std::memcpy(to, values.data(), values.size()); });
@@ -35,7 +57,10 @@ public:
         late_.clear();
         ++waits;
     }
-    void copy(void* to, const void* from, size_t bytes) override { finish_uploads(), std::memcpy(to, from, bytes); }
+    void copy(void* to, const void* from, size_t bytes) override {
+        check_place(from, bytes, Trip::Place::device);
+        finish_uploads(), std::memcpy(to, from, bytes);
+    }
     std::unique_ptr<RoundTrip> round_trip(void* host, void* device, std::vector<size_t> ends) override {
         return std::make_unique<Trip>(*this, static_cast<std::byte*>(host), static_cast<std::byte*>(device),
                                       std::move(ends));
@@ -50,9 +75,16 @@ public:
         ++mapped;
         return {reinterpret_cast<std::byte*>(std::stoull(handle)), [this](std::byte*) { --mapped; }};
     }
-    void transfer(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+    void transfer(void* to, const void* from, size_t bytes) override {
+        if (transfer_fails) fail(name(), ": expected a copy, got a planted error");
+        check_place(to, bytes, Trip::Place::host);
+        if (is_pinned(static_cast<const std::byte*>(from), bytes)) from_pinned += bytes;
+        std::memcpy(to, from, bytes);
+    }
     void sum(std::span<std::byte* const>, std::span<std::byte* const>, size_t) override { fail("expected no sum"); }
-    bool shares = true, maps = true;
+    bool shares = true, maps = true, transfer_fails = false;
+    size_t memory_left = size_t{1} << 40, uploaded = 0; // memory_left: that allocate() can still return
+    std::atomic<size_t> from_pinned = 0;               // number of bytes of pinned memory that transfer() has copied
     int mapped = 0; // number of existing mappings of other devices' memory
     Kernel kernel(Op op) const override { return ++ops, finish_uploads(), op->gpu; }
     void synchronize() override { finish_uploads(); }
@@ -77,8 +109,18 @@ private:
     void finish_uploads() const {
         for (const auto& upload : std::exchange(uploads_, {})) upload();
     }
+    bool is_pinned(const std::byte* from, size_t bytes) {
+        const std::lock_guard lock(mutex_);
+        return std::ranges::any_of(
+            pinned_, [&](const auto& block) { return from >= block.first && from + bytes <= block.first + block.second; });
+    }
+    struct Trip;
     std::vector<std::function<void()>> late_;
     mutable std::vector<std::function<void()>> uploads_;
+    std::mutex mutex_;              // protects the following and memory_left
+    std::map<void*, size_t> sizes_; // of the allocated blocks
+    std::map<const std::byte*, size_t> pinned_;
+    std::vector<const Trip*> trips_;
     /// Copies a chunk from the device as early as allowed, to host memory as late as allowed, and back at once. A chunk
     /// is NaN in each memory where nothing may use it.
     struct Trip final : RoundTrip {
@@ -89,7 +131,14 @@ private:
               device(device_),
               ends(std::move(ends_)),
               in_flight(ends.back()),
-              places(ends.size()) {}
+              places(ends.size()) {
+            const std::lock_guard lock(owner.mutex_);
+            owner.trips_.push_back(this);
+        }
+        ~Trip() override {
+            const std::lock_guard lock(owner.mutex_);
+            std::erase(owner.trips_, this);
+        }
         void download(size_t chunk) override {
             owner.finish_uploads();
             move(chunk, Place::device, device, in_flight.data());
@@ -114,6 +163,17 @@ private:
         std::vector<std::byte> in_flight;
         std::vector<Place> places;
     };
+    /// Throws Error if device memory overlaps a chunk of a trip without host memory that is at another place.
+    void check_place(const void* memory, size_t bytes, Trip::Place place) {
+        const std::lock_guard lock(mutex_);
+        const auto* const first = static_cast<const std::byte*>(memory);
+        for (const Trip* const trip : trips_)
+            for (size_t chunk = 0, begin = 0; chunk < trip->ends.size() && !trip->host; begin = trip->ends[chunk++])
+                RG_CHECK(first >= trip->device + trip->ends[chunk] || first + bytes <= trip->device + begin ||
+                             trip->places[chunk] == place,
+                         name(), ": expected chunk ", chunk, " at place ", int(place), " of its trip, got ",
+                         int(trip->places[chunk]));
+    }
 };
 
 /// Until the end of its scope, programs find and open GPUs by the functions `others`.

@@ -4,6 +4,7 @@
 #include "core/context.h"
 #include "core/cpu/parallel.h"
 #include "core/ops.h"
+#include "models/run/memory.h"
 
 #include <algorithm>
 
@@ -15,27 +16,50 @@ constexpr Tensor data::Batch::*kOfImages[] = {&data::Batch::labels, &data::Batch
                                               &data::Batch::second_labels, &data::Batch::second_weights,
                                               &data::Batch::targets};
 
-data::LoaderOptions for_this_rank(const Compute& compute, data::LoaderOptions options) {
+/// The images of a set are copied to a device once if they take at most this fraction of its free memory; else the
+/// images of each mini-batch are. A copy during the step before costs little, but a network without memory fails. First
+/// the training images and then those for tests take up to this fraction of what is free, so 9/16 remain.
+constexpr double kResidentShare = 0.25;
+
+data::LoaderOptions for_this_rank(const Compute& compute, data::LoaderOptions options, bool by_batch) {
     const Workers& workers = compute.workers();
     options.first_part = workers.first, options.parts = workers.count, options.own_parts = workers.own;
-    options.views = options.views || compute.device();
+    options.views = options.views || compute.device(), options.upload = by_batch;
     return options;
 }
 
 } // namespace
 
+ImageFeed::Placement ImageFeed::placement_of(const data::ImageSet& set, const Compute& compute) {
+    if (!compute.device()) return {};
+    const Workers& workers = compute.workers();
+    const int64_t ranks = std::max<int64_t>(1, std::ssize(workers.ranks) / std::max(1, workers.gpus)); // on this device
+    const int64_t bytes = set.count * set.image_bytes(),
+                  limit = int64_t(kResidentShare * double(compute.device()->free_bytes())) / ranks;
+    const std::string why = cat(gibibytes(limit), ", ", int(100 * kResidentShare), " % of its free memory",
+                                ranks > 1 ? cat(" for ", ranks, " ranks") : "");
+    if (bytes <= limit) return {false, cat("images: all ", gibibytes(bytes), " are on the GPU, at most ", why)};
+    return {true, cat("images: each mini-batch is copied to the GPU ahead, since all take ", gibibytes(bytes),
+                      ", more than ", why)};
+}
+
 ImageFeed::ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Compute& compute,
                      std::vector<data::Column> columns)
-    : loader(set, for_this_rank(compute, options), std::move(columns)),
+    : ImageFeed(set, std::move(options), compute, std::move(columns), placement_of(set, compute)) {}
+
+ImageFeed::ImageFeed(const data::ImageSet& set, data::LoaderOptions options, const Compute& compute,
+                     std::vector<data::Column> columns, Placement placement)
+    : loader(set, for_this_rank(compute, options, placement.by_batch), std::move(columns)),
       set_(set),
       compute_(compute),
       batch_size_(options.batch_size),
-      resident_(compute.device() ? data::resident(set) : Tensor()),
+      placement_(std::move(placement)),
+      resident_(compute.device() && !placement_.by_batch ? data::resident(set) : Tensor()),
       statistics_(compute.device() ? loader.augmenter().statistics() : Tensor()) {}
 
 std::vector<Tensor> ImageFeed::inputs(const data::Batch& batch) const {
     std::vector<Tensor> inputs;
-    for (const Tensor* t : {&batch.x, &batch.indices, &batch.views})
+    for (const Tensor* t : {&batch.x, &batch.images, &batch.indices, &batch.views})
         if (t->defined()) inputs.push_back(*t);
     for (const auto member : kOfImages)
         if ((batch.*member).defined()) inputs.push_back(batch.*member);
@@ -65,9 +89,11 @@ data::Batch ImageFeed::with_view(data::Batch batch, View view) const {
 data::Batch ImageFeed::batch(std::span<const Tensor> inputs) const {
     const data::Augmenter& augmenter = loader.augmenter();
     data::Batch batch;
+    const Tensor images = placement_.by_batch ? inputs[0] : resident_;
+    if (placement_.by_batch) inputs = inputs.subspan(1);
     batch.size = inputs[0].extent(0);
     batch.x = compute_.device()
-                  ? augment(resident_, inputs[0], inputs[1], statistics_,
+                  ? augment(images, inputs[0], inputs[1], statistics_,
                             {augmenter.height(), augmenter.width(), augmenter.reflect(), compute_.activations()})
                   : cast(inputs[0], compute_.activations());
     inputs = inputs.subspan(compute_.device() ? 2 : 1);

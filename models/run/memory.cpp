@@ -10,11 +10,8 @@
 #include <map>
 
 namespace rg {
-namespace {
 
 std::string gibibytes(int64_t bytes) { return formatted("%.1f GiB", double(bytes) / double(1 << 30)); }
-
-} // namespace
 
 Host this_host() {
     Host host{data::node_name(), ""};

@@ -16,6 +16,9 @@
 
 namespace rg {
 
+/// Returns a text like "1.5 GiB".
+std::string gibibytes(int64_t bytes);
+
 /// A machine's name and the ID of its current boot, since several machines may be named "localhost".
 struct Host {
     std::string name, boot;

@@ -174,6 +174,7 @@ public:
         if (const std::string& why = gradient_sum_.why(); !why.empty())
             gradient_sum_.is_direct() ? run_.log.note("gradients are summed by the GPUs: " + why)
                                       : run_.log.warn("gradients are summed in host memory, not by the GPUs: " + why);
+        if (!feed_.placement().empty()) run_.log.note(feed_.placement());
         ModelOutputs outputs = task_.outputs;
         outputs.labels = training_.labels();
         if (training_.takes_numbers) outputs.input_numbers = data_.train.target_names;

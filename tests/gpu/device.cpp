@@ -90,7 +90,7 @@ Trained train_alone(Device* device, DType type, bool accelerate = true) {
 } // namespace
 
 TEST_SUITE("simt") {
-    TEST_CASE("device: views of resident images are those that the loader makes") {
+    TEST_CASE("device: views of resident and of copied images are those that the loader makes") {
         data::ImageSet set = data::random_set(50, 9, 7, 3);
         const data::Augment shifts{.flip = true, .translate_x = 4, .translate_y = 6};
         const data::Augment turns{
@@ -113,6 +113,8 @@ TEST_SUITE("simt") {
                     data::Loader made(set, options);
                     options.views = true;
                     data::Loader chosen(set, options);
+                    options.upload = there;
+                    data::Loader copied(set, options);
                     const Tensor images = data::resident(set), statistics = chosen.augmenter().statistics();
                     const bool reflect = chosen.augmenter().reflect();
                     const int64_t h = set.input_size().height, w = set.input_size().width;
@@ -121,12 +123,17 @@ TEST_SUITE("simt") {
                         return {augment(images, in[0], in[1], statistics, {h, w, reflect}),
                                 augment(images, in[0], in[1], statistics, {h, w, reflect, DType::bf16})};
                     });
-                    made.start(5), chosen.start(5);
+                    made.start(5), chosen.start(5), copied.start(5);
                     while (made.has_next()) {
-                        const data::Batch batch = made.next(), choice = chosen.next();
+                        const data::Batch batch = made.next(), choice = chosen.next(), copy = copied.next();
                         CHECK(same_bits(choice.labels, batch.labels));
                         CHECK_FALSE(choice.x.defined());
                         const auto views = view({choice.indices, choice.views});
+                        if (there) {
+                            const Tensor shown = augment(copy.images, copy.indices.to_device(), copy.views.to_device(),
+                                                         statistics, {h, w, reflect});
+                            CHECK(same_bits(shown.to_host(), views[0].to_host()));
+                        }
                         CHECK(differs(views[0].to_host(), batch.x, kRounded) == "");
                         CHECK(differs(views[1].to_host(), batch.x, kNarrow) == "");
                         for (const Tensor& result : views)

@@ -5,10 +5,12 @@
 #include "core/ops.h"
 #include "core/rng.h"
 #include "core/tape.h"
+#include "data/loader.h"
 #include "gpu/device.h"
 #include "models/nets/cifar_net.h"
 #include "models/run/gradient_sum.h"
 #include "tests/gpu/other_process.h"
+#include "tests/image_sets.h"
 #include "tests/op_check.h"
 #include "tests/temp_dir.h"
 #include "tests/thread_link.h"
@@ -309,6 +311,29 @@ TEST_SUITE("gpu") {
         const EnvironmentVariable shared("RG_PEER_MEMORY", "1"); // both use the same GPU
         OtherProcess other("gpu: processes sum*");
         sum_between_processes(*device, other);
+    }
+
+    TEST_CASE("gpu: images that threads copy with each mini-batch are those of the set, while ops go on") {
+        const std::shared_ptr<Device> device = first_gpu();
+        if (!device) return;
+        const InContext on{{.device = device.get()}};
+        const data::ImageSet set = data::random_set(2048, 64, 64, 3); // 24 MiB; a mini-batch has 3 MiB
+        const Tensor all = data::resident(set), busy = Tensor::zeros({1 << 24});
+        data::LoaderOptions options{.batch_size = 256, .augment = {.flip = true}, .threads = 2, .views = true};
+        data::Loader resident(set, options);
+        options.upload = true;
+        data::Loader copied(set, options);
+        const Tensor statistics = copied.augmenter().statistics();
+        CHECK(device->free_bytes() > 0);
+        std::vector<Tensor> results[2]; // compared in the end, so that no step waits for the device
+        for (const int64_t first : {0, 3, 5})
+            for (resident.start(1, first), copied.start(1, first); copied.has_next();) {
+                for (int i = 0; i < 20; ++i) run(op::add, {busy, busy}, {}, {busy});
+                const data::Batch a = resident.next(), b = copied.next();
+                results[0].push_back(augment(all, a.indices.to_device(), a.views.to_device(), statistics, {64, 64}));
+                results[1].push_back(augment(b.images, b.indices.to_device(), b.views.to_device(), statistics, {64, 64}));
+            }
+        for (size_t i = 0; i < results[0].size(); ++i) CHECK(same_bits(results[0][i].to_host(), results[1][i].to_host()));
     }
 
     TEST_CASE("gpu: gradients summed during backward and after it have the same bits") {

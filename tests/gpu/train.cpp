@@ -349,6 +349,27 @@ TEST_SUITE("simt") {
                         {"--device", "cuda", "--precision", "fp32"}, 2e-3);
     }
 
+    TEST_CASE("train_cifar: on a GPU that the images do not fit into it has the losses of one where they do") {
+        static size_t memory;
+        static std::atomic<size_t> copied;
+        struct Limited final : ExecutorDevice {
+            Limited() { memory_left = memory; }
+            ~Limited() override { copied += from_pinned; }
+        };
+        std::vector<double> losses[2];
+        for (const bool fits : {false, true}) {
+            memory = fits ? size_t{1} << 40 : 8 << 20; // a quarter of it is less than the 2.4 MB of the images
+            copied = 0;
+            const GpusInPlace one({kExecutorGpus.find,
+                                   [](int) -> std::shared_ptr<Device> { return std::make_shared<Limited>(); }});
+            losses[fits] = train(train_cifar, 2, {"--width", "4", "--depth", "1", "--mixup", "1", "--device", "cuda"},
+                                 {"--spare-ranks", "share", "--steps", "3"});
+            CHECK((copied == 0) == fits);
+        }
+        CHECK(losses[0].size() == 3);
+        CHECK(losses[0] == losses[1]);
+    }
+
     TEST_CASE("train_digits_angles: on a GPU it trains as on the CPU, with targets and Adam") {
         const GpusInPlace one(kExecutorGpus);
         const TempDir set;
