@@ -76,9 +76,9 @@ public:
     }
     int64_t images_at_once() const { return 1; }
 
-    /// Computes y [p q c] = bias + filters * image, for image number `image` of `in`. The bias has bias_values(c) values.
-    /// A share consists of rows of the result. If `stats` is not null, adds the results to it, a few rows at a time;
-    /// then `share` must be the default, the whole work.
+    /// Computes y [p q c] = bias + filters * image, for image number `image` of `in`. The bias has bias_values(c)
+    /// values. A share consists of rows of the result. If `stats` is not null, adds the results to it, a few rows at a
+    /// time; then `share` must be the default, the whole work.
     template <class T>
     void run(const Images<T>& in, int64_t image, int64_t /*count: 1*/, const ConvResult<float>& to, Share share = {},
              StatsCollector* stats = nullptr) const {

@@ -66,7 +66,8 @@ int rg_predict_file(rg_model* model, const void* file, size_t size, float* outpu
 
 /// Returns the number k of features that a layer of the network gives for an image, 0 for "", or -1 if there is no such
 /// layer; then the error lists the layers. The networks of ringgrad have block1 to block3 (cifar), layer1 to layer4
-/// (resnet18, resnet50), features.0 to features.18 (mobilenet_v2) and others. The features are the means of the layer's channels over all pixels.
+/// (resnet18, resnet50), features.0 to features.18 (mobilenet_v2) and others. The features are the means of the layer's
+/// channels over all pixels.
 int rg_feature_count(rg_model* model, const char* layer);
 /// Do the same as rg_predict() and rg_predict_file(), and write the features of a layer after the targets of each
 /// image. `output_count` is n * (classes + targets + k).

@@ -59,7 +59,8 @@ public:
     /// Collective. Sets the number of threads in `settings`, unless --threads gives one above 0. With --workers, calls
     /// Group::set_ordered_sums(), and Group::set_workers() of group(). `settings` and `all`, which has all ranks, must
     /// outlive this. Throws Error for --device cuda on a rank without a GPU, if --device or --gpus names a GPU that a
-    /// node with GPUs lacks, for fp32-strict on a GPU, if ranks on CPUs use different instruction sets, and if --wire or
+    /// node with GPUs lacks, for fp32-strict on a GPU, if ranks on CPUs use different instruction sets, and if --wire
+    /// or
     /// --workers does not fit the other options or the number of ranks.
     Compute(ComputeOptions& settings, const Options& options, par::Group& all);
     Compute(const Compute&) = delete;
