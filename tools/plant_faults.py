@@ -345,7 +345,8 @@ def main():
         return 0
     build = pathlib.Path(sys.argv[1]).resolve()
     if not (build / "tests" / "simt_tests").exists():
-        sys.exit(f"plant_faults.py: expected tests/simt_tests in {build}, got none; run ninja -C {build} tests/simt_tests")
+        sys.exit(f"plant_faults.py: expected tests/simt_tests in {build}, got none; "
+                 f"run ninja -C {build} tests/simt_tests")
     nvcc = shutil.which("nvcc", path=os.environ.get("PATH", "") + ":/usr/local/cuda/bin")
     if not (build / "tests" / "ptx" / "ptx_record").exists():
         nvcc = None
