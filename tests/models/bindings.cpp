@@ -330,12 +330,15 @@ TEST_SUITE("models") {
                         model.predict_rows(pixels, rows);
                         rg_predict(handle.handle, pixels.data(), n, side, side, channels, in_c.data(), in_c.size());
                     };
-                    for (int i = 0; i < (threads ? 20 : 1); ++i) predict(); // each worker has been through each kernel
+                    predict();
                     const long before = allocations();
                     const int64_t live = live_bytes();
                     reset_peak_bytes();
-                    for (int i = 0; i < 3; ++i) predict();
-                    CHECK(allocations() == before);
+                    // A thread of the pool takes its scratch memory in the first kernel of which it gets a part, which
+                    // may be in any call.
+                    const int calls = threads ? 100 : 3;
+                    for (int i = 0; i < calls; ++i) predict();
+                    CHECK(allocations() - before < (threads ? calls : 1));
                     CHECK(peak_bytes() == live);
                     CHECK(in_c == rows);
                     std::vector<float> expected = expected_outputs(bytes, pixels);

@@ -177,9 +177,9 @@ TEST_SUITE("models") {
         const std::vector<std::string> args{
             "--steps", "4", "--width", "4", "--depth", "1", "--lr", "0.01", "--validate-every", "2", "--rotate", "10",
             "--erase", "0.5", "--mixup", "0.2", "--cutmix", "1", "--no-accelerate"};
-        // On three ranks with mini-batches of two, one has no images.
+        // On three ranks with mini-batches of two, the last has no images.
         for (const auto& [ranks, batch, workers] : {std::tuple(1, "6", "0"), {3, "2", "0"}, {1, "6", "5"}, {3, "6", "5"}}) {
-            INFO("ranks ", ranks, ", workers ", workers);
+            INFO("ranks ", ranks, ", workers ", std::string(workers));
             std::vector<std::string> all = args;
             all.insert(all.end(), {"--batch-size", batch, "--workers", workers});
             const Trained copied = train(2'300'000, ranks, all), resident = train(size_t{1} << 40, ranks, all);
@@ -188,7 +188,7 @@ TEST_SUITE("models") {
             CHECK(copied.model == resident.model);
             for (size_t rank = 0; rank < size_t(ranks); ++rank) {
                 CHECK(resident.copied[rank] == 0);
-                CHECK(copied.copied[rank] > 0);
+                CHECK((copied.copied[rank] > 0) == (int(rank) < std::stoi(batch)));
             }
         }
     }
