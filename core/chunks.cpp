@@ -58,7 +58,8 @@ std::optional<StepBytes> bytes_of(const Step& step, int64_t n, std::set<uint64_t
 int64_t fewest_images(const Step& step) {
     if (step.op != op::conv2d || step.in[Conv2dOp::w].extent(1) == 1) return 1;
     const Tensor& y = step.out[Conv2dOp::y];
-    return kFewestPixels / std::max<int64_t>(1, y.extent(1) * y.extent(2));
+    const int64_t pixels = std::max<int64_t>(1, y.extent(1) * y.extent(2));
+    return (kFewestPixels + pixels - 1) / pixels;
 }
 
 } // namespace
@@ -95,6 +96,7 @@ std::pair<size_t, size_t> split_into_chunks(std::vector<Step>& steps, std::span<
             }
         if (saved > most_saved) most_saved = saved, split = s + 1, fewest = fewest_so_far, most = most_so_far;
     }
+    fewest = (fewest + threads - 1) / threads * threads; // so that rounding to `unit` leaves no chunk with fewer
     const int64_t chunks = std::min(most / limit, n / fewest);
     if (chunks < 2) return {steps.size(), 1};
     const int64_t unit = n / chunks < 16 ? threads : 16; // the threads share multiples of it evenly
