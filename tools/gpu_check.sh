@@ -286,7 +286,7 @@ while [ $# -gt 0 ]; do
     --help) sed -n '2,/^$/s/^# \{0,1\}//p' "$0"; exit 0 ;;
     -*) refuse "unknown option $1; --help lists them" ;;
     *)
-        case $names in *" $1 "*) chosen="$chosen $1" ;; *) refuse "expected some of the steps$names, got $1" ;; esac
+        case $names in *" $1 "*) chosen="$chosen $1" ;; *) refuse "expected some of the steps${names% }, got $1" ;; esac
         shift ;;
     esac
 done
