@@ -27,15 +27,18 @@ struct TwoSums {
 
 /// Sums each slab of rows into sums [slabs][2][columns]. term(row, column, sum) adds the two terms of kWidth elements,
 /// the first of which is in `column`, to sum[0] to sum[kWidth - 1]. `columns` is a multiple of kWidth. Each element
-/// belongs to exactly one call of term(), so term() may also compute and store its elements. The launch bound asks for
-/// 4 blocks per SM, or 2 with 8 columns per thread: without it, the compiler aims at 8 blocks and spills registers.
+/// belongs to exactly one call of term(), so term() may also compute and store its elements. A block takes a slab of
+/// some columns; the grid has one axis, since the others are short. The launch bound asks for 4 blocks per SM, or 2
+/// with 8 columns per thread: without it, the compiler aims at 8 blocks and spills registers.
 template <int kWidth, class Term>
 __global__ void __launch_bounds__(kColumns* kRows, kWidth == 1 ? 4 : 2)
-    column_slab_sums_kernel(int64_t rows, int columns, Term term, float* sums) {
+    column_slab_sums_kernel(int64_t rows, unsigned slabs, int columns, Term term, float* sums) {
     constexpr int kLanes = kColumns / kWidth; // number of threads that share a row
     SHARED(float, partial, 2 * kRows * kColumns);
-    const int thread = int(threadIdx.x), x = thread % kLanes * kWidth, first_column = int(blockIdx.y) * kColumns;
-    const int64_t begin = int64_t(blockIdx.x) * kSlabRows, end = begin + kSlabRows < rows ? begin + kSlabRows : rows;
+    const unsigned slab = blockIdx.x % slabs;
+    const int thread = int(threadIdx.x), x = thread % kLanes * kWidth;
+    const int first_column = int(blockIdx.x / slabs) * kColumns;
+    const int64_t begin = int64_t(slab) * kSlabRows, end = begin + kSlabRows < rows ? begin + kSlabRows : rows;
     TwoSums sum[kWidth];
     if (first_column + x < columns)
         for (int64_t row = begin + thread / kLanes; row < end; row += kRows * kWidth) term(row, first_column + x, sum);
@@ -56,7 +59,7 @@ __global__ void __launch_bounds__(kColumns* kRows, kWidth == 1 ? 4 : 2)
     if (y > 1 || column >= columns) return;
     float total = 0;
     for (int i = 0; i < kRows; ++i) total += partial[(y * kRows + i) * kColumns + thread % kColumns];
-    sums[(size_t(blockIdx.x) * 2 + y) * columns + column] = total;
+    sums[(size_t(slab) * 2 + y) * columns + column] = total;
 }
 
 // A block has 8 x 64 = 512 threads. With 1024, a thread would have only 64 registers, and the division in double in
@@ -137,8 +140,8 @@ void sum_columns(int64_t rows, int64_t columns, const Term& term, const Finish& 
     const unsigned slabs = blocks_for(rows, kSlabRows);
     const DeviceScratch<float> sums(size_t(slabs) * 2 * size_t(columns));
     if (slabs > 0)
-        RG_LAUNCH((column_slab_sums_kernel<kWidth, Term>), dim3(slabs, blocks_for(columns, kColumns)), kColumns * kRows,
-                  0, stream(), rows, int(columns), term, sums);
+        RG_LAUNCH((column_slab_sums_kernel<kWidth, Term>), slabs * blocks_for(columns, kColumns), kColumns * kRows, 0,
+                  stream(), rows, slabs, int(columns), term, sums);
     reduce_slabs(slabs, columns, SlabSums<float>{sums, int(columns)}, finish);
 }
 

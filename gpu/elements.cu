@@ -161,8 +161,8 @@ struct Repeat {
 };
 
 /// The shape of the blocks of sum_kernel. A block computes `sums` sums, each with `lanes` threads; both are powers of
-/// two. It adds up to `rows` elements to each sum. The sums are of neighbouring columns or, if there is only one column,
-/// of neighbouring groups.
+/// two. It adds up to `rows` elements to each sum. The sums are of neighbouring columns or, if there is only one
+/// column, of neighbouring groups. The results of all blocks for a sum then fit one block.
 struct SumBlocks {
     explicit SumBlocks(const Repeats& r) {
         const auto enough = [](int64_t count, int most) {
@@ -172,7 +172,7 @@ struct SumBlocks {
         };
         lanes = r.period == 1 ? enough(r.repeats / 4, kThreads) : kThreads / enough(r.period, 32);
         sums = kThreads / lanes;
-        rows = int64_t{64} * lanes;
+        rows = std::max<int64_t>(64 * lanes, blocks_for(r.repeats, 64 * lanes));
         across = int64_t(blocks_for(r.period == 1 ? r.groups : r.period, sums));
         down = std::max<int64_t>(1, blocks_for(r.repeats, rows));
         count = across * down * (r.period == 1 ? 1 : r.groups);
@@ -255,8 +255,9 @@ void activation(const Call& call) {
     const Tensor& x = call.in[ActivationOp::x];
     with_stored(x, [&](auto t) {
         using T = decltype(t);
-        with_kind(attrs.activation.kind,
-                  [&](auto kind) { map<T, T>(x, call.out[0], Activate<decltype(kind)::value>{attrs.activation.slope}); });
+        with_kind(attrs.activation.kind, [&](auto kind) {
+            map<T, T>(x, call.out[0], Activate<decltype(kind)::value>{attrs.activation.slope});
+        });
     });
 }
 
@@ -350,7 +351,8 @@ void sum_grad(const Call& call) {
             using From = decltype(from);
             using To = decltype(to);
             const Repeated<From> x{pointer<From>(dy), r};
-            elementwise_groups(dx.numel(), x.row(), {x.x, pointer<To>(dx)}, Repeat<From, To>{x, pointer<To>(dx), divisor});
+            elementwise_groups(dx.numel(), x.row(), {x.x, pointer<To>(dx)},
+                               Repeat<From, To>{x, pointer<To>(dx), divisor});
         });
     });
 }
@@ -437,7 +439,7 @@ void dropout(const Call& call) {
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         elementwise(y.numel(), DropoutForward<T>{pointer<T>(x), pointer<T>(y), a.probability,
-                                          pointer<int32_t>(call.in[DropoutOp::seed]), a.stream});
+                                                 pointer<int32_t>(call.in[DropoutOp::seed]), a.stream});
     });
 }
 
