@@ -1,7 +1,7 @@
 // Softmax, cross-entropy, binary cross-entropy and squared error, with their gradients. With at most 32 classes, a
 // thread computes a row of softmax. So one block can compute a whole mini-batch of up to 1024 samples and its loss.
-// With more classes, a warp computes a row. If the rows need several blocks, a second kernel with one block sums the
-// loss. The order of all sums is fixed.
+// With more classes, a warp computes a row. If the rows need several blocks, a second kernel sums the loss. The order
+// of all sums is fixed.
 #include "gpu/elementwise.cuh"
 #include "gpu/kernels.h"
 #include "gpu/reduce.cuh"
@@ -103,13 +103,23 @@ __global__ void __launch_bounds__(kLossThreads)
 }
 
 /// Stores to *out the sum of f(i) over all i < count, divided by *total, or by count if `total` is null. Stores 0 if
-/// count is 0. Runs as a single block.
+/// count is 0. `sums` and `arrivals` are as for grid_sum().
 template <class F>
-__global__ void __launch_bounds__(kThreads) loss_mean_kernel(int64_t count, F f, const float* total, float* out) {
+__global__ void __launch_bounds__(kThreads)
+    loss_mean_kernel(int64_t count, F f, const float* total, double* sums, unsigned* arrivals, float* out) {
     double sum = 0;
-    for (int64_t i = threadIdx.x; i < count; i += kThreads) sum += double(f(i));
-    sum = block_sum(sum);
-    if (threadIdx.x == 0) *out = count > 0 ? float(sum / (total ? double(*total) : double(count))) : 0;
+    for (int64_t i = int64_t(blockIdx.x) * kThreads + threadIdx.x; i < count; i += int64_t(gridDim.x) * kThreads)
+        sum += double(f(i));
+    if (grid_sum(sum, sums, arrivals, sum) && threadIdx.x == 0)
+        *out = count > 0 ? float(sum / (total ? double(*total) : double(count))) : 0;
+}
+
+template <class F>
+void loss_mean(int64_t count, const F& f, const float* total, float* out) {
+    constexpr int64_t kPerThread = 16, kMostBlocks = 1024;
+    const auto blocks = unsigned(std::clamp<int64_t>(blocks_for(count, kPerThread * kThreads), 1, kMostBlocks));
+    const DeviceScratch<double> sums(blocks);
+    RG_LAUNCH(loss_mean_kernel<F>, blocks, kThreads, 0, stream(), count, f, total, sums, arrival_counters(), out);
 }
 
 struct SampleLoss {
@@ -184,9 +194,7 @@ void run_softmax(const Tensor& x, const Tensor& p, CrossEntropy c = {}) {
     if (blocks > 1) c.losses = losses;
     RG_LAUNCH(softmax_cross_entropy_kernel, blocks, kLossThreads, 0, stream(), rows, int(k), lanes, pointer<float>(x),
               pointer<float>(p), c);
-    if (c.loss && blocks > 1)
-        RG_LAUNCH(loss_mean_kernel<SampleLoss>, 1, kThreads, 0, stream(), rows, SampleLoss{losses}, c.weights.total(),
-                  c.loss);
+    if (c.loss && blocks > 1) loss_mean(rows, SampleLoss{losses}, c.weights.total(), c.loss);
 }
 
 /// Computes Weights::sums if there are class weights.
@@ -236,8 +244,7 @@ void cross_entropy_grad(const Call& call) {
 void binary_cross_entropy(const Call& call) {
     using O = BinaryCrossEntropyOp;
     const Tensor& logits = call.in[O::logits];
-    RG_LAUNCH(loss_mean_kernel<BinaryCrossEntropy>, 1, kThreads, 0, stream(), logits.numel(),
-              BinaryCrossEntropy{pointer<float>(logits), pointer<float>(call.in[O::targets])}, nullptr,
+    loss_mean(logits.numel(), BinaryCrossEntropy{pointer<float>(logits), pointer<float>(call.in[O::targets])}, nullptr,
               pointer<float>(call.out[0]));
 }
 
@@ -251,8 +258,7 @@ void binary_cross_entropy_grad(const Call& call) {
 
 void mse_loss(const Call& call) {
     const Tensor &prediction = call.in[MseLossOp::prediction], &target = call.in[MseLossOp::target];
-    RG_LAUNCH(loss_mean_kernel<SquaredDifference>, 1, kThreads, 0, stream(), prediction.numel(),
-              SquaredDifference{pointer<float>(prediction), pointer<float>(target)}, nullptr,
+    loss_mean(prediction.numel(), SquaredDifference{pointer<float>(prediction), pointer<float>(target)}, nullptr,
               pointer<float>(call.out[0]));
 }
 

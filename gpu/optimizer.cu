@@ -87,8 +87,8 @@ struct AverageUpdate {
 constexpr int kSearchBlocks = 1024;
 
 /// Stores the index of the first value of x that is not finite to *first, or -1 if there is none. If `loss` is not
-/// null, it counts as value `count`. If `norm` is not null, stores the Euclidean norm of x there; then `sums` has room
-/// for a value per block. Uses two counters, which are 0 before and after: one for is_last_block(), one for the search.
+/// null, it counts as value `count`. If `norm` is not null, stores the Euclidean norm of x there. `sums` has room for a
+/// value per block. Uses two counters, which are 0 before and after: one for grid_sum(), one for the search.
 __global__ void __launch_bounds__(kThreads)
     first_non_finite_kernel(int64_t count, const float* x, const float* loss, int* first, double* sums, float* norm,
                             unsigned* counters) {
@@ -103,17 +103,7 @@ __global__ void __launch_bounds__(kThreads)
         sum += double(value) * double(value);
     }
     if (loss && thread == 0) check(*loss, count);
-    if (norm) {
-        sum = block_sum(sum);
-        if (threadIdx.x == 0) sums[blockIdx.x] = sum;
-    }
-    if (!is_last_block(counters, gridDim.x)) return;
-    if (norm) {
-        sum = 0;
-        for (int i = int(threadIdx.x); i < int(gridDim.x); i += kThreads) sum += sums[i];
-        sum = block_sum(sum);
-    }
-    if (threadIdx.x > 0) return;
+    if (!grid_sum(sum, sums, counters, sum) || threadIdx.x > 0) return;
     if (norm) *norm = float(std::sqrt(sum));
     *first = int(~counters[1]);
     counters[1] = 0;

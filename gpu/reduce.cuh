@@ -1,5 +1,5 @@
 // Sums over a warp or a block, and maxima over a warp, in a fixed order, so that every run gives the same bits. And
-// is_last_block(), with which the block that ends last adds the results of all blocks, again in a fixed order.
+// is_last_block() and grid_sum(), with which the last block to end adds the results of all blocks, in a fixed order.
 //
 // A warp of 32 lanes reduces by a butterfly of 5 exchanges, after which every lane has the result. A block stores the
 // results of its warps in shared memory; then each warp reduces them by another butterfly. All threads of the warp, or
@@ -52,6 +52,18 @@ __device__ __forceinline__ bool is_last_block(unsigned* arrivals, unsigned block
     __syncthreads();
     __threadfence(); // keeps later loads from being done before the other blocks arrived
     return *last;
+}
+
+/// Sums `value` over all threads of all blocks. Returns true to the threads of the block that ends last, and sets their
+/// `total`. `sums` has room for a value per block, and `arrivals` is as for is_last_block().
+__device__ __forceinline__ bool grid_sum(double value, double* sums, unsigned* arrivals, double& total) {
+    value = block_sum(value);
+    if (threadIdx.x == 0) sums[blockIdx.x] = value;
+    if (!is_last_block(arrivals, gridDim.x)) return false;
+    total = 0;
+    for (unsigned i = threadIdx.x; i < gridDim.x; i += blockDim.x) total += sums[i];
+    total = block_sum(total);
+    return true;
 }
 
 } // namespace rg::RG_GPU
