@@ -2,6 +2,7 @@
 // around every buffer, and the same bits in whatever order the threads run.
 #include "core/context.h"
 #include "core/profile.h"
+#include "core/text.h"
 #include "gpu/conv_choice.cuh"
 #include "gpu/deadline.h"
 #include "gpu/kernels.h"
@@ -74,11 +75,19 @@ bool repeats(const OpCase& c) {
     return a.data && a.filters && products(c) > kProductsOfBoth;
 }
 
+/// The cases of the ops whose names begin with one of these words; all ops without the variable. plant_faults.py sets it.
+bool is_wanted(const OpCase& c) {
+    const char* const words = std::getenv("RG_SIMT_OPS");
+    return !words || std::ranges::any_of(split(words, ' '), [&](const std::string& word) {
+        return std::string_view(c.op->name).starts_with(word);
+    });
+}
+
 /// All that they can; with ThreadSanitizer, which takes its time, the least of each op and type: four, and of
 /// convolutions four more that go round the loop over their tiles more than once.
 std::vector<OpCase> cases_to_run() {
     std::vector<OpCase> cases = op_cases();
-    std::erase_if(cases, [](const OpCase& c) { return infinite_products(c) || only_on_cpus(c); });
+    std::erase_if(cases, [](const OpCase& c) { return infinite_products(c) || only_on_cpus(c) || !is_wanted(c); });
     if (!run_all()) std::erase_if(cases, [](const OpCase& c) { return repeats(c) || products(c) > kProducts; });
     if (!simt::kTsan) return cases;
     std::erase_if(cases, [](const OpCase& c) { return c.in[0].shape.numel() == 0; });
@@ -181,6 +190,27 @@ TEST_SUITE("simt") {
             CHECK(plan_differs(seed, DType::f32, 1e-3) == "");
             CHECK(plan_differs(seed, DType::bf16, 0.4) == ""); // as in tests/core/programs.cpp
         }
+    }
+
+    TEST_CASE("simt ops: sums of many rows or columns have launches that a GPU takes, and add all blocks") {
+        struct Launches final : simt::Interceptor {
+            std::vector<simt::Launch> all;
+            std::vector<std::byte> memory = std::vector<std::byte>(size_t{1} << 25);
+            void launch(simt::Launch l) override { all.push_back(std::move(l)); }
+            void* scratch(size_t) override { return memory.data(); }
+            unsigned* counters() override { return reinterpret_cast<unsigned*>(memory.data()); }
+        } launches;
+        const Setting<simt::Interceptor*> nothing_runs(simt::interceptor, &launches);
+        const auto on_host = [](const Shape& shape) { return Tensor::empty_on_host(shape); };
+        gpu_on_host::kernel(op::sum)(
+            {SumOp{.shape = {17}}, std::array{on_host({600000, 17}), Tensor()}, std::array{on_host({17})}});
+        REQUIRE(launches.all.size() == 2);
+        CHECK(launches.all[1].grid.x == 1);
+        std::vector<Tensor> in(op::conv2d_grad->inputs.size()), out(size_t(op::conv2d_grad->outputs));
+        in[Conv2dGradOp::dy] = on_host({1, 1, 1, 2050}), in[Conv2dGradOp::x] = on_host({1, 1, 1, 2048});
+        in[Conv2dGradOp::w] = out[Conv2dGradOp::dw] = on_host({2050, 1, 1, 1024});
+        gpu_on_host::kernel(op::conv2d_grad)({Conv2dGradOp{.conv = {.groups = 2}, .data = false}, in, out});
+        for (const simt::Launch& launch : launches.all) CHECK(launch.grid.y <= 65535);
     }
 
     TEST_CASE("simt: the products that a GPU is measured by are all made, and counted") {
