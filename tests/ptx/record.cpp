@@ -252,6 +252,30 @@ std::string record_rate(LaunchRecorder& recorder) {
                ", \"f32\", 0, 0, \"", hex(sums.data(), 8 * sums.size()), "\"]]}\n");
 }
 
+/// Records a sum over GPUs, which is no op. Nvcc unrolls the loops over sources and targets by 4. The last source is the
+/// first target.
+std::string record_sum(LaunchRecorder& recorder) {
+    recorder.start_case();
+    constexpr size_t kCount = 4 * kSumThreads + 6, kSources = 7, kTargets = 6;
+    std::vector<std::byte*> vectors;
+    std::vector<double> sums(kCount);
+    std::string memory, wanted;
+    for (size_t v = 0; v < kSources + kTargets - 1; ++v) {
+        std::vector<float> values(kCount);
+        for (size_t i = 0; i < kCount && v < kSources; ++i) sums[i] += values[i] = float((v + 1) * (i % 13));
+        vectors.push_back(static_cast<std::byte*>(recorder.allocate(4 * kCount)));
+        memory += cat(v > 0 ? ", " : "", "[", size_t(vectors[v]), ", ", 4 * kCount, ", \"",
+                      v < kSources ? hex(values.data(), 4 * kCount) : "", "\", ", v + 1 < kSources ? "false" : "true", "]");
+    }
+    const std::span targets = std::span(vectors).last(kTargets);
+    for (std::byte* const target : targets)
+        wanted += cat(wanted.empty() ? "" : ", ", "[", size_t(target), ", \"f32\", 0, 0, \"", hex(sums.data(), 8 * kCount),
+                      "\"]");
+    gpu_on_host::sum_vectors(std::span(vectors).first(kSources), targets, kCount, nullptr);
+    return cat("{\"name\": \"sum_vectors\", \"memory\": [", memory, "], \"launches\": [", describe(recorder.launches),
+               "], \"results\": [", wanted, "]}\n");
+}
+
 } // namespace
 
 int main(int argc, char** argv) {
@@ -296,5 +320,6 @@ int main(int argc, char** argv) {
     add_hopper(chosen, all);
     for (const Variant& v : chosen) std::fputs(record(recorder, v, true).c_str(), stdout);
     std::fputs(record_rate(recorder).c_str(), stdout);
+    std::fputs(record_sum(recorder).c_str(), stdout);
     return 0;
 }

@@ -341,7 +341,7 @@ class Kernel:
     def load_parameter(self, i, targets):
         name, *offset = i.operands[1].strip("[]").split("+")
         if name not in self.pointers and name not in self.parameters:  # an address that was computed
-            if len(targets) > 1 or width_of(i.kind) != 32:
+            if len(targets) > 1 or width_of(i.kind) < 32:
                 raise Fault("a load of this type from a computed address is not implemented")
             mask = f" & {(1 << 64) - 1}" if targets[0].startswith("rd") else ""
             return f"{targets[0]} = PARAMETER({self.address(i.operands[1])}, '<{LETTERS[i.kind]}'){mask}"
