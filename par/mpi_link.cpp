@@ -13,6 +13,8 @@
 
 #include "par/mpi_link.h"
 
+#include "par/peers.h"
+
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
@@ -38,7 +40,7 @@ constexpr size_t kPage = 4096;
 constexpr double kWithdrawSeconds = 0.02, kAbortSeconds = 10;
 // Longer than the time from the first to the last rank that leaves a barrier, even if they leave it one by one.
 constexpr std::chrono::milliseconds kPauseBeforeFinalize{500};
-constexpr int kShort = 4096; // bytes; MPI libraries send a message up to this size without asking the receiver
+constexpr int kShort = int(kMessageBytes); // MPI libraries send such a message without asking the receiver (peers.h)
 
 void check(int code, const char* operation, int rank, int peer = -1, size_t bytes = 0) {
     if (code == MPI_SUCCESS) [[likely]]

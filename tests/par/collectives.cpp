@@ -2,6 +2,7 @@
 
 #include "par/sub_link.h"
 #include "tests/par/ranks.h"
+#include "tests/temp_dir.h"
 
 #include <algorithm>
 
@@ -20,6 +21,35 @@ TEST_SUITE("par") {
             CHECK(link.local_size() >= 1);
             CHECK(link.local_rank() < link.local_size());
             if (!link.node().ranks.empty()) CHECK(link.node().ranks[size_t(link.local_rank())] == link.rank());
+        });
+    }
+
+    TEST_CASE("task link: messages of a task that has failed do not reach a later one with the same tags") {
+        par::on_ranks([](Link& link) {
+            if (link.size() < 4 || link.rank() > 2) return; // ranks 0 to 2 of more share no memory, so they send messages
+            {
+                par::TaskLink task(link, {0, 1, 2}, 1);
+                Group group(task);
+                std::vector<float> values(250000);
+                std::string error = "broken";
+                try {
+                    if (link.rank() == 2)
+                        std::this_thread::sleep_for(std::chrono::milliseconds(100)); // rank 1 sends meanwhile
+                    else
+                        group.allreduce_sum(values, "values");
+                } catch (const par::PeerFailed& failure) {
+                    error = failure.what();
+                }
+                CHECK(contains(task.finish(error, link.rank() < 2), "broken"));
+            }
+            par::SubLink same(link, {0, 1, 2});
+            Group(same).barrier(); // in a pool, there are 1999 tasks between the two
+            par::TaskLink task(link, {0, 1, 2}, 2001);
+            Group group(task);
+            std::vector<float> values(250000, float(link.rank()));
+            group.allreduce_sum(values, "values");
+            CHECK(values == std::vector<float>(250000, 3.0f));
+            CHECK(task.finish("", false) == "");
         });
     }
 
