@@ -24,6 +24,12 @@ public:
     using std::runtime_error::runtime_error;
 };
 
+/// Reports that this process can no longer use its GPU. Also ends the job of a task that throws it (par/task_pool.h).
+class DeviceLost : public Error {
+public:
+    using Error::Error;
+};
+
 /// Holds one piece of a text: a text, a character or a number. Numbers are printed as by std::ostream in the C locale,
 /// except that int8_t and uint8_t are printed as numbers, not characters. A TextPiece refers to its text, so use it
 /// only as an argument.

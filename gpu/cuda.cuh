@@ -64,8 +64,16 @@
 
 namespace rg::RG_GPU {
 
+/// Returns true for errors that CUDA then returns to every later call of the process.
+inline bool is_device_lost(cudaError_t status) {
+    return status == cudaErrorIllegalAddress || status == cudaErrorLaunchTimeout || status == cudaErrorAssert ||
+           status == cudaErrorECCUncorrectable || status == cudaErrorNvlinkUncorrectable ||
+           (status >= cudaErrorHardwareStackError && status <= cudaErrorLaunchFailure);
+}
+
 inline void check_launch(cudaError_t status, const char* name, const char* action, dim3 grid, dim3 block,
                          size_t shared_bytes) {
+    if (is_device_lost(status)) throw DeviceLost(cat(name, ": ", action, ": ", cudaGetErrorString(status)));
     RG_CHECK(status == cudaSuccess, name, ": ", action, ": ", cudaGetErrorString(status), " (grid ", grid.x, " x ",
              grid.y, " x ", grid.z, ", block ", block.x, " x ", block.y, " x ", block.z, ", ", shared_bytes,
              " bytes of dynamic shared memory)");

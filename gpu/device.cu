@@ -26,9 +26,9 @@ namespace {
 
 void check(cudaError_t status, const char* action) {
     if (status == cudaSuccess) return;
-    const bool kernel_fault = status >= cudaErrorIllegalAddress && status <= cudaErrorLaunchFailure;
-    fail("device cuda: ", action, ": ", cudaGetErrorString(status),
-         kernel_fault ? "; to get the name of the kernel, set RG_SYNC=1" : "");
+    const std::string text = cat("device cuda: ", action, ": ", cudaGetErrorString(status));
+    if (is_device_lost(status)) throw DeviceLost(text + "; to get the name of the kernel, set RG_SYNC=1");
+    throw Error(text);
 }
 
 /// Prints a warning once per process about something that makes the program slower.
@@ -291,6 +291,7 @@ public:
     void synchronize() override { stream_.wait(); }
 
     double time_of(const std::function<void()>& f) override {
+        select();
         synchronize();
         delay_kernel<<<1, 1, 0, stream_>>>(); // the CPU queues f meanwhile, so that most launch overhead is hidden
         began_.record(stream_);

@@ -72,6 +72,8 @@ public:
             output = entry->second(context, task.at("args"));
         } catch (const RankMissing&) {
             throw; // ends the job: finish() would wait for the missing rank again
+        } catch (const DeviceLost&) {
+            throw; // ends the job: all further tasks of this rank would fail
         } catch (const PeerFailed& failure) {
             echo = true;
             error = failure.what();

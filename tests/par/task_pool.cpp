@@ -356,6 +356,19 @@ TEST_SUITE("par") {
         CHECK(contains(text, "expected a message from rank 1, got none in 0.3 s (task 2, silent)"));
     }
 
+    TEST_CASE("task pool: a rank that has lost its GPU ends the job, since its further tasks would fail") {
+        const par::TaskTable table = {
+            {"lost", [](TaskContext&, const Json&) -> Json { throw DeviceLost("the GPU is lost"); }}};
+        CHECK(error_of([&] {
+                  par::run_threads(2, [&](par::Link& link) {
+                      par::run_task_pool(link, table, [&](TaskPool& pool) {
+                          for (int i = 0; i < 5; ++i) pool.submit("lost", {});
+                          pool.fetch_outputs();
+                      });
+                  });
+              }) == "the GPU is lost");
+    }
+
     TEST_CASE("task pool: long tasks and idle ranks outlive the deadline by heartbeats") {
         std::vector<TaskState> states;
         const par::TaskTable table = {{"short", [](TaskContext&, const Json&) { return Json(); }},
