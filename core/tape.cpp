@@ -75,17 +75,21 @@ public:
             const Tensor& t = node.out[i];
             if (!t.defined()) continue;
             const auto known = overlapping(t);
-            if (known != values_.end() && !is_whole(t, known)) // the node overwrites bytes of known values
+            if (known != values_.end() && !is_whole(t, known)) { // the node overwrites bytes of known values
                 block(known, t, barrier_of(node));
-            else if (known != values_.end() && known->second.requested)
-                continue;
-            else if (!depends)
+            } else if (known != values_.end() && known->second.requested) {
+                const auto is_t = [&](const Tensor& in) { return in.defined() && in.key() == t.key(); };
+                RG_CHECK(!node.backward || std::ranges::none_of(node.in, is_t),
+                         "gradients: expected tensors that no op ", "overwrites, got one that ", node.name,
+                         " changes in place; do so under NoTape");
+            } else if (!depends) {
                 values_.erase(t.key()); // the node overwrites any value there
-            else if (node.backward && i == 0)
+            } else if (node.backward && i == 0) {
                 values_[t.key()] = {t.bytes()};
-            else
+            } else {
                 values_[t.key()] = {t.bytes(), false, true, inputs.blocked ? inputs.barrier : barrier_of(node),
                                     node.backward ? node.out[0].key() : origin_of(node, inputs)};
+            }
         }
         return inputs;
     }
@@ -315,7 +319,8 @@ void Tape::gradients(const Tensor& loss, std::span<const Tensor> tensors, std::s
     for (size_t i = 0; i < tensors.size(); ++i) {
         const Tensor &t = tensors[i], &destination = destinations[i];
         RG_CHECK(t.defined() && destination.defined(), "gradients: expected defined tensors, got an undefined ",
-                 t.defined() ? "destination " : "tensor ", i, "; call Parameters::allocate() first");
+                 t.defined() ? "destination " : "tensor ", i, "; call Parameters::allocate() first; a network of ",
+                 "make_network() only predicts, so train one of its constructor, with values by load_state_dict()");
         RG_CHECK(t.shape() == destination.shape() && t.dtype() == destination.dtype(),
                  "gradients: expected destination ", i, " of ", name_of(t.dtype()), " ", t.shape().str(),
                  " like its tensor, got ", name_of(destination.dtype()), " ", destination.shape().str(),

@@ -562,6 +562,23 @@ TEST_SUITE("core") {
         CHECK(list(dx) == List{1, -2});
         CHECK(list(dw) == List{0, 0});
     }
+
+    TEST_CASE("tape: refuses the gradient of a tensor that an op changes in place") {
+        const Tensor w = Tensor::constant({2}, 3), dw = unset({2});
+        for (const bool adds : {true, false}) {
+            Tape tape;
+            adds ? run(op::add, {w, Tensor::constant({2}, 1)}, {}, {w}) : run(op::scale, {w}, ScaleOp{0.5f}, {w});
+            const Tensor loss = sum(w);
+            CHECK_ERROR("changes in place; do so under NoTape", tape.gradients(loss, {{w}}, {{dw}}));
+        }
+        Tape tape;
+        {
+            const NoTape pause;
+            run(op::add, {w, Tensor::constant({2}, 1)}, {}, {w});
+        }
+        tape.gradients(sum(w), {{w}}, {{dw}});
+        CHECK(list(dw) == List{1, 1});
+    }
 }
 
 } // namespace rg
