@@ -16,7 +16,7 @@ bool Accelerated::matches(const Signature& s, std::span<const Tensor> in, bool t
         s.backend != c.backend || s.device != c.device || s.inputs.size() != in.size())
         return false;
     for (size_t i = 0; i < in.size(); ++i)
-        if (s.inputs[i].first != in[i].shape() || s.inputs[i].second != in[i].dtype()) return false;
+        if (!in[i].defined() || s.inputs[i].first != in[i].shape() || s.inputs[i].second != in[i].dtype()) return false;
     return true;
 }
 

@@ -11,7 +11,8 @@
 // write tensors through ops only. Anything else that it does happens during the trace, and not in replays. So pass
 // every value that changes between calls in `in`: a number or tensor that the function captures stays that of the
 // trace. Only new values in a captured tensor's memory, such as updated parameters, count in replays. The exception is
-// Context::sync: ops read its `samples` and `fraction` in each replay.
+// Context::sync: ops read its `samples` and `fraction` in each replay. For gradients of a captured tensor, inputs are
+// constants, even if one of them is that tensor.
 //
 // The plans of an Accelerated for one device share the memory of their intermediates, which is as large as the largest
 // plan needs. Several objects may share it, too (share_memory()). So an Accelerated serves one thread at a time: a call

@@ -3,6 +3,7 @@
 
 #include "core/context.h"
 #include "core/ops/conv.h"
+#include "core/ops/elements.h"
 
 #include <algorithm>
 #include <map>
@@ -41,8 +42,12 @@ std::optional<StepBytes> bytes_of(const Step& step, int64_t n, std::set<uint64_t
         const Tensor& t = step.in[i];
         if (!has_values(t)) continue;
         const bool images = step.op->images & input_bit(int(i)), known = blocks.contains(t.key().id);
-        // A value per channel, for example, is an operand of a binary op, but no batch of images.
-        if (images ? !known || t.shape().rank() < 2 || !is_batch(t) : !t.has_memory()) return {};
+        // A value per channel, for example, is an operand of a binary op, but no batch of images. Nor is one of shape
+        // [h w c], even if h is n.
+        const auto repeats = [&] {
+            return step.op == op::binary && aligned(t.shape(), step.in[BinaryOp::a].shape())[0] != n;
+        };
+        if (images ? !known || t.shape().rank() < 2 || !is_batch(t) || repeats() : !t.has_memory()) return {};
         (images ? bytes.of_images : bytes.of_parameters) += t.bytes();
     }
     for (const Tensor& t : step.outputs()) {

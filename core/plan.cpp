@@ -51,25 +51,54 @@ int64_t place_all(std::vector<LiveRange*> ranges) {
     return total;
 }
 
+/// The bytes of a block that steps have written.
+class WrittenBytes {
+public:
+    void add(const Tensor& t) {
+        int64_t begin = t.key().offset, end = begin + t.bytes();
+        auto at = ends_.upper_bound(begin);
+        if (at != ends_.begin() && std::prev(at)->second >= begin) --at;
+        for (; at != ends_.end() && at->first <= end; at = ends_.erase(at))
+            begin = std::min(begin, at->first), end = std::max(end, at->second);
+        ends_[begin] = end;
+    }
+    bool has(const Tensor& t) const {
+        const auto after = ends_.upper_bound(t.key().offset);
+        return t.numel() == 0 || (after != ends_.begin() && std::prev(after)->second >= t.key().offset + t.bytes());
+    }
+
+private:
+    std::map<int64_t, int64_t> ends_; // of ranges that do not touch, by their begins
+};
+
 /// Returns the LiveRange of each intermediate, and of each result that has no memory yet, by the number of its block.
 /// Appends to `written_tensors` the blocks outside of the plan that the steps write, such as those of gradients. Skips
 /// the placeholders, whose block numbers are the keys of `inputs`.
 std::map<uint64_t, LiveRange> find_live_ranges(std::span<const Step> steps, const std::map<uint64_t, size_t>& inputs,
                                                std::vector<Tensor>& written_tensors) {
     std::map<uint64_t, LiveRange> ranges;
-    std::set<uint64_t> written_ids;
+    std::map<uint64_t, WrittenBytes> made; // by the steps so far
+    std::set<uint64_t> written_ids, read_ids;
     for (size_t s = 0; s < steps.size(); ++s) {
         const auto visit = [&](const Tensor& t, bool written) {
             if (!t.defined() || inputs.contains(t.key().id)) return;
             if (t.has_memory()) {
+                // Blocks are numbered in the order in which they are made, so the function has made those after its
+                // inputs.
+                RG_CHECK(!written || inputs.empty() || t.key().id < inputs.begin()->first ||
+                             !read_ids.contains(t.key().id),
+                         "accelerate: expected a traced function to change no constant that it makes and reads, got ",
+                         t.shape().str(), ", which ", steps[s].op->name, " changes; make it before the function");
+                if (!written) read_ids.insert(t.key().id);
                 if (written && written_ids.insert(t.key().id).second) written_tensors.push_back(t.whole());
                 return;
             }
-            const auto [known, first] = ranges.try_emplace(t.key().id, LiveRange{s, s});
-            RG_CHECK(!first || written || t.numel() == 0, "accelerate: expected ", steps[s].op->name,
+            WrittenBytes& bytes_made = made[t.key().id];
+            RG_CHECK(written || bytes_made.has(t), "accelerate: expected ", steps[s].op->name,
                      " to read the result of an op of the function, got ", t.shape().str(),
                      " of Tensor::empty() or zeros(), which hold nothing while traced; use Tensor::constant()");
-            LiveRange& range = known->second;
+            if (written) bytes_made.add(t);
+            LiveRange& range = ranges.try_emplace(t.key().id, LiveRange{s, s}).first->second;
             range.last = s;
             range.bytes = std::max(range.bytes, (t.block_bytes() + kAlign - 1) / kAlign * kAlign);
         };

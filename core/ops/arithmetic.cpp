@@ -148,13 +148,13 @@ RG_ROW(scale, .inputs = kScale, .may_be = {1 << ScaleOp::x}, .images = input_bit
 
 namespace {
 
-/// Returns true if the elements of a may repeat, and those of b not. An empty extent counts as 2 elements, since those
-/// of an extent of 1 may repeat along it.
+/// Returns true if the elements of a may repeat, and those of b not, or if a only lacks extents of 1 that b has. An
+/// empty extent counts as 2 elements, since those of an extent of 1 may repeat along it.
 bool smaller(const Tensor& a, const Tensor& b) {
     const auto elements = [](const Tensor& t) {
         double product = 1;
         for (const int64_t extent : t.shape().extents()) product *= extent ? double(extent) : 2;
-        return product;
+        return std::pair(product, t.shape().rank());
     };
     return a.defined() && b.defined() && elements(a) < elements(b);
 }

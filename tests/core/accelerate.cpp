@@ -339,4 +339,48 @@ TEST_SUITE("core") {
         });
         CHECK_ERROR("sgdm_update: the learning rate of a traced function has to", updating({p}));
     }
+
+    TEST_CASE("accelerate: a value that the function writes only in part is refused, unless it is a constant") {
+        const auto error = [](const std::function<Tensor()>& make, std::initializer_list<int64_t> parts) {
+            Accelerated step([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+                const Tensor all = make();
+                for (const int64_t begin : parts) run(op::scale, {in[0]}, ScaleOp{1}, {all.slice(begin, {4})});
+                return {scale(all, 1)};
+            });
+            return error_of([&] { step({floats({4}, 1, 2, 3, 4)}); });
+        };
+        const auto zeros = [] { return Tensor::zeros({8}); };
+        CHECK(contains(error(zeros, {0}), "which hold nothing while traced"));
+        CHECK(contains(error(zeros, {4}), "which hold nothing while traced"));
+        CHECK(error(zeros, {4, 0}) == "");
+        CHECK(error([] { return Tensor::constant({8}, 0); }, {0}) == "");
+    }
+
+    TEST_CASE("accelerate: a function must not change a constant that it makes, since replays would change it again") {
+        Accelerated total([](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            const Tensor so_far = Tensor::constant({4}, 0);
+            run(op::add, {so_far, in[0]}, {}, {so_far});
+            return {so_far};
+        });
+        CHECK_ERROR("make it before the function", total({Tensor::constant({4}, 1)}));
+    }
+
+    TEST_CASE("accelerate: an operand with a value for each row of an image is no batch of images") {
+        const Tensor filters = random({16, 3, 3, 4}, 1);
+        Accelerated predict([&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+            return {max_pool2d(relu(conv2d(in[0] - in[1], filters, {}, {.pad = 1})), {.window = 4, .stride = 4})};
+        });
+        const Tensor x = random({64, 64, 64, 4}, 2), of_pixels = random({64, 64, 4}, 3); // as many rows as images
+        const Tensor got = predict({x, of_pixels})[0].clone();
+        predict.enabled = false;
+        CHECK(same_bits(got, predict({x, of_pixels})[0]));
+    }
+
+    TEST_CASE("accelerate: an undefined input is refused, also where a plan takes a number") {
+        Accelerated scaled(
+            [](std::span<const Tensor> in, bool) -> std::vector<Tensor> { return {scale(in[0], in[1])}; });
+        const Tensor x = floats({2}, 1, 2);
+        CHECK(list(scaled({x, floats({}, 3)})[0]) == Floats{3, 6});
+        CHECK_ERROR("expected defined inputs, got an undefined one", scaled({x, Tensor()}));
+    }
 }

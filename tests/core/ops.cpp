@@ -347,6 +347,10 @@ TEST_SUITE("core") {
             CHECK(list(row - table) == List{0, 0, 1, -3, -3, -2});
             CHECK(list(table / column) == List{0.5, 1, 1.5, 1, 1.25, 1.5});
             CHECK(list(column / table) == List{2, 1, 2 * (1 / 3.0f), 1, 4 * (1 / 5.0f), 4 * (1 / 6.0f)});
+            const Tensor one_row = floats({1, 3}, 1, 2, 3);
+            CHECK(list(row - one_row) == List{0, 0, 1});
+            CHECK((row * one_row).shape() == Shape{1, 3});
+            CHECK((column * floats({2, 1, 1, 1}, 1, 10)).shape() == Shape{2, 1, 1, 1});
             CHECK((nothing * row).shape() == nothing.shape());
             CHECK((row / nothing).shape() == nothing.shape());
             CHECK(list(maximum(column, table)) == List{2, 2, 3, 4, 5, 6});
