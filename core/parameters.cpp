@@ -99,16 +99,13 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
     all_ = Tensor::empty({total + state_total}, type);
     values_ = all_.slice(0, {total});
     state_ = all_.slice(total, {state_total});
-    const bool draws = !Scope::current().only_predicts;
-    {
-        const Setting<int> without_memory(Scope::current().dry_runs, Scope::current().dry_runs + !draws);
-        gradients_ = Tensor::zeros({total}, type);
-    }
+    const bool trains = !Scope::current().only_predicts;
+    if (trains) gradients_ = Tensor::zeros({total}, type);
     seed_ = seed;
     if (random_streams_ > 0) step_seed_ = Tensor::zeros({2}, DType::i32);
     for (Entry& e : entries_) {
         e.value = values_.slice(e.offset, e.shape);
-        e.gradient = gradients_.slice(e.offset, e.shape);
+        if (trains) e.gradient = gradients_.slice(e.offset, e.shape);
     }
     for (State& s : states_) s.running = state_.slice(s.offset, {2, s.channels});
     if (DryRun::active()) return;
@@ -118,7 +115,7 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
         const Entry& e = entries_[size_t(i)];
         const Tensor value = start.slice(e.offset, e.shape);
         if (e.start == Entry::Start::ones) value.fill(1);
-        if (e.start == Entry::Start::random && draws)
+        if (e.start == Entry::Start::random && trains)
             draw_values(value, init, Rng(seed, Purpose::init, 0, uint64_t(i)));
     });
     for (const State& s : states_) start.slice(total + s.offset + s.channels, {s.channels}).fill(1);

@@ -68,7 +68,7 @@ public:
     uint32_t add_random_stream();
 
     /// Allocates the buffers and sets the initial values. Call it once, after all add() and add_state(). f64 is for
-    /// checks on the reference backend. With Scope::only_predicts, random values are 0, and gradients have no memory.
+    /// checks on the reference backend. With Scope::only_predicts, random values are 0, and there are no gradients.
     void allocate(uint64_t seed, Init init, DType type = DType::f32);
 
     /// Returns the number of bytes in the buffer of the gradients.

@@ -36,7 +36,7 @@ struct Scope {
     int dry_runs = 0;                   // while positive, new tensors have no memory and ops do not execute
     PreparedMemory* prepared = nullptr; // where kernels keep values that they prepare for a plan's step; null: nowhere
     const std::string* layer = nullptr; // name of the layer for errors; null: none
-    bool only_predicts = false;         // Parameters::allocate() draws no values, and gives gradients no memory
+    bool only_predicts = false;         // Parameters::allocate() draws no values, and makes no gradients
 
     /// Returns the scope of this thread.
     static Scope& current() {

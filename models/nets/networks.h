@@ -87,7 +87,7 @@ ImageTask stored_task(const TensorFile& file);
 
 /// Returns the network that the file of a model describes, with the values in the file. Throws Error if the file
 /// describes no registered network, or if its tensors do not fit (see load_state_dict() in state_dict.h). Allocates the
-/// network only after the names and shapes in the file are checked. Its gradients have no memory.
+/// network only after the names and shapes in the file are checked. It only predicts: it has no gradients.
 std::unique_ptr<Network> make_network(const TensorFile& file);
 
 } // namespace rg

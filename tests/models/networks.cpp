@@ -1,4 +1,7 @@
 // Tests that the files of models describe their networks, and that networks can be made from them.
+#include "core/accelerate.h"
+#include "core/ops.h"
+#include "core/tape.h"
 #include "models/nets/cifar_net.h"
 #include "models/nets/digits_net.h"
 #include "models/nets/state_dict.h"
@@ -93,9 +96,18 @@ TEST_SUITE("models") {
                   Shape{images.height, images.width, images.channels, int64_t(images.classes.size())});
             const std::unique_ptr<Network> network = make_network(model.file);
             CHECK(same_bits(network->parameters.all(), model.network->parameters.all()));
-            CHECK_FALSE(network->parameters.gradients().has_memory());
+            CHECK_FALSE(network->parameters.gradients().defined());
             const Tensor x = Tensor::constant({2, images.height, images.width, images.channels}, 0.5);
             const std::vector<Tensor> results = network->outputs(x, Mode::evaluate);
+            for (const bool traced : {false, true}) {
+                const auto step = [&](std::span<const Tensor> in, bool) -> std::vector<Tensor> {
+                    Tape tape;
+                    const Tensor loss = mse_loss(network->outputs(in[0], Mode::evaluate)[0], results[0]);
+                    tape.gradients(loss, network->parameters);
+                    return {loss};
+                };
+                CHECK_ERROR("make_network() only predicts", Accelerated(step, traced)({x}, true));
+            }
             CHECK(results.size() == (c.names[0] == "digits-angles" ? 2 : 1));
             CHECK(same_bits(results[0], model.network->forward(x, Mode::evaluate)));
         }
