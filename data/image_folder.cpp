@@ -428,7 +428,7 @@ Tensor read_masks(const ImageSet& images, const std::string& folder, int64_t lab
     int32_t* out = masks.data<int32_t>();
     for (int64_t i = 0; i < images.count; ++i) {
         const std::string& name = images.name(i);
-        const std::string path = folder + "/" + name.substr(0, name.rfind('.')) + ".png";
+        const std::string path = folder + "/" + fs::path(name).replace_extension(".png").string();
         const Image mask = decode_png(as_bytes(read_file(path)), path, PngSamples::stored);
         RG_CHECK(mask.damage.empty(), "masks: expected an undamaged file, got: ", mask.damage);
         RG_CHECK(mask.height == height && mask.width == width, "masks: expected ", height, " x ", width,

@@ -431,6 +431,9 @@ TEST_SUITE("data") {
         const std::string whole = read_file(dir / "masks/a/1.png");
         write_file_atomic(dir / "masks/a/1.png", whole.substr(0, whole.size() - 12));
         CHECK_ERROR("masks: expected an undamaged file", read());
+        ImageSet plain = set; // files without endings, in a folder with a point in its name
+        plain.names.assign(size_t(set.count), "v1.0/a");
+        CHECK_ERROR("masks/v1.0/a.png", read_masks(plain, dir / "masks", 3));
         ImageSet unnamed = set; // such as CIFAR's images
         unnamed.names.clear();
         CHECK_ERROR("expected a folder of images, whose files have names", read_masks(unnamed, dir / "masks", 3));
