@@ -1,6 +1,8 @@
 // See load_data.h.
 #include "models/run/load_data.h"
 
+#include "core/checksum.h"
+#include "core/formatted.h"
 #include "core/stop.h"
 #include "data/decode.h"
 #include "data/digits.h"
@@ -127,6 +129,7 @@ Json DataOptions::describe(const data::TrainTest& sets, const Columns& columns) 
     for (const auto& [member, source] : {std::pair("source", &path), {"test_source", &test_path}})
         json.set(member, source->starts_with("pipe:") ? "pipe:" : *source);
     json.set("left_out", std::ssize(sets.left_out));
+    if (!sets.train.names.empty()) json.set("name", hex(checksum(sets.train.names[0])));
     for (const auto& [member, rule] : {std::pair("held_out", &sets.held_out), {"validation", &sets.validation}}) {
         Json limits = Json::object();
         for (const auto& [name, limit] : rule->limits) limits.set(name, limit);
@@ -146,11 +149,19 @@ Json stored_data(const TensorFile& file) {
 void DataOptions::follow(const TensorFile& file) {
     const Json stored = stored_data(file);
     if (!stored.is_object()) return;
+    if (const Json* const name = stored.find("name")) known_name = name->as_string();
     for (const auto& [member, rule] : {std::pair("held_out", &test_rule), {"validation", &validation_rule}})
         if (const Json* const json = stored.find(member)) {
             rule->salt = json->at("salt").as_string();
             for (const auto& [name, limit] : json->at("limits").as_object()) rule->limits[name] = limit.as_int();
         }
+}
+
+bool DataOptions::has_other_names(const data::TrainTest& sets) const {
+    const auto is_known = [&](const std::string& name) { return hex(checksum(name)) == known_name; };
+    return !known_name.empty() &&
+           std::ranges::none_of(std::array{&sets.train, &sets.test, &sets.reserved},
+                                [&](const data::ImageSet* set) { return std::ranges::any_of(set->names, is_known); });
 }
 
 data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& poll_stop) {
@@ -168,7 +179,6 @@ data::TrainTest load_digits(par::Group& group, const DataOptions& options, const
     const Shape shape = {height, width, sets.train.channels}, expected = {data::kDigitSide, data::kDigitSide, 1};
     RG_CHECK(shape == expected, "--data: expected images of ", expected.str(), ", got ", shape.str(), " in ",
              sets.source, "; give --size ", expected[0], "x", expected[1]);
-    options.hold_out_validation(sets);
     return sets;
 }
 

@@ -20,6 +20,7 @@ struct DataOptions {
     std::string path, test_path, size, store_size;
     data::LoadOptions reading{.cache = ""};   // load_options() returns a copy with size, seed and test_rule set
     data::HoldOut test_rule, validation_rule; // of an earlier run, see follow(); no limits: new rules by --seed
+    std::string known_name = {};              // checksum of the name of an image of that run; empty: unknown
     data::Shuffle shuffle = data::Shuffle::epoch;
     int64_t batch_size = 128, seed = 0;
     double validation = 0;
@@ -40,6 +41,9 @@ struct DataOptions {
     /// Takes the rules that hold out images from the file of a model, if it has the result of describe(). So this run
     /// tests no image that the model was trained on.
     void follow(const TensorFile& file);
+    /// Returns true if no image has the name `known_name`, as when another folder is given. Then the rules may hold out
+    /// other images than in that run.
+    bool has_other_names(const data::TrainTest& sets) const;
     /// Returns the name of the set that the network is tested on after each epoch.
     std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }
 };
@@ -63,9 +67,8 @@ data::TrainTest load_data(par::Group& group, const DataOptions& options, data::L
                           const std::function<void()>& poll_stop = {}, const BuiltInData& built_in = {});
 
 /// Collective. Returns the digits of --data as grey images, or without --data 10,000 drawn ones. If there is no test
-/// set, a tenth of each class becomes the test set, chosen by --seed. With --validation, a fraction of the training
-/// images replaces the test set. Throws Error if the inputs are not 28 x 28, and if load_data() or
-/// hold_out_validation() does.
+/// set, a tenth of each class becomes the test set, chosen by --seed. Throws Error if the inputs are not 28 x 28, and
+/// if load_data() does.
 data::TrainTest load_digits(par::Group& group, const DataOptions& options, const std::function<void()>& poll_stop = {});
 
 } // namespace rg

@@ -1,9 +1,12 @@
 // See training.h. Defines ImageTraining::test() and the functions of Program.
 #include "core/stop.h"
 #include "core/text.h"
+#include "gpu/device.h"
 #include "models/run/evaluation.h"
 #include "models/run/model_file.h"
 #include "models/run/training.h"
+
+#include <set>
 
 namespace rg {
 
@@ -17,6 +20,7 @@ TestResult ImageTraining::test(Options& options, par::Group& group, const std::s
     const std::unique_ptr<Network> network = make_network(file);
     const data::TrainTest data = load(group, {});
     Task task = this->task(data.train);
+    if (test_views_) task.check_test_views();
     task.set_target_scales(data.train, &file);
     const Columns columns{{&data.test, this->columns(data.test)}};
     Evaluation evaluation(group, compute, data.test, columns.at(&data.test),
@@ -60,9 +64,10 @@ struct Parsed {
                 .add("preset", &preset,
                      cat("matlab: the settings of MATLAB's example, ", program.matlab,
                          ", with this batch size for each GPU; other options override them"))
-                .one_of({"none", "matlab"});
+                .one_of({"none", "matlab"})
+                .fixed();
         wants_training = options.parse(args);
-        if (preset == "none") return;
+        if (preset == "none" || training->run_options.resume) return; // a checkpoint has the settings
         training->batch_size_per_gpu = !options.was_given("batch-size");
         const bool drops = options.was_given("drops") || options.was_given("schedule");
         std::vector<std::string> settings = split(program.matlab, ' ');
@@ -98,9 +103,12 @@ TestResult Program::test_run(par::Group& group, const std::string& model, const 
     Json typed = Json::object();
     for (const auto& [name, value] : given.values())
         if (given.was_given(name)) typed.set(name, value);
+    // A run divides --batch-size among its ranks, and its GPUs may be missing here, or not be those of --device.
+    std::set<std::string> of_ranks{"threads", "batch-size"};
+    if (typed.find("device") || gpu::gpu_discovery().find().gpus.empty()) of_ranks.insert("gpus");
     for (const auto& [name, value] : parsed.options.values()) {
         const Json* chosen = typed.find(name);
-        if (!chosen && name != "threads") chosen = config.at("options").find(name);
+        if (!chosen && !of_ranks.contains(name)) chosen = config.at("options").find(name);
         if (!chosen) continue;
         const std::string text = chosen->is_string() ? chosen->as_string() : chosen->dump();
         check_stored_command(folder, text, "give the images after the model");

@@ -209,7 +209,7 @@ void restore_options(const TensorFile& file, Options& options) {
         const auto other = replaced_by.find(name);
         if (!saved_value || (other != replaced_by.end() && options.was_given(other->second))) continue;
         const std::string& old = saved_value->as_string();
-        if (!options.was_given(name)) {
+        if (!options.was_given(name) || (name == "augment" && value == "auto")) { // the training has replaced `auto`
             check_stored_command(run.string(), old, cat("give --", name, " again"));
             options.set(name, name == "on-nan" && old == "rollback" ? "skip" : old); // older runs may have rollback
         } else {

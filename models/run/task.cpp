@@ -125,11 +125,20 @@ Task Task::with(const Task& other, double weight) const {
         if (std::none_of(details.begin(), details.end(), [&](const Detail& d) { return d.member == detail.member; }))
             both.details.push_back(detail);
     const auto append = [](auto& to, const auto& from) { to.insert(to.end(), from.begin(), from.end()); };
+    for (const Metric& metric : other.metrics)
+        RG_CHECK(std::ranges::count(metrics, metric.name, &Metric::name) == 0, "task: expected metrics of different ",
+                 "names, got ", metric.name, " twice; rename one: other.metrics[0].name = \"second\"");
     append(both.metrics, other.metrics), append(both.galleries, other.galleries);
     append(both.outputs.kinds, other.outputs.kinds), append(both.outputs.targets, other.outputs.targets);
     both.needs_images |= other.needs_images;
     both.mixes &= other.mixes, both.weighs |= other.weighs, both.scales_targets |= other.scales_targets;
     return both;
+}
+
+void Task::check_test_views() const {
+    for (const std::string& kind : outputs.kinds)
+        RG_CHECK(kind != "pixels" && kind != "reconstruction", "--test-views: expected classes, numbers or labels, ",
+                 "which a mirrored image keeps, got ", kind, "; omit the option");
 }
 
 void Task::set_target_scales(const data::ImageSet& images, const TensorFile* model) {

@@ -83,7 +83,6 @@ data::TrainTest ImageTraining::load(par::Group& group, const std::function<void(
         options.labels == data::Labels::numbers || options.labels == data::Labels::several_classes;
     RG_CHECK(!(needs_labels || takes_numbers) || !sets.train.target_names.empty(), "--data: expected a folder with ",
              needs_labels ? data::kLabelsFile : data::kAnglesFile, ", got ", sets.source);
-    data_options.hold_out_validation(sets);
     return sets;
 }
 
@@ -113,11 +112,17 @@ data::TrainTest ImageTraining::data_for(TrainingRun& run) {
                              name, " images may be among them"));
         else if (rule == &data.validation && !rule->limits.empty() && !run.saver.resumed())
             run.log.warn(cat("validation images are those of ", file->source, ", whatever --validation says"));
+    if (data_options.has_other_names(data) && stored_classes(*file) == data.train.classes &&
+        !(data.held_out.limits.empty() && data.validation.limits.empty()))
+        run.log.warn(cat("warning: images have other names than in ", file->source, ", so some of those for tests may ",
+                         "have trained it; give the same folder, not one around it or in it"));
     return data;
 }
 
 data::TrainTest ImageTraining::checked_data(par::Group& group, const std::function<void()>& poll_stop) const {
     data::TrainTest data = load(group, poll_stop);
+    RG_CHECK(data.test.count > 0, "data: expected images for tests, got none in ", data.source);
+    data_options.hold_out_validation(data);
     if (data.train.classes.size() == 1 && std::ranges::count(task(data.train).outputs.kinds, "classes") > 0)
         data.warnings.push_back(cat("warning: all images have one class, ", data.train.classes[0],
                                     ", so there is nothing to learn; give a folder per class"));
@@ -155,6 +160,7 @@ public:
           gradient_sum_(compute.group(), parameters_, compute.options().allreduce, can_overlap(compute.group()),
                         compute.options().wire),
           evaluation_(evaluation_of(data.test)) {
+        if (training.test_views_) task_.check_test_views();
         const int most = compute.group().most_workers();
         RG_CHECK(!context().sync || most == 1, "--sync-bn: expected one worker per rank, got ", most,
                  "; the workers of a rank compute one after another, so they cannot exchange ", "batch statistics");
@@ -202,12 +208,11 @@ public:
             const int64_t batches_tracked = parameters_.batches_tracked;
             const std::vector<Tensor> before = training_.repeats_plain ? state() : std::vector<Tensor>();
             try {
-                times_.train += wall_seconds([&] { train_epoch(); });
+                const double seconds = train_epoch();
                 if (run_.epoch_is_complete()) {
-                    Score score;
-                    times_.test += wall_seconds([&] { score = test(); });
-                    run_.end_epoch(score);
-                    if (training_.repeats_plain) repeat_plain(begin, before, batches_tracked);
+                    run_.end_epoch(test());
+                    if (!training_.repeats_plain || repeat_plain(begin, before, batches_tracked))
+                        times_.train += seconds, times_.test += score_seconds_;
                 }
             } catch (const Stopped&) {} // a stop request ended a test; a resumed run repeats it
             optimizer_.with_average([&] { run_.save_model(); });
@@ -332,16 +337,22 @@ private:
         return Accelerated::planned_bytes(std::array{&replayed_step_, &evaluation_.predict});
     }
 
-    void train_epoch() {
+    /// Returns the seconds of all steps.
+    double train_epoch() {
         const RunPosition& position = run_.log.position;
+        double seconds = 0;
         feed_.loader.start(position.epoch, position.batch);
         optimizer_.begin_epoch(position.epoch);
         run_.begin_epoch(feed_.loader.has_next());
         while (run_.epoch_goes_on())
-            if (run_.test_is_due())
+            if (run_.test_is_due()) {
                 run_.end_test_in_epoch(test());
-            else
-                run_.end_step(step(schedule_.rate_at(run_.epochs())));
+            } else {
+                StepResult result{};
+                seconds += wall_seconds([&] { result = step(schedule_.rate_at(run_.epochs())); });
+                run_.end_step(result);
+            }
+        return seconds;
     }
 
     /// Tests the network with the average of the weights, if there is one, and saves it if it is the best so far.
@@ -356,7 +367,8 @@ private:
 
     /// Tests the network, and sets the members of the report.
     Score score(const std::vector<data::WeightedView>& views = {{}}) {
-        const Score result = evaluation_.score(views, [&] { run_.check_stop(); });
+        Score result;
+        score_seconds_ = wall_seconds([&] { result = evaluation_.score(views, [&] { run_.check_stop(); }); });
         const Json members = group_.rank() == 0 ? evaluation_.report_members(result) : Json::object();
         for (const auto& [member, value] : members.as_object()) run_.log.set_in_report(member, value);
         run_.write_tables(evaluation_.tables(result));
@@ -507,8 +519,9 @@ private:
     }
 
     /// Repeats the epoch and its test op by op, to measure their times, and then restores the state after the epoch.
-    /// The arguments are the run's position, state() and Parameters::batches_tracked before the epoch.
-    void repeat_plain(const RunPosition& begin, const std::vector<Tensor>& before, int64_t tracked_before) {
+    /// The arguments are the run's position, state() and Parameters::batches_tracked before the epoch. Returns false,
+    /// and measures nothing, after a stop request.
+    bool repeat_plain(const RunPosition& begin, const std::vector<Tensor>& before, int64_t tracked_before) {
         const auto restore = [&](const std::vector<Tensor>& values, int64_t tracked) {
             parameters_.all().copy_from(values[0]), parameters_.batches_tracked = tracked;
             for (size_t i = 1; i < values.size(); ++i) optimizer_.state()[i - 1].value.copy_from(values[i]);
@@ -519,14 +532,18 @@ private:
         restore(before, tracked_before);
         replayed_step_.enabled = evaluation_.predict.enabled = false;
         bool stops = false;
-        times_.plain_train += wall_seconds([&] {
+        const double seconds = wall_seconds([&] {
             for (feed_.loader.start(begin.epoch, begin.batch); !stops && run_.log.position.step < end.step;
                  ++run_.log.position.step, ++run_.log.position.batch)
                 stops = step(schedule_.rate_at(run_.epochs())).stop;
         });
-        if (!stops) times_.plain_test += wall_seconds([&] { optimizer_.with_average([&] { evaluation_.score(); }); });
+        if (!stops)
+            optimizer_.with_average([&] {
+                times_.plain_train += seconds, times_.plain_test += wall_seconds([&] { evaluation_.score(); });
+            });
         replayed_step_.enabled = evaluation_.predict.enabled = true;
         restore(after, tracked_after), run_.log.position = end;
+        return !stops;
     }
 
     ImageTraining& training_;
@@ -549,6 +566,7 @@ private:
     Accelerated replayed_step_;
     GradientSum gradient_sum_;
     Evaluation evaluation_;
+    double score_seconds_ = 0; // of Evaluation::score() in the last score()
     Times times_;
     const Tensor loss_of_all_ = Tensor::zeros({});
 };

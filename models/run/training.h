@@ -44,11 +44,12 @@ public:
     explicit ImageTraining(std::vector<std::string> networks) : network_(std::move(networks)) {}
     virtual ~ImageTraining() = default;
     virtual void declare(Options& options);
-    /// Collective. Loads the data that the options choose. Without --size, all images must have the same size. Throws
-    /// Error if the program cannot train on these data. `poll_stop`: see run_while_polling() in collective.h.
+    /// Collective. Loads the sets for training and test that the options choose, regardless of --validation. Without
+    /// --size, all images must have the same size. Throws Error if the program cannot train on these data. `poll_stop`:
+    /// see run_while_polling() in collective.h.
     virtual data::TrainTest load(par::Group& group, const std::function<void()>& poll_stop) const;
-    /// Collective. Returns the data of load(). Adds warnings if all images have one class, so that nothing can be
-    /// learned, or if images for tests are training images too.
+    /// Collective. Returns the data of load(), with the validation images held out. Adds warnings if all images have
+    /// one class, so that nothing can be learned, or if images for tests are training images too.
     data::TrainTest checked_data(par::Group& group, const std::function<void()>& poll_stop) const;
     /// Collective. Trains, and returns the exit code.
     virtual int train(Options& options, par::Group& group, TrainingObserver& observer);
@@ -81,12 +82,11 @@ protected:
     /// Changes the initial values of the network. After this, a resumed run or --init replaces the values by those of a
     /// file. This base version does nothing.
     virtual void initialise(Network&, const data::ImageSet& /*images*/, const data::Normalise&) const {}
-    /// Seconds, summed over all epochs in this process, and Accelerated::hit_rate() of training and tests.
+    /// Seconds, summed over all complete epochs in this process, and Accelerated::hit_rate() of training and tests.
     struct Times {
-        double train = 0; // includes the tests within epochs (--validate-every)
-        double test = 0;  // of the tests after complete epochs
+        double train = 0, test = 0; // of the steps, and of the tests after epochs
         double train_hits = 0, test_hits = 0;
-        double plain_train = 0, plain_test = 0; // the same epochs and tests op by op; 0 without `repeats_plain`
+        double plain_train = 0, plain_test = 0; // of the same op by op; 0 without `repeats_plain`
     };
     /// If true, repeats each complete epoch and its test op by op, from the state before the epoch. Keeps only the
     /// times of this, and restores the state after the epoch.
@@ -134,8 +134,8 @@ struct Program {
     DataCheck check_data(par::Group& group, const std::vector<std::string>& args) const;
     /// Tests a model of a run of this program (see load_model()) on the images that the run was tested on in the end.
     /// Takes the options from the command line `given`, and those that it lacks from the run's config.json, except
-    /// --threads. Warns if the images have changed. Throws Stopped after a stop request. `group` must have a single
-    /// rank.
+    /// --threads and --batch-size, and --gpus where these are not used. Warns if the images have changed. Throws
+    /// Stopped after a stop request. `group` must have a single rank.
     TestResult test_run(par::Group& group, const std::string& model, const Options& given) const;
     /// Collective. Trains on all ranks of the group. For --help, --help-all and --version, rank 0 prints the answer
     /// instead, with the `commands` of the program. Returns the exit code.

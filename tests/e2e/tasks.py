@@ -120,6 +120,7 @@ class Tasks(job.JobTest):
         self.refuse(program(1, "predict", run, "photos"), "that this program knows, got unet", "unet predict")
         self.refuse(program(1, "unet", "--data", "photos", "--masks", "masks", "--mixup", "0.2"),
                     "--mixup, --cutmix: expected a task whose labels can be mixed")
+        self.refuse(program(1, "unet", "--data", "photos", "--masks", "masks", "--test-views"), "--test-views", "got pixels")
         (self.folder / "masks" / "3.png").write_bytes(job.png(SIDE, SIDE, bytes([7]) * SIDE * SIDE, 0))
         self.refuse(program(1, "unet", "--data", "photos", "--masks", "masks", "--epochs", "1", "--batch-size", "8"), "below 3", "3.png")
         self.refuse(program(1, "unet", "--data", "photos", "--epochs", "1"), "--masks", "got no masks")

@@ -109,6 +109,16 @@ struct ColumnTraining final : ImageTraining {
 };
 constexpr Program kColumn{"column", "has a column", make_training<ColumnTraining>};
 
+/// A program that loads its own images. With a seed other than 0, it forgets those for tests.
+struct OwnDataTraining final : ImageTraining {
+    OwnDataTraining() : ImageTraining({"dropout"}) {}
+    data::TrainTest load(par::Group&, const std::function<void()>&) const override {
+        return {data::draw_digits(4, 1), data_options.seed == 0 ? data::draw_digits(2, 2) : data::ImageSet(),
+                "own images"};
+    }
+};
+constexpr Program kOwnData{"own_data", "has its own images", make_training<OwnDataTraining>};
+
 /// Writes 40 grey images, and a table with their brightness in `unit`, plus `shift`, and a constant.
 void write_brightness(const std::string& folder, double unit, double shift = 0) {
     std::filesystem::create_directories(folder);
@@ -292,6 +302,45 @@ TEST_SUITE("models") {
         std::filesystem::create_directories(dir / "one");
         std::filesystem::rename(dir / "set/0", dir / "one/0");
         CHECK(contains(warnings_of({"--data=" + dir / "one"}), "warning: all images have one class, 0,"));
+    }
+
+    TEST_CASE("data: validation images are held out from sets that a program loads itself, too") {
+        par::SingleLink link;
+        par::Group group(link);
+        const Json sets = kOwnData.check_data(group, {"--validation=0.5"}).sets;
+        CHECK(sets.find("validation set"));
+        CHECK(sets.find("test set"));
+        CHECK_ERROR("expected images for tests, got none in own images", kOwnData.check_data(group, {"--seed=1"}));
+    }
+
+    TEST_CASE("resume: takes the arguments of the run again, also those that the training has replaced") {
+        const TempDir dir;
+        data::write_digits(dir / "set", data::draw_digits(4, 1));
+        CHECK(train(kDropout, dir, "run", {"--data=" + dir / "set", "--augment=auto", "--steps=1"}) == 0);
+        CHECK(train(kDropout, dir, "run", {"--data=" + dir / "set", "--augment=auto", "--steps=2", "--resume"}) == 0);
+    }
+
+    TEST_CASE("predict: tests a run without its GPUs, and not in the mini-batches of all its ranks") {
+        const TempDir dir;
+        data::write_digits(dir / "set", data::draw_digits(200, 1));
+        REQUIRE(train(kDropout, dir, "run", {"--data=" + dir / "set", "--batch-size=1000", "--steps=0"}) == 0);
+        Json config = Json::parse(read_file(dir / "run/config.json"), "config");
+        Json options = config.at("options");
+        config.set("options", options.set("device", "cpu").set("gpus", "0"));
+        write_file_atomic(dir / "run/config.json", config.dump());
+        par::SingleLink link;
+        par::Group group(link);
+        const auto peak = [&](const std::vector<std::string>& args) {
+            Options typed("", "");
+            std::string device;
+            int64_t size = 0;
+            typed.add("device", &device, ""), typed.add("batch-size", &size, "");
+            typed.parse(args);
+            release_free_blocks(), reset_peak_bytes();
+            CHECK(kDropout.test_run(group, dir / "run", typed).images.count == 400);
+            return peak_bytes();
+        };
+        CHECK(peak({"--device=cpu"}) < peak({"--device=cpu", "--batch-size=400"}));
     }
 
     TEST_CASE("options: those of other programs get a hint in each training program") {

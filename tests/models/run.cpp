@@ -1,6 +1,7 @@
 // Tests the files and the output of a run, and stop requests.
 #include "core/atomic_file.h"
 #include "core/text.h"
+#include "models/run/load_data.h"
 #include "models/run/progress.h"
 #include "models/run/report.h"
 #include "models/run/run_folder.h"
@@ -279,6 +280,16 @@ TEST_SUITE("models") {
         CHECK(position.sums[0] == 1.5);
         CHECK(std::isnan(position.sums[1]));
         CHECK(position.samples == 5);
+    }
+
+    TEST_CASE("data options: images of the folder around that of an earlier run are known by their names") {
+        data::TrainTest sets;
+        sets.train.names = {"cat/1.png"};
+        DataOptions later;
+        later.follow({{}, {{"data", DataOptions().describe(sets, {}).dump()}}, "a model"});
+        CHECK_FALSE(later.has_other_names(sets));
+        sets.train.names = {"photos/cat/1.png"};
+        CHECK(later.has_other_names(sets));
     }
 
     TEST_CASE("training state: restores the options of older runs") {

@@ -362,6 +362,13 @@ TEST_SUITE("models") {
         CHECK(both.outputs.targets.size() == 1);
         CHECK(both.outputs.kinds == std::vector<std::string>{"classes", "numbers"});
         CHECK_ERROR("at least 2 outputs", evaluated(both, {floats({1, 2}, {0, 0})}, batch));
+        CHECK_ERROR("expected metrics of different names, got accuracy twice",
+                    classification().with(classification(0, 1)));
+        Task second = classification(0, 1);
+        second.metrics[0].name = "second_accuracy";
+        CHECK(classification().with(second).metrics.size() == 2);
+        CHECK_NOTHROW(both.check_test_views());
+        CHECK_ERROR("--test-views: expected classes, numbers or labels", segmentation(3).check_test_views());
     }
 
     TEST_CASE("evaluation: of larger images, tests the central window, or views relative to it") {
