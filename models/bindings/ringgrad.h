@@ -36,7 +36,8 @@ rg_model* rg_open_memory(const void* file, size_t size, int threads);
 /// Frees a model. Does nothing for NULL.
 void rg_close(rg_model* model);
 
-/// Return the height, the width and the number of channels (1 grey, 3 RGB) of the images that the network takes.
+/// Return the height, the width and the number of channels (1 grey, 3 RGB) of the images that the network takes. After
+/// a training with --store-size, these are the central window of larger images.
 int rg_height(const rg_model* model);
 int rg_width(const rg_model* model);
 int rg_channels(const rg_model* model);
@@ -53,12 +54,12 @@ const char* rg_target_name(const rg_model* model, int index);
 const char* rg_target_unit(const rg_model* model, int index);
 
 /// Predicts for n images of the same size: pixels[n][height][width][channels] with 1 (grey), 2 (grey and alpha), 3
-/// (RGB) or 4 (RGBA) channels, or with those of the network. Images of another size or with other channels than the
-/// network's are resized, cropped and converted as in a training with --size. Writes outputs[n][classes + targets]: for
-/// each image a probability for each class, and then the value of each target. `output_count` is the number of floats,
-/// n * (classes + targets). Returns 0, or -1 if an argument is wrong or a result is not finite; then the outputs are
-/// undefined. The first prediction for each n up to 256 takes longer, since it is planned. With the n of the last call,
-/// the network's size and its channels, allocates no memory.
+/// (RGB) or 4 (RGBA) channels, or with those of the network. Images of another size than --size, or --store-size if
+/// given, or with other channels are resized, cropped and converted as in the training. Writes outputs[n][classes +
+/// targets]: for each image a probability for each class, and then the value of each target. `output_count` is the
+/// number of floats, n * (classes + targets). Returns 0, or -1 if an argument is wrong or a result is not finite; then
+/// the outputs are undefined. The first prediction for each n up to 256 takes longer, since it is planned. With the n
+/// of the last call, the network's size and its channels, allocates no memory.
 int rg_predict(rg_model* model, const uint8_t* pixels, size_t n, int height, int width, int channels, float* outputs,
                size_t output_count);
 /// Predicts for one image, from the `size` bytes of a PNG or a JPEG file. `output_count` is classes + targets.

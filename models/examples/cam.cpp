@@ -24,8 +24,14 @@ int run(int argc, const char* const* argv) {
     const std::unique_ptr<Network> network = make_network(model);
     const ImageTask task = stored_task(model);
     const data::Normalise normalise = stored_normalise(model, {});
-    const data::Image image =
-        data::fit(data::to_u8(data::read_image(argv[2]), int(task.channels)), task.height, task.width);
+    const auto [height, width] = stored_resize(model);
+    const data::Image whole = data::fit(data::to_u8(data::read_image(argv[2]), int(task.channels)), height, width);
+    data::Image image{task.width, task.height, int(task.channels), 8, {}}; // the central window, as for predictions
+    const int64_t top = data::centre_offset(height, task.height), left = data::centre_offset(width, task.width);
+    for (int64_t y = top; y < top + task.height; ++y) {
+        const auto row = whole.pixels.begin() + (y * width + left) * task.channels;
+        image.pixels.insert(image.pixels.end(), row, row + task.width * task.channels);
+    }
     const Tensor x = Tensor::empty_on_host({1, task.height, task.width, task.channels});
     for (size_t i = 0; i < image.pixels.size(); ++i) {
         const size_t c = i % size_t(task.channels);

@@ -15,6 +15,7 @@ int main(int argc, char** argv) {
     rg_model* model = rg_open(argv[1], 0);
     if (!model) return fail(argv[1], rg_last_error());
     const int classes = rg_class_count(model), count = classes + rg_target_count(model);
+    if (classes == 0) return fail(argv[1], "expected a model with classes");
     float* outputs = (float*)malloc(sizeof(float) * (size_t)count); // probabilities of the classes, then targets
     if (!outputs) return fail(argv[0], "expected more memory");
     for (int i = 2; i < argc; ++i) {

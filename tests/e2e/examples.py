@@ -124,10 +124,11 @@ class Examples(job.JobTest):
 
     def test_cam_shows_what_speaks_for_a_class(self):
         run, image = self.runs / "run", self.write_images() / "rows" / "0.png"
-        self.succeed(job.train(1, *job.TINY, "--data", "images", "--epochs", "1", "--run-name", run.name))
-        seen = self.succeed(program(1, "predict", run, image)).split("\t")[1]
-        self.assertEqual(self.succeed(program(1, "cam", run, image, "block3", "map.png")), seen + "\n")
-        self.assertIn("32 x 32", self.succeed(program(1, "inspect", "map.png")))
+        for name, size, options in (("window", 20, ["--size", "20", "--store-size", "28"]), (run.name, 32, [])):
+            self.succeed(job.train(1, *job.TINY, "--data", "images", "--epochs", "1", "--run-name", name, *options))
+            seen = self.succeed(program(1, "predict", self.runs / name, image)).split("\t")[1]
+            self.assertEqual(self.succeed(program(1, "cam", self.runs / name, image, "block3", "map.png")), seen + "\n")
+            self.assertIn(f"{size} x {size}", self.succeed(program(1, "inspect", "map.png")))
         self.assertNotEqual((self.folder / "map.png").read_bytes(), image.read_bytes())
         for layer, words in (("fc", "expected a layer that gives [1 h w 16], got [1 3]"),
                              ("layer", "expected a layer of block1 block2 block3 fc or one within these, got layer")):
