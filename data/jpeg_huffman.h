@@ -7,7 +7,7 @@
 
 namespace rg::data {
 
-/// Returns the number of `size` bits. Those that begin with 0 are negative. T.81, figure F.12.
+/// Returns the value of `size` bits, negative if they begin with 0. T.81, figure F.12.
 inline int signed_value(uint32_t bits, int size) {
     return int(bits) - (size && !(bits >> (size - 1)) ? (1 << size) - 1 : 0);
 }

@@ -96,8 +96,8 @@ void sort_images(std::vector<ListedImage>& images) {
     });
 }
 
-/// Takes two folders that hold the same. If one has a role, gives the other the opposite role. If both are folds, the
-/// one that is at least twice as large is for training, and the other for testing.
+/// Takes two folders with mostly the same class folders. If only one is for training or testing, the other gets the
+/// opposite role. Of two folds, one that is at least twice as large is for training, and the other for testing.
 void complete_roles(TopFolder* known, TopFolder* other) {
     const bool folds = known->role == FolderRole::fold && other->role == FolderRole::fold;
     if (other->named() || (folds && other->images.size() > known->images.size())) std::swap(known, other);

@@ -319,11 +319,11 @@ void Loader::write_images(Batch& batch, const EpochOrder& order, Range part, Ran
 Range Loader::positions(int64_t part) const {
     const int64_t begin = part / options_.own_parts * options_.batch_size;
     const Range range =
-        part_range(batch_size(part), options_.parts, options_.first_part + int(part % options_.own_parts));
+        part_range(whole_batch_size(part), options_.parts, options_.first_part + int(part % options_.own_parts));
     return {begin + range.begin, begin + range.end};
 }
 
-int64_t Loader::batch_size(int64_t part) const {
+int64_t Loader::whole_batch_size(int64_t part) const {
     return std::min(options_.batch_size, count_ - part / options_.own_parts * options_.batch_size);
 }
 
@@ -333,7 +333,7 @@ Batch Loader::make(const EpochOrder& order, int64_t epoch, int64_t index) const 
         for (int64_t i = positions(ahead).begin; i < positions(ahead).end; ++i) set_->will_need(order.at(i).index);
     Batch batch = set_ ? allocate(part.size()) : Batch();
     batch.epoch = epoch, batch.index = index / options_.own_parts, batch.first = part.begin;
-    batch.size = part.size(), batch.global_size = batch_size(index);
+    batch.size = part.size(), batch.global_size = whole_batch_size(index);
     const int64_t first = batch.index * options_.batch_size, slot = index % most_parts();
     if (upload_) batch.images = upload_->memory.slice(slot * upload_->slot_bytes, batch.images.shape());
     if (set_) write_images(batch, order, part, {first, first + batch.global_size});

@@ -158,10 +158,10 @@ private:
     void write_images(Batch& batch, const EpochOrder& order, Range part, Range whole) const;
     /// Returns the weight of each class, for the mini-batch that has the positions `whole`.
     std::vector<double> class_weights(const EpochOrder& order, Range whole) const;
-    /// Returns the positions of a part in the epoch's order, and the size of its whole mini-batch. The parts of this
+    /// Return the positions of a part in the epoch's order, and the size of its whole mini-batch. The parts of this
     /// loader are numbered: part b * own_parts + i is part first_part + i of mini-batch b.
     Range positions(int64_t part) const;
-    int64_t batch_size(int64_t part) const;
+    int64_t whole_batch_size(int64_t part) const;
     Batch make(const EpochOrder& order, int64_t epoch, int64_t part) const;
     int images_each() const { return augmenter_->mixes() ? 2 : 1; } // images per sample
     int64_t end() const { return batches_ * options_.own_parts; }

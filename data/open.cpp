@@ -108,7 +108,7 @@ Source open_source(const std::string& path, const LoadOptions& options) try {
     const CpuScope all_cores;
     const std::string folder = source.path;
     const std::string& shown = path.starts_with("pipe:") ? folder : path; // a command may contain a secret
-    source.path = pack(
+    source.path = find_or_pack(
         folder, shown, options, source.locks.emplace_back(), [&] { return parts_of(folder); },
         [&](PixelSink& sink) { return read_folder(folder, options, &sink); });
     return source;

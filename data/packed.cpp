@@ -233,9 +233,9 @@ std::string identity_of(const std::string& path, FileSystems& known) {
     return cat(times, checksum(pieces));
 }
 
-std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options,
-                 std::shared_ptr<CacheLock>& lock, const std::function<std::vector<std::string>()>& parts,
-                 const std::function<SourceImages(PixelSink& sink)>& read) {
+std::string find_or_pack(const std::string& folder, const std::string& shown, const LoadOptions& options,
+                         std::shared_ptr<CacheLock>& lock, const std::function<std::vector<std::string>()>& parts,
+                         const std::function<SourceImages(PixelSink& sink)>& read) {
     const uint64_t state = checksum_of_files(folder, parts());
     const std::string source = hex(checksum(cat(fs::canonical(folder).string(), '\0', options.channels, ' ',
                                                 options.height, ' ', options.width, ' ', options.skip_other_images,

@@ -35,9 +35,9 @@ SourceImages read_packed(const std::string& path);
 /// made; other nodes may still read theirs. Prints its progress to standard error. Keep `lock` until all processes of
 /// the node have opened the set; that of a temporary copy (source.h) is deleted with it. Throws Error if the disk is
 /// full, if files change while they are read, and if `read` does. Call make_cache() before (cache.h).
-std::string pack(const std::string& folder, const std::string& shown, const LoadOptions& options,
-                 std::shared_ptr<CacheLock>& lock, const std::function<std::vector<std::string>()>& parts,
-                 const std::function<SourceImages(PixelSink& sink)>& read);
+std::string find_or_pack(const std::string& folder, const std::string& shown, const LoadOptions& options,
+                         std::shared_ptr<CacheLock>& lock, const std::function<std::vector<std::string>()>& parts,
+                         const std::function<SourceImages(PixelSink& sink)>& read);
 
 /// The ID of each file system, by st_dev. One without stable inodes has none.
 using FileSystems = std::map<dev_t, std::optional<uint64_t>>;

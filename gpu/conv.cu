@@ -80,7 +80,7 @@ template <class M, int kPlanes, bool kWhole, int kN>
 __device__ __forceinline__ void stage_filters(const ConvGeometry& g, const Tiling& t, const bf16* w, int first_out,
                                               int in_channels, int units, const int* unit_places, bf16* filters) {
     constexpr int kUnits = 64 / kN; // units that a thread takes at a time; so 4 octets of each plane are in flight
-    const int thread = int(threadIdx.x), size = g.taps();
+    const int thread = int(threadIdx.x), size = g.filter_values();
     for (int begin = thread % 8; begin < units; begin += 8 * kUnits) {
         uint4 loaded[kPlanes][kUnits][kN / 16];
         int places[kUnits];
@@ -223,10 +223,10 @@ template <bool kDgrad, class T>
 class FilterPlanes {
 public:
     FilterPlanes(const ConvGeometry& g, const GivenFilters& w)
-        : copy_(serves(w) ? 0 : kPlanes<T> * size_t(g.taps()) * size_t(g.to_c)),
+        : copy_(serves(w) ? 0 : kPlanes<T> * size_t(g.filter_values()) * size_t(g.to_c)),
           data_(serves(w) ? w.rounded : copy_.data()) {
         const auto fill = [&](auto* given) {
-            const int count = g.taps() * g.to_c, places = g.r * g.s;
+            const int count = g.filter_values() * g.to_c, places = g.r * g.s;
             if (count == 0) return;
             RG_LAUNCH((conv2d_filter_planes_kernel<kPlanes<T>, kDgrad, std::decay_t<decltype(*given)>>),
                       blocks_for(count, 256), 256, 0, stream(), count, places, g.to_c, g.from_c, given, copy_);

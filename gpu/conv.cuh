@@ -102,13 +102,12 @@ void conv2d_grad_packed(const KernelChoice& choice, const DyReader& dy, const XR
 template <class DyReader, class XReader>
 void wgrad_on_hopper(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db);
 
-/// A partial of the weight gradient [filters][wgrad_pitch(taps)] holds the sums over some of the pixels. Returns the
-/// distance from a filter to the next: `taps` values of the filter, one of its bias, and padding. The padding lets a
+/// A partial of the weight gradient [filters][wgrad_pitch(values)] holds the sums over some of the pixels. Returns the
+/// distance from a filter to the next: the values of the filter, one of its bias, and padding. The padding lets a
 /// quad of lanes store whole sectors of 32 bytes: parts of a sector cost the L2 cache a read.
-__host__ __device__ constexpr int wgrad_pitch(int taps) { return (taps + 8) / 8 * 8; }
+__host__ __device__ constexpr int wgrad_pitch(int values) { return (values + 8) / 8 * 8; }
 
-/// In conv_grad.cu: adds `count` partials [filters][wgrad_pitch(g.taps())] of the weight gradient, and stores dw
-/// and db.
+/// In conv_grad.cu: adds `count` partials of the weight gradient (see wgrad_pitch()), and stores dw and db.
 void reduce_wgrad(const ConvGeometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db);
 
 /// In linear.cu and conv_groups.cu: run conv2d or conv2d_grad.

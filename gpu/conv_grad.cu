@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
         multiply<kPlanes<T>>(dy, x, x_plane, cells, unit_cells, first_unit, units, sums);
     }
 
-    const int pitch = wgrad_pitch(g.taps()), channel = lane % 4 * 2;
+    const int pitch = wgrad_pitch(g.filter_values()), channel = lane % 4 * 2;
     float* const partial = partials + size_t(blockIdx.z) * g.to_c * pitch;
     RG_UNROLL
     for (int m = 0; m < 2; ++m) RG_UNROLL
@@ -175,19 +175,19 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
                 if (first_channel + channel + 1 < g.from_c) to[1] = second;
             }
         }
-        if (blockIdx.x == 0 && warp == m && channel == 0) partial[filter * pitch + g.taps()] = sums.ones[i];
+        if (blockIdx.x == 0 && warp == m && channel == 0) partial[filter * pitch + g.filter_values()] = sums.ones[i];
     }
 }
 
 /// Adds the sums of all splits and stores dw and db. A block takes `values` values at a time, and 256 / values threads
 /// share each of them.
 __global__ void __launch_bounds__(256)
-    conv2d_wgrad_reduce_kernel(int splits, int values, int k, int taps, Divisor pitch, const float* partials, float* dw,
-                               float* db) {
+    conv2d_wgrad_reduce_kernel(int splits, int values, int k, int filter_values, Divisor pitch, const float* partials,
+                               float* dw, float* db) {
     SHARED(double, sums, 256);
     const int value = int(threadIdx.x) % values, first = int(threadIdx.x) / values, shares = 256 / values;
-    const int i = int(blockIdx.x) * values + value, count = k * int(pitch), filter = i / pitch, tap = i % pitch;
-    const bool inside = i < count && tap <= taps;
+    const int i = int(blockIdx.x) * values + value, count = k * int(pitch), filter = i / pitch, at = i % pitch;
+    const bool inside = i < count && at <= filter_values;
     double sum = 0;
     if (inside)
         for (int split = first; split < splits; split += shares) sum += double(partials[size_t(split) * count + i]);
@@ -195,13 +195,13 @@ __global__ void __launch_bounds__(256)
     __syncthreads();
     if (first > 0 || !inside) return;
     for (int other = 1; other < shares; ++other) sum += sums[other * values + value];
-    (tap < taps ? dw[filter * taps + tap] : db[filter]) = float(sum);
+    (at < filter_values ? dw[filter * filter_values + at] : db[filter]) = float(sum);
 }
 
 /// Computes dw [filters, rows, columns, channels] and db [filters].
 template <class T, class DyReader, class XReader>
 void run_wgrad(const ConvGeometry& g, const DyReader& dy, const XReader& x, const Tensor& dw, const Tensor& db) {
-    const size_t count = size_t(g.to_c) * size_t(wgrad_pitch(g.taps()));
+    const size_t count = size_t(g.to_c) * size_t(wgrad_pitch(g.filter_values()));
     const auto launch_kernel = [&](auto whole) {
         constexpr WholeOctets kWhole = decltype(whole)::value;
         constexpr int kPixelBytes = kPlanes<T> * 8 * kOctets<kWhole> * int(sizeof(bf16));
@@ -231,10 +231,11 @@ void run_wgrad(const ConvGeometry& g, const DyReader& dy, const XReader& x, cons
 
 void reduce_wgrad(const ConvGeometry& g, int count, const float* partials, const Tensor& dw, const Tensor& db) {
     const int values = count >= 8 ? 32 : 256; // few splits need no sharing
-    const int64_t all = int64_t(g.to_c) * wgrad_pitch(g.taps());
+    const int64_t all = int64_t(g.to_c) * wgrad_pitch(g.filter_values());
     RG_CHECK(all < INT32_MAX - values, "conv2d_grad: expected fewer than 2^31 values in all filters, got ", all);
-    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(all, values), 256, 0, stream(), count, values, g.to_c, g.taps(),
-              Divisor(wgrad_pitch(g.taps())), partials, pointer<float>(dw), pointer<float>(db));
+    RG_LAUNCH(conv2d_wgrad_reduce_kernel, blocks_for(all, values), 256, 0, stream(), count, values, g.to_c,
+              g.filter_values(), Divisor(wgrad_pitch(g.filter_values())), partials, pointer<float>(dw),
+              pointer<float>(db));
 }
 
 // If y is given, a batch norm follows the convolution, and dy is the gradient with respect to its result. The kernels

@@ -1,9 +1,9 @@
 // The weight gradient of a convolution with packed images (packed_images.cuh), for Hopper GPUs (sm_90a). Covers the
 // same cases as conv_packed_hopper.cu.
 //
-// The sum of a product runs over cells, and dy is 0 in those that are no pixels. So a value of x that is not finite
-// makes the gradients of all taps of its channel NaN, even if no filter reads the value. A warp copies tiles of cells
-// to shared memory, and two groups of 128 threads multiply.
+// The sum of a product runs over cells, and dy is 0 in those that are no pixels. So a NaN or infinity in x makes the
+// gradients of its channel not finite for all taps of its phase, even if no result uses the value. A warp copies tiles
+// of cells to shared memory, and two groups of 128 threads multiply.
 #include "gpu/conv.cuh"
 #include "gpu/hopper.cuh"
 #include "gpu/octets.cuh"
@@ -83,7 +83,7 @@ __device__ __forceinline__ void produce(const WeightGradient& p, const bf16* dy,
     }
 }
 
-/// The work of consumer group kIndex. For filters of up to 9 rows and columns (taps), group 0 computes the first 5 taps
+/// The work of consumer group kIndex. For filters of up to 9 taps (row and column), group 0 computes the first 5 taps
 /// and group 1 the others, of 64 filters. For 1 x 1 filters, each group computes 64 of up to 128 filters.
 template <int kTaps, int N, int kIndex>
 __device__ __forceinline__ void consume(const WeightGradient& p, const std::byte* memory, const uint4* ones,
@@ -181,8 +181,8 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <int kTaps, int N>
 void run_wgrad(const ConvGeometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
                const Tensor& db) {
-    const int filters = kTaps == 1 && g.to_c % 128 == 0 ? 128 : 64, taps = g.taps();
-    WeightGradient p{plan.cells, plan.channels, plan.values, g.to_c, wgrad_pitch(taps), taps, filters, plan.taps.low};
+    const int filters = kTaps == 1 && g.to_c % 128 == 0 ? 128 : 64, bias = g.filter_values();
+    WeightGradient p{plan.cells, plan.channels, plan.values, g.to_c, wgrad_pitch(bias), bias, filters, plan.taps.low};
     p.set_tile(kLargeTile, plan.taps, N / 8);
     if (p.stages < 3) p.set_tile(kSmallTile, plan.taps, N / 8); // relatively more halo, but space for more stages
     RG_CHECK(p.stages > 0, "conv2d_grad: expected a stage of at most ", kSharedBytes, " bytes, got ", p.stage_bytes);

@@ -144,7 +144,7 @@ struct ResultTile {
             total.first += sums[i * kSumPitch + thread];
             total.second += sums[i * kSumPitch + kN + thread];
         }
-        if constexpr (!kDgrad) { // the terms were deviations from the first pixel, or from 0 if it has no number
+        if constexpr (!kDgrad) { // the terms were deviations from the first pixel, or from 0 if it lies in no image
             const float mean_deviation = total.first / float(max(count_pixels(), 1));
             const float squares = total.second - total.first * mean_deviation;
             total = {(numbers[0] >= 0 ? results[thread] : 0) + mean_deviation + (e.bias ? e.bias[channel] : 0),

@@ -28,7 +28,7 @@ struct ConvGeometry {
     // are dy_step * stride apart. See TapAxis in halo.cuh.
     Axes tap_step, dy_step;
     __host__ __device__ int64_t pixels() const { return int64_t(images) * to_h * to_w; }
-    __host__ __device__ int taps() const { return r * s * from_c; } // values of a filter
+    __host__ __device__ int filter_values() const { return r * s * from_c; } // values of a filter
 };
 
 /// Returns the ConvGeometry for these shapes [n h w c] of the two tensors, and for filters w [k r s c/groups].

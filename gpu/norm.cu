@@ -230,7 +230,7 @@ void batch_norm_grad(const Call& call) {
 }
 
 // combine_stats() and combine_sums() combine batch statistics, or the sums for their gradient, over all ranks. If
-// Context::sync is set, the host exchanges these few hundred values. Otherwise, the ops only copy the rank's values.
+// Context::sync is set, the host exchanges these 2 c values. Otherwise, the ops only copy the rank's values.
 void combine_stats(const Call& call) {
     if (context().sync) return run_on_host(op::combine_stats, call);
     const float* const stats = pointer<float>(call.in[0]);

@@ -149,7 +149,8 @@ std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g) {
     const CellLayout cells{
         Divisor(rows.length * columns.length), Divisor(columns.length), g.images, margin, count, g.stride.h, stride_w};
     const int channels = first_layer ? kFirstLayer : g.from_c;
-    return PackedPlan{taps, cells, first_layer, channels, g.taps() / taps.count, g.from_h, g.from_w, g.to_h, g.to_w};
+    const int values = g.filter_values() / taps.count;
+    return PackedPlan{taps, cells, first_layer, channels, values, g.from_h, g.from_w, g.to_h, g.to_w};
 }
 
 template <class Reader>

@@ -60,7 +60,7 @@ struct PackedPlan {
 };
 
 /// Returns the plan of a convolution, for its gradients as well. Requires strides of at most 2 and at most kMaxTaps
-/// taps along each axis. Returns none if the plan would hold too many zeros, or not fit into shared memory.
+/// taps (in a first layer, rows). Returns none if it would hold too many zeros, or not fit into shared memory.
 std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g);
 
 /// Return x and dy as packed images. Only Plain<bf16> can read the x of a first layer.

@@ -296,7 +296,7 @@ void Handshake::agree(const Operation& op) {
     }
 }
 
-std::string Handshake::last_seen(int rank) const {
+std::string Handshake::last_operation(int rank) const {
     uint64_t number = previous_number_;
     int64_t step = previous_step_;
     if (window_) {

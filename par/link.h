@@ -285,7 +285,7 @@ public:
     /// Returns, for error texts, the last known operation of a rank: " (last in operation 411, step 41)". Without
     /// set_post_window(), knows only that of the previous rank, after the first finish(), and returns "" for all other
     /// ranks.
-    std::string last_seen(int rank) const;
+    std::string last_operation(int rank) const;
 
 private:
     struct Message {

@@ -71,14 +71,14 @@ void RollCall::listen() {
         peers_ = std::vector<Peer>(size_t(link_.size()));
         for (const int q : link_.others()) peers_[size_t(q)].mail.emplace(link_, q, kRollCallTag);
     }
-    const std::string previous_last_seen = handshake_.last_seen(link_.previous());
+    const std::string last_of_previous = handshake_.last_operation(link_.previous());
     for (Peer& peer : peers_) {
         if (!peer.mail) continue;
         for (const Json& received : peer.mail->poll()) {
             const std::string& text = received.at("text").as_string();
             const int64_t number = letter_number(received);
-            if (is_kind(received, "call")) peer.mail->post(letter("answer", number).set("text", previous_last_seen));
-            if (is_kind(received, "answer") && number == all_calls_) peer.present = true, peer.last_seen = text;
+            if (is_kind(received, "call")) peer.mail->post(letter("answer", number).set("text", last_of_previous));
+            if (is_kind(received, "answer") && number == all_calls_) peer.present = true, peer.last_operation = text;
             if (is_kind(received, "missing")) some_rank_gave_up_ = true, missing_ranks_ = text;
         }
     }
@@ -86,16 +86,16 @@ void RollCall::listen() {
 
 /// Returns the last operation of `rank` that this rank's handshake knows, or else the one in the answer of the rank
 /// after `rank`.
-std::string RollCall::last_seen(int rank) const {
+std::string RollCall::last_operation(int rank) const {
     const Peer& after = peers_[size_t((rank + 1) % link_.size())];
-    const std::string seen = handshake_.last_seen(rank);
-    return seen.empty() && after.present ? after.last_seen : seen;
+    const std::string seen = handshake_.last_operation(rank);
+    return seen.empty() && after.present ? after.last_operation : seen;
 }
 
 std::string RollCall::missing() const {
     std::string names;
     for (const int q : link_.others())
-        if (!peers_[size_t(q)].present) names += cat(names.empty() ? "" : ", ", link_.name_of(q), last_seen(q));
+        if (!peers_[size_t(q)].present) names += cat(names.empty() ? "" : ", ", link_.name_of(q), last_operation(q));
     return names;
 }
 

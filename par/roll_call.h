@@ -9,7 +9,7 @@
 // An answer also says in which operation the answering rank last heard from its previous rank (Handshake). Unless all
 // ranks share memory, nobody else knows how far a missing rank has come.
 //
-// Letters are JSON objects: call, answer (with the text of Handshake::last_seen()), missing (with the names of the
+// Letters are JSON objects: call, answer (with the text of Handshake::last_operation()), missing (with the names of the
 // missing ranks). Short waits send nothing. A message may be read long after it was sent, so an answer repeats the
 // number of its call.
 #pragma once
@@ -38,13 +38,13 @@ public:
 
 private:
     struct Peer {
-        std::optional<Mail> mail; // none for this rank
-        bool present = false;     // true if it has answered this rank's last call
-        std::string last_seen;    // from its answer: the last operation in which it heard from its previous rank
+        std::optional<Mail> mail;   // none for this rank
+        bool present = false;       // true if it has answered this rank's last call
+        std::string last_operation; // from its answer: the last operation in which it heard from its previous rank
     };
     void send_to_others(const char* kind, const std::string& text = {});
     void listen();
-    std::string last_seen(int rank) const;
+    std::string last_operation(int rank) const;
     std::string missing() const;
     bool first_present() const;
 

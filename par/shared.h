@@ -24,8 +24,8 @@ struct VectorsPerRank {
     }
 };
 
-/// Adds the vectors of `count` elements at `sources` in their order, and writes the sum to all of `targets`. A target
-/// may be a source, too.
+/// Adds the f32 or f64 vectors of `count` elements at `sources` in their order, and writes the sum to all `targets`. A
+/// target may be a source, too.
 void sum_vectors(std::span<std::byte* const> sources, std::span<std::byte* const> targets, size_t count, Element type);
 
 class SharedReducer {

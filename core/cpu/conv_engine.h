@@ -129,9 +129,8 @@ public:
         if (!packed_.ready()) pack_filters(widened_.filters(), packed_);
     }
     int64_t images_at_once() const { return 1; }
-    /// Computes y [p q k] = bias + filters * image, for image number `image` of `in`. The bias has
-    /// bias_values(k) values. A
-    /// share consists of rows of the result, or of output channels.
+    /// Computes y [p q k] = bias + filters * image, for image number `image` of `in`. The bias has bias_values(k)
+    /// values. A share consists of rows of the result, or of output channels.
     template <class T>
     void run(const Images<T>& in, int64_t image, int64_t /*count: 1*/, const ConvResult<float>& to,
              Share share = {}) const {

@@ -71,8 +71,8 @@ public:
     /// Returns the number of values in the sums of a part: [r row_taps wide].
     int64_t sums() const { return g_.r * g_.row_taps * g_.wide; }
     /// Returns the number of values in Winograd's transformed sums, or 0 without Winograd. The caller sets them to 0
-    /// before the first add(). end() computes the sums from them.
-    int64_t transformed() const { return by_winograd_ ? winograd_.floats_of_gradient() : 0; }
+    /// before the first add(). transform_sums() computes the sums from them.
+    int64_t transformed_sums() const { return by_winograd_ ? winograd_.floats_of_gradient() : 0; }
 
     template <class T>
     void add(const Images<T>& x, int64_t first, int64_t count, const float* dy, float* dw, float* transformed) const {
@@ -83,7 +83,7 @@ public:
             isa().conv->wgrad(direct_, padded.data(), in_whole_vectors(dy + i * g_.dy_values(), widened), dw);
         }
     }
-    void end(float* dw, const float* transformed) const {
+    void transform_sums(float* dw, const float* transformed) const {
         if (by_winograd_) winograd_.transform_gradient(transformed, dw);
     }
 
@@ -184,7 +184,7 @@ template <class To, class T, class Wgrad, class Dgrad>
 void add_gradients(const Geometry& g, const GradientInputs<T>& in, int64_t begin, int64_t end, const Wgrad& wgrad,
                    const Dgrad& dgrad, float* dw, float* db) {
     const int64_t most = wgrad.images_at_once(), values = g.dy_values(), period = period_of(g.k);
-    const Scratch<float> transformed(wgrad.transformed()), image_db(2 * period);
+    const Scratch<float> transformed(wgrad.transformed_sums()), image_db(2 * period);
     const Scratch<To> dy_scratch(in.norm || !std::is_same_v<T, To> ? most * values : 0);
     const PerChannel zero(g.k, [](int64_t) { return 0.0f; });
     transformed.zeroed();
@@ -199,7 +199,7 @@ void add_gradients(const Geometry& g, const GradientInputs<T>& in, int64_t begin
         }
         if constexpr (!std::is_null_pointer_v<Dgrad>) dgrad(dy, first, count);
     }
-    wgrad.end(dw, transformed);
+    wgrad.transform_sums(dw, transformed);
 }
 
 /// Computes dw and dbias. `wgrad` is an F32Wgrad, a Depthwise or a TileWgrad that reads dy as To. add_gradients() calls
@@ -265,8 +265,8 @@ void data_gradient(const Engine& engine, const float* zeros, const Images<In>& d
     if (addend) kernels<T>().add(dx, addend, dx, count * values);
 }
 
-/// The argument dgrad of add_gradients(). Computes dx for a few images, and adds to GradientResults::sums what the
-/// batch norm of the convolution's input needs.
+/// The argument dgrad of add_gradients(). Computes dx for a few images, and adds their part of the input batch norm's
+/// dgamma and dbeta to GradientResults::sums, unless that is null.
 template <class Engine, class T>
 struct FusedDgrad {
     const Engine& engine;
@@ -341,8 +341,8 @@ void conv2d_grad(const Call& call) {
     const auto& a = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &x = call.in[O::x], &w = call.in[O::w], &addend = call.in[O::addend];
     const Tensor &y = call.in[O::y], &dw = call.out[O::dw], &dbias = call.out[O::dbias], &dx = call.out[O::dx];
-    // Without a batch norm of the result, both gradients read dy from memory, so a common pass would save nothing. In a
-    // pass of its own, the data gradient may take more images at once.
+    // Without a batch norm of the result, a common pass would only spare a second read of dy from memory. In a pass of
+    // its own, the data gradient may take more images at once.
     const bool fused = y.defined() && a.data;
     const auto method_of = [&](Pass pass, DType read) {
         const Shape& images = (a.data ? dx : x).shape();

@@ -99,7 +99,7 @@ public:
 
     /// Returns the number of floats in the filters, and in their gradient: [r s c], with c in whole vectors.
     int64_t sums() const { return rows_.taps * columns_.taps * step_; }
-    int64_t transformed() const { return 0; }
+    int64_t transformed_sums() const { return 0; }
     template <class T>
     void add(const Images<T>& in, int64_t image, int64_t /*count: 1*/, const float* dy, float* dw, float*) const {
         const auto accumulate = [&](const DepthwiseRow& row, int64_t result) {
@@ -107,7 +107,7 @@ public:
         };
         each_row(in, image, {}, accumulate, [](int64_t) {});
     }
-    void end(float*, const float*) const {}
+    void transform_sums(float*, const float*) const {}
     /// Computes dw [c r s] from the sums of all parts, in order. The sums of the next part begin `step` values later.
     void combine(int64_t parts, const float* of_parts, int64_t step, const Tensor& dw) const {
         const Scratch<float> total(sums());

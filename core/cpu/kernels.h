@@ -2,7 +2,7 @@
 // isa.h chooses the table that the process uses.
 //
 // Brackets contain the extents of an array, outermost first. The letters stand for n images, h x w pixels, c input and
-// k output channels, p x q result pixels, r x s filter taps.
+// k output channels, p x q result pixels, filters of r x s pixels.
 //
 // A kernel runs in one thread, on plain pointers. It processes a part of the work, such as an image or a series of
 // elements. The callers (conv.cpp, norm.cpp and so on) handle threads, shapes and memory.
@@ -62,7 +62,7 @@ struct WinogradImage {
     int64_t c, k;   // number of input and output channels; with groups, those of the groups that are computed together
     int64_t c_step, k_step; // c and k, rounded up to whole vectors
     int64_t x_row, x_pixel; // distances between neighbouring rows and pixels of a tile, in the image
-    int64_t y_row, y_pixel; // distances in the result: from a tile's row to the next, and from a pixel to the next
+    int64_t y_row, y_pixel; // the same distances in the result
 };
 /// The inputs of a row of tiles that lie in the image: rows [top, bottom) and columns [left, right), counted from the
 /// first of the 6 x 6 inputs of the first tile. The other inputs are padding.

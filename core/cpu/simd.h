@@ -76,16 +76,18 @@ static inline __attribute__((always_inline)) void each_vector(int64_t count, F f
 /// Load or store only the first n lanes (0 <= n <= kWidth). A load sets the remaining lanes to zero. Memory beyond the
 /// first n values is not accessed. With AVX2, whole vectors need no mask: a masked store is slow on AMD processors.
 #if defined(__AVX512F__)
-static inline __mmask16 first(int n) { return __mmask16((1u << n) - 1); }
-static inline Vec load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first(n), p); }
-static inline void store_first(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first(n), v); }
+static inline __mmask16 first_lanes(int n) { return __mmask16((1u << n) - 1); }
+static inline Vec load_first(const float* p, int n) { return _mm512_maskz_loadu_ps(first_lanes(n), p); }
+static inline void store_first(float* p, Vec v, int n) { _mm512_mask_storeu_ps(p, first_lanes(n), v); }
 #elif defined(__AVX2__)
-static inline __m256i first(int n) {
+static inline __m256i first_lanes(int n) {
     return _mm256_cmpgt_epi32(_mm256_set1_epi32(n), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
-static inline Vec load_first(const float* p, int n) { return n == kWidth ? load(p) : _mm256_maskload_ps(p, first(n)); }
+static inline Vec load_first(const float* p, int n) {
+    return n == kWidth ? load(p) : _mm256_maskload_ps(p, first_lanes(n));
+}
 static inline void store_first(float* p, Vec v, int n) {
-    n == kWidth ? store(p, v) : _mm256_maskstore_ps(p, first(n), v);
+    n == kWidth ? store(p, v) : _mm256_maskstore_ps(p, first_lanes(n), v);
 }
 #else
 static inline Vec load_first(const float* p, int n) {
@@ -117,7 +119,8 @@ static inline Vec permute(Vec v, const int32_t* index) {
 /// A NaN stays NaN. With AVX512-BF16, stores replace subnormal values by zero.
 #if defined(__AVX512F__)
 static inline Vec load_first(const uint16_t* p, int n) {
-    return _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first(n), p)), 16));
+    return _mm512_castsi512_ps(
+        _mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(first_lanes(n), p)), 16));
 }
 static inline __m256i narrow(Vec v) {
 #if defined(__AVX512BF16__)
@@ -131,7 +134,7 @@ static inline __m256i narrow(Vec v) {
     return _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, nan, quiet), 16));
 #endif
 }
-static inline void store_first(uint16_t* p, Vec v, int n) { _mm256_mask_storeu_epi16(p, first(n), narrow(v)); }
+static inline void store_first(uint16_t* p, Vec v, int n) { _mm256_mask_storeu_epi16(p, first_lanes(n), narrow(v)); }
 #else
 typedef uint32_t Bits __attribute__((vector_size(kWidth * 4)));
 static inline Vec load_first(const uint16_t* p, int n) {
@@ -149,10 +152,11 @@ static inline void store_first(uint16_t* p, Vec v, int n) {
 /// Load or store the first n lanes as bytes in memory and f32 in registers. The values are whole numbers from 0 to 255.
 #if defined(__AVX512BW__) && defined(__AVX512VL__)
 static inline Vec load_bytes(const uint8_t* p, int n) {
-    return _mm512_maskz_cvtepi32_ps(first(n), _mm512_maskz_cvtepu8_epi32(first(n), _mm_maskz_loadu_epi8(first(n), p)));
+    return _mm512_maskz_cvtepi32_ps(
+        first_lanes(n), _mm512_maskz_cvtepu8_epi32(first_lanes(n), _mm_maskz_loadu_epi8(first_lanes(n), p)));
 }
 static inline void store_bytes(uint8_t* p, Vec v, int n) {
-    _mm512_mask_cvtepi32_storeu_epi8(p, first(n), _mm512_maskz_cvttps_epi32(first(n), v));
+    _mm512_mask_cvtepi32_storeu_epi8(p, first_lanes(n), _mm512_maskz_cvttps_epi32(first_lanes(n), v));
 }
 #else
 static inline Vec load_bytes(const uint8_t* p, int n) {

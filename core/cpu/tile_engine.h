@@ -88,9 +88,9 @@ private:
 };
 
 /// Sums the weight gradient over images by tiles. Has the interface of F32Wgrad (conv_grad.cpp). The functions for
-/// Winograd's transformed sums, transformed() and end(), do nothing here. If the weight gradient is large compared with
-/// all images, sums per part of the mini-batch would cost more time than the products. Then add() only packs the
-/// images, and combine() multiplies all of them at once.
+/// Winograd's transformed sums, transformed_sums() and transform_sums(), do nothing here. If the weight gradient is
+/// large compared with all images, sums per part of the mini-batch would cost more time than the products. Then add()
+/// only packs the images, and combine() multiplies all of them at once.
 template <class T>
 class TileWgrad {
 public:
@@ -104,8 +104,8 @@ public:
     /// Adds the products of images [first, first + count) of x with dy [count p q k] to `sums`, or only packs the
     /// images for combine(). The last parameter is that of F32Wgrad for transformed sums, and is not used.
     void add(const Images<T>& x, int64_t first, int64_t count, const T* dy, float* sums, float*) const;
-    int64_t transformed() const { return 0; }
-    void end(float*, const float*) const {}
+    int64_t transformed_sums() const { return 0; }
+    void transform_sums(float*, const float*) const {}
     /// Computes dw [k r s c]. Each of `parts` parts of the mini-batch has its own sums; those of the next part begin
     /// `step` values later. Adds them all to those of the first part. If add() has only packed the images, multiplies
     /// the packed images instead.

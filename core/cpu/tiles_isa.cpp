@@ -109,7 +109,7 @@ void split(const float* x, int64_t count, uint16_t* high, uint16_t* low) {
         const int n = lanes_at(i, count);
         const Vec v = load_first(x + i, n);
         const __m256i rounded = narrow(v);
-        _mm256_mask_storeu_epi16(high + i, first(n), rounded);
+        _mm256_mask_storeu_epi16(high + i, first_lanes(n), rounded);
         store_first(low + i, v - widen(rounded), n);
     }
 }
@@ -181,7 +181,7 @@ void pack(const float* taps, const float* scale, uint16_t* high, uint16_t* low) 
 
 void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, int64_t filter_step) {
     for (int64_t c0 = 0; c0 < c; c0 += kTileSide, out += kTileSide * filter_step) {
-        const __mmask16 lanes = first(lanes_at(c0, c));
+        const __mmask16 lanes = first_lanes(lanes_at(c0, c));
         for (int64_t p = 0; p < count; p += kTileRun) {
             __m512i v[16];
             RG_UNROLL
@@ -200,7 +200,7 @@ void transpose(const uint16_t* pixels, int64_t count, int64_t c, uint16_t* out, 
 void interleave(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
                 int64_t block) {
     for (int64_t c0 = 0; c0 < c; c0 += kTileSide, out += block) {
-        const __mmask16 lanes = first(lanes_at(c0, c));
+        const __mmask16 lanes = first_lanes(lanes_at(c0, c));
         const uint16_t* pixel = pixels + c0;
         int64_t i = 0;
         for (; 2 * i + 1 < count && i < pairs; ++i, pixel += 2 * step)

@@ -118,7 +118,7 @@ Tensor activation(const Tensor& x, Activation activation) {
     return activation.kind ? run(op::activation, {x}, ActivationOp{activation})[0] : x;
 }
 
-// Here and not in norm.cpp, since it may run an activation.
+// Defined here and not in norm.cpp, because it may run activation().
 Tensor batch_norm(const Tensor& x, const Tensor& stats, const Tensor& gamma, const Tensor& beta, BatchNorm options) {
     const Activation last = is_fusible(options.activation) ? Activation() : std::exchange(options.activation, {});
     return activation(run(op::batch_norm, {x, stats, gamma, beta}, BatchNormOp{options})[0], last);

@@ -37,7 +37,7 @@ int train(par::Group& group, int argc, const char* const* argv) {
     int64_t epochs = 20;
     Options options("parallel_loop", "trains a network to measure rings");
     options.add("epochs", &epochs, "number of epochs").range(1, 1e6);
-    compute_options.declare_compute(options);
+    compute_options.declare_device_options(options);
     run_options.declare(options);
     if (!options.parse(argc, argv)) return options.print_help_or_version(group.rank() == 0);
     RunLog log(run_options, options, group);

@@ -153,8 +153,8 @@ private:
         if (match != names.end()) return set.targets_of(i)[size_t(match - names.begin())];
         return single && names.size() == 1 ? set.targets_of(i)[0] : NAN;
     }
-    /// Returns the true values of the model's targets for image i. Labels that the table does not have count as 0, if
-    /// the image is in the table.
+    /// Returns the true values of the model's targets for image i, NAN if unknown. If the table has the image but not a
+    /// label, that label counts as 0.
     std::vector<float> targets_of(const data::ImageSet& set, int64_t i) const {
         const bool labels = model_.outputs.labels == data::Labels::several_classes;
         std::vector<float> targets;
@@ -337,7 +337,7 @@ void declare(Options& o, Settings& s) {
     o.add("batch-size", &s.batch_size,
           "images per mini-batch; 0: 250, or on a CPU fewer if they have more than 64x64 pixels, to save memory")
         .range(0, 65536);
-    s.compute.declare_compute(o);
+    s.compute.declare_device_options(o);
 }
 
 /// Returns the test of a model on the images of its run. Throws Error if the model belongs to no run of these programs.

@@ -46,7 +46,7 @@ std::vector<gpu::FoundGpus::Gpu> chosen_gpus(const ComputeOptions& settings, con
 
 } // namespace
 
-void ComputeOptions::declare_compute(Options& o) {
+void ComputeOptions::declare_device_options(Options& o) {
     o.group("Machine");
     o.add("device", &device,
           "cpu; cuda: a GPU on every node; cuda:N: GPU N of every node; auto: GPUs if a node has any, else CPUs")
@@ -62,7 +62,7 @@ void ComputeOptions::declare_compute(Options& o) {
 }
 
 void ComputeOptions::declare(Options& o) {
-    declare_compute(o);
+    declare_device_options(o);
     o.add("gpus", &gpus, "numbers of the GPUs of each node that its ranks take in turn, such as 0,2; all: all of them")
         .metavar("LIST");
     o.add("spare-ranks", &idle_spare_ranks, {{"share", false}, {"idle", true}},
@@ -79,7 +79,8 @@ void ComputeOptions::declare(Options& o) {
           "all-reduce of gradients; shared: in shared memory within a node; ring, halving: by messages between all "
           "ranks, in a ring or by halving and doubling; auto: shared if all nodes have the same number of ranks");
     o.add("wire", &wire, {{"fp32", par::Wire::full}, {"bf16", par::Wire::bf16}},
-          "number format of gradients in messages, as between nodes; bf16: half the bytes, sums still in fp32");
+          "number format of gradients in messages, as between nodes; bf16: half the bytes, each sum of two nodes "
+          "rounded");
     o.add("accelerate", &accelerate, "trace the step once, fuse ops, and replay it; off: run op by op");
 }
 

@@ -25,9 +25,9 @@ struct ComputeOptions {
     par::Wire wire = par::Wire::full;
     int64_t workers = 0; // 0: one for each rank that takes images
     bool accelerate = true, idle_spare_ranks = true;
-    /// declare() declares all options, declare_compute() only --device, --precision and --threads.
+    /// declare() declares all options, declare_device_options() only --device, --precision and --threads.
     void declare(Options& options);
-    void declare_compute(Options& options);
+    void declare_device_options(Options& options);
 };
 
 /// The workers: a mini-batch is divided among them, and each rank computes the parts of some of them, one after
@@ -60,8 +60,7 @@ public:
     /// Group::set_ordered_sums(), and Group::set_workers() of group(). `settings` and `all`, which has all ranks, must
     /// outlive this. Throws Error for --device cuda on a rank without a GPU, if --device or --gpus names a GPU that a
     /// node with GPUs lacks, for fp32-strict on a GPU, if ranks on CPUs use different instruction sets, and if --wire
-    /// or
-    /// --workers does not fit the other options or the number of ranks.
+    /// or --workers does not fit the other options or the number of ranks.
     Compute(ComputeOptions& settings, const Options& options, par::Group& all);
     Compute(const Compute&) = delete;
     Compute& operator=(const Compute&) = delete;

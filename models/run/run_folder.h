@@ -24,7 +24,7 @@ namespace rg {
 /// folder. tools/run.sh and models/bindings/ringgrad.py follow the same rule.
 std::string default_runs_folder();
 
-/// Returns true for a line of metrics.jsonl that has results of a test, and no others.
+/// Returns true if a line of metrics.jsonl has results, and all are of a test.
 bool is_of_test(const Json& line);
 
 class RunFolder {

@@ -391,7 +391,7 @@ TEST_SUITE("data") {
             return contents;
         };
         const auto parts = [&] { return image_parts(folder); };
-        CHECK_ERROR("got changes in", pack(folder, folder, options_of(cache), lock, parts, changed_meanwhile));
+        CHECK_ERROR("got changes in", find_or_pack(folder, folder, options_of(cache), lock, parts, changed_meanwhile));
         lock.reset();
         CHECK(packed_files(cache).empty());
     }
