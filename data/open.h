@@ -8,11 +8,11 @@
 
 namespace rg::data {
 
-/// Reads the data at `path`. An empty path is the embedded sample (sample.h). Otherwise it is a folder, s3://BUCKET/
-/// PREFIX or pipe:COMMAND (source.h), or a packed set (packed.h). A folder holds CIFAR-10 or CIFAR-100 binary files,
-/// IDX files as in MNIST, or images in class folders, with or without sets such as train and test (layout.h). Throws
-/// Error if it holds none of these, if there are only test images but the options ask to hold some out, or if a reader
-/// throws.
+/// Reads the data at `path`. An empty path is the embedded sample (sample.h). Otherwise it is a folder,
+/// s3://BUCKET/PREFIX or pipe:COMMAND (source.h), or a packed set (packed.h). A folder holds CIFAR-10 or CIFAR-100
+/// binary files, IDX files as in MNIST, or images in class folders, with or without sets such as train and test
+/// (layout.h). Throws Error if it holds none of these, if there are only test images but the options ask to hold some
+/// out, or if a reader throws.
 TrainTest load(const std::string& path, const LoadOptions& options = {});
 
 /// Declares --skip-other-images and --label-from, which all programs have that read folders of images.

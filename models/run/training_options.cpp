@@ -67,7 +67,7 @@ void TrainingOptions::declare_data(Options& o) {
     o.add("augment", &augment,
           cat("random changes of the training images: ", none_or(augment_names()),
               augmentations.contains("crop") ? "; crop: with --store-size, a window at a random place" : "",
-              augment == "auto" ? "; auto: flip,translate for one class per image, else none" : ""))
+              augment == "auto" ? "; auto: flip,translate for one class per image or a reconstruction, else none" : ""))
         .metavar("LIST")
         .basic()
         .fixed();

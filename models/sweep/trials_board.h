@@ -23,8 +23,8 @@ public:
     TrialsBoard(const std::vector<TrialRow>& rows, const Ranking& ranking, std::ostream& out,
                 const ProgressStyle& style, ScreenSize size = {}, std::function<double()> clock = seconds_now);
 
-    /// Shows a changed row; `event` is true if its trial has started or ended, or has finished an epoch. On a terminal,
-    /// draws all rows: at once for an event, else at most every 0.1 s. In a pipe, prints the row when its trial ends,
+    /// Shows a changed row; `at_once` is true if its trial has started or ended, or has finished an epoch. On a
+    /// terminal, draws all rows: then at once, else at most every 0.1 s. In a pipe, prints the row when its trial ends,
     /// and before that at most every 10 s.
     void update(const TrialRow& row, bool at_once);
 
