@@ -162,7 +162,7 @@ struct Repeat {
 
 /// The shape of the blocks of sum_kernel. A block computes `sums` sums, each with `lanes` threads; both are powers of
 /// two. It adds up to `rows` elements to each sum. The sums are of neighbouring columns or, if there is only one
-/// column, of neighbouring groups. The results of all blocks for a sum then fit one block.
+/// column, of neighbouring groups. `rows` is so large that one block can add the results of all blocks of a sum.
 struct SumBlocks {
     explicit SumBlocks(const Repeats& r) {
         const auto enough = [](int64_t count, int most) {

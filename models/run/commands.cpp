@@ -335,7 +335,8 @@ void declare(Options& o, Settings& s) {
     data::declare_reading(o, s.reading);
     o.add("test-views", &s.test_views, "predict with the weighted mean scores of six views of each image");
     o.add("batch-size", &s.batch_size,
-          "images per mini-batch; 0: 250, or on a CPU fewer if they have more than 64x64 pixels, to save memory")
+          "images per mini-batch; 0: 250, or on a CPU fewer if they have more than 64x64 pixels, to save memory. "
+          "Without FILE, the default is that of the program that trained the model")
         .range(0, 65536);
     s.compute.declare_device_options(o);
 }
