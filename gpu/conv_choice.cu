@@ -39,12 +39,13 @@ KernelChoice choose(const ConvGeometry& g, const Tensor& x, const Tensor& w, con
     if (fills_tiles && filters_fit && g.from_h % rows_of_tile(g.from_w) == 0)
         return {hopper, "3x3 filters that stay in shared memory, images as wide as a tile", g};
 
-    const bool packable = g.from_c % 64 == 0
-                              ? (filters_are(1) || filters_are(3)) && g.stride.w <= 2
-                              : first_layer && g.r <= kMaxTaps && g.s * g.from_c <= kFirstLayer && g.dilation.w == 1;
+    const bool packable = cell_channels(g.from_c) > 0
+                              ? (filters_are(3) || (filters_are(1) && (g.from_c % 64 == 0 || first_layer))) &&
+                                    g.stride.w <= 2
+                              : first_layer && g.r <= kMaxTaps && g.s * g.from_c <= kSmallCell && g.dilation.w == 1;
     if (packable && g.to_c % 64 == 0 && g.stride.h <= 2)
         if (const std::optional<PackedPlan> plan = packed_plan_of(g))
-            return {packed, "multiples of 64 channels, or a first layer: packed for bulk copies", g, plan};
+            return {packed, "24, 32 or multiples of 64 channels, or a first layer: packed for bulk copies", g, plan};
     if (wgrad && fills_tiles && g.from_c % 32 == 0 && g.to_c % 32 == 0)
         return {hopper_wgrad, "weight gradient of multiples of 32 channels, images as wide as a tile", g};
     return {portable, "no kernels for Hopper GPUs cover the shape", g};

@@ -132,7 +132,7 @@ __device__ __forceinline__ void consume(const WeightGradient& p, const std::byte
         for (int j = 0; j < N / 8; ++j) {
             float* const to = partial + i * 8 * p.pitch + p.place[kFirst + tap] * p.values + channel + 8 * j;
             const float first = sums[tap][4 * j + 2 * i], second = sums[tap][4 * j + 2 * i + 1];
-            if constexpr (N == kFirstLayer) {
+            if constexpr (N == kSmallCell) {
                 if (channel + 8 * j < p.values) to[0] = first;
                 if (channel + 8 * j + 1 < p.values) to[1] = second;
             } else {
@@ -199,10 +199,10 @@ void run_wgrad(const ConvGeometry& g, const PackedPlan& plan, const bf16* dy, co
 
 void wgrad_packed(const ConvGeometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
                   const Tensor& db) {
-    const auto run = plan.first_layer      ? run_wgrad<kMaxTaps, kFirstLayer>
-                     : plan.taps.count > 1 ? run_wgrad<kMaxTaps, 64>
-                     : g.from_c % 128 == 0 ? run_wgrad<1, 128>
-                                           : run_wgrad<1, 64>;
+    const auto run = plan.channels == kSmallCell ? run_wgrad<kMaxTaps, kSmallCell>
+                     : plan.taps.count > 1       ? run_wgrad<kMaxTaps, 64>
+                     : g.from_c % 128 == 0       ? run_wgrad<1, 128>
+                                                 : run_wgrad<1, 64>;
     run(g, plan, dy, x, dw, db);
 }
 

@@ -1,8 +1,9 @@
 // Convolution and its data gradient with packed images (packed_images.cuh), for Hopper GPUs (sm_90a), for images up to
 // some 500 pixels wide. Covers bf16 and multiples of 64 channels and filters, for 3 x 3 and 1 x 1 filters with strides
-// of 1 and 2. Also covers first layers, which have few input channels and need no data gradient: a row of their filters
-// has at most 32 values, as in 7 x 7 filters of RGB images. conv_hopper.cu and conv_grad_hopper.cu are faster where
-// conv_hopper.cu covers the case; conv.cu and conv_grad.cu cover all other cases.
+// of 1 and 2, and 3 x 3 filters for 24 and 32 channels. Also covers first layers, which have few input channels and
+// need no data gradient: a row of their filters has at most 32 values, as in 7 x 7 filters of RGB images.
+// conv_hopper.cu and conv_grad_hopper.cu are faster where conv_hopper.cu covers the case; conv.cu and conv_grad.cu
+// cover all other cases.
 //
 // The rows of a product are consecutive cells. Those that are no pixels of the result are left out when a block stores
 // its results. A warp copies cells and filters to shared memory, and two groups of 128 threads multiply.
@@ -49,8 +50,8 @@ private:
 template <int C, int N>
 struct PackedHopperTile {
     static constexpr int kOctets = C / 8;
-    static constexpr int kCells = N == 64 ? 256 : 128, kGroupCells = kCells / 2, kParts = kGroupCells / 64;
-    static constexpr int kSlots = N == 64 ? 6 : 3, kSlotBytes = C * N * 2; // slots of filters; bytes of a slot
+    static constexpr int kCells = N <= 64 ? 256 : 128, kGroupCells = kCells / 2, kParts = kGroupCells / 64;
+    static constexpr int kSlots = N <= 64 ? 6 : 3, kSlotBytes = C * N * 2; // slots of filters; bytes of a slot
     static_assert(kSlots * kSlotBytes <= kSlotsBytes);
     using Results = ResultTile<kCells, N, kConsumers>;
 };
@@ -236,11 +237,11 @@ void run_conv2d(const ConvGeometry& g, const PackedPlan& plan, int channels, con
     RG_CHECK(stages > 0 && bytes <= kSharedBytes, "conv2d: ", stages, " stages do not fit into shared memory");
     const PackedConvolution c{plan, chunks, g.to_c, stages, stage_cells};
     const unsigned tiles = unsigned((plan.cells.count - 2 * plan.cells.margin) / T::kCells);
-    const dim3 grid(tiles, unsigned(g.to_c / N), kDgrad ? unsigned(plan.taps.phases) : 1);
+    const dim3 grid(tiles, blocks_for(g.to_c, N), kDgrad ? unsigned(plan.taps.phases) : 1);
     const DeviceScratch<float> partials(reductions ? size_t(tiles) * grid.z * 2 * size_t(g.to_c) : 0);
     if (reductions) e.partials = partials;
     if (reductions.sums) e.terms = reductions.sums->terms<bf16>();
-    const DeviceScratch<bf16> filters = pack_filters<kDgrad>(plan, C, N, channels, g.to_c, w);
+    const DeviceScratch<bf16> filters = pack_filters<kDgrad>(plan, C, N, channels, int(grid.y) * N, w);
     if constexpr (kDgrad)
         RG_LAUNCH(conv2d_dgrad_packed_hopper_kernel<N>, grid, kThreads, size_t(bytes), stream(), c, images, filters, e,
                   out);
@@ -256,9 +257,9 @@ template <class Reader>
 void convolve_packed(const ConvGeometry& g, const PackedPlan& plan, const Reader& reader, const GivenFilters& w,
                      const ConvEpilogue<bf16>& e, bf16* out, const ChannelReductions& reductions) {
     const DeviceScratch<bf16> x = pack_x(plan, g, reader);
-    const auto run = plan.first_layer    ? run_conv2d<kFirstLayer, 64, false>
-                     : g.to_c % 128 == 0 ? run_conv2d<64, 128, false>
-                                         : run_conv2d<64, 64, false>;
+    const auto run = plan.channels == kSmallCell ? run_conv2d<kSmallCell, 64, false>
+                     : g.to_c % 128 == 0         ? run_conv2d<64, 128, false>
+                                                 : run_conv2d<64, 64, false>;
     run(g, plan, plan.channels, x, w, e, out, reductions);
 }
 template void convolve_packed(const ConvGeometry&, const PackedPlan&, const Plain<bf16>&, const GivenFilters&,
@@ -278,7 +279,9 @@ void conv2d_grad_packed(const KernelChoice& choice, const DyReader& dy_reader, c
     if (!a.data) return;
     const Tensor &w = call.in[O::w], &dx = call.out[O::dx];
     const ConvGeometry of_dx = geometry_of(call.in[O::dy].shape(), dx.shape(), w, a.conv);
-    const auto dgrad = g.from_c % 128 == 0 ? run_conv2d<64, 128, true> : run_conv2d<64, 64, true>;
+    const auto dgrad = plan.channels == kSmallCell ? run_conv2d<64, kSmallCell, true>
+                       : g.from_c % 128 == 0       ? run_conv2d<64, 128, true>
+                                                   : run_conv2d<64, 64, true>;
     dgrad(of_dx, plan, g.to_c, dy, w, {.residual = pointer<bf16>(call.in[O::addend])}, pointer<bf16>(dx), {{}, sums});
 }
 template void conv2d_grad_packed(const KernelChoice&, const Plain<bf16>&, const Plain<bf16>&, const Call&,

@@ -24,17 +24,18 @@ struct AxisTaps {
     }
 };
 
-/// Packs images h x w with `channels` channels. Bit i of `phases` is set if phase i is needed. A block packs 64
-/// channels of 256 cells; the grid has blocks of cells x groups of channels x phases.
-template <class Reader>
+/// Packs images h x w with `channels` channels. Bit i of `phases` is set if phase i is needed. A block packs kOctets
+/// octets of 256 cells; the grid has blocks of cells x groups of kOctets octets x phases.
+template <int kOctets, class Reader>
 __global__ void __launch_bounds__(256) conv2d_pack_hopper_kernel(CellLayout cells, unsigned phases, int h, int w,
                                                                  int channels, Reader reader, bf16* packed) {
-    constexpr int kOctets = 8, kStep = 256 / kOctets, kBatch = 4;
+    constexpr int kStep = 256 / kOctets, kBatch = 4;
     const int phase = int(blockIdx.z);
     if (!(phases >> phase & 1)) return;
     const int octet = int(blockIdx.y) * kOctets + int(threadIdx.x) % kOctets;
-    const OctetReader<Reader> octet_reader(reader, 8 * octet);
-    uint4* const to = reinterpret_cast<uint4*>(packed) + (size_t(phase) * (channels / 8) + octet) * cells.count;
+    const int channel = min(8 * octet, channels - 8); // beyond x, loads its last octet
+    const OctetReader<Reader> octet_reader(reader, channel);
+    uint4* const to = reinterpret_cast<uint4*>(packed) + (size_t(phase) * (gridDim.y * kOctets) + octet) * cells.count;
     const int first_row = phase / cells.stride_w, first_column = phase - first_row * cells.stride_w;
     const int row_step = gridDim.z > 1 ? cells.stride_h : 1, column_step = gridDim.z > 1 ? cells.stride_w : 1;
     const int begin = int(blockIdx.x) * 256 + int(threadIdx.x) / kOctets;
@@ -47,10 +48,10 @@ __global__ void __launch_bounds__(256) conv2d_pack_hopper_kernel(CellLayout cell
             const int cell = begin + i + j * kStep - cells.margin;
             const CellPixel p(cells, max(cell, 0));
             const int row = p.row * row_step + first_row, column = p.column * column_step + first_column;
-            inside[j] = cell >= 0 && p.image < cells.images && row < h && column < w;
+            inside[j] = cell >= 0 && p.image < cells.images && row < h && column < w && 8 * octet < channels;
             // Elsewhere, loads the first pixel, since the compiler would wait for a load in a branch.
             const size_t pixel = inside[j] ? (size_t(p.image) * h + row) * w + column : 0;
-            loaded[j] = octet_reader.load(pixel * channels + 8 * octet);
+            loaded[j] = octet_reader.load(pixel * channels + channel);
         }
         RG_UNROLL
         for (int j = 0; j < kBatch; ++j)
@@ -70,7 +71,7 @@ struct FirstLayer {
 /// has blocks of cells x 1 x phases.
 __global__ void __launch_bounds__(256)
     conv2d_pack_first_hopper_kernel(CellLayout cells, unsigned phases, FirstLayer layer, uint4* packed) {
-    constexpr int kOctets = kFirstLayer / 8;
+    constexpr int kOctets = kSmallCell / 8;
     const int phase = int(blockIdx.z), octet = int(threadIdx.x) % kOctets;
     if (!(phases >> phase & 1)) return;
     for (int i = int(threadIdx.x) / kOctets; i < 256; i += 256 / kOctets) {
@@ -103,7 +104,7 @@ __global__ void conv2d_pack_filters_hopper_kernel(int count, int n, int taps, in
     RG_UNROLL
     for (int j = 0; j < 8; ++j)
         if constexpr (kDgrad)
-            v[j] = load(w + (size_t(channel + j) * taps + tap) * values + result);
+            v[j] = result < values ? load(w + (size_t(channel + j) * taps + tap) * values + result) : 0;
         else
             v[j] = channel + j < values ? load(w + (size_t(result) * taps + tap) * values + channel + j) : 0;
     packed[i] = pack_8(v);
@@ -112,7 +113,7 @@ __global__ void conv2d_pack_filters_hopper_kernel(int count, int n, int taps, in
 } // namespace
 
 std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g) {
-    const bool first_layer = g.from_c % 64 != 0;
+    const bool first_layer = cell_channels(g.from_c) == 0;
     const AxisTaps rows(g.r, g.stride.h, g.pad.h, g.dilation.h, g.from_h, g.to_h);
     const AxisTaps columns = first_layer ? AxisTaps(1, 1, 0, 1, g.to_w, g.to_w)
                                          : AxisTaps(g.s, g.stride.w, g.pad.w, g.dilation.w, g.from_w, g.to_w);
@@ -148,7 +149,7 @@ std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g) {
     const int count = (int(all_cells) + kCellStep - 1) / kCellStep * kCellStep + 2 * margin;
     const CellLayout cells{
         Divisor(rows.length * columns.length), Divisor(columns.length), g.images, margin, count, g.stride.h, stride_w};
-    const int channels = first_layer ? kFirstLayer : g.from_c;
+    const int channels = first_layer ? kSmallCell : cell_channels(g.from_c);
     const int values = g.filter_values() / taps.count;
     return PackedPlan{taps, cells, first_layer, channels, values, g.from_h, g.from_w, g.to_h, g.to_w};
 }
@@ -168,8 +169,14 @@ DeviceScratch<bf16> pack_x(const PackedPlan& plan, const ConvGeometry& g, const 
                       reinterpret_cast<uint4*>(packed.data()));
             return packed;
         }
-    RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, dim3(cells, unsigned(g.from_c / 64), z), 256, 0, stream(), plan.cells,
-              phases, g.from_h, g.from_w, g.from_c, reader, packed);
+    const auto pack = [&]<int kOctets>(Constant<kOctets>) {
+        RG_LAUNCH((conv2d_pack_hopper_kernel<kOctets, Reader>), dim3(cells, unsigned(plan.channels / 8 / kOctets), z),
+                  256, 0, stream(), plan.cells, phases, g.from_h, g.from_w, g.from_c, reader, packed);
+    };
+    if (plan.channels == kSmallCell)
+        pack(Constant<kSmallCell / 8>{});
+    else
+        pack(Constant<8>{});
     return packed;
 }
 template DeviceScratch<bf16> pack_x(const PackedPlan&, const ConvGeometry&, const Plain<bf16>&);
@@ -178,8 +185,8 @@ template DeviceScratch<bf16> pack_x(const PackedPlan&, const ConvGeometry&, cons
 template <class Reader>
 DeviceScratch<bf16> pack_dy(const PackedPlan& plan, const ConvGeometry& g, const Reader& reader) {
     DeviceScratch<bf16> packed(size_t(g.to_c) * size_t(plan.cells.count));
-    RG_LAUNCH(conv2d_pack_hopper_kernel<Reader>, dim3(blocks_for(plan.cells.count, 256), unsigned(g.to_c / 64)), 256, 0,
-              stream(), plan.cells, 1u, g.to_h, g.to_w, g.to_c, reader, packed);
+    RG_LAUNCH((conv2d_pack_hopper_kernel<8, Reader>), dim3(blocks_for(plan.cells.count, 256), unsigned(g.to_c / 64)),
+              256, 0, stream(), plan.cells, 1u, g.to_h, g.to_w, g.to_c, reader, packed);
     return packed;
 }
 template DeviceScratch<bf16> pack_dy(const PackedPlan&, const ConvGeometry&, const Plain<bf16>&);

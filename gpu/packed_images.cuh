@@ -8,8 +8,8 @@
 // of zeros, which serve as the right padding of this row and as the left padding of the next; after each image come
 // rows of zeros. So each row and column of the filters (tap) reads a cell at a fixed offset from the result's. With a
 // stride, the pixels whose row and column leave the same remainders form a phase, which is packed like an image of its
-// own. In a first layer, a cell holds no pixel, but all values of a row of x that the filters read for a result, as 32
-// channels. So its filters have a single column.
+// own. Pixels of 24 channels get 8 more, with zeros. In a first layer, a cell holds no pixel, but all values of a row
+// of x that the filters read for a result, as 32 channels. So its filters have a single column.
 #pragma once
 
 #include "gpu/divisor.cuh"
@@ -20,7 +20,7 @@
 
 namespace rg::RG_GPU {
 
-constexpr int kFirstLayer = 32; // values of a cell in a first layer
+constexpr int kSmallCell = 32; // channels of a cell in a first layer, and of one that holds a pixel of 24 or 32
 constexpr int kMaxTaps = 9, kMaxPhases = 4, kMaxStages = 4;
 /// A plane (see CellLayout) has a multiple of this number of cells between its two margins.
 constexpr int kCellStep = 256;
@@ -59,6 +59,11 @@ struct PackedPlan {
     int in_h, in_w, out_h, out_w;
 };
 
+/// Returns the number of channels in a cell that holds a pixel of `channels`, or 0 if no kernel has such cells.
+inline int cell_channels(int channels) {
+    return channels == 24 || channels == kSmallCell ? kSmallCell : channels % 64 == 0 ? channels : 0;
+}
+
 /// Returns the plan of a convolution, for its gradients as well. Requires strides of at most 2 and at most kMaxTaps
 /// taps (in a first layer, rows). Returns none if it would hold too many zeros, or not fit into shared memory.
 std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g);
@@ -71,7 +76,7 @@ DeviceScratch<bf16> pack_dy(const PackedPlan& plan, const ConvGeometry& g, const
 
 /// Returns filters w [k][taps][values] as [chunk of n results][tap][chunk of c channels][octet of channels][result][8
 /// channels]. In the forward pass, results are the k filters, and channels those of a cell. In the data gradient,
-/// results are the values of a filter, and channels the k filters.
+/// results are the values of a filter, with zeros up to a multiple of n, and channels the k filters.
 template <bool kDgrad>
 DeviceScratch<bf16> pack_filters(const PackedPlan& plan, int c, int n, int channels, int results,
                                  const GivenFilters& w);

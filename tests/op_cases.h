@@ -181,6 +181,8 @@ inline void add_convs(std::vector<OpCase>& cases) {
              {2, 5, 7, 128, 64, 3, 3, {1, 2}, {2, 0}},     //
              {2, 7, 9, 128, 128, 1, 1, 2, 0, true, true},  // packed images in phases, of which one is used
              {3, 11, 9, 64, 192, 1, 1, 1, 0, true, true},  // packed images for filters of one tap
+             {2, 9, 11, 24, 64, 3, 3, 1, 1, true, true},   // packed pixels of 24 channels, in cells of 32
+             {2, 9, 7, 32, 128, 3, 3, 2, 1, true, true},   //
              {2, 9, 11, 3, 64, 7, 7, 2, 3, true, true},    // packed rows, as in a first layer
              {3, 9, 8, 3, 128, 3, 3, 1, 1, true, true},    //
              {1, 5, 6, 200, 24, 5, 5, 1, 2},               //

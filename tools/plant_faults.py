@@ -170,6 +170,8 @@ EXECUTOR_FAULTS = [
      "each = numbers[0] >= 0 ? each : 0;", ";"),
     ("zeros of a row left out", "pack_hopper.cu", "pack_hopper", "(full + stride - 1) / stride - low, small + high",
      "(full + stride - 1) / stride, small"),
+    ("the last octet of packed channels taken from the one before", "pack_hopper.cu", "pack_hopper",
+     "min(8 * octet, channels - 8)", "min(8 * octet, channels - 16)"),
     ("a phase of packed images taken for the first", "conv_packed_hopper.cu", "conv_packed_hopper",
      "((kDgrad ? 0 : phase) * c.chunks + chunk)", "(0 * c.chunks + chunk)"),
     ("a chunk of packed channels taken for the first", "conv_packed_hopper.cu", "conv_packed_hopper",

@@ -250,6 +250,8 @@ TEST_SUITE("simt") {
             {true, false, true, {1, 8, 8, 32}, {32, 3, 3, 32}, {.pad = 1}, kPortable, kPortable, "conv2d_forward_kernel", "conv2d_wgrad_kernel"},
             {false, true, true, {1, 8, 8, 32}, {32, 3, 3, 32}, {.pad = 1}, kPortable, kPortable, "conv2d_forward_kernel", "conv2d_wgrad_kernel"},
             {true, true, true, {1, 8, 8, 64}, {64, 3, 3, 64}, {.stride = 2, .pad = 1}, kPacked, kPacked, "conv2d_forward_packed_hopper_kernel", "conv2d_wgrad_packed_hopper_kernel"},
+            {true, true, true, {1, 8, 8, 24}, {64, 3, 3, 24}, {.pad = 1}, kPacked, kPacked, "conv2d_forward_packed_hopper_kernel", "conv2d_wgrad_packed_hopper_kernel"},
+            {true, true, true, {1, 8, 8, 24}, {64, 1, 1, 24}, {}, kPacked, kPortable, "conv2d_forward_packed_hopper_kernel", "conv2d_wgrad_kernel"},
             {true, true, false, {1, 8, 8, 3}, {64, 3, 3, 3}, {.pad = 1}, kPacked, kPacked, "conv2d_forward_packed_hopper_kernel", "conv2d_wgrad_packed_hopper_kernel"},
             {true, true, true, {1, 8, 8, 3}, {64, 3, 3, 3}, {.pad = 1}, kPacked, kPortable, "conv2d_forward_packed_hopper_kernel", "conv2d_wgrad_kernel"},
             {true, true, true, {1, 8, 8, 96}, {32, 3, 3, 96}, {.pad = 1}, kPortable, KernelFamily::hopper_wgrad, "conv2d_forward_kernel", "conv2d_wgrad_hopper_kernel"},

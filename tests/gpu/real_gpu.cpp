@@ -174,7 +174,7 @@ void check_same_layers(Device& device, Device& other, int64_t images) {
     // First some layers for the kernels with packed images (packed_images.cuh). Then all layers of KernelFamily::hopper,
     // for conv_hopper.cu and conv_grad_hopper.cu.
     std::vector<Layer> layers = {
-        {64, 64, 9}, {128, 128, 9, 3, 2}, {64, 128, 9, 1}, {128, 64, 10, 1, 2}, {3, 64, 10, 7, 2}};
+        {64, 64, 9}, {128, 128, 9, 3, 2}, {64, 128, 9, 1}, {128, 64, 10, 1, 2}, {24, 64, 9}, {3, 64, 10, 7, 2}};
     for (const int64_t c : {32, 64, 128})
         for (const int64_t k : {32, 64, 128})
             for (const int64_t width : {8, 16, 32})
