@@ -206,7 +206,7 @@ private:
     }
 
     /// Returns the batch norm of a batch_norm, batch_norm_grad_sums or batch_norm_grad.
-    static NormTensors norm_of(const Step& s) {
+    static BatchNormTensors norm_of(const Step& s) {
         if (s.op == op::batch_norm) return s.attrs.as<BatchNormOp>().norm.given(s.in);
         if (s.op == op::batch_norm_grad_sums) return s.attrs.as<BatchNormGradSumsOp>().norm.given(s.in);
         return s.attrs.as<BatchNormGradOp>().norm.given(s.in);
@@ -218,21 +218,21 @@ private:
     void prepare_norm(size_t norm) {
         using Conv = Conv2dOp;
         const Step n = steps_[norm];
-        const NormTensors given = n.attrs.as<BatchNormOp>().norm.given(n.in);
+        const BatchNormTensors given = n.attrs.as<BatchNormOp>().norm.given(n.in);
         const auto conv = maker(norm, given.stats, op::conv2d, Conv::stats);
         if (!context().device || !conv || !fusible(steps_[*conv])) return;
         const auto can_take_rows = [&](const Use& r) {
             const Step& s = steps_[r.step];
             if (s.op == op::running_update) return true;
             if (r.step != norm && s.op != op::batch_norm_grad_sums && s.op != op::batch_norm_grad) return false;
-            const NormTensors other = norm_of(s);
+            const BatchNormTensors other = norm_of(s);
             return other.gamma.key() == given.gamma.key() && other.beta.key() == given.beta.key() &&
                    !written(given.gamma, *conv, r.step) && !written(given.beta, *conv, r.step);
         };
         if (!all_readers(given.stats, can_take_rows)) return;
         add_rows(given.stats);
         Step& fused = steps_[*conv];
-        fused.attrs.as<Conv>().y_norm.set(fused.in, NormTensors{{}, given.gamma, given.beta, given.options});
+        fused.attrs.as<Conv>().y_norm.set(fused.in, BatchNormTensors{{}, given.gamma, given.beta, given.options});
         index();
     }
 

@@ -175,10 +175,10 @@ OutputSpecs infer(const OpRow& row, std::span<const Tensor> in, const Attrs& att
 std::string wrong_alias(const OpRow& row, std::span<const Tensor> in, std::span<const Tensor> out);
 
 /// Runs an op: checks the inputs, allocates the outputs (or takes those that are defined in `into`), executes the op,
-/// and records it on the active tape. Returns the outputs. Throws Error if an output is not allowed where it is; see
-/// OpRow::may_be. While a function is traced, records the op in the trace instead of executing it. In a DryRun, does
-/// not execute it. Optional inputs at the end may be omitted. Networks and backward rules call ops through run();
-/// replays of a plan call execute().
+/// and records it on the active tape. Returns the outputs. Throws Error if an output shares memory with an input or
+/// another output and OpRow::may_be does not allow it. While a function is traced, records the op in the trace instead
+/// of executing it. In a DryRun, does not execute it. Optional inputs at the end may be omitted. Networks and backward
+/// rules call ops through run(); replays of a plan call execute().
 std::array<Tensor, kMaxOutputs> run(Op op, std::span<const Tensor> in, const Attrs& attrs = {},
                                     std::span<const Tensor> into = {});
 std::array<Tensor, kMaxOutputs> run(Op op, std::initializer_list<Tensor> in, const Attrs& attrs = {},

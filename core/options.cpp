@@ -205,7 +205,7 @@ Options::Option& Options::add(const std::string& name, Variable target, const st
     return option.metavar(kMetavars[target.index()]);
 }
 
-void Options::examples(const std::vector<std::string>& arguments, const std::string& launcher) {
+void Options::add_examples(const std::vector<std::string>& arguments, const std::string& launcher) {
     const std::string command = program_.substr(std::min(program_.find(' '), program_.size()));
     const bool has_mpi = std::string_view(kMpi) != "no";
     for (const std::string& argument : arguments)

@@ -69,7 +69,7 @@ public:
     /// Adds one example to --help for each text in `arguments`. It consists of `launcher`, such as "mpiexec -n 4 "
     /// (with a space at its end; none in a build without MPI), the path of this program, its command if it has one, and
     /// the text.
-    void examples(const std::vector<std::string>& arguments, const std::string& launcher = "");
+    void add_examples(const std::vector<std::string>& arguments, const std::string& launcher = "");
 
     /// Lists the program's commands in --help, each with a line, and in the error for a first argument without dashes.
     void commands(const std::vector<std::pair<std::string, std::string>>& list) { commands_ = list; }

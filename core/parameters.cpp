@@ -125,7 +125,7 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
 void Parameters::begin_step(int64_t step, int64_t first) {
     RG_CHECK(values_.defined(), "parameters: expected begin_step() after allocate(), got it before; call allocate() ",
              "first");
-    has_step_ = true;
+    step_begun_ = true;
     if (!step_seed_.defined() || DryRun::active()) return;
     Rng random(seed_, Purpose::step, 0, uint64_t(step) << 32 ^ uint64_t(first));
     const uint64_t low = random.next();
@@ -133,7 +133,8 @@ void Parameters::begin_step(int64_t step, int64_t first) {
 }
 
 const Tensor& Parameters::step_seed() const {
-    RG_CHECK(has_step_, "parameters: expected begin_step() before a layer draws random numbers, got none; call it in ",
+    RG_CHECK(step_begun_,
+             "parameters: expected begin_step() before a layer draws random numbers, got none; call it in ",
              "each step");
     return step_seed_;
 }

@@ -120,7 +120,7 @@ private:
     uint32_t random_streams_ = 0;
     uint64_t seed_ = 0;
     Tensor step_seed_; // undefined without random streams
-    bool has_step_ = false;
+    bool step_begun_ = false;
 };
 
 } // namespace rg

@@ -61,7 +61,7 @@ public:
     void keep_prepared();
 
     const Tensor& arena() const { return arena_; }
-    /// Returns the number of bytes in the arena that this plan uses.
+    /// Returns how many bytes of the arena this plan uses.
     int64_t arena_bytes() const { return arena_bytes_; }
     /// Places the intermediates in another arena, if that is larger. Their values are lost.
     void move_to(const Tensor& arena);

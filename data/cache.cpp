@@ -98,8 +98,8 @@ CacheLock::CacheLock(const std::string& path, const std::function<bool()>& is_re
         file_ = Descriptor(::open(lock.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0600));
         const Locked shared = try_lock(file_.get(), LOCK_SH);
         RG_CHECK(shared != Locked::unsupported, "cache: cannot open and lock ", lock, ": ", std::strerror(errno));
-        alone_ = shared == Locked::yes && !is_ready();
-        const bool locked = alone_ ? try_lock(file_.get(), LOCK_EX) == Locked::yes : shared == Locked::yes;
+        exclusive_ = shared == Locked::yes && !is_ready();
+        const bool locked = exclusive_ ? try_lock(file_.get(), LOCK_EX) == Locked::yes : shared == Locked::yes;
         if (locked && is_at(file_.get(), lock)) break;
         if (seconds_now() < next) continue;
         next += 20 * kPatience_s;

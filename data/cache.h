@@ -42,22 +42,22 @@ std::string node_name();
 class CacheLock {
 public:
     /// Takes the lock PATH.lock: shared, if is_ready() returns true while the lock is held; otherwise alone. Then
-    /// alone() is true, and the caller must make the file or folder, and call downgrade() if others may read it. After
-    /// some seconds, prints for which process it waits. Call make_cache() before. Throws Error if the lock cannot be
-    /// opened, and Stopped after a stop request.
+    /// exclusive() is true, and the caller must make the file or folder, and call downgrade() if others may read it.
+    /// After some seconds, prints for which process it waits. Call make_cache() before. Throws Error if the lock cannot
+    /// be opened, and Stopped after a stop request.
     CacheLock(const std::string& path, const std::function<bool()>& is_ready);
     ~CacheLock();
     CacheLock(const CacheLock&) = delete;
     CacheLock& operator=(const CacheLock&) = delete;
 
-    bool alone() const { return alone_; }
+    bool exclusive() const { return exclusive_; }
     /// Lets other processes read, too. For a moment nobody holds the lock, so PATH.* may be removed.
     void downgrade() const { (void)try_lock(file_.get(), LOCK_SH); }
 
 private:
     const std::string folder_;
     Descriptor file_;
-    bool alone_ = false;
+    bool exclusive_ = false;
 };
 
 /// Prints a line to standard error when some work begins; then update() prints one at most every 10 seconds.

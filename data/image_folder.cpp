@@ -194,7 +194,8 @@ std::string advice_for(const std::vector<std::string>& images, const std::string
 /// Reads a table below a folder as spreadsheets and people write it: blank lines, and spaces around fields, do not
 /// count. Throws Error, with the table and the line, for a wrong line, a second line for a file, or in labels.csv a
 /// line without an image. The first line tells how many numbers there are; classes are one field. The fields before are
-/// the file, which may have commas. A first line is a heading if its file is no image, and its values are no numbers.
+/// the file, which may have commas. The first line is a heading if its file is no image; in a table of numbers, if its
+/// values are no numbers, too.
 CsvTable read_table(const std::string& folder, const std::string& name, const std::vector<std::string>& images,
                     Labels labels, bool skip_other_images) {
     const std::string path = folder + "/" + name, where = name.substr(0, name.rfind('/') + 1);

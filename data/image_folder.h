@@ -27,10 +27,11 @@ inline constexpr const char *kAnglesFile = "angles.csv", *kLabelsFile = "labels.
 /// and sets may differ in classes.
 ///
 /// Throws Error if there is no such folder, for a broken link, or for a wrong table: one with wrong lines or a second
-/// line for an image, or with labels for images that are missing. Throws Error if there are no class folders, a class
-/// folder has no images, test images have another class than the training images, or an image has no line in an
-/// existing table, or in one that LoadOptions::labels needs. Throws Error for an image that cannot be used, unless such
-/// images are skipped, and if all images of class folders are such.
+/// line for an image, or with labels for images that are missing. Throws Error if neither folders nor a table give
+/// classes or targets. Without LoadOptions::unlabelled, throws Error if a class folder has no images, test images have
+/// another class than the training images, or an image has no line in an existing table, or in one that
+/// LoadOptions::labels needs. Throws Error for an image that cannot be used; if such images are skipped, only if no
+/// image of the class folders is left.
 TrainTest read_images(const std::string& folder, const LoadOptions& options, Conversion& conversion);
 
 /// Returns the paths of all files and folders that read_images() depends on: folders, images, also of formats that are

@@ -153,7 +153,7 @@ std::optional<uint64_t> file_system_of(const std::string& path) {
 /// Returns a checksum of the readers, and of the names and identities of files and folders below a folder.
 uint64_t checksum_of_files(const std::string& folder, std::vector<std::string> parts) {
     std::sort(parts.begin(), parts.end());
-    FileSystems known;
+    FileSystemIds known;
     uint64_t sum = kReaders;
     for (const std::string& path : parts) {
         check_stop();
@@ -189,7 +189,7 @@ SourceImages read_packed(const std::string& path) {
     const TensorFile& tail = file->tail();
     SourceImages contents;
     contents.kind = tail.text("kind"), contents.note = tail.text("note");
-    contents.path = tail.text("source");
+    contents.packed_from = tail.text("source");
     contents.sets.warnings = Json::parse(tail.text("warnings"), "warnings").as_texts();
     if (const std::string* const text = tail.find_text("left_out")) // older sets have none
         contents.sets.left_out = Json::parse(*text, "left_out").as_texts();
@@ -214,7 +214,7 @@ SourceImages read_packed(const std::string& path) {
     return contents;
 }
 
-std::string identity_of(const std::string& path, FileSystems& known) {
+std::string identity_of(const std::string& path, FileSystemIds& known) {
     struct stat info;
     RG_CHECK(::stat(path.c_str(), &info) == 0, "data: cannot read ", path, ": ", std::strerror(errno));
     if (S_ISDIR(info.st_mode)) return "folder";
@@ -244,7 +244,7 @@ std::string find_or_pack(const std::string& folder, const std::string& shown, co
     const bool temporary = folder.starts_with(cache + "/") && folder.ends_with(kTemporary);
     const std::string path = cat(base, temporary ? '.' : '-', hex(state), kPackedEnding);
     lock = std::make_shared<CacheLock>(base, [&] { return is_complete(path); });
-    if (!lock->alone()) return path;
+    if (!lock->exclusive()) return path;
     Writer writer(path, base + ".part", shown);
     const SourceImages contents = read(writer);
     RG_CHECK(checksum_of_files(folder, parts()) == state,

@@ -27,7 +27,7 @@ namespace rg::data {
 struct Image {
     int64_t width = 0, height = 0;
     int channels = 0;  // 1 grey, 2 grey and alpha, 3 RGB, 4 RGBA
-    int bit_depth = 8; // 8 or 16
+    int bit_depth = 8; // of `pixels`: 8 or 16, not that of the file
     std::vector<uint8_t> pixels;
     std::string damage = {}; // the error in a damaged file that could be decoded nevertheless, or ""
 };

@@ -202,7 +202,7 @@ std::shared_ptr<CacheLock> copy_source(const std::string& path, const std::strin
     const bool bucket = path.starts_with(kS3), temporary = folder.ends_with(kTemporary);
     const auto copy = std::make_shared<CacheLock>(folder.substr(0, folder.size() - temporary * kTemporary.size()),
                                                   [&] { return !bucket && !temporary && fs::is_directory(folder); });
-    if (!copy->alone()) return copy;
+    if (!copy->exclusive()) return copy;
     if (bucket) {
         synchronise(path, folder);
     } else {

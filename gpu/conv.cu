@@ -144,8 +144,8 @@ __device__ __forceinline__ void convolve(const ConvGeometry& g, const Tiling& t,
     const int column_ranges = kDgrad ? column_axis.phase_ranges() : column_axis.ranges();
     for (int channel = 0; channel < g.from_c; channel += 8 * kOctets)
         for (int r = 0, s = 0; r < row_ranges; s + 1 < column_ranges ? ++s : (s = 0, ++r)) {
-            const StridedTaps rows = kDgrad ? row_axis.phase_range(phase_row, r) : row_axis.range(r);
-            const StridedTaps columns = kDgrad ? column_axis.phase_range(phase_column, s) : column_axis.range(s);
+            const TapRange rows = kDgrad ? row_axis.phase_range(phase_row, r) : row_axis.range(r);
+            const TapRange columns = kDgrad ? column_axis.phase_range(phase_column, s) : column_axis.range(s);
             if (rows.count <= 0 || columns.count <= 0) continue;
             __syncthreads(); // all warps have read the previous pixels and filters
             const int octets = min(kOctets, steps_in(g.from_c - channel, 8));
@@ -297,7 +297,7 @@ void conv2d(const Call& call) {
     with_stored(x, [&](auto t) {
         using T = decltype(t);
         with_reader<T>(a.x_norm.operand(call.in), [&](const auto& reader) {
-            const NormTensors y_norm = a.y_norm.given(call.in);
+            const BatchNormTensors y_norm = a.y_norm.given(call.in);
             if (!y_norm) // y_norm may still have gamma and beta: then `after` computes coefficients from the statistics
                 return run_conv2d<false>(
                     choice, g, reader, w, {.bias = pointer<float>(call.in[O::bias])}, pointer<T>(y),
@@ -321,7 +321,7 @@ void data_gradient(const KernelChoice& choice, const Reader& dy, const Call& cal
     using O = Conv2dGradOp;
     const Tensor &w = call.in[O::w], &dx = call.out[O::dx];
     run_conv2d<true>(choice, geometry_of(call.in[O::dy].shape(), dx.shape(), w, call.attrs.as<O>().conv), dy, w,
-                     {.residual = pointer<T>(call.in[O::addend])}, pointer<T>(dx), {{}, sums});
+                     {.addend = pointer<T>(call.in[O::addend])}, pointer<T>(dx), {{}, sums});
 }
 #define RG_DATA_GRADIENT(T, Reader)                                                                                    \
     template void data_gradient<T>(const KernelChoice&, const Reader<T>&, const Call&, const NormGradientSums*);

@@ -135,8 +135,8 @@ __global__ void __launch_bounds__(kTileThreads, std::is_same_v<T, bf16> ? 3 : 2)
     const int first_filter = int(blockIdx.y) * kFilters;
     const TapAxis row_axis = TapAxis::rows(g, t), column_axis = TapAxis::columns(g, t);
     const int row_ranges = row_axis.ranges(), column_ranges = column_axis.ranges();
-    const StridedTaps rows = row_axis.range(int(blockIdx.x) % row_ranges);
-    const StridedTaps columns = column_axis.range(int(blockIdx.x) / row_ranges % column_ranges);
+    const TapRange rows = row_axis.range(int(blockIdx.x) % row_ranges);
+    const TapRange columns = column_axis.range(int(blockIdx.x) / row_ranges % column_ranges);
     if (rows.count <= 0 || columns.count <= 0) return;
     const int first_channel = int(blockIdx.x) / (row_ranges * column_ranges) * kChannels;
     const int octets = min(kOctets<kWhole>, steps_in(g.from_c - first_channel, 8));

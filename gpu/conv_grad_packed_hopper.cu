@@ -22,7 +22,7 @@ constexpr int kLargeTile = 128; // cells of a tile of dy
 constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * kRegisters);
 
-/// Holds the extents of a weight gradient, for the kernel.
+/// What the kernel takes: extents, taps, and the division of the cells into tiles and stages of shared memory.
 struct WeightGradient {
     CellLayout cells;
     int channels, values, out_c; // channels of a cell of x; values of a filter per tap; channels of dy
@@ -37,7 +37,8 @@ struct WeightGradient {
     int stages = 0, stage_bytes = 0;
     /// Divides the cells into tiles of this size.
     void set_tile(int size, const PackedTaps& all, int octets) {
-        tile_cells = size, x_cells = size + all.high - all.low, tiles = (cells.count - 2 * cells.margin) / size;
+        tile_cells = size, x_cells = size + all.max_offset - all.min_offset,
+        tiles = (cells.count - 2 * cells.margin) / size;
         taps = all.count, phases = 0;
         for (int i = 0; i < all.phases; ++i) {
             if (all.empty(i)) continue;
@@ -182,7 +183,8 @@ template <int kTaps, int N>
 void run_wgrad(const ConvGeometry& g, const PackedPlan& plan, const bf16* dy, const bf16* x, const Tensor& dw,
                const Tensor& db) {
     const int filters = kTaps == 1 && g.to_c % 128 == 0 ? 128 : 64, bias = g.filter_values();
-    WeightGradient p{plan.cells, plan.channels, plan.values, g.to_c, wgrad_pitch(bias), bias, filters, plan.taps.low};
+    WeightGradient p{plan.cells,        plan.channels, plan.values, g.to_c,
+                     wgrad_pitch(bias), bias,          filters,     plan.taps.min_offset};
     p.set_tile(kLargeTile, plan.taps, N / 8);
     if (p.stages < 3) p.set_tile(kSmallTile, plan.taps, N / 8); // relatively more halo, but space for more stages
     RG_CHECK(p.stages > 0, "conv2d_grad: expected a stage of at most ", kSharedBytes, " bytes, got ", p.stage_bytes);

@@ -326,11 +326,11 @@ __device__ __forceinline__ void consume(const Tiles& tiles, const std::byte* sta
                 octets[half][octet] = make_uint4(words[0], words[1], words[2], words[3]);
             }
             if constexpr (kDgrad)
-                if (e.residual) {
+                if (e.addend) {
                     RG_UNROLL
                     for (int k = 0; k < N / 16; ++k)
                         octets[k % 2][k / 2] =
-                            add_8(octets[k % 2][k / 2], load_16(e.residual + output_index(k % 2, k / 2)));
+                            add_8(octets[k % 2][k / 2], load_16(e.addend + output_index(k % 2, k / 2)));
                 }
             RG_UNROLL
             for (int k = 0; k < N / 16; ++k) store_octet(out + output_index(k % 2, k / 2), octets[k % 2][k / 2]);

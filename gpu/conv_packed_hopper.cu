@@ -30,7 +30,7 @@ struct ResultPixels {
     int rows, columns, h, w, row_step, column_step, first_row, first_column;
     /// Returns the number of the cell's pixel in the tensor, or -1 if it has none.
     __device__ __forceinline__ int number(const CellLayout& cells, int cell) const {
-        const CellPixel p(cells, cell);
+        const CellPlace p(cells, cell);
         if (p.image >= cells.images || p.row >= rows || p.column >= columns) return -1;
         return (p.image * h + p.row * row_step + first_row) * w + p.column * column_step + first_column;
     }
@@ -41,7 +41,7 @@ struct ResultPixels {
 
 private:
     __device__ __forceinline__ int before(const CellLayout& cells, int cell) const {
-        const CellPixel p(cells, min(cell, cells.images * int(cells.per_image)));
+        const CellPlace p(cells, min(cell, cells.images * int(cells.per_image)));
         return (p.image * rows + min(p.row, rows)) * columns + (p.row < rows ? min(p.column, columns) : 0);
     }
 };
@@ -89,7 +89,8 @@ __device__ __forceinline__ void produce(const PackedConvolution& c, const bf16* 
                                         const StageBarriers& stage_barriers) {
     using T = PackedHopperTile<C, N>;
     const PackedTaps& taps = c.plan.taps;
-    const int first_cell = c.plan.cells.margin + int(blockIdx.x) * T::kCells + (kDgrad ? -taps.high : taps.low);
+    const int first_cell =
+        c.plan.cells.margin + int(blockIdx.x) * T::kCells + (kDgrad ? -taps.max_offset : taps.min_offset);
     PipelineState slot{T::kSlots}, stage{c.stages};
     const int begin = kDgrad ? int(blockIdx.z) : 0, end = kDgrad ? begin + 1 : taps.phases;
     for (int phase = begin; phase < end; ++phase) {
@@ -124,7 +125,8 @@ consume(const PackedConvolution& c, const std::byte* slots, const StageBarriers&
     const PackedTaps& taps = c.plan.taps;
     // The shuffle shows the compiler that all lanes have the same value.
     const int group = __shfl_sync(kAllLanes, int(threadIdx.x) / kGroup, 0);
-    const int first = group * T::kGroupCells - (kDgrad ? -taps.high : taps.low); // the group's first cell in a stage
+    const int first =
+        group * T::kGroupCells - (kDgrad ? -taps.max_offset : taps.min_offset); // the group's first cell in a stage
     PipelineState slot{T::kSlots}, stage{c.stages};
     const int begin = kDgrad ? int(blockIdx.z) : 0, end = kDgrad ? begin + 1 : taps.phases;
     for (int phase = begin; phase < end; ++phase) {
@@ -227,7 +229,8 @@ template <int C, int N, bool kDgrad>
 void run_conv2d(const ConvGeometry& g, const PackedPlan& plan, int channels, const bf16* images, const GivenFilters& w,
                 ConvEpilogue<bf16> e, bf16* out, const ChannelReductions& reductions) {
     using T = PackedHopperTile<C, N>;
-    const int stage_cells = T::kCells + plan.taps.high - plan.taps.low, stage_bytes = T::kOctets * stage_cells * 16;
+    const int stage_cells = T::kCells + plan.taps.max_offset - plan.taps.min_offset,
+              stage_bytes = T::kOctets * stage_cells * 16;
     const int chunks = channels / C, slot_bytes = T::kSlots * T::kSlotBytes;
     // Lets an SM run two blocks if each can have two stages: then one computes while the other stores its results.
     const int fit = (kHalfOfShared - slot_bytes) / stage_bytes, most = (kSharedBytes - slot_bytes) / stage_bytes;
@@ -282,7 +285,7 @@ void conv2d_grad_packed(const KernelChoice& choice, const DyReader& dy_reader, c
     const auto dgrad = plan.channels == kSmallCell ? run_conv2d<64, kSmallCell, true>
                        : g.from_c % 128 == 0       ? run_conv2d<64, 128, true>
                                                    : run_conv2d<64, 64, true>;
-    dgrad(of_dx, plan, g.to_c, dy, w, {.residual = pointer<bf16>(call.in[O::addend])}, pointer<bf16>(dx), {{}, sums});
+    dgrad(of_dx, plan, g.to_c, dy, w, {.addend = pointer<bf16>(call.in[O::addend])}, pointer<bf16>(dx), {{}, sums});
 }
 template void conv2d_grad_packed(const KernelChoice&, const Plain<bf16>&, const Plain<bf16>&, const Call&,
                                  const NormGradientSums*);

@@ -12,7 +12,7 @@ template <class T>
 struct ConvEpilogue {
     const float* bias = nullptr; // null if there is none
     bool relu = false;
-    const T* residual = nullptr; // added to a data gradient; null if there is none
+    const T* addend = nullptr; // added to a data gradient; null if there is none
     /// Receives partials [number of partials][2][out_c]; null if none are needed. A partial holds two values for each
     /// channel, computed from the results of some of the pixels. In the forward pass, they are the mean and the sum of
     /// squared deviations. In the data gradient, they are the two sums of `terms`.
@@ -84,12 +84,12 @@ struct ResultTile {
         const NormTerms<T> terms{e.terms.x, scale, shift, mean, e.terms.relu};
         TwoSums channel_sums[8];
         for (int begin = thread / (kN / 8); begin < kPixels && count > 0 && takes_part; begin += kBatch * kStep) {
-            EightOf<T> residual[kBatch] = {}, x[kBatch] = {};
+            EightOf<T> addend[kBatch] = {}, x[kBatch] = {};
             if constexpr (kDgrad) {
                 RG_UNROLL
                 for (int i = 0; i < kBatch; ++i) {
                     const size_t index = size_t(max(numbers[begin + i * kStep], 0)) * out_c + out_channel;
-                    if (e.residual) residual[i] = load_eight(e.residual, index, whole, count);
+                    if (e.addend) addend[i] = load_eight(e.addend, index, whole, count);
                     if (e.partials) x[i] = load_eight(e.terms.x, index, whole, count);
                 }
             }
@@ -99,7 +99,7 @@ struct ResultTile {
                 float v[8], other[8];
                 load_8(results + (begin + i * kStep) * kPitch + in_tile, v);
                 if constexpr (kDgrad) {
-                    unpack_8(residual[i], other);
+                    unpack_8(addend[i], other);
                     RG_UNROLL
                     for (int j = 0; j < 8; ++j) v[j] += other[j];
                     if (e.partials && number >= 0) {

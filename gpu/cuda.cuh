@@ -51,6 +51,7 @@
 #include <cstring>
 #include <cuda_runtime.h>
 #include <map>
+#include <mutex>
 #include <type_traits>
 #include <utility>
 
@@ -112,17 +113,21 @@ void launch(void (*kernel)(P...), const char* name, dim3 grid, dim3 block, size_
     const auto check = [&](cudaError_t status, const char* action) {
         check_launch(status, name, action, grid, block, shared_bytes);
     };
-    // Without cudaFuncSetAttribute(), a kernel gets at most 48 KiB of shared memory, static and dynamic together. Calls
-    // it only if a launch needs more than all earlier launches of the kernel. So a capture of launches that have all
-    // run before does not call it.
+    // Without cudaFuncSetAttribute(), a kernel gets at most 48 KiB of shared memory, static and dynamic together. The
+    // call sets the limit of the kernel on this GPU for all threads. So it is made only for a launch that needs more
+    // than all earlier ones of all threads, and a capture of launches that have all run before does not make it.
     int gpu = 0;
     check(cudaGetDevice(&gpu), "cudaGetDevice");
-    thread_local std::map<std::pair<int, const void*>, size_t> granted;
-    size_t& limit = granted[{gpu, reinterpret_cast<const void*>(kernel)}];
-    if (shared_bytes > limit) {
-        check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
-              "shared memory");
-        limit = shared_bytes;
+    {
+        static std::mutex mutex;
+        static std::map<std::pair<int, const void*>, size_t> granted;
+        const std::lock_guard lock(mutex);
+        size_t& limit = granted[{gpu, reinterpret_cast<const void*>(kernel)}];
+        if (shared_bytes > limit) {
+            check(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, int(shared_bytes)),
+                  "shared memory");
+            limit = shared_bytes;
+        }
     }
     kernel<<<grid, block, shared_bytes, stream>>>(args...);
     check(cudaGetLastError(), "launch");

@@ -122,7 +122,7 @@ struct Repeated {
             VectorReader<kWidth, Plain<T>>({x}, 0).read(size_t(group * r.period + i % r.period), v);
         }
     }
-    /// Returns the number of neighbouring elements that read() takes at most, and a multiple of which begins each row.
+    /// Returns the length of a row. Rows begin at its multiples, and what one read() takes must lie within a row.
     int64_t row() const { return r.period == 1 ? r.repeats : r.period; }
 };
 

@@ -35,7 +35,7 @@ __host__ __device__ inline int steps_in(int count, int step) {
 /// A range of taps along one axis: rows (columns) first + i * step of the filters for 0 <= i < count. If count is 0 or
 /// less, the range is empty. For the result at position p, tap i reads the input at (p + i * distance) * scale +
 /// origin; `distance` is ConvGeometry::dy_step. In the data gradient, p is counted within a phase (TapAxis).
-struct StridedTaps {
+struct TapRange {
     int first, step, count, scale, origin;
 };
 
@@ -44,7 +44,7 @@ struct StridedTaps {
 struct Tiling {
     int rows, width;          // result rows of an image, columns of a strip
     int strips, strip_blocks; // number of strips, tiles of a strip
-    Axes taps;                // the most taps in a StridedTaps of each axis
+    Axes taps;                // the most taps in a TapRange of each axis
     int columns, cells;       // staged columns, and staged pixels, of a tile
     int octet_cells;          // staged pixels from an octet of channels to the next octet, with padding
     Divisor by_columns, by_image_rows, by_width, by_rows, by_strip_blocks;
@@ -105,7 +105,7 @@ struct TapAxis {
     /// Return the number of all ranges, and the number for one phase of the data gradient.
     __host__ __device__ __forceinline__ int ranges() const { return step * phase_ranges(); }
     __host__ __device__ __forceinline__ int phase_ranges() const { return steps_in(steps_in(taps, step), limit); }
-    __device__ __forceinline__ StridedTaps range(int number) const {
+    __device__ __forceinline__ TapRange range(int number) const {
         const int start = int(unsigned(number) % unsigned(step)),
                   begin = int(unsigned(number) / unsigned(step)) * limit;
         const int count = steps_in(taps - start, step);
@@ -116,7 +116,7 @@ struct TapAxis {
     /// Row i of dx gets contributions from rows (i + pad - r dilation) / stride of dy, for the filter rows r for which
     /// the division is exact. So rows belong to the same phase if they differ by multiples of the stride. Columns
     /// follow the same rule. Later pixels of dy belong to earlier taps, so the step is negative.
-    __device__ __forceinline__ StridedTaps phase_range(int phase, int number) const {
+    __device__ __forceinline__ TapRange phase_range(int phase, int number) const {
         int start = 0;
         while (start < taps && (phase + pad - start * dilation) % stride != 0) ++start;
         const int last = steps_in(taps - start, step) - 1 - number * limit;
@@ -144,7 +144,7 @@ struct Tile {
 };
 
 /// A pixel of a tile: the result that it stands for (in the data gradient, counted within the phase), and the staged
-/// pixel that the first tap of a StridedTaps reads for it.
+/// pixel that the first tap of a TapRange reads for it.
 struct TilePixel {
     int image, row, column, cell;
     __device__ __forceinline__ TilePixel(const Tiling& t, const Tile& tile, int number) {
@@ -163,8 +163,8 @@ struct TilePixel {
 /// the number is odd, adds a unit that reads the octet after the last and has places[unit] = -1. Returns the number of
 /// units.
 template <bool kPairs>
-__device__ __forceinline__ int list_units(const ConvGeometry& g, const Tiling& t, const StridedTaps& rows,
-                                          const StridedTaps& columns, int first_channel, int octets, int* cells,
+__device__ __forceinline__ int list_units(const ConvGeometry& g, const Tiling& t, const TapRange& rows,
+                                          const TapRange& columns, int first_channel, int octets, int* cells,
                                           int* places) {
     const int count = rows.count * columns.count * octets, units = kPairs ? (count + 1) / 2 * 2 : count;
     for (int unit = int(threadIdx.x); unit < units; unit += kTileThreads) {
@@ -183,7 +183,7 @@ __device__ __forceinline__ int list_units(const ConvGeometry& g, const Tiling& t
 /// Stages 0 where there is no pixel or no channel. The planes of `staged` (planes.cuh) are `plane` values apart.
 template <class T, bool kWhole, int kOctets, class Reader>
 __device__ __forceinline__ void stage_pixels(const ConvGeometry& g, const Tiling& t, const Tile& tile,
-                                             const StridedTaps& rows, const StridedTaps& columns, const Reader& reader,
+                                             const TapRange& rows, const TapRange& columns, const Reader& reader,
                                              int first_channel, bf16* staged, int plane) {
     // The loads of kBatch pixels are in flight together. For 3 x 3 filters, most tiles stage some 200 pixels.
     constexpr int kStep = kTileThreads / kOctets, kBatch = kOctets == 1 ? 2 : 4;

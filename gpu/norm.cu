@@ -159,7 +159,7 @@ struct StoreLayerNormSums {
 
 } // namespace
 
-NormCoefficients::NormCoefficients(const NormTensors& norm, const Tensor& sums, double count)
+NormCoefficients::NormCoefficients(const BatchNormTensors& norm, const Tensor& sums, double count)
     : c_(int(norm.gamma.numel())),
       attrs_(norm.options),
       stats_(pointer<float>(norm.stats)),

@@ -36,7 +36,7 @@ class NormCoefficients {
 public:
     /// If the statistics and, where defined, sums have 4 rows (core/ops/norm.h), these include the coefficients.
     /// Otherwise, a kernel computes them.
-    explicit NormCoefficients(const NormTensors& norm, const Tensor& sums = {}, double count = 0);
+    explicit NormCoefficients(const BatchNormTensors& norm, const Tensor& sums = {}, double count = 0);
     const float* scale() const { return scale_; }
     const float* shift() const { return scale_ + c_; }
     const float* stats() const { return stats_; }

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(256) conv2d_pack_hopper_kernel(CellLayout cell
         RG_UNROLL
         for (int j = 0; j < kBatch; ++j) {
             const int cell = begin + i + j * kStep - cells.margin;
-            const CellPixel p(cells, max(cell, 0));
+            const CellPlace p(cells, max(cell, 0));
             const int row = p.row * row_step + first_row, column = p.column * column_step + first_column;
             inside[j] = cell >= 0 && p.image < cells.images && row < h && column < w && 8 * octet < channels;
             // Elsewhere, loads the first pixel, since the compiler would wait for a load in a branch.
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(256)
     for (int i = int(threadIdx.x) / kOctets; i < 256; i += 256 / kOctets) {
         const int cell = int(blockIdx.x) * 256 + i;
         if (cell >= cells.count) continue;
-        const CellPixel p(cells, max(cell - cells.margin, 0));
+        const CellPlace p(cells, max(cell - cells.margin, 0));
         const int row = p.row * cells.stride_h + phase, first = p.column * layer.step - layer.pad;
         const bool inside = cell >= cells.margin && p.image < cells.images && row < layer.h;
         const bf16* const from = layer.x + (size_t(p.image) * layer.h + row) * layer.row;
@@ -133,19 +133,19 @@ std::optional<PackedPlan> packed_plan_of(const ConvGeometry& g) {
                 if (rows.phase[r] * stride_w + columns.phase[s] != phase) continue;
                 taps.place[taps.count] = r * filter_columns + s;
                 taps.offset[taps.count] = rows.offset[r] * columns.length + columns.offset[s];
-                taps.low = std::min(taps.low, taps.offset[taps.count]);
-                taps.high = std::max(taps.high, taps.offset[taps.count]);
+                taps.min_offset = std::min(taps.min_offset, taps.offset[taps.count]);
+                taps.max_offset = std::max(taps.max_offset, taps.offset[taps.count]);
                 ++taps.count;
             }
         taps.begin[phase + 1] = taps.count;
         used_phases += !taps.empty(phase);
     }
     // In each kernel, at least one stage must fit into shared memory.
-    const int halo = taps.high - taps.low;
+    const int halo = taps.max_offset - taps.min_offset;
     if (halo > kSharedBytes / 128 || kSlotsBytes + 128 * (256 + halo) > kSharedBytes ||
         8192 + used_phases * 128 * (kSmallTile + halo) > kSharedBytes)
         return {};
-    const int margin = std::max(-taps.low, taps.high);
+    const int margin = std::max(-taps.min_offset, taps.max_offset);
     const int count = (int(all_cells) + kCellStep - 1) / kCellStep * kCellStep + 2 * margin;
     const CellLayout cells{
         Divisor(rows.length * columns.length), Divisor(columns.length), g.images, margin, count, g.stride.h, stride_w};

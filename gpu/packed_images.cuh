@@ -36,8 +36,8 @@ constexpr int kFixedBytes = 2 << 10, kSharedBytes = (227 << 10) - kFixedBytes;
 /// gradient of dx, with the same remainders by the stride. The result in cell i reads cell i + offset of the tap's
 /// phase. In the data gradient, cell i of a phase of dx reads cell i - offset of dy.
 struct PackedTaps {
-    int count = 0, phases = 0, low = 0, high = 0; // low, high: the offsets and 0 are in [low, high]
-    int begin[kMaxPhases + 1] = {};               // index of the first tap of each phase in `place` and `offset`
+    int count = 0, phases = 0, min_offset = 0, max_offset = 0; // of the taps; at most 0, and at least 0
+    int begin[kMaxPhases + 1] = {}; // index of the first tap of each phase in `place` and `offset`
     int place[kMaxTaps] = {}, offset[kMaxTaps] = {};
     __host__ __device__ bool empty(int phase) const { return begin[phase] == begin[phase + 1]; }
 };
@@ -86,9 +86,9 @@ void wgrad_packed(const ConvGeometry& g, const PackedPlan& plan, const bf16* dy,
                   const Tensor& db);
 
 /// The place of a cell within its phase. A cell whose image, row or column lies beyond the last one holds no pixel.
-struct CellPixel {
+struct CellPlace {
     int image, row, column;
-    __device__ __forceinline__ CellPixel(const CellLayout& cells, int cell) {
+    __device__ __forceinline__ CellPlace(const CellLayout& cells, int cell) {
         image = cell / cells.per_image;
         const int in_image = cell - image * cells.per_image;
         row = in_image / cells.per_row;

@@ -21,7 +21,7 @@ std::vector<double> sum_rows(Group& group, std::vector<std::vector<double>> rows
         bytes.append(reinterpret_cast<const char*>(row.data()), row.size() * sizeof(double));
     const std::vector<std::string> texts = group.allgather(bytes, what);
     std::vector<double> sum, row(rows[0].size());
-    for (const int rank : group.order())
+    for (const int rank : group.sum_order())
         for (int worker = 0; worker < group.workers(rank); ++worker) {
             // Not memcpy: a network without batch norm has no values here, and data() may be null.
             const size_t size = row.size() * sizeof(double);

@@ -50,7 +50,7 @@ void Group::allreduce(const char* name, const Vector& vector, std::string_view w
              ": expected memory that the ranks of a node share for algorithm shared, got ",
              link_.node().ranks.empty() ? "nodes with different numbers of ranks" : "none from the MPI library",
              " (rank ", rank(), ")");
-    const bool in_order = is_shared && !order_.empty();
+    const bool in_order = is_shared && !sum_order_.empty();
     RG_CHECK(!in_order || wire == Wire::full, name, " ", what, ": expected Wire::full after set_ordered_sums()");
     // Ranks must agree on everything that determines the messages: length, number type, wire, algorithm, lengths of
     // chunks, position in shared memory.
@@ -117,7 +117,7 @@ void Group::allreduce_sum(std::span<double> values, std::string_view what, Algor
 }
 
 void Group::set_workers(std::vector<int> of_rank) {
-    RG_CHECK(!order_.empty() && of_rank.size() == size_t(size()) && std::ranges::min(of_rank) >= 1,
+    RG_CHECK(!sum_order_.empty() && of_rank.size() == size_t(size()) && std::ranges::min(of_rank) >= 1,
              "set_workers: expected at least one worker for each of ", size(), " ranks, after set_ordered_sums(); got ",
              of_rank.size(), " numbers");
     workers_ = std::move(of_rank);
@@ -129,7 +129,7 @@ void Group::set_ordered_sums() {
         tried_shared_ = false;
         shared_reducer("ordered sums", {}, 0);
     }
-    order_ = size() > 1 ? link_.node().order : std::vector{0};
+    sum_order_ = size() > 1 ? link_.node().order : std::vector{0};
 }
 
 void Group::sum_over_workers(std::span<float> values, size_t stride, std::string_view what) {
@@ -140,13 +140,13 @@ void Group::sum_over_workers(std::span<float> values, size_t stride, std::string
 
 bool Group::all(bool value, std::string_view what) {
     double count = value ? 1.0 : 0.0;
-    allreduce("all", vector_of(std::span(&count, 1)), what, quickest());
+    allreduce("all", vector_of(std::span(&count, 1)), what, algorithm_for_few_bytes());
     return count == double(size());
 }
 
 void Group::barrier(std::string_view what) {
     double any = 0; // one element, since a sum of an empty vector would not wait
-    allreduce("barrier", vector_of(std::span(&any, 1)), what, quickest());
+    allreduce("barrier", vector_of(std::span(&any, 1)), what, algorithm_for_few_bytes());
 }
 
 void Group::broadcast(std::span<std::byte> bytes, int root, std::string_view what) {
@@ -170,7 +170,7 @@ std::vector<std::string> Group::allgather(std::string_view text, std::string_vie
     if (p == 1) return texts;
     std::vector<double> lengths(size_t(p), 0.0); // as doubles, exact up to 2^53
     lengths[size_t(rank())] = double(text.size());
-    allreduce_sum(lengths, what, quickest());
+    allreduce_sum(lengths, what, algorithm_for_few_bytes());
     for (int r = 0; r < p; ++r) texts[size_t(r)].resize(size_t(lengths[size_t(r)]));
 
     const Operation op = agree("allgather", what, 0, 0);

@@ -40,11 +40,11 @@ public:
                        Wire wire = Wire::full);
     void allreduce_sum(std::span<double> values, std::string_view what, Algorithm algorithm = Algorithm::automatic);
 
-    /// Makes Algorithm::automatic add rank after rank from now on, in the order that order() then returns. This order
-    /// is the same for vectors of any length. If each node holds consecutive ranks, it is ascending, so the sum does
-    /// not depend on how the ranks are spread over nodes. Collective. Before this call, order() is empty.
+    /// Makes Algorithm::automatic add rank after rank from now on, in the order that sum_order() then returns. This
+    /// order is the same for vectors of any length. If each node holds consecutive ranks, it is ascending, so the sum
+    /// does not depend on how the ranks are spread over nodes. Collective. Before this call, sum_order() is empty.
     void set_ordered_sums();
-    const std::vector<int>& order() const { return order_; }
+    const std::vector<int>& sum_order() const { return sum_order_; }
     /// Sets the number of workers of each rank, at least 1. All ranks must pass the same numbers. A mini-batch is
     /// divided among the workers, and a rank computes the parts of its workers one after another. Requires
     /// set_ordered_sums().
@@ -55,9 +55,9 @@ public:
     int most_workers() const { return workers_.empty() ? 1 : std::ranges::max(workers_); }
     /// Returns true if there is a single worker in all, so that it has all sums already.
     bool is_single_worker() const { return size() == 1 && most_workers() == 1; }
-    /// Sums the vectors of all workers one by one, rank by rank in the order of order(). So the bits depend only on the
-    /// order of the workers, not on which rank has which of them. `values` is the vector of the rank's last worker, and
-    /// gets the sum. Those of its other workers lie in the same allocate_shared() memory at `values.data() + i *
+    /// Sums the vectors of all workers one by one, rank by rank in the order of sum_order(). So the bits depend only on
+    /// the order of the workers, not on which rank has which of them. `values` is the vector of the rank's last worker,
+    /// and gets the sum. Those of its other workers lie in the same allocate_shared() memory at `values.data() + i *
     /// stride`, in the order i = 1, 2 and so on. Collective. Requires set_workers().
     void sum_over_workers(std::span<float> values, size_t stride, std::string_view what);
 
@@ -93,7 +93,7 @@ private:
     SharedReducer* shared_reducer(const char* name, std::string_view what, size_t bytes);
     /// Returns the algorithm for a vector of a few bytes: `shared` if shared memory is open, else `halving`, since
     /// opening the memory would take longer than the sum.
-    Algorithm quickest() const { return shared_ ? Algorithm::shared : Algorithm::halving; }
+    Algorithm algorithm_for_few_bytes() const { return shared_ ? Algorithm::shared : Algorithm::halving; }
 
     Link& link_;
     size_t chunk_bytes_;
@@ -102,7 +102,7 @@ private:
     Peers all_;
     std::unique_ptr<SharedReducer> shared_;
     bool tried_shared_ = false;
-    std::vector<int> order_, workers_;
+    std::vector<int> sum_order_, workers_;
     std::vector<std::vector<std::byte>> memories_; // of allocate_shared(), if Link::open_shared() does not work
     uint64_t operations_ = 0;
     int64_t step_ = 0;

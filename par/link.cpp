@@ -283,7 +283,7 @@ void Handshake::post(const Operation& op) {
     std::atomic_ref(local.number).store(op.number, std::memory_order_release);
 }
 
-void Handshake::agree(const Operation& op) {
+void Handshake::wait_for_posts(const Operation& op) {
     const Message& local = post_of(link_.rank()).message;
     for (const int q : link_.others()) {
         PostedOperation& theirs = post_of(q);

@@ -260,8 +260,9 @@ private:
 /// Within a node the message takes about a microsecond.
 ///
 /// If all ranks share memory, they also write each operation into that memory (set_post_window()). Sums in shared
-/// memory then use post() and agree() instead of start() and finish(): they need no message, and each rank compares its
-/// operation with those of all others. So these ranks also detect a rank that is in an operation with messages.
+/// memory then use post() and wait_for_posts() instead of start() and finish(): they need no message, and each rank
+/// compares its operation with those of all others. So these ranks also detect a rank that is in an operation with
+/// messages.
 class Handshake {
 public:
     explicit Handshake(Link& link);
@@ -281,7 +282,7 @@ public:
     void post(const Operation& op);
     /// Blocks until every rank has posted operation op.number or a later one. Throws Error naming both operations if a
     /// rank's operation differs.
-    void agree(const Operation& op);
+    void wait_for_posts(const Operation& op);
     /// Returns, for error texts, the last known operation of a rank: " (last in operation 411, step 41)". Without
     /// set_post_window(), knows only that of the previous rank, after the first finish(), and returns "" for all other
     /// ranks.

@@ -18,10 +18,10 @@ Mail::Mail(Link& link, int peer, int tag) : link_(link), peer_(peer), tag_(tag),
 
 void Mail::post(const Json& letter) {
     queued_ += letter.dump() + "\n";
-    send();
+    send_next_chunk();
 }
 
-void Mail::send() {
+void Mail::send_next_chunk() {
     size_t bytes = 0;
     while (sending_.empty() || link_.test(to_peer_, &bytes)) {
         to_peer_ = {};
@@ -36,7 +36,7 @@ void Mail::send() {
 }
 
 std::vector<Json> Mail::poll() {
-    send();
+    send_next_chunk();
     size_t bytes = 0;
     for (int chunks = 0; chunks < kChunksAtOnce && link_.test(from_peer_, &bytes); ++chunks) {
         received_.append(chunk_.data(), bytes);

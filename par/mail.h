@@ -33,7 +33,7 @@ public:
     bool all_sent() const { return queued_.empty() && sending_.empty(); }
 
 private:
-    void send();
+    void send_next_chunk();
 
     Link& link_;
     int peer_, tag_;

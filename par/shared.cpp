@@ -130,7 +130,7 @@ SharedReducer::Location SharedReducer::find(const Vector& vector) const {
 
 uint64_t SharedReducer::shared_address_of(const Vector& vector) const {
     const Location location = find(vector);
-    return location.number << 48 | location.offset;
+    return location.memory_number << 48 | location.offset;
 }
 
 void SharedReducer::publish() { stage_word(*window_, node_.place).store(++stage_, std::memory_order_release); }
@@ -196,7 +196,7 @@ void SharedReducer::run(const Vector& vector, Handshake& handshake, const Operat
         const size_t length = std::min(chunk, vector.bytes() - k * chunk);
         if (copies && length) std::memcpy(local_part, vector.data + k * chunk, length);
         publish();
-        if (k == 0) several_nodes() ? handshake.finish(op) : handshake.agree(op);
+        if (k == 0) several_nodes() ? handshake.finish(op) : handshake.wait_for_posts(op);
         wait_for_stage(stage_, kReady, op, int(k));
         sum_slice(window, offset, {nullptr, length / width, vector.type}, manner, op);
         publish();

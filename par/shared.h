@@ -17,10 +17,11 @@ struct VectorsPerRank {
     std::vector<int> counts = {}; // number of vectors of each rank, at least 1; empty: 1 for every rank
     size_t stride = 0;
     int count(int rank) const { return counts.empty() ? 1 : counts[size_t(rank)]; }
-    /// Appends the starts of a rank's vectors in the order in which they are summed. `last` points to its last one.
-    void append(std::vector<std::byte*>& starts, std::byte* last, int rank) const {
-        for (int i = 1; i < count(rank); ++i) starts.push_back(last + size_t(i) * stride);
-        starts.push_back(last);
+    /// Appends the starts of a rank's vectors in the order in which they are summed. `target` is the last one, which
+    /// gets the sum.
+    void append(std::vector<std::byte*>& starts, std::byte* target, int rank) const {
+        for (int i = 1; i < count(rank); ++i) starts.push_back(target + size_t(i) * stride);
+        starts.push_back(target);
     }
 };
 
@@ -63,7 +64,7 @@ public:
 private:
     struct Location {
         const SharedWindow* memory = nullptr; // null if the vector is not in adopted memory
-        uint64_t number = 0;                  // index of the memory, from 1
+        uint64_t memory_number = 0;           // from 1, as adopt() returns it
         size_t offset = 0;                    // bytes from the start of this rank's part
     };
     bool several_nodes() const { return peers_.size() > 1; }

@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
         std::vector<std::string> dir;
         int64_t per_class = 1000, seed = 0;
         rg::Options options("make_digits", "draws grey digits of 28 x 28 pixels, each rotated by a known angle");
-        options.examples({"digits", "few-digits --per-class 100 --seed 1"});
+        options.add_examples({"digits", "few-digits --per-class 100 --seed 1"});
         options.positional("DIR", &dir, "new folder: 0/ to 9/ with PNGs, and angles.csv (file,angle in degrees)", 1, 1);
         options.add("per-class", &per_class, "images of each digit").range(1, 100000);
         options.add("seed", &seed, "seed of all random numbers").at_least(0);

@@ -121,7 +121,7 @@ void conv2d(const Call& call) {
     const auto& a = call.attrs.as<O>();
     const Tensor &x = call.in[O::x], &w = call.in[O::w], &b = call.in[O::bias], &y = call.out[O::y];
     const OptionalNorm x_norm(a.x_norm.given(call.in));
-    const NormTensors y_norm = a.y_norm.given(call.in);
+    const BatchNormTensors y_norm = a.y_norm.given(call.in);
     const bool alone = !x_norm && !y_norm && !a.with_stats;
     const Method method =
         method_for({Pass::forward, x.shape(), w.shape(), y.shape(), a.conv, x.dtype(), x.dtype(), alone});

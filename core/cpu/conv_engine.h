@@ -138,7 +138,7 @@ public:
         const int64_t block = 2 * isa().width, blocks = divide_up(g_.k, block);
         // If there are more filters than pixels of the result, and enough blocks of them, a share has some of the
         // filters, and reads only these.
-        const bool share_filters = blocks >= share.count && g_.k > g_.p * g_.q;
+        const bool share_filters = blocks >= share.shares && g_.k > g_.p * g_.q;
         const Share of_blocks = share_filters ? share : Share{}, of_rows = share_filters ? Share{} : share;
         const int64_t row = of_rows.begin(g_.p), k = of_blocks.begin(blocks) * block;
         ConvImage part = g_;

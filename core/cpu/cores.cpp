@@ -16,7 +16,7 @@
 
 namespace rg {
 
-int affine_cores() {
+int affinity_cores() {
 #if defined(__linux__)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
@@ -38,6 +38,6 @@ int core_quota(const std::string& root) {
     return int(cores);
 }
 
-int available_cores() { return std::min(affine_cores(), core_quota()); }
+int available_cores() { return std::min(affinity_cores(), core_quota()); }
 
 } // namespace rg

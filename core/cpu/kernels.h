@@ -123,7 +123,8 @@ struct StoredKernels {
     void (*affine_sum)(const T* a, const T* b, T* y, int64_t count, int64_t period, const float* scale_a,
                        const float* scale_b, const float* shift, Activation activation, bool past_cache);
     /// Computes products += g * (x - mean) and gradients += g, each [period]. g is dy times the derivative of
-    /// the activation at x * scale + shift. Then dgamma is the sum of `products` / sigma, dbeta that of `gradients`.
+    /// the activation at x * scale + shift. Then dbeta of a channel is the sum of its `gradients`, and dgamma
+    /// that of its `products`, divided by sqrt(variance + epsilon).
     void (*norm_sums)(const T* dy, const T* x, int64_t count, int64_t period, const float* scale, const float* shift,
                       const float* mean, Activation activation, float* products, float* gradients);
     /// Computes dx = a * g + b * x + d, with g as in norm_sums.

@@ -12,7 +12,7 @@
 namespace rg::cpu {
 
 struct AffineNorm {
-    explicit AffineNorm(const NormTensors& norm)
+    explicit AffineNorm(const BatchNormTensors& norm)
         : c(norm.gamma.numel()),
           period(period_of(c)),
           mean(norm.stats.data<float>()),
@@ -46,7 +46,7 @@ public:
 
 /// The batch norm of an operand or of a result, if there is one.
 struct OptionalNorm : std::optional<AffineNorm> {
-    explicit OptionalNorm(const NormTensors& norm) {
+    explicit OptionalNorm(const BatchNormTensors& norm) {
         if (norm) emplace(norm);
     }
 };

@@ -20,12 +20,12 @@ void parallel(int64_t tasks, F&& f) {
     for (int64_t task = 0; task < tasks; ++task) f(task);
 }
 
-/// One of `count` parts of some work, as equal as whole items allow.
+/// One of `shares` parts of some work, as equal as whole items allow.
 struct Share {
-    int64_t index = 0, count = 1;
+    int64_t index = 0, shares = 1;
     /// Return the first item of the share, and the item after its last, when the work consists of `items` items.
-    int64_t begin(int64_t items) const { return items * index / count; }
-    int64_t end(int64_t items) const { return items * (index + 1) / count; }
+    int64_t begin(int64_t items) const { return items * index / shares; }
+    int64_t end(int64_t items) const { return items * (index + 1) / shares; }
 };
 
 /// Returns the number of shares into which each of `items` items should be split, so that all threads have about equal

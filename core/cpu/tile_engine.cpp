@@ -153,7 +153,7 @@ void TileEngine<T>::forward(const uint16_t* padded, int64_t count, int64_t y_ima
     TileConv g = g_;
     g.images = count, g.y_image = y_image, g.low = count * g.image;
     const int64_t filter_pairs = (tiles_in(g.k) + 1) / 2, pixel_pairs = (g.tiles + 1) / 2;
-    if (filter_pairs >= share.count && plane_ > count * g.image) { // share the larger: filters (if enough) or images
+    if (filter_pairs >= share.shares && plane_ > count * g.image) { // share the larger: filters (if enough) or images
         g.k_begin = share.begin(filter_pairs) * 2 * kTileSide;
         g.k_end = std::min(g.k, share.end(filter_pairs) * 2 * kTileSide);
     } else {

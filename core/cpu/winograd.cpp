@@ -132,9 +132,9 @@ template <class T>
 void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const ConvResult<float>& to, Share share) const {
     const int64_t most_tiles = tile_rows_at_once_ * g_.across, v_component = component(most_tiles * g_.c_step);
     const int64_t block = 2 * isa().width, blocks = divide_up(g_.k, block);
-    // If the transformed filters are larger than the transformed inputs, and there are enough blocks of them, threads
-    // share the filters.
-    const bool share_filters = blocks >= share.count && g_.k > images * tile_rows_of_image() * g_.across;
+    // If the transformed filters are larger than the transformed inputs, and there are enough blocks of them, each
+    // thread takes a part of the filters. Otherwise, it takes a part of the rows of tiles.
+    const bool share_filters = blocks >= share.shares && g_.k > images * tile_rows_of_image() * g_.across;
     const Share of_blocks = share_filters ? share : Share{}, of_rows = share_filters ? Share{} : share;
     const PaddedImages x(whole_, 0, in, first, images);
     const Scratch<float> v(kComponents * v_component), m(kComponents * most_tiles * block);

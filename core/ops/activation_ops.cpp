@@ -1,5 +1,5 @@
 // Activations and dropout: their rows in the op table (core/op.h) and their reference implementations. Also the
-// reference of the functions of two elements, since both lists of activation.h use the same functions of double.
+// reference of ops on two tensors (RG_BINARIES), since both lists of activation.h use the same functions of double.
 #include "core/ops/elements.h"
 
 #include "core/context.h"
@@ -100,7 +100,7 @@ void expect_fusible(const char* op, Activation activation) {
     expect_slope(op, activation.slope);
 }
 
-void expect_no_activation(const char* op, const NormTensors& norm) {
+void expect_no_activation(const char* op, const BatchNormTensors& norm) {
     RG_CHECK(!norm.options.activation.kind, op, ": expected batch norms without an activation, got one with one");
 }
 

@@ -15,7 +15,7 @@ OutputSpecs infer_add(In in, const Attrs& attrs) {
     const auto& o = attrs.as<O>();
     expect_shape("add", "b", in[O::b], in[O::a].shape());
     expect_fusible("add", o.activation);
-    for (const NormTensors& norm : {o.a_norm.given(in), o.b_norm.given(in)}) {
+    for (const BatchNormTensors& norm : {o.a_norm.given(in), o.b_norm.given(in)}) {
         expect_no_activation("add", norm);
         if (!norm) continue;
         expect_image("add", "a", in[O::a]);

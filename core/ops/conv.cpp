@@ -203,7 +203,7 @@ void conv2d(const Call& call) {
         result[yi] = sum;
     });
     if (a.with_stats) write(call.out[O::stats], moments(result, size_t(shape[3])));
-    const NormTensors y_norm = a.y_norm.given(call.in);
+    const BatchNormTensors y_norm = a.y_norm.given(call.in);
     if (!y_norm) return write(y, result);
     const Tensor plain = Tensor::empty_on_host(shape, x.dtype());
     write(plain, result);

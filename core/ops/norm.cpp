@@ -9,7 +9,7 @@ namespace rg {
 
 RG_NORM_OPS(RG_DECLARE_KERNELS)
 
-bool expect_norm(const char* op, int64_t channels, const NormTensors& norm) {
+bool expect_norm(const char* op, int64_t channels, const BatchNormTensors& norm) {
     const int defined = norm.stats.defined() + norm.gamma.defined() + norm.beta.defined();
     if (defined == 0) return false;
     RG_CHECK(defined == 3, op, ": expected statistics, gamma and beta of a batch norm, got only some of them");

@@ -48,13 +48,14 @@ Tensor layer_norm(const Tensor& x, const Tensor& gamma, const Tensor& beta, floa
 // of y = scale * x + shift; after the sums, b and d of dx = scale * g + b * x + d.
 
 #define RG_NORM_OPS(X)                                                                                                 \
-    X(channel_stats) X(combine_stats) X(batch_norm) X(batch_norm_grad_sums) X(combine_sums) X(batch_norm_grad)         \
-    X(running_update) X(layer_norm) X(layer_norm_grad)
+    X(channel_stats)                                                                                                   \
+    X(combine_stats) X(batch_norm) X(batch_norm_grad_sums) X(combine_sums) X(batch_norm_grad) X(running_update)        \
+        X(layer_norm) X(layer_norm_grad)
 RG_NORM_OPS(RG_DECLARE_OP)
 
 /// A batch norm with its tensors. There is none if `stats` is undefined. Then gamma and beta may still be those of a
 /// batch norm whose statistics the op computes; see Conv2dOp.
-struct NormTensors {
+struct BatchNormTensors {
     const Tensor &stats, &gamma, &beta;
     const BatchNorm& options;
     explicit operator bool() const { return stats.defined(); }
@@ -62,7 +63,7 @@ struct NormTensors {
 /// A tensor that an op reads, and the batch norm that the op applies to it, if there is one.
 struct Operand {
     const Tensor& x;
-    NormTensors norm;
+    BatchNormTensors norm;
 };
 
 /// The options of a batch norm that is part of an op, as an attribute of the op. Its statistics, gamma and beta are the
@@ -71,9 +72,11 @@ template <size_t kStats, size_t kX = SIZE_MAX>
 struct NormAt : BatchNorm {
     static constexpr size_t kEnd = kStats + 3; // number of the input after these three
     constexpr NormAt(const BatchNorm& options = {}) : BatchNorm(options) {}
-    NormTensors given(std::span<const Tensor> in) const { return {in[kStats], in[kStats + 1], in[kStats + 2], *this}; }
+    BatchNormTensors given(std::span<const Tensor> in) const {
+        return {in[kStats], in[kStats + 1], in[kStats + 2], *this};
+    }
     Operand operand(std::span<const Tensor> in) const requires(kX != SIZE_MAX) { return {in[kX], given(in)}; }
-    void set(std::span<Tensor> in, const NormTensors& norm) {
+    void set(std::span<Tensor> in, const BatchNormTensors& norm) {
         BatchNorm::operator=(norm.options);
         in[kStats] = norm.stats, in[kStats + 1] = norm.gamma, in[kStats + 2] = norm.beta;
     }

@@ -57,8 +57,8 @@ Tensor orthogonalised(const Tensor& x);
 
 /// Returns x * length / (norm + 1e-7). `norm`, a scalar, is the Euclidean norm of x, from first_non_finite().
 Tensor rescale(const Tensor& x, const Tensor& norm, float length);
-/// Updates p in place: p = p * length / norm - rate * lr * step. `norm` is that of p, and lr is f32 [1]. Does nothing
-/// if non_finite_at is defined and not -1.
+/// Updates p in place: p = p * length / (norm + 1e-7) - rate * lr * step. `norm` is that of p, and lr is f32 [1]. Does
+/// nothing if non_finite_at is defined and not -1.
 void rescale_update(const Tensor& p, const Tensor& norm, float length, const Tensor& step, float rate, const Tensor& lr,
                     const Tensor& non_finite_at = {});
 

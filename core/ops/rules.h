@@ -64,15 +64,15 @@ inline int64_t window_count(const char* op, int64_t extent, int64_t size, int64_
 
 inline OutputSpecs like(const Tensor& t) { return {{{t.shape(), t.dtype()}}}; }
 
-struct NormTensors;
+struct BatchNormTensors;
 /// Defined in norm.cpp. Checks the tensors of a batch norm. Returns false if all three are undefined, as in an op where
 /// the batch norm is optional. Throws Error if only some are undefined, or if a shape is wrong.
-bool expect_norm(const char* op, int64_t channels, const NormTensors& norm);
+bool expect_norm(const char* op, int64_t channels, const BatchNormTensors& norm);
 
 /// Defined in activation_ops.cpp. Throws Error unless another op can take the activation, and its slope is possible.
 void expect_fusible(const char* op, Activation activation);
 /// Defined in activation_ops.cpp. Throws Error if a batch norm has an activation.
-void expect_no_activation(const char* op, const NormTensors& norm);
+void expect_no_activation(const char* op, const BatchNormTensors& norm);
 
 /// Throws Error if a value is negative or not below `end`. Skips tensors on a device.
 inline void check_below(int64_t end, const Tensor& values, const char* what) {

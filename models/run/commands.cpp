@@ -435,7 +435,7 @@ int predict_command(par::Group& group, const std::string& name, const std::vecto
     Settings settings;
     Options options(name, "predicts the classes or values of images with a trained network");
     const std::string run = default_runs_folder() + "/NAME";
-    options.examples({run, run + " ~/photos --top 3"});
+    options.add_examples({run, run + " ~/photos --top 3"});
     declare(options, settings);
     return options.parse(args) ? predict(options, settings, group, programs) : options.print_help_or_version();
 }
@@ -444,7 +444,7 @@ int export_command(par::Group&, const std::string& name, const std::vector<std::
     std::vector<std::string> arguments;
     Options options(name, "writes a trained network as an ONNX file");
     const std::string run = default_runs_folder() + "/NAME";
-    options.examples({run + " net.onnx", run + "/model-best.safetensors best.onnx"});
+    options.add_examples({run + " net.onnx", run + "/model-best.safetensors best.onnx"});
     options.positional("MODEL OUT", &arguments, "MODEL: as for predict. OUT: the file to write, such as net.onnx", 2,
                        2);
     if (!options.parse(args)) return options.print_help_or_version();

@@ -17,7 +17,7 @@ namespace {
 int64_t threads_of(ComputeOptions& settings, const Options& options, par::Group& group) {
     if (!options.was_given("threads") || settings.threads == 0)
         settings.threads =
-            std::max(1, std::min(affine_cores() / group.link().core_sharers(), core_quota() / group.local_size()));
+            std::max(1, std::min(affinity_cores() / group.link().core_sharers(), core_quota() / group.local_size()));
     return settings.threads;
 }
 
@@ -128,7 +128,7 @@ Compute::Compute(ComputeOptions& settings, const Options& options, par::Group& a
         RG_CHECK(settings.allreduce == par::Algorithm::automatic || settings.allreduce == par::Algorithm::shared,
                  "--workers: expected --allreduce auto or shared, which add in the order of the workers, got another");
         all.set_ordered_sums();
-        order = all.order();
+        order = all.sum_order();
     }
     workers_ = workers_of(gpu_of_rank, order, all.rank(), settings.idle_spare_ranks, settings.workers);
     std::vector<int> members = workers_.is_idle() ? std::vector{all.rank()} : workers_.ranks;

@@ -58,7 +58,7 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
 void GradientSum::share_with_devices() {
     const size_t in_node = group_.link().node().ranks.size();
     const bool is_shared = algorithm_ == par::Algorithm::automatic || algorithm_ == par::Algorithm::shared,
-               by_chain = !group_.order().empty() && int(in_node) < group_.size();
+               by_chain = !group_.sum_order().empty() && int(in_node) < group_.size();
     const bool fits =
         is_shared && !by_chain && group_.most_workers() == 1 && in_node > 1 && in_node <= Device::kMostVectors;
     if (!group_.all(fits, "devices that share nodes")) return; // the nodes may have different numbers of ranks

@@ -147,7 +147,7 @@ std::vector<std::string> packed_sets_of(const std::string& path) {
 std::string describe_packed(const std::string& path) try {
     data::SourceImages contents = data::read_packed(path);
     const data::TrainTest sets =
-        data::with_source(std::move(contents.sets), contents.kind + contents.path, contents.note);
+        data::with_source(std::move(contents.sets), contents.kind + contents.packed_from, contents.note);
     return printable(
                cat(path, ": packed set, ", std::filesystem::file_size(path) / 1'000'000, " MB, of ", sets.source)) +
            "\n";
@@ -183,7 +183,7 @@ int inspect_command(par::Group&, const std::string& name, const std::vector<std:
     bool remove = false;
     data::LoadOptions load_options{.test_fraction = 0, .cache = ""};
     Options options(name, "describes the contents of files of images and models, and of sets of images");
-    options.examples({"~/photos --size 32", default_runs_folder() + "/NAME/model.safetensors"});
+    options.add_examples({"~/photos --size 32", default_runs_folder() + "/NAME/model.safetensors"});
     options.positional(
         "FILE", &paths,
         "files to describe; sets of images as for --data: folders, s3: or pipe:; or a folder of packed sets", 1);

@@ -43,10 +43,12 @@ void check_memory(par::Group& group, int64_t bytes, const std::string& what, con
                  need.ranks == 1 ? " rank" : " ranks", "; ", advice);
 }
 
-void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t buffers, const std::string& advice) {
+void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t optimizer_buffers,
+                            const std::string& advice) {
     const int64_t gradients = group.size() > 1 || group.most_workers() > 1 ? 1 + group.most_workers() : 1;
     check_memory(group,
-                 (1 + gradients + buffers) * parameter_bytes + checkpoint_memory(group, parameter_bytes, buffers),
+                 (1 + gradients + optimizer_buffers) * parameter_bytes +
+                     checkpoint_memory(group, parameter_bytes, optimizer_buffers),
                  "parameters", advice);
 }
 

@@ -33,17 +33,18 @@ void check_memory(par::Group& group, int64_t bytes, const std::string& what, con
                   int64_t available = available_memory(), const Host& host = this_host());
 
 /// Returns about how many bytes a rank needs for the copies that rank 0 writes to files: a checkpoint with all
-/// `buffers` of the optimizer, and the best and the last model. The values of the parameters take `parameter_bytes`,
-/// and so does each buffer.
-inline int64_t checkpoint_memory(const par::Group& group, int64_t parameter_bytes, int64_t buffers) {
-    return group.rank() == 0 ? (3 + buffers) * parameter_bytes : 0;
+/// `optimizer_buffers` of the optimizer, and the best and the last model. The values of the parameters take
+/// `parameter_bytes`, and so does each buffer.
+inline int64_t checkpoint_memory(const par::Group& group, int64_t parameter_bytes, int64_t optimizer_buffers) {
+    return group.rank() == 0 ? (3 + optimizer_buffers) * parameter_bytes : 0;
 }
 
 /// Collective. Runs check_memory() for the buffers of a training on the CPU. These are the values, the gradients, the
-/// optimizer's `buffers` and, on rank 0, the copies of checkpoint_memory(). With several ranks or workers,
+/// optimizer's `optimizer_buffers` and, on rank 0, the copies of checkpoint_memory(). With several ranks or workers,
 /// Group::allocate_shared() holds gradients for each worker of a rank, and the first buffer of gradients exists until
 /// they move there. `parameter_bytes` is the size of the values.
-void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t buffers, const std::string& advice);
+void check_parameter_memory(par::Group& group, int64_t parameter_bytes, int64_t optimizer_buffers,
+                            const std::string& advice);
 
 /// Collective. Runs check_memory() before a training on the CPU starts. Calls `plan` in a dry run: it makes plans in
 /// the caches of `networks`, whose memory is not allocated. Counts all plans in these caches, and `other_bytes` that

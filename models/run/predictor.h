@@ -47,10 +47,11 @@ public:
     };
     /// Predict for n images of any size and number of channels as one batch, and return the results in host memory.
     /// Images are converted to the size `resize` and the network's channels, as in the training. read(i) returns image
-    /// i, for example by data::read_image(). Several threads call it at the same time, and it must not predict with
-    /// this object. `numbers` are [n k] for the k names in outputs.input_numbers. With `layer`, also return the
-    /// features that this layer gives (see feature_count()). For many images, call this with up to some 256 at a time:
-    /// there is a plan for each n, and all plans share memory. Throw Error like read() and the function below.
+    /// i, for example by data::read_image(). Several threads call it at the same time, and it must not use this
+    /// object, which is locked meanwhile. `numbers` are [n k] for the k names in outputs.input_numbers. With `layer`,
+    /// also return the features that this layer gives (see feature_count()). Split many images into calls of the same
+    /// n, up to some 256: the memory grows with n, and the first call with a new n takes longer. Throw Error like
+    /// read() and the function below.
     Predictions predict(int64_t n, const data::ReadImage& read, std::span<const float> numbers = {},
                         const std::string& layer = "");
     Predictions predict(std::span<const data::Image> images, std::span<const float> numbers = {},

@@ -56,7 +56,7 @@ struct Parsed {
     Parsed(const Program& program, const std::vector<std::string>& args,
            const std::vector<std::pair<std::string, std::string>>& commands = {})
         : training(program.make()), options(program.name, program.description) {
-        options.examples({program.examples.begin(), program.examples.end()}, "mpiexec -n 4 ");
+        options.add_examples({program.examples.begin(), program.examples.end()}, "mpiexec -n 4 ");
         options.commands(commands);
         training->declare(options);
         if (*program.matlab)

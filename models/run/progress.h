@@ -3,8 +3,9 @@
 //
 // The live line is redrawn at most ten times a second, and erased when the run ends. The first plain line comes after
 // two seconds. A line drops fields that do not fit into its width (80 columns in a pipe) instead of wrapping. In the
-// line of a step, samples per second and time left come from averages over about the last ten seconds. The time of the
-// test after an epoch does not count. Under MPI only rank 0 shows progress.
+// line of an epoch, metrics after the first follow on lines of their own. In the line of a step, samples per second and
+// time left come from averages over about the last ten seconds. The time of the test after an epoch does not count.
+// Under MPI only rank 0 shows progress.
 #pragma once
 
 #include "core/options.h"

@@ -59,8 +59,9 @@ public:
     /// could create a file where the user has removed the run.
     void check_in_place() const;
 
-    /// Writes config.json, indented. A training passes an object with "program", "version", "ranks", "seed", "metrics"
-    /// and "options", a sweep one with "arguments" and "trials" in place of "seed" and "metrics". The pages take units
+    /// Writes config.json, indented. Both a training and a sweep pass an object with "program", "version", "ranks" and
+    /// "options"; a training also with "seed" and "metrics", a sweep with "arguments", "trials" and "fingerprints" (of
+    /// the sets of images). The pages take units
     /// and directions from "metrics": a list of MetricInfo::json() (task.h), the main one first; without it, they show
     /// losses.
     void write_config(const Json& config);

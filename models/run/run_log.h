@@ -40,7 +40,8 @@ public:
     /// True for a stand-alone program, which prints and handles signals.
     virtual bool standalone() const { return true; }
     /// Called on the group's first rank with each line that is added to metrics.jsonl. If it returns true, the run
-    /// stops before the next step; a TrainingRun stops after the next step, or at the end of the epoch.
+    /// stops: a loop over RunLog::goes_on() before its next step, a TrainingRun after one more step or at the end of
+    /// the epoch, whichever comes first.
     virtual bool on_metrics(const Json& /*line*/) { return false; }
     /// Called on the group's first rank when the run ends without an error. `stopped` is true if a stop request ended
     /// it early.

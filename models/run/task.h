@@ -90,7 +90,8 @@ struct Task {
     /// If `scales_targets`, sets TargetInfo::mean and TargetInfo::deviation: those in the file of a model (unless it is
     /// null) if it has targets of the same names, else those of the images. The deviation of equal targets is 1.
     void set_target_scales(const data::ImageSet& images, const TensorFile* model);
-    /// Throws Error if the outputs for mirrored and shifted views of an image have no mean, since they are images.
+    /// Throws Error if an output is an image: those for mirrored and shifted views do not lie on each other, so a mean
+    /// over the views would be wrong.
     void check_test_views() const;
     /// Returns the loss of the network's outputs. If `scales_targets`, the loss compares standardised outputs and
     /// targets; afterwards, `outputs` holds values in the units of the targets.

@@ -224,7 +224,7 @@ public:
     /// has used before.
     void test_after_epochs() {
         const auto test_views = [&] {
-            run_.end_test("six_views", run_.test_set_name,
+            run_.log_test("six_views", run_.test_set_name,
                           score(data::mirrored_and_shifted(data_.test.input_size().width)));
         };
         try {
@@ -234,7 +234,7 @@ public:
                 load_state_dict(parameters_, *best);
                 Evaluation last = evaluation_of(data_.reserved);
                 const Score result = last.score({{}}, [&] { run_.check_stop(); });
-                run_.end_test("best_model", "test", result);
+                run_.log_test("best_model", "test", result);
                 run_.write_tables(last.tables(result));
                 run_.log.set_in_report("best_on_test", group_.rank() == 0 ? last.report_members(result) : Json());
             }
@@ -346,7 +346,7 @@ private:
         run_.begin_epoch(feed_.loader.has_next());
         while (run_.epoch_goes_on())
             if (run_.test_is_due()) {
-                run_.end_test_in_epoch(test());
+                run_.log_test_in_epoch(test());
             } else {
                 StepResult result{};
                 seconds += wall_seconds([&] { result = step(schedule_.rate_at(run_.epochs())); });

@@ -122,8 +122,8 @@ struct Program {
     /// Parses the arguments of a command line, without the program's name, and returns the values of all options.
     /// Throws Error if a name is unknown or a value is bad.
     Json check(const std::vector<std::string>& args) const;
-    /// The result of check_data() has warnings for users, the metrics of the training, and the fingerprints of the sets
-    /// of images, such as "training set".
+    /// The result of check_data() has warnings for users, the metrics of the training, and in `sets`, for the name of
+    /// each set of images, such as "training set", its fingerprint.
     struct DataCheck {
         std::vector<std::string> warnings;
         std::vector<MetricInfo> metrics;

@@ -221,7 +221,7 @@ void TrainingRun::check_stop() {
     if (stopped_) throw Stopped();
 }
 
-void TrainingRun::end_test_in_epoch(const Score& score) {
+void TrainingRun::log_test_in_epoch(const Score& score) {
     tested_ = true;
     epoch_begin_ += phases.lap(PhaseClock::evaluate);
     const Json line = Json::object().set("step", log.position.step).set("epoch", log.position.epoch);
@@ -248,7 +248,7 @@ void TrainingRun::write_tables(const std::vector<Detail::CsvTable>& tables) {
             [path = cat(log.folder()->path(), "/", name, ".csv"), csv = csv] { write_file_atomic(path, csv); });
 }
 
-void TrainingRun::end_test(const std::string& name, const std::string& set, const Score& score) {
+void TrainingRun::log_test(const std::string& name, const std::string& set, const Score& score) {
     Json line = Json::object().set("end", name);
     if (name == "best_model") line.set("best_epoch", log.position.best_epoch);
     log.log(with_score(*task_, line, set + "_", score.loss, score.metrics));

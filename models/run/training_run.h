@@ -9,7 +9,7 @@
 //             run.begin_epoch(has_data);
 //             while (run.epoch_goes_on())
 //                 if (run.test_is_due())
-//                     run.keep_if_best(score), run.end_test_in_epoch(score);
+//                     run.keep_if_best(score), run.log_test_in_epoch(score);
 //                 else
 //                     run.end_step(compute_step());            // which calls run.handle_non_finite()
 //             if (run.epoch_is_complete()) run.keep_if_best(score), run.end_epoch(score);
@@ -108,9 +108,9 @@ public:
     std::optional<TensorFile> model_to_test();
     /// Logs the score of the test that was due within an epoch. The time since the last lap of `phases` is that of the
     /// test, and does not count as training time of the epoch.
-    void end_test_in_epoch(const Score& score);
+    void log_test_in_epoch(const Score& score);
     /// Logs the score of a test after the last epoch: `name` is "best_model" or "six_views" in the line of metrics.
-    void end_test(const std::string& name, const std::string& set, const Score& score);
+    void log_test(const std::string& name, const std::string& set, const Score& score);
     /// Writes each table as NAME.csv into the run's folder, on rank 0 after begin().
     void write_tables(const std::vector<Detail::CsvTable>& tables);
     /// Collective. Logs the score and advances the position to the next epoch. Ends the training if the last --patience
@@ -128,7 +128,7 @@ private:
     bool work_is_left() const {
         return log.position.step < log.info().steps || epoch_is_complete() || test_is_due() || test_stopped_;
     }
-    /// Returns the metric of --patience-on.
+    /// Returns the metric of --patience-on, by default the task's first. Throws Error if the task has none of the name.
     MetricInfo best_metric() const;
 
     const TrainingRunOptions& settings_;

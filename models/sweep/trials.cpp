@@ -355,9 +355,9 @@ int run_trials(par::Group& group, const Program& program, const std::string& com
     trials.base = {kDefaultValidation};
     trials.program = &program;
     Options options(command, cat("sweeps: ", program.description));
-    options.examples({cat(program.examples[0], " --grid lr=0.01,0.05 --grid seed=1:3"),
-                      cat(program.examples[0], " --random 20 --grid lr=log:0.001:1 --stop-below halving")},
-                     "mpiexec -n 4 ");
+    options.add_examples({cat(program.examples[0], " --grid lr=0.01,0.05 --grid seed=1:3"),
+                          cat(program.examples[0], " --random 20 --grid lr=log:0.001:1 --stop-below halving")},
+                         "mpiexec -n 4 ");
     declare(options, trials);
     options.pass_on(&trials.base, cat("option of the training program, for all trials; the default is ",
                                       kDefaultValidation, ", and --validation must not be 0"));

@@ -164,7 +164,7 @@ TEST_SUITE("core") {
 
     TEST_CASE("options: help begins with examples and the basic options, and --help-all has the others") {
         Program p;
-        p.o.examples({"--epochs 3", "--resume"}, "mpiexec -n 4 ");
+        p.o.add_examples({"--epochs 3", "--resume"}, "mpiexec -n 4 ");
         CHECK(p.o.help(false) == p.o.help(true)); // no option is basic
         bool fast = false;
         p.o.group("Speed");
@@ -186,7 +186,7 @@ TEST_SUITE("core") {
 
     TEST_CASE("options: examples of a command of a program have the command") {
         Options options("train sweep", "trains networks");
-        options.examples({"--epochs 3"});
+        options.add_examples({"--epochs 3"});
         CHECK(contains(options.help(), cat("  ", invocation_name(), " sweep --epochs 3\n")));
     }
 

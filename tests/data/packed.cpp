@@ -186,7 +186,7 @@ TEST_SUITE("data") {
             write_file_atomic(dir / name, bytes);
             struct stat info {};
             REQUIRE(::stat((dir / name).c_str(), &info) == 0);
-            FileSystems known{{info.st_dev, {}}};
+            FileSystemIds known{{info.st_dev, {}}};
             const std::string text = identity_of(dir / name, known);
             return text.substr(text.rfind(' ')); // after the times
         };
@@ -251,7 +251,7 @@ TEST_SUITE("data") {
             }
         {
             const CacheLock lock(held, [] { return false; });
-            CHECK(lock.alone());
+            CHECK(lock.exclusive());
             CHECK(read_file(held + ".lock") == cat("process ", ::getpid(), " on ", node_name()));
             load(dir / "set", options_of(cache));
             for (const std::string& name : left) CHECK_FALSE(fs::exists(cache + "/" + name));

@@ -52,7 +52,7 @@ WorkerSums sum_over_workers(Group& group) {
     int first = 0; // worker of this rank
     std::vector<int> of_rank(static_cast<size_t>(n));
     for (int place = 0; place < n; ++place) {
-        const int rank = group.order()[size_t(place)], begin = place * kWorkers / n;
+        const int rank = group.sum_order()[size_t(place)], begin = place * kWorkers / n;
         of_rank[size_t(rank)] = (place + 1) * kWorkers / n - begin;
         if (rank == group.rank()) first = begin;
     }
