@@ -227,7 +227,8 @@ private:
             if (r.step != norm && s.op != op::batch_norm_grad_sums && s.op != op::batch_norm_grad) return false;
             const BatchNormTensors other = norm_of(s);
             return other.gamma.key() == given.gamma.key() && other.beta.key() == given.beta.key() &&
-                   !written(given.gamma, *conv, r.step) && !written(given.beta, *conv, r.step);
+                   other.options.epsilon == given.options.epsilon && !written(given.gamma, *conv, r.step) &&
+                   !written(given.beta, *conv, r.step);
         };
         if (!all_readers(given.stats, can_take_rows)) return;
         add_rows(given.stats);

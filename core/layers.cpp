@@ -120,7 +120,10 @@ Tensor LayerNorm::operator()(const Tensor& x) const {
 
 Tensor Dropout::operator()(const Tensor& x, Mode mode) const {
     RG_CHECK(parameters_, "dropout: expected a layer with parameters, got a default one; assign another one first");
-    return mode == Mode::evaluate ? x : dropout(x, probability_, parameters_->step_seed(), stream_);
+    if (mode == Mode::evaluate) return x;
+    // The backward pass needs the seed of this forward pass. Replays of a trace read that of their own step.
+    const Tensor& seed = parameters_->step_seed();
+    return dropout(x, probability_, DryRun::active() ? seed : seed.clone(), stream_);
 }
 
 Dense::Dense(Parameters& parameters, const std::string& name, int64_t out, int64_t in, bool bias)

@@ -136,7 +136,8 @@ private:
 };
 
 /// Dropout in training; see dropout(). Mode::evaluate returns x itself. The elements that become zero depend on the
-/// seed of Parameters::allocate(), on the order of such layers, and on Parameters::begin_step().
+/// seed of Parameters::allocate(), on the order of such layers, and on Parameters::begin_step(). Used twice after one
+/// begin_step(), an object drops the same elements twice, so give each place of the network an object of its own.
 class Dropout {
 public:
     Dropout() = default; // unusable, until another one is assigned

@@ -125,6 +125,9 @@ void Parameters::allocate(uint64_t seed, Init init, DType type) {
 void Parameters::begin_step(int64_t step, int64_t first) {
     RG_CHECK(values_.defined(), "parameters: expected begin_step() after allocate(), got it before; call allocate() ",
              "first");
+    RG_CHECK(!Scope::current().trace,
+             "parameters: expected begin_step() before a traced function is called, got it in ",
+             "the function, whose replays would not repeat it");
     step_begun_ = true;
     if (!step_seed_.defined() || DryRun::active()) return;
     Rng random(seed_, Purpose::step, 0, uint64_t(step) << 32 ^ uint64_t(first));

@@ -95,7 +95,7 @@ public:
 
     /// Gives the layers that draw random numbers, such as Dropout, the seed for a step, counted from 1, and for the
     /// part of its mini-batch that begins with sample `first`. Call it before each forward pass in training, and before
-    /// it is traced, as Trainer does.
+    /// it is traced, as Trainer does. Throws Error in a traced function.
     void begin_step(int64_t step, int64_t first = 0);
     /// Returns the seed that begin_step() has set, i32 [2], for layers that draw random numbers. Throws Error if
     /// begin_step() was never called.

@@ -11,10 +11,10 @@
 // the statistics of a mini-batch, m is 1. Running statistics contain those of the newest mini-batch with the weight m
 // (PyTorch's momentum). If the means of two workers' parts of a mini-batch differ by d, their running means differ by
 // m*d. The running variance needs m*d^2 where the square has (m*d)^2, so the formula divides by m. So for the
-// same inputs of a layer, n workers have the running statistics of one that computes the whole mini-batch, save for the
-// factor N / (N - 1) of the variance, in which N is the number of values of the worker's part. A worker without samples
-// has the fraction 0. Its weighted values do not count, even if they are NaN (weigh()). Group adds the weighted values
-// of all workers.
+// same inputs of a layer that is used once per step, n workers have the running statistics of one that computes the
+// whole mini-batch, save for the factor N / (N - 1) of the variance, in which N is the number of values of the worker's
+// part. A worker without samples has the fraction 0. Its weighted values do not count, even if they are NaN (weigh()).
+// Group adds the weighted values of all workers.
 #pragma once
 
 #include "par/group.h"

@@ -130,6 +130,9 @@ void Optimizer::update_muon_filters() {
 
 void Optimizer::end_step(int64_t step, int64_t steps) {
     constexpr int64_t kInterval = 5;
+    RG_CHECK(!Scope::current().trace,
+             "optimizer: expected end_step() after a traced function, got it in the function, ",
+             "whose replays would repeat this step's weights");
     if (average_.defined())
         average_update(average_, parameters_.all(), std::min(options_.average, double(1 + step) / double(10 + step)));
     if (!slow_.defined() || (step % kInterval != 0 && step != steps)) return;

@@ -81,6 +81,21 @@ TEST_SUITE("models") {
         CHECK(same_bits(of_step_1, mask(first)));
     }
 
+    TEST_CASE("layers: the gradient of dropout has the mask of its forward pass, also after another one") {
+        Parameters parameters;
+        const Dropout layer(parameters, 0.5f);
+        parameters.allocate(0, Init::he);
+        const Tensor x = Tensor::constant({100}, 1), dx = Tensor::empty({100});
+        Tape tape;
+        parameters.begin_step(1, 0);
+        const Tensor first = layer(x, Mode::train);
+        parameters.begin_step(1, 100);
+        const Tensor second = layer(x, Mode::train);
+        CHECK_FALSE(same_bits(first, second));
+        tape.gradients(sum(add(first, scale(second, 0))), {{x}}, {{dx}});
+        CHECK(same_bits(dx, first)); // x is 1
+    }
+
     TEST_CASE("layers: replays draw the numbers of their step") {
         Parameters parameters;
         const Dropout layer(parameters, 0.5f);
@@ -95,6 +110,11 @@ TEST_SUITE("models") {
             CHECK(same_bits(f({x})[0], layer(x, Mode::train)));
         }
         CHECK(f.hit_rate() == doctest::Approx(2.0 / 3));
+        Accelerated begins([&](auto in, bool) {
+            parameters.begin_step(1);
+            return std::vector{layer(in[0], Mode::train)};
+        });
+        CHECK_ERROR("expected begin_step() before a traced function is called", begins({x}));
     }
 
     TEST_CASE("layers: a convolution in groups has filters for the channels of a group") {

@@ -1,4 +1,6 @@
 // Tests the optimizer of a training against its formulas in double, over several steps.
+#include "core/accelerate.h"
+#include "core/ops.h"
 #include "core/rng.h"
 #include "models/run/optimizer.h"
 #include "tests/parameter_lists.h"
@@ -259,6 +261,11 @@ TEST_SUITE("models") {
             if (step % 5 == 0 || step == 12) expected = slow;
             CHECK(double(bias()) == doctest::Approx(expected).epsilon(1e-5)); // a few roundings, or perturbed ones
         }
+        Accelerated ends([&](auto in, bool) {
+            optimizer.end_step(5, 12);
+            return std::vector{scale(in[0], 1)};
+        });
+        CHECK_ERROR("expected end_step() after a traced function", ends({Tensor::zeros({1})}));
     }
 
     TEST_CASE("parameters: name an entry that does not exist") {
