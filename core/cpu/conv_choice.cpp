@@ -68,10 +68,13 @@ struct Candidate {
     /// The weight gradient does not use Winograd if several results share a vector.
     bool winograd() const {
         const bool shares = problem.pass == Pass::wgrad && pixels_per_vector(f, q, stride.w, isa().width) > 1;
-        return !shares && winograd_pays(f, stride, p, q);
+        return !shares && !in_quarters && winograd_pays(f, stride, p, q);
     }
+    /// Tiles have 32-bit indices of values within an image.
     bool tiles_are_applicable() const {
-        return isa().tiles && f.dilation == 1 && (problem.pass != Pass::wgrad || stride.h == stride.w);
+        const int64_t values = std::max(padding.values(), p * q * f.k);
+        return isa().tiles && values < int64_t{1} << 30 && f.dilation == 1 &&
+               (problem.pass != Pass::wgrad || stride.h == stride.w);
     }
     bool tiles_in_bf16() const {
         return problem.read == DType::bf16 && tiles_are_applicable() && !(winograd() && winograd_beats_bf16(f.k, f.c));

@@ -61,8 +61,9 @@ struct Blocks {
 void activation(const Call& call) {
     const auto& a = call.attrs.as<ActivationOp>();
     const Tensor &x = call.in[ActivationOp::x], &y = call.out[0];
+    const bool past = past_cache(y);
     each_stored_chunk(x, [&]<class T>(T, int64_t begin, int64_t count) {
-        kernels<T>().activation(stored<T>(x) + begin, stored<T>(y) + begin, count, a.activation, past_cache(y));
+        kernels<T>().activation(stored<T>(x) + begin, stored<T>(y) + begin, count, a.activation, past);
     });
 }
 
@@ -97,9 +98,10 @@ void activation_grad(const Call& call) {
     if (call.in[O::a].defined() || call.in[O::b].defined()) return activation_grad_and_sums(call);
     const auto& attrs = call.attrs.as<O>();
     const Tensor &dy = call.in[O::dy], &from = call.in[O::from], &dx = call.out[O::dx];
+    const bool past = past_cache(dx);
     each_stored_chunk(dy, [&]<class T>(T, int64_t begin, int64_t count) {
         kernels<T>().activation_grad(stored<T>(dy) + begin, stored<T>(from) + begin, stored<T>(dx) + begin, count,
-                                     attrs.activation, past_cache(dx));
+                                     attrs.activation, past);
     });
 }
 
@@ -114,9 +116,10 @@ void add(const Call& call) {
     const PerChannel a_scale(c, [&](int64_t k) { return a_norm ? a_norm->scale[k] : 1.0f; }),
         b_scale(c, [&](int64_t k) { return b_norm ? b_norm->scale[k] : 1.0f; }),
         shift(c, [&](int64_t k) { return (a_norm ? a_norm->shift[k] : 0.0f) + (b_norm ? b_norm->shift[k] : 0.0f); });
+    const bool past = past_cache(y);
     each_stored_image(a, [&]<class T>(T, int64_t, int64_t first) {
         kernels<T>().affine_sum(stored<T>(a) + first, stored<T>(b) + first, stored<T>(y) + first, values, period_of(c),
-                                a_scale, b_scale, shift, attrs.activation, past_cache(y));
+                                a_scale, b_scale, shift, attrs.activation, past);
     });
 }
 
@@ -175,19 +178,20 @@ void binary(const Call& call) {
     const Binary kind = call.attrs.as<O>().kind;
     const Tensor &a = call.in[O::a], &b = call.in[O::b], &y = call.out[0];
     const Blocks blocks(repeats_of("binary", b.shape(), a.shape()));
+    const bool past = past_cache(y);
     with_stored(y, [&]<class T>(T) {
         const T *const x = stored<T>(a), *const small = stored<T>(b);
         T* const to = stored<T>(y);
         if (blocks.all.repeats == 1)
             return each_chunk(y.numel(), [&](int64_t begin, int64_t count) {
-                kernels<T>().binary(x + begin, small + begin, to + begin, count, kind, past_cache(y));
+                kernels<T>().binary(x + begin, small + begin, to + begin, count, kind, past);
             });
         blocks.each([&](const Block& block) {
             const T* const from = small + block.group * blocks.all.period + block.column;
             const PerChannel values(block.columns, [&](int64_t c) { return widened(from[c]); });
             blocks.each_run(block, [&](int64_t first, int64_t count) {
                 kernels<T>().binary_repeated(x + first, values, to + first, count, period_of(block.columns), kind,
-                                             past_cache(y));
+                                             past);
             });
         });
     });
@@ -245,9 +249,9 @@ void scale(const Call& call) {
     const auto& a = call.attrs.as<ScaleOp>();
     const PerChannel times(1, [&](int64_t) { return factor.defined() ? *factor.data<float>() : a.constant; }),
         plus(1, [&](int64_t) { return a.shift; });
+    const bool past = past_cache(y);
     each_stored_chunk(x, [&]<class T>(T, int64_t begin, int64_t count) {
-        kernels<T>().affine(stored<T>(x) + begin, stored<T>(y) + begin, count, period_of(1), times, plus, {},
-                            past_cache(y));
+        kernels<T>().affine(stored<T>(x) + begin, stored<T>(y) + begin, count, period_of(1), times, plus, {}, past);
     });
 }
 

@@ -427,13 +427,18 @@ void avg_pool(const PoolImage& g, int64_t row, const T* x, T* y) {
         const IndexRange columns = pixels_of(g.columns, q);
         const float scale = share(g, row, q);
         each_group(0, g.c, [&]<int kVectors>(int64_t c, Count<kVectors>, int lanes) {
+            // Sums row by row, since in a single sum of a large window the last values would lose their digits.
             Vec sum[kVectors] = {};
-            for (int64_t i = rows.begin; i < rows.end; ++i)
+            for (int64_t i = rows.begin; i < rows.end; ++i) {
+                Vec of_row[kVectors] = {};
                 for (int64_t j = columns.begin; j < columns.end; ++j) {
                     RG_UNROLL
                     for (int v = 0; v < kVectors; ++v)
-                        sum[v] += load_first(x + (i * g.columns.extent + j) * g.c + c + v * kWidth, lanes);
+                        of_row[v] += load_first(x + (i * g.columns.extent + j) * g.c + c + v * kWidth, lanes);
                 }
+                RG_UNROLL
+                for (int v = 0; v < kVectors; ++v) sum[v] += of_row[v];
+            }
             RG_UNROLL
             for (int v = 0; v < kVectors; ++v) store_first(to + c + v * kWidth, sum[v] * splat(scale), lanes);
         });

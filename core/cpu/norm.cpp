@@ -83,8 +83,9 @@ void batch_norm(const Call& call) {
     const Tensor &x = call.in[O::x], &y = call.out[0];
     const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     const int64_t values = image_values(x);
+    const bool past = past_cache(y);
     each_stored_image(x, [&]<class T>(T, int64_t, int64_t first) {
-        norm.apply(stored<T>(x) + first, stored<T>(y) + first, values, past_cache(y));
+        norm.apply(stored<T>(x) + first, stored<T>(y) + first, values, past);
     });
 }
 
@@ -106,8 +107,9 @@ void batch_norm_grad(const Call& call) {
     const AffineNorm norm(call.attrs.as<O>().norm.given(call.in));
     const NormGrad grad(norm, call.in[O::sums], double(x.numel() / norm.c));
     const int64_t values = image_values(x);
+    const bool past = past_cache(dx);
     each_stored_image(x, [&]<class T>(T, int64_t, int64_t first) {
-        grad.apply(stored<T>(dy) + first, stored<T>(x) + first, stored<T>(dx) + first, values, past_cache(dx));
+        grad.apply(stored<T>(dy) + first, stored<T>(x) + first, stored<T>(dx) + first, values, past);
     });
 }
 

@@ -120,11 +120,12 @@ private:
 /// Returns the number of values in an image of t, whose axes are images, rows, columns and channels.
 inline int64_t image_values(const Tensor& t) { return t.extent(1) * t.extent(2) * t.extent(3); }
 
-/// Calls f(zero, image, index of its first value) for all images of t, in at most 64 parallel tasks. `zero` has the
-/// type that t is stored as.
+/// Calls f(zero, image, index of its first value) for all images of t, in at most 64 parallel tasks; for none if they
+/// have no values. `zero` has the type that t is stored as.
 template <class F>
 void each_stored_image(const Tensor& t, F f) {
-    const int64_t values = image_values(t), images = t.extent(0), tasks = std::min<int64_t>(images, 64);
+    const int64_t values = image_values(t), images = t.extent(0);
+    const int64_t tasks = values > 0 ? std::min<int64_t>(images, 64) : 0;
     with_stored(t, [&](auto zero) {
         parallel(tasks, [&](int64_t task) {
             for (int64_t n = images * task / tasks; n < images * (task + 1) / tasks; ++n) f(zero, n, n * values);
@@ -133,7 +134,8 @@ void each_stored_image(const Tensor& t, F f) {
 }
 
 /// Returns true if the result of an element-wise op has 4 MiB or more per thread. It is then too large to stay in the
-/// caches until it is read again. The chunks of a prediction (core/chunks.h) are smaller.
+/// caches until it is read again. The chunks of a prediction (core/chunks.h) are smaller. Call this outside of the
+/// tasks: the threads of the pool know only themselves.
 inline bool past_cache(const Tensor& t) { return t.bytes() >= (int64_t{4} << 20) * thread_count(); }
 
 } // namespace rg::cpu

@@ -38,12 +38,8 @@ struct alignas(64) TileConfig {
 // _tile_loadconfig reads only the first 8 bytes, so they may omit the stores of a variable's other bytes.
 constexpr TileConfig kConfig;
 
-void configure() {
-    static thread_local bool done = false;
-    if (done) return;
-    _tile_loadconfig(&kConfig);
-    done = true;
-}
+// Other libraries on this thread also load and release configurations: by the ABI, no call keeps one.
+void configure() { _tile_loadconfig(&kConfig); }
 
 // In the forward pass, tiles 4 and 5 hold pixels, and tiles 6 and 7 hold filters. Tile 2 p + k holds the results of
 // pixel tile 4 + p and filter tile 6 + k, for p, k = 0, 1.

@@ -15,6 +15,7 @@ OutputSpecs infer_add(In in, const Attrs& attrs) {
     const auto& o = attrs.as<O>();
     expect_shape("add", "b", in[O::b], in[O::a].shape());
     expect_fusible("add", o.activation);
+    if (o.activation.kind) expect_image("add", "a", in[O::a]);
     for (const BatchNormTensors& norm : {o.a_norm.given(in), o.b_norm.given(in)}) {
         expect_no_activation("add", norm);
         if (!norm) continue;

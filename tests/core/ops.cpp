@@ -3,6 +3,7 @@
 // reference itself must give at points where the answer is known.
 //
 // RG_ISA chooses the instruction set for a whole process; running the suite once for each tries them all.
+#include "core/accelerate.h"
 #include "core/context.h"
 #include "core/cpu/isa.h"
 #include "core/cpu/thread_pool.h"
@@ -390,6 +391,19 @@ TEST_SUITE("core") {
         const Tensor stats = channel_stats(x);
         const InContext reference{{.backend = Backend::reference}};
         CHECK(differs(stats, channel_stats(x), {3e-7, 1e-6}) == "");
+    }
+
+    TEST_CASE("ops: the mean of a large window keeps its digits") {
+        // Above 8192, a single sum in f32 would round each further 0.1 to 0.0996.
+        const Tensor mean = avg_pool2d(Tensor::constant({1, 512, 512, 3}, 0.1), {512, 512});
+        for (const float value : mean.span<float>()) CHECK(value == doctest::Approx(0.1).epsilon(1e-4));
+    }
+
+    TEST_CASE("ops: a sum with a ReLU is for images, and ends if they have no channels") {
+        const Tensor none = Tensor::zeros({2, 3, 3, 0}), flat = Tensor::zeros({2, 5});
+        CHECK_ERROR("add: a", run(op::add, {flat, flat}, AddOp{.activation = Activation::relu}));
+        Accelerated fused([](auto in, bool) { return std::vector{relu(add(in[0], in[1]))}; });
+        CHECK(fused({none, none})[0].shape() == none.shape());
     }
 
     TEST_CASE("ops: activations are accurate, and follow PyTorch for large values, infinities and NaN") {
