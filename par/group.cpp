@@ -73,10 +73,17 @@ Operation Group::agree(const char* name, std::string_view what, size_t bytes, ui
     return op;
 }
 
+std::unique_ptr<SharedWindow> Group::open_shared(size_t window_bytes, const Operation& first) {
+    const Operation op = agree(first.name, first.what, first.bytes, first.detail);
+    double any = 0;
+    if (size() > 1) sum_over(all_, vector_of(std::span(&any, 1)), Algorithm::halving, Wire::full, op);
+    return link_.open_shared(window_bytes);
+}
+
 SharedReducer* Group::shared_reducer(const char* name, std::string_view what, size_t bytes) {
     if (!tried_shared_ && !link_.node().ranks.empty()) {
-        agree(name, what, bytes, chunk_bytes_ << 8); // agree() can name a missing rank; open_shared() cannot
-        std::unique_ptr<SharedWindow> window = link_.open_shared(SharedReducer::window_bytes(chunk_bytes_));
+        std::unique_ptr<SharedWindow> window =
+            open_shared(SharedReducer::window_bytes(chunk_bytes_), {name, what, bytes, 0, 0, chunk_bytes_ << 8});
         if (window) {
             shared_ = std::make_unique<SharedReducer>(link_, std::move(window), chunk_bytes_);
             if (int(link_.node().ranks.size()) == size())
@@ -89,8 +96,7 @@ SharedReducer* Group::shared_reducer(const char* name, std::string_view what, si
 
 std::span<std::byte> Group::allocate_shared(size_t bytes, std::string_view what) {
     if (size() > 1 && shared_reducer("memory", what, bytes)) {
-        agree("memory", what, bytes, 0);
-        if (std::unique_ptr<SharedWindow> window = link_.open_shared(bytes)) {
+        if (std::unique_ptr<SharedWindow> window = open_shared(bytes, {"memory", what, bytes})) {
             std::byte* local_part = window->parts[link_.node().place];
             shared_->adopt(std::move(window));
             return {local_part, bytes};

@@ -89,6 +89,10 @@ private:
     Operation agree(const char* name, std::string_view what, size_t bytes, uint64_t detail);
     void allreduce(const char* name, const Vector& vector, std::string_view what, Algorithm algorithm,
                    Wire wire = Wire::full, const VectorsPerRank& several = {});
+    /// Calls Link::open_shared() when all ranks are here, which they tell each other by messages. For it may block in
+    /// the MPI library, where a rank notices neither that another is missing nor that its task has failed. `first`
+    /// names the operation that needs the memory.
+    std::unique_ptr<SharedWindow> open_shared(size_t window_bytes, const Operation& first);
     /// Returns the reducer for shared memory, or null on all ranks if there is none. The first call is collective.
     SharedReducer* shared_reducer(const char* name, std::string_view what, size_t bytes);
     /// Returns the algorithm for a vector of a few bytes: `shared` if shared memory is open, else `halving`, since

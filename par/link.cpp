@@ -35,9 +35,6 @@ constexpr int kSpins = 500, kSpinsWhenCrowded = 20;
 constexpr double kNapAfter = 0.05;
 constexpr long kNapNs = 50'000;
 constexpr double kRollCallAfter = 0.25; // seconds that a wait has taken before it calls its observer
-// If more seconds than this pass between two polls, the process was suspended, for example by a scheduler that stops
-// all ranks of a job for a while. The time then does not count as waiting.
-constexpr double kSuspended = 1;
 constexpr int kHandshakeTag = 1;
 
 /// Slows down polls of shared memory, on x86 only. Such a poll takes 1 ns, and a poll of a message 50 ns. With the

@@ -52,6 +52,10 @@ struct Operation {
     uint64_t detail = 0;   // other values that must agree, such as a broadcast's root or the segment size
 };
 
+/// If more seconds than this pass between two polls of a wait, the process was suspended, for example by a scheduler
+/// that stops all ranks of a job for a while. The time then does not count as waiting.
+inline constexpr double kSuspended = 1;
+
 class Link;
 
 /// A link calls its observer during long waits of a Group's operations. RollCall (roll_call.h) implements it, to find

@@ -6,8 +6,8 @@ namespace rg::par {
 
 namespace {
 
-constexpr size_t kChunk = 4096; // short enough that MPI libraries send it at once, without asking the receiver
-constexpr int kChunksAtOnce = 16;
+constexpr size_t kChunk = 4096;     // short enough that MPI libraries send it at once, without asking the receiver
+constexpr int kChunksAtOnce = 1024; // 4 MiB
 
 } // namespace
 
@@ -38,13 +38,16 @@ void Mail::send_next_chunk() {
 std::vector<Json> Mail::poll() {
     send_next_chunk();
     size_t bytes = 0;
+    size_t end = received_.size(); // no letter ends before
+    receives_ = false;
     for (int chunks = 0; chunks < kChunksAtOnce && link_.test(from_peer_, &bytes); ++chunks) {
+        receives_ = true;
         received_.append(chunk_.data(), bytes);
         link_.start(from_peer_);
     }
     std::vector<Json> letters;
     size_t begin = 0;
-    for (size_t end; (end = received_.find('\n', begin)) != std::string::npos; begin = end + 1)
+    for (; (end = received_.find('\n', end)) != std::string::npos; begin = ++end)
         letters.push_back(Json::parse(std::string_view(received_).substr(begin, end - begin), "mail"));
     received_.erase(0, begin);
     return letters;

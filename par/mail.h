@@ -29,6 +29,8 @@ public:
     /// Returns the letters that have arrived, in order. Call it often. Each call reads a limited number of messages, so
     /// it returns even if the peer keeps writing.
     std::vector<Json> poll();
+    /// Returns true if the last call of poll() has received something, and the letter is not complete yet.
+    bool is_receiving() const { return receives_ && !received_.empty(); }
     /// Returns true if everything posted had been sent at the last call of post() or poll().
     bool all_sent() const { return queued_.empty() && sending_.empty(); }
 
@@ -40,7 +42,8 @@ private:
     std::string queued_; // posted letters, in order; bytes before begin_ have been sent or are in flight
     size_t begin_ = 0;
     std::string sending_;  // the message in flight; empty if none
-    std::string received_; // received letters; the last may be incomplete
+    std::string received_; // the part of a letter that has arrived
+    bool receives_ = false;
     std::vector<char> chunk_;
     Channel to_peer_, from_peer_;
 };

@@ -42,10 +42,14 @@ void check_launcher() {
         if (!ranks) continue;
         const bool has_mpi = std::string_view(kMpi) != "no";
         int64_t number = 0;
-        RG_CHECK(!read_number(ranks, number) || number <= 1, "launcher: expected ", ranks, " ranks, as ", name,
-                 " says, got 1 in this build, ", "whose MPI is ", has_mpi ? kMpi : "disabled", "; ",
-                 has_mpi ? "use the mpiexec of that MPI" : "build it with MPI", ", or unset ", name,
-                 " for jobs of one rank");
+        RG_CHECK(
+            !read_number(ranks, number) || number <= 1, "launcher: expected ", ranks, " ranks, as ", name,
+            " says, got 1 in this build, ", "whose MPI is ", has_mpi ? kMpi : "disabled", "; ",
+            has_mpi
+                ? "use the mpiexec of that MPI (that of MPICH 4.2.0 on Ubuntu 24.04 starts ranks that do not know each "
+                  "other: install another MPI)"
+                : "build it with MPI",
+            ", or unset ", name, " for jobs of one rank");
         return;
     }
 }

@@ -175,8 +175,11 @@ private:
 
     Json next() {
         Backoff backoff;
-        for (double begin = seconds_now();;) {
+        for (double begin = seconds_now(), last = begin;;) {
             serve();
+            const double now = seconds_now();
+            if (now - last > kSuspended) begin += now - last;
+            last = now;
             if (!inbox_.empty()) {
                 Json letter = std::move(inbox_.front());
                 inbox_.pop_front();
@@ -185,8 +188,8 @@ private:
             // Waits for twice the deadline. If a rank is missing, rank 0 may be waiting for it within a task of its
             // own. The ranks of that task notice after one deadline, can name the missing rank, and end the job first.
             const double limit = 2 * link_.deadline();
-            RG_CHECK(seconds_now() - begin < limit, "task pool: expected a message from rank 0, got none in ", limit,
-                     " s (rank ", link_.rank(),
+            RG_CHECK(now - begin < limit, "task pool: expected a message from rank 0, got none in ", limit, " s (rank ",
+                     link_.rank(),
                      "); its task may have stopped, or call report() too rarely; RG_DEADLINE_S sets the limit");
             backoff.pause();
         }
@@ -243,7 +246,7 @@ struct TaskPool::State final : Runner {
 
     /// Handles a letter from the controller's own task.
     void post(const Json& letter) override {
-        guarded([&] { handle(0, letter); });
+        guarded([&] { handle(0, Json::parse(letter.dump(), "mail")); }); // the same data as from other ranks
     }
 
     void serve() override {
@@ -252,8 +255,10 @@ struct TaskPool::State final : Runner {
             if (now - last_served > link_.deadline() / 2) // rank 0 has read no mail; the others may have written
                 for (Peer& p : peers) p.last_heard = now;
             last_served = now;
-            for (int r = 1; r < link_.size(); ++r)
+            for (int r = 1; r < link_.size(); ++r) {
                 for (const Json& letter : peer(r).mail->poll()) handle(r, letter);
+                if (peer(r).mail->is_receiving()) peer(r).last_heard = now; // a part of a long letter
+            }
             assign();
             for (int r = 1; r < link_.size(); ++r) watch(r, now);
         });

@@ -11,8 +11,10 @@
 // serves the other ranks. Rank 0 runs tasks too. During such a task, it serves the other ranks whenever the task calls
 // report(), receive() or cancelled(). So a free rank waits at most for the time between two calls, such as a training
 // step. A task that throws is a failed task with the text of its error, except that RankMissing (link.h) ends the job.
-// The first rank of a task must call report(), receive() or cancelled() at least once per deadline of the link, or per
-// two deadlines if the task has several ranks or is on rank 0. Otherwise the job ends.
+// The first rank of a task must call report(), receive() or cancelled() at least once in three quarters of the link's
+// deadline, or in 1.75 deadlines if the task has several ranks or is on rank 0. Otherwise the job ends.
+//
+// Arguments, reports and results travel as JSON text, so numbers that are not finite arrive as null.
 #pragma once
 
 #include "core/json.h"

@@ -50,7 +50,8 @@ Json train(par::TaskContext& task, const Json& args) {
 /// Runs on rank 0, while all ranks train.
 void control(par::TaskPool& pool) {
     pool.on_report([&](const par::TaskRecord& task, const Json& line) {
-        const double loss = line.at("loss").as_double();
+        const Json& value = line.at("loss"); // null if the loss is not finite
+        const double loss = value.is_number() ? value.as_double() : INFINITY;
         std::printf("%s: epoch %d loss %.5f\n", task.args.dump().c_str(), int(line.at("epoch").as_int()), loss);
         if (line.at("epoch").as_int() >= 5 && loss > 0.02) pool.cancel(task.id, "its loss is above 0.02");
     });

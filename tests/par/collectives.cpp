@@ -5,6 +5,7 @@
 #include "tests/temp_dir.h"
 
 #include <algorithm>
+#include <thread>
 
 #include <doctest/doctest.h>
 
@@ -136,6 +137,17 @@ TEST_SUITE("par") {
                  }
                  return values.back() == par::sum_of(values.size() - 1, group.link());
              }},
+            {"late",
+             [](par::TaskContext& task, const Json&) -> Json { // fails while the others wait for memory to share
+                 if (task.group().rank() == task.group().size() / 2) {
+                     std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                     fail("planted");
+                 }
+                 std::vector<float> values(900);
+                 task.group().allreduce_sum(values, "values");
+                 return {};
+             }},
+            {"long", [](par::TaskContext&, const Json& bytes) -> Json { return std::string(size_t(bytes.as_int()), 'x'); }},
             {"endless", par::until_cancelled},
         };
         par::on_ranks([&](Link& link) {
@@ -153,7 +165,18 @@ TEST_SUITE("par") {
                             pool.submit("sum", odd, size);
                             pool.submit("endless", {});
                         }
+                pool.submit("late", {}, link.size());
+                for (int i = 0; i < link.size(); ++i) pool.submit("long", 5'000'000); // more than Mail::poll() takes at once
                 for (const TaskRecord* task : pool.fetch_outputs()) {
+                    if (task->function == "long") {
+                        CHECK(task->output.as_string() == std::string(5'000'000, 'x'));
+                        continue;
+                    }
+                    if (task->function == "late") {
+                        CHECK(task->state == TaskState::failed);
+                        CHECK(task->error.starts_with("planted"));
+                        continue;
+                    }
                     CHECK(int(task->ranks.size()) == task->size);
                     CHECK(std::is_sorted(task->ranks.begin(), task->ranks.end()));
                     if (task->function == "endless") {
