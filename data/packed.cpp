@@ -1,5 +1,5 @@
-// See packed.h. A file is written as SOURCE.part, and renamed to SOURCE-STATE.images when it is complete; SOURCE and
-// STATE are checksums. So a kill or a full disk leaves no set that could be taken for whole.
+// See packed.h. A file is written as LOCK.part, and renamed to SOURCE-STATE.images when it is complete; LOCK, SOURCE
+// and STATE are checksums. So a kill or a full disk leaves no set that could be taken for whole.
 #include "data/packed.h"
 
 #include "core/atomic_file.h"
@@ -90,7 +90,7 @@ public:
     Pixels pixels() override { return {}; }
 
     void finish(const SourceImages& contents) {
-        std::vector<NamedTensor> tensors{{"records", stats_}};
+        std::vector<NamedTensor> tensors{{"records", stats_}, {"left_out", encode_texts(contents.sets.left_out)}};
         for (const auto& [name, set] : {std::pair("train", &contents.sets.train), {"test", &contents.sets.test}}) {
             std::vector<int32_t> rows(size_t(set->count));
             for (int64_t i = 0; i < set->count; ++i) rows[size_t(i)] = int32_t(set->row(i));
@@ -107,8 +107,7 @@ public:
                                      {"note", contents.note},
                                      {"classes", Json::of_texts(contents.sets.train.classes).dump()},
                                      {"targets", Json::of_texts(contents.sets.train.target_names).dump()},
-                                     {"warnings", Json::of_texts(contents.sets.warnings).dump()},
-                                     {"left_out", Json::of_texts(contents.sets.left_out).dump()}});
+                                     {"warnings", Json::of_texts(contents.sets.warnings).dump()}});
         head_.tail_bytes = tail.size(), head_.tail_checksum = checksum(tail), head_.checksum = head_.own_checksum();
         write(PackedHead::kBytes + head_.images * uint64_t(image_bytes_), tail);
         write(0, {reinterpret_cast<const char*>(&head_), sizeof head_});
@@ -191,8 +190,8 @@ SourceImages read_packed(const std::string& path) {
     contents.kind = tail.text("kind"), contents.note = tail.text("note");
     contents.packed_from = tail.text("source");
     contents.sets.warnings = Json::parse(tail.text("warnings"), "warnings").as_texts();
-    if (const std::string* const text = tail.find_text("left_out")) // older sets have none
-        contents.sets.left_out = Json::parse(*text, "left_out").as_texts();
+    if (const Tensor* const texts = tail.find("left_out")) // older sets have none
+        contents.sets.left_out = decode_texts({texts->span<uint8_t>().begin(), texts->span<uint8_t>().end()});
     for (const auto& [name, set] : {std::pair("train", &contents.sets.train), {"test", &contents.sets.test}}) {
         const auto values = [&, part = name]<class T>(const char* what, std::vector<T>& to) {
             const Tensor* const stored = tail.find(cat(part, ".", what));
@@ -236,26 +235,32 @@ std::string identity_of(const std::string& path, FileSystemIds& known) {
 std::string find_or_pack(const std::string& folder, const std::string& shown, const LoadOptions& options,
                          std::shared_ptr<CacheLock>& lock, const std::function<std::vector<std::string>()>& parts,
                          const std::function<SourceImages(PixelSink& sink)>& read) {
-    const uint64_t state = checksum_of_files(folder, parts());
+    const std::string state = hex(checksum_of_files(folder, parts()));
     const std::string source = hex(checksum(cat(fs::canonical(folder).string(), '\0', options.channels, ' ',
                                                 options.height, ' ', options.width, ' ', options.skip_other_images,
                                                 options.unlabelled, int(options.label_from), int(options.labels))));
-    const std::string cache = cache_folder(options.cache), base = cat(cache, "/", source);
+    const std::string cache = cache_folder(options.cache);
+    // Each state has a lock of its own. For local copies of a folder on two nodes have different states, and a job on
+    // both keeps the lock of the first while it packs the second.
+    const auto base_of = [&](std::string_view of) { return cat(cache, "/", hex(checksum(cat(source, of)))); };
+    const std::string base = base_of(state);
     const bool temporary = folder.starts_with(cache + "/") && folder.ends_with(kTemporary);
-    const std::string path = cat(base, temporary ? '.' : '-', hex(state), kPackedEnding);
+    const std::string path = cat(temporary ? base + '.' : cat(cache, "/", source, '-'), state, kPackedEnding);
     lock = std::make_shared<CacheLock>(base, [&] { return is_complete(path); });
     if (!lock->exclusive()) return path;
     Writer writer(path, base + ".part", shown);
     const SourceImages contents = read(writer);
-    RG_CHECK(checksum_of_files(folder, parts()) == state,
+    RG_CHECK(hex(checksum_of_files(folder, parts())) == state,
              "cache: expected files that do not change while they are packed, got changes in ", shown, "; start again");
     writer.finish(contents);
     if (temporary) return path;
     for (const fs::directory_entry& entry : fs::directory_iterator(cache)) {
-        const fs::path& other = entry.path();
-        if (other.filename().string().starts_with(source + "-") && other.filename() != fs::path(path).filename() &&
-            !made_on_other_node(other))
-            fs::remove(other);
+        const std::string other = entry.path(), name = entry.path().filename();
+        if (!name.starts_with(source + "-") || name == fs::path(path).filename()) continue;
+        const std::string_view its_state = std::string_view(name).substr(source.size() + 1, state.size());
+        const Descriptor file(::open((base_of(its_state) + ".lock").c_str(), O_RDWR | O_CLOEXEC));
+        const bool is_read = its_state != state && file.get() >= 0 && try_lock(file.get(), LOCK_EX) != Locked::yes;
+        if (!is_read && !made_on_other_node(other)) fs::remove(other);
     }
     lock->downgrade();
     return path;

@@ -328,7 +328,7 @@ std::shared_ptr<void> reserve_memory(int64_t bytes, std::string_view name) {
     RG_CHECK(bytes <= available, "images: expected at most ", available >> 20, " MiB to decode an image, got ",
              bytes >> 20, " (", name, "); make the image smaller");
     reserved += bytes;
-    return {nullptr, [bytes](void*) {
+    return {&reserved, [bytes](void*) { // not null, so that holders see that they have it
                 const std::lock_guard guard(mutex);
                 reserved -= bytes;
                 released.notify_all();

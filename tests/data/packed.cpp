@@ -396,6 +396,32 @@ TEST_SUITE("data") {
         CHECK(packed_files(cache).empty());
     }
 
+    TEST_CASE("packed: another state of a folder does not wait for the one that is in use, and does not remove it") {
+        // As on two nodes that have a copy of the folder each, and share the cache
+        const TempDir dir;
+        const std::string folder = dir / "set", cache = dir / "cache/";
+        write_folder(folder);
+        const auto pack = [&](std::shared_ptr<CacheLock>& lock) {
+            const auto read = [&](PixelSink& sink) {
+                Conversion conversion(options_of(cache), &sink);
+                return SourceImages{read_images(folder, options_of(cache), conversion), "", ""};
+            };
+            return find_or_pack(folder, folder, options_of(cache), lock, [&] { return image_parts(folder); }, read);
+        };
+        load(folder, options_of(cache)); // makes the folder of the cache
+        std::shared_ptr<CacheLock> first, second;
+        const std::string used = pack(first);
+        fs::last_write_time(folder + "/train/ant/1.png", fs::file_time_type::clock::now());
+        const std::string other = pack(second);
+        CHECK(used != other);
+        CHECK((fs::exists(used) && fs::exists(other)));
+        first.reset(), second.reset();
+        fs::last_write_time(folder + "/train/ant/1.png", fs::file_time_type::clock::now());
+        const std::string last = pack(first);
+        first.reset(); // with its lock file
+        CHECK((packed_files(cache).size() == 1 && fs::exists(last)));
+    }
+
     TEST_CASE("packed: without a folder for the cache, pixels are in memory") {
         const TempDir dir;
         write_folder(dir / "set");
