@@ -52,6 +52,9 @@ struct UNetTraining final : ImageTraining {
         RG_CHECK(!masks.empty() && std::ssize(images.names) == images.count,
                  "--masks: expected --data and --masks, folders of images and ", "of their masks, got ",
                  masks.empty() ? "no masks" : "images without a folder", "; give both");
+        RG_CHECK(data_options.test_path.empty(),
+                 "--test-data: expected none, since the masks are those of --data; put the ",
+                 "images for tests into a folder test there, beside train");
         return {data::rows(data::read_masks(images, masks, kLabels))};
     }
 };

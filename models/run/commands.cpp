@@ -106,7 +106,8 @@ private:
         data::TrainTest sets = data::load(path, options_);
         warnings_.insert(warnings_.end(), sets.warnings.begin(), sets.warnings.end());
         std::error_code none;
-        if (sets.test.count == 0 && !trained_on_.empty() && fs::equivalent(path, trained_on_, none))
+        if (sets.test.count == 0 && !trained_on_.empty() &&
+            (path == trained_on_ || fs::equivalent(path, trained_on_, none)))
             warnings_.push_back(cat("warning: ", path, " also has the images of the training, which make the results ",
                                     "too good; without it, the images that were held out are tested"));
         return labelled(sets.test.count > 0 ? std::move(sets.test) : std::move(sets.train), path);

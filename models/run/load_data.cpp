@@ -129,7 +129,12 @@ Json DataOptions::describe(const data::TrainTest& sets, const Columns& columns) 
     for (const auto& [member, source] : {std::pair("source", &path), {"test_source", &test_path}})
         json.set(member, source->starts_with("pipe:") ? "pipe:" : *source);
     json.set("left_out", std::ssize(sets.left_out));
-    if (!sets.train.names.empty()) json.set("name", hex(checksum(sets.train.names[0])));
+    if (const std::vector<std::string>& all = sets.train.names; !all.empty()) {
+        Json names = Json::array();
+        const size_t count = std::min<size_t>(all.size(), 16); // so that some are left after others are removed
+        for (size_t i = 0; i < count; ++i) names.push(hex(checksum(all[all.size() * i / count])));
+        json.set("names", names);
+    }
     for (const auto& [member, rule] : {std::pair("held_out", &sets.held_out), {"validation", &sets.validation}}) {
         Json limits = Json::object();
         for (const auto& [name, limit] : rule->limits) limits.set(name, limit);
@@ -149,7 +154,8 @@ Json stored_data(const TensorFile& file) {
 void DataOptions::follow(const TensorFile& file) {
     const Json stored = stored_data(file);
     if (!stored.is_object()) return;
-    if (const Json* const name = stored.find("name")) known_name = name->as_string();
+    if (const Json* const names = stored.find("names"))
+        for (const std::string& name : names->as_texts()) known_names.insert(name);
     for (const auto& [member, rule] : {std::pair("held_out", &test_rule), {"validation", &validation_rule}})
         if (const Json* const json = stored.find(member)) {
             rule->salt = json->at("salt").as_string();
@@ -158,8 +164,8 @@ void DataOptions::follow(const TensorFile& file) {
 }
 
 bool DataOptions::has_other_names(const data::TrainTest& sets) const {
-    const auto is_known = [&](const std::string& name) { return hex(checksum(name)) == known_name; };
-    return !known_name.empty() &&
+    const auto is_known = [&](const std::string& name) { return known_names.contains(hex(checksum(name))); };
+    return !known_names.empty() &&
            std::ranges::none_of(std::array{&sets.train, &sets.test, &sets.reserved},
                                 [&](const data::ImageSet* set) { return std::ranges::any_of(set->names, is_known); });
 }

@@ -9,6 +9,7 @@
 #include "par/group.h"
 
 #include <functional>
+#include <set>
 
 namespace rg {
 
@@ -20,7 +21,7 @@ struct DataOptions {
     std::string path, test_path, size, store_size;
     data::LoadOptions reading{.cache = ""};   // load_options() returns a copy with size, seed and test_rule set
     data::HoldOut test_rule, validation_rule; // of an earlier run, see follow(); no limits: new rules by --seed
-    std::string known_name = {};              // checksum of the name of an image of that run; empty: unknown
+    std::set<std::string> known_names = {};   // checksums of the names of some images of that run; empty: unknown
     data::Shuffle shuffle = data::Shuffle::epoch;
     int64_t batch_size = 128, seed = 0;
     double validation = 0;
@@ -41,8 +42,8 @@ struct DataOptions {
     /// Takes the rules that hold out images from the file of a model, if it has the result of describe(). So this run
     /// tests no image that the model was trained on.
     void follow(const TensorFile& file);
-    /// Returns true if no image has the name `known_name`, as when another folder is given. Then the rules may hold out
-    /// other images than in that run.
+    /// Returns true if no image has one of the `known_names`, as when another folder is given. Then the rules may hold
+    /// out other images than in that run.
     bool has_other_names(const data::TrainTest& sets) const;
     /// Returns the name of the set that the network is tested on after each epoch.
     std::string test_set_name() const { return validation > 0 ? "validation" : "test"; }

@@ -21,6 +21,7 @@ constexpr std::string_view kLabelKinds[] = {"class", "numbers", "several", "none
 /// Returns the values as a tensor that has memory also in a trace, as Tensor::constant() does.
 Tensor constants(const std::vector<float>& values) {
     const Setting<int> no_dry_run(Scope::current().dry_runs, 0);
+    const Setting<Recorder*> no_trace(Scope::current().trace, nullptr); // which refuses copies to a device
     return Tensor::of<float>({std::ssize(values)}, values).to_device();
 }
 
@@ -108,8 +109,9 @@ std::string model_path(std::string path) {
     if (std::filesystem::is_directory(path)) {
         RG_CHECK(std::filesystem::exists(path + "/model.safetensors"),
                  "expected a run's folder with model.safetensors, got one without it (", path, "); give ",
-                 std::filesystem::exists(path + "/config.json") ? "a file of its checkpoint folder instead"
-                                                                : "a run first, then the images");
+                 std::filesystem::exists(path + "/trials")        ? "one of its trials, such as that of best.json"
+                 : std::filesystem::exists(path + "/config.json") ? "a file of its checkpoint folder instead"
+                                                                  : "a run first, then the images");
         std::string run;
         const Json config = config_of(path, run);
         const Json* const options = config.is_object() ? config.find("options") : nullptr;

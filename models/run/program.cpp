@@ -66,6 +66,12 @@ struct Parsed {
                          ", with this batch size for each GPU; other options override them"))
                 .one_of({"none", "matlab"})
                 .fixed();
+        const auto net = [&] {
+            const auto values = options.values();
+            const auto entry = std::ranges::find(values, "net", [](const auto& value) { return value.first; });
+            return entry == values.end() ? "" : entry->second;
+        };
+        const std::string usual_net = net();
         wants_training = options.parse(args);
         if (preset == "none" || training->run_options.resume) return; // a checkpoint has the settings
         training->batch_size_per_gpu = !options.was_given("batch-size");
@@ -73,7 +79,8 @@ struct Parsed {
         std::vector<std::string> settings = split(program.matlab, ' ');
         std::erase_if(settings, [&](const std::string& setting) {
             const std::string name = setting.substr(2, setting.find('=') - 2);
-            return options.was_given(name) || (drops && name == "drop-every");
+            return options.was_given(name) || (drops && name == "drop-every") ||
+                   (net() != usual_net && name == "initializer"); // an option of that network
         });
         options.parse(settings);
     }
@@ -104,8 +111,7 @@ TestResult Program::test_run(par::Group& group, const std::string& model, const 
     for (const auto& [name, value] : given.values())
         if (given.was_given(name)) typed.set(name, value);
     // A run divides --batch-size among its ranks, and its GPUs may be missing here, or not be those of --device.
-    std::set<std::string> of_ranks{"threads", "batch-size"};
-    if (typed.find("device") || gpu::gpu_discovery().find().gpus.empty()) of_ranks.insert("gpus");
+    const std::set<std::string> of_ranks{"threads", "batch-size", "gpus"};
     for (const auto& [name, value] : parsed.options.values()) {
         const Json* chosen = typed.find(name);
         if (!chosen && !of_ranks.contains(name)) chosen = config.at("options").find(name);

@@ -113,6 +113,9 @@ Report::Report(const RunFolder& folder, Json config)
         const double last = number_or_nan(before, "written") - number_or_nan(before, "begun"),
                      more = number_or_nan(before, "seconds_before");
         run_.set("seconds_before", last + (std::isnan(more) ? 0 : more));
+        // The results of tests stay until this run tests again.
+        for (const char* const member : {"confusion", "samples", "predicted", "ranks", "best_on_test"})
+            if (const Json* const result = before.find(member)) run_.set(member, *result);
     } catch (const std::exception&) {} // a new run has no report
 }
 

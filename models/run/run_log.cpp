@@ -40,9 +40,10 @@ void RunOptions::declare(Options& o) {
     o.add("keep", &keep, "number of checkpoints to keep").range(1, 1e6);
 }
 
-int64_t RunLog::Info::epochs() const {
-    if (steps_per_epoch == 0) return 0;
-    return std::max<int64_t>(1, steps / steps_per_epoch + (steps % steps_per_epoch != 0));
+int64_t RunLog::epochs() const {
+    const int64_t per_epoch = info_.steps_per_epoch, left = info_.steps - position.step + position.batch;
+    if (per_epoch == 0) return 0;
+    return std::max<int64_t>(1, position.epoch - 1 + left / per_epoch + (left % per_epoch > 0));
 }
 
 TrainingObserver& RunLog::standalone_program() {
@@ -95,7 +96,7 @@ void RunLog::begin(const Info& info) {
     set_in_report("summary", info.summary);
     if (info.steps > 0) set_in_report("steps", info.steps);
     if (info.steps_per_epoch > 0)
-        set_in_report("steps_per_epoch", info.steps_per_epoch), set_in_report("epochs", info.epochs());
+        set_in_report("steps_per_epoch", info.steps_per_epoch), set_in_report("epochs", epochs());
     if (!observer.standalone() || settings.progress == ProgressKind::none) return;
     progress_.emplace(settings.progress, info.samples);
     if (!info.summary.empty()) note(folded(printable(info.summary), progress_->columns()));
@@ -143,7 +144,7 @@ void RunLog::step(const NamedValues& values, double samples, const Tensor& non_f
 void RunLog::show_step(std::vector<std::string> metrics, double samples) {
     const RunPosition& p = position;
     progress_->step({.epoch = p.epoch,
-                     .epochs = info_.epochs(),
+                     .epochs = epochs(),
                      .step = p.step,
                      .steps = info_.steps,
                      .metrics = std::move(metrics),
@@ -157,7 +158,7 @@ void RunLog::end_epoch(const NamedValues& results) {
     const double rate = seconds > 0 ? (p.samples - samples_at_begin_) / seconds : 0;
     Json line = Json::object().set("epoch", p.epoch);
     EpochStatus status{
-        .epoch = p.epoch, .epochs = info_.epochs(), .test = {}, .samples_per_second = rate, .seconds = seconds};
+        .epoch = p.epoch, .epochs = epochs(), .test = {}, .samples_per_second = rate, .seconds = seconds};
     for (size_t i = 0; i < info_.metrics.size(); ++i) {
         const double mean = p.sums[i] / p.samples;
         line.set("train_" + info_.metrics[i].name, mean);

@@ -109,8 +109,6 @@ public:
         int64_t steps_per_epoch = 0;     // 0: the run has no epochs
         std::string summary = "";        // for people: the machine, the data, the network
         const char* samples = "samples"; // short name of the samples, for rates
-        /// Number of epochs, of which the last may be incomplete; 0: the run has none.
-        int64_t epochs() const;
     };
     /// Collective. Creates the folder of a new run, or removes the lines after the position from metrics.jsonl of a
     /// resumed run. Starts the output. If any rank fails before this call, no folder is created.
@@ -118,6 +116,9 @@ public:
 
     /// Collective. True until all steps are done, or a rank has a stop request.
     bool goes_on();
+    /// Returns the number of epochs, of which the last may be incomplete; 0: the run has none. Counts those to come
+    /// from the position, since earlier ones may have had another number of steps (--new-data).
+    int64_t epochs() const;
     /// True if all steps of the epoch are done. Then call end_epoch().
     bool epoch_is_complete() const { return position.batch > 0 && position.batch == info_.steps_per_epoch; }
     /// Logs a step, and advances `position`. `samples` is the weight of these values in the means of the epoch, such as

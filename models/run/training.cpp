@@ -112,7 +112,13 @@ data::TrainTest ImageTraining::data_for(TrainingRun& run) {
                              name, " images may be among them"));
         else if (rule == &data.validation && !rule->limits.empty() && !run.saver.resumed())
             run.log.warn(cat("validation images are those of ", file->source, ", whatever --validation says"));
-    if (data_options.has_other_names(data) && stored_classes(*file) == data.train.classes &&
+    const auto was_class = [&](const std::string& name) { return data_options.test_rule.limits.contains(name); };
+    const bool has_other_names = data_options.has_other_names(data);
+    if (!data_options.test_rule.limits.empty() && !has_other_names &&
+        !std::ranges::all_of(data.train.classes, was_class))
+        run.log.warn(cat("warning: ", file->source,
+                         " has held out images by other classes, so some of those for tests may have trained it"));
+    if (has_other_names && stored_classes(*file) == data.train.classes &&
         !(data.held_out.limits.empty() && data.validation.limits.empty()))
         run.log.warn(cat("warning: images have other names than in ", file->source, ", so some of those for tests may ",
                          "have trained it; give the same folder, not one around it or in it"));
@@ -133,6 +139,16 @@ data::TrainTest ImageTraining::checked_data(par::Group& group, const std::functi
                                         " are training images too, so the results are too good; remove the copies"));
     return data;
 }
+
+namespace {
+
+std::vector<std::string> names_of(const std::vector<TargetInfo>& targets) {
+    std::vector<std::string> names;
+    for (const TargetInfo& target : targets) names.push_back(target.name);
+    return names;
+}
+
+} // namespace
 
 /// The network, optimizer and sums of a training, and its epochs, tests and steps.
 class ImageTraining::Trainer {
@@ -187,7 +203,7 @@ public:
         Metadata model = describe_model(training_.network_.describe(), data_.train, normalise_, outputs);
         model.emplace_back("trained_by", run_.log.options.program());
         const int64_t batches = feed_.batches();
-        run_.begin({.steps = training_.steps >= 0 ? training_.steps : training_.epochs * batches,
+        run_.begin({.steps = last_step(batches),
                     .steps_per_epoch = batches,
                     .summary = cat(compute_.text(), compute_.options().accelerate ? "" : ", op by op", "; ",
                                    data_.source, "; ", feed_.text(), "; --augment ", training_.augment, "; ",
@@ -294,12 +310,29 @@ private:
         return stored_normalise(*file, chosen);
     }
 
+    /// Throws Error if two lists of names have the same length, so that a layer could be loaded, but differ.
+    void expect_names(const char* what, const TensorFile& file, const std::vector<std::string>& was,
+                      const std::vector<std::string>& is) const {
+        const bool resumed = run_.saver.resumed();
+        for (size_t i = 0; i < is.size() && was.size() == is.size(); ++i)
+            RG_CHECK(was[i] == is[i], resumed ? "--resume" : "--init", ": expected the ", what, " of ", file.source,
+                     ", of which number ", i + 1, " is ", was[i], ", got ", is[i],
+                     resumed ? "; give the same --data, or start a new run with --init and --init-skip"
+                             : "; omit their layer by --init-skip, such as --init-skip fc");
+    }
+
     /// Returns the task, with the statistics of the targets. The outputs that --init-skip leaves out begin anew, with
     /// statistics of these images.
     Task standardised_task() {
         Task task = training_.task(data_.train);
         const bool keeps = run_.saver.resumed() || training_.run_options.init_skip.empty();
-        task.set_target_scales(data_.train, keeps ? run_.saver.initial_file() : nullptr);
+        const TensorFile* const file = keeps ? run_.saver.initial_file() : nullptr;
+        task.set_target_scales(data_.train, file);
+        if (!file) return task;
+        const ModelOutputs stored = stored_outputs(*file);
+        expect_names("numbers or labels", *file, names_of(stored.targets), names_of(task.outputs.targets));
+        if (training_.takes_numbers)
+            expect_names("input numbers", *file, stored.input_numbers, data_.train.target_names);
         return task;
     }
 
@@ -335,6 +368,14 @@ private:
     /// Returns the bytes of all plans, of steps and tests.
     int64_t planned_bytes() const {
         return Accelerated::planned_bytes(std::array{&replayed_step_, &evaluation_.predict});
+    }
+
+    /// Returns the step at which --steps or --epochs ends the run. `batches` is the number of mini-batches in an epoch;
+    /// a run that --new-data resumes has had others.
+    int64_t last_step(int64_t batches) const {
+        const RunPosition& p = run_.log.position;
+        if (training_.steps >= 0) return training_.steps;
+        return p.step + std::max<int64_t>(0, training_.epochs - p.epoch + 1) * batches - p.batch;
     }
 
     /// Returns the seconds of all steps.

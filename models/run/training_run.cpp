@@ -190,7 +190,7 @@ void TrainingRun::end_epoch(const Score& test) {
         return texts;
     };
     const EpochStatus status{.epoch = p.epoch,
-                             .epochs = log.info().epochs(),
+                             .epochs = log.epochs(),
                              .train = texts_of("train", train_loss, train),
                              .test = texts_of(test_set_name, test.loss, test.metrics),
                              .samples_per_second = rate,

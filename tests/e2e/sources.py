@@ -149,12 +149,31 @@ class Sources(job.JobTest):
             self.assertEqual(tested & now_trained, set())
             self.assertGreater(len(now_tested - tested), 0)
         shutil.copytree(first, self.runs / "grown")
-        self.succeed(job.train(1, "--resume", "--new-data", "--run-name", "grown", "--epochs", "3"))
+        out = self.succeed(job.train(1, "--resume", "--new-data", "--run-name", "grown", "--epochs", "3"))
+        self.assertIn("epoch 3/3", out)
+        self.assertEqual([line["epoch"] for line in job.epoch_lines(self.runs / "grown")], [1, 2, 3])
+        # As many epochs as asked for, although one is now a third of those before.
+        shutil.copytree(first, self.runs / "shrunk")
+        shutil.copytree(self.folder / "set", self.folder / "kept")
+        for path in (self.folder / "set").glob("*/*.png"):
+            if path.name >= "015":
+                path.unlink()
+        out = self.succeed(job.train(1, "--resume", "--new-data", "--run-name", "shrunk", "--epochs", "4"))
+        self.assertIn("epoch 4/4", out)
+        self.assertEqual([line["epoch"] for line in job.epoch_lines(self.runs / "shrunk")], [1, 2, 3, 4])
+        shutil.rmtree(self.folder / "set")
+        (self.folder / "kept").rename(self.folder / "set")
         self.assertEqual(self.sides(self.runs / "grown", "set"), (now_trained, now_tested))
         # Without the older run, images at the border change sides, but no others.
         fresh = self.train(1, "fresh", *options)
         fresh_trained, fresh_tested = self.sides(fresh, "set")
         self.assertLessEqual(len(trained & fresh_tested) + len(tested & fresh_trained), 10)
+        # With other classes for the same images, the older run's rule does not say which it was trained on.
+        images = [f"{path.parent.name}/{path.name}" for path in (self.folder / "set").glob("*/*.png")]
+        (self.folder / "set" / "labels.csv").write_text("".join(f"{name},{'ab'[i % 2]}\n" for i, name in enumerate(images)))
+        result = self.run_command(job.train(1, *options, "--run-name", "relabelled", "--init", first, "--init-skip", "fc"))
+        self.assertIn("has held out images by other classes", result.out + result.err)
+        (self.folder / "set" / "labels.csv").unlink()
         # A file that does not say what it was trained on cannot be followed.
         (self.folder / "other.safetensors").write_bytes(job.without_checksums(first / "model.safetensors").replace(b'"data"', b'"date"'))
         result = self.run_command(job.train(1, *options, "--run-name", "other", "--init", "other.safetensors"))

@@ -265,6 +265,12 @@ TEST_SUITE("models") {
         REQUIRE(train(kLinear, dir, "new", {other, init, "--init-skip=fc", "--normalise=none", "--steps=0"}) == 0);
         CHECK(load_model(dir / "new").text("targets") != load_model(dir / "run-1-1").text("targets"));
         CHECK(stored_normalise(load_model(dir / "new"), data::kImageNet).mean[0] == 0);
+        // The output of one number must not become that of another.
+        std::string table = read_file(dir / "other/labels.csv");
+        write_file_atomic(dir / "other/labels.csv", table.replace(table.find("brightness"), 10, "darkness"));
+        CHECK_ERROR("--init: expected the numbers or labels of", train(kLinear, dir, "a", {other, init, "--steps=0"}));
+        CHECK_ERROR("number 1 is brightness, got darkness; omit their layer by --init-skip",
+                    train(kLinear, dir, "b", {other, init, "--steps=0"}));
     }
 
     TEST_CASE("augment: only images with one class each are changed without an option") {

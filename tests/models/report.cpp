@@ -115,6 +115,7 @@ TEST_SUITE("models") {
             folder.log(test_line);
             Report first(folder, Json::object());
             first.set("begun", unix_seconds() - 100), first.set("seconds_before", 20.0);
+            first.set("confusion", "of the last test"), first.set("note", "of this start");
             first.write("stopped");
         }
         RunFolder folder = RunFolder::open(dir / "runs", "train", "run");
@@ -126,6 +127,8 @@ TEST_SUITE("models") {
         REQUIRE(lines.size() == 6);
         const double before = run.at("seconds_before").as_double();
         CHECK((before >= 120 && before < 1e6));
+        CHECK(run.at("confusion").as_string() == "of the last test");
+        CHECK(!run.find("note"));
         CHECK(lines[0].at("loss").as_double() == 0.333333); // rounded
         CHECK(lines[2] == epoch_line(1));
         CHECK(lines[3].at("loss").is_null());

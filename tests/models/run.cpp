@@ -68,9 +68,25 @@ StepStatus first_step(int64_t epoch_left) {
 TEST_SUITE("models") {
     TEST_CASE("run: counts the epochs that its steps begin, up to the largest number of steps") {
         constexpr int64_t kMost = std::numeric_limits<int64_t>::max();
+        const TempDir dir;
+        RunOptions settings;
+        settings.runs = dir.path();
+        Options options("loop", "");
+        par::SingleLink link;
+        par::Group group(link);
+        const auto epochs_of = [&](int64_t steps, int64_t batches, RunPosition at) {
+            SilentTrial trial;
+            RunLog log(settings, options, group, trial);
+            log.position = at;
+            log.begin({.steps = steps, .steps_per_epoch = batches});
+            return log.epochs();
+        };
         for (const auto& [steps, batches, epochs] : {std::array<int64_t, 3>{0, 8, 1}, {1, 8, 1}, {8, 8, 1}, {9, 8, 2},
                                                      {kMost, 8, (kMost - 7) / 8 + 1}, {kMost, 1, kMost}})
-            CHECK(RunLog::Info{.steps = steps, .steps_per_epoch = batches}.epochs() == epochs);
+            CHECK(epochs_of(steps, batches, {}) == epochs);
+        CHECK(epochs_of(20, 5, {.epoch = 3, .batch = 2, .step = 12}) == 4);
+        CHECK(epochs_of(26, 3, {.epoch = 3, .batch = 0, .step = 20}) == 4); // earlier epochs had 10 steps
+        CHECK(epochs_of(20, 3, {.epoch = 3, .batch = 0, .step = 20}) == 2);
         const StepStatus status{1, kMost, 1, kMost, {"loss 1.000"}, 1, kMost};
         CHECK(contains(step_text(status, 1, 1e30, 200), "left 277777777777h46m/277777777777h46m"));
     }

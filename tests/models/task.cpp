@@ -2,9 +2,11 @@
 #include "models/run/evaluation.h"
 #include "models/run/task.h"
 
+#include "core/accelerate.h"
 #include "core/stop.h"
 #include "models/run/confusion.h"
 #include "models/run/training.h"
+#include "tests/host_device.h"
 #include "tests/thread_link.h"
 #include "tests/temp_dir.h"
 
@@ -172,6 +174,22 @@ TEST_SUITE("models") {
         CHECK(outputs[0].data<float>()[0] == 0); // scores remain as they are
         CHECK(outputs[1].data<float>()[0] == Approx(200 + targets[0].deviation));
         CHECK(outputs[1].data<float>()[1] == Approx(2.1));
+
+        // The scales are in the memory of the device, also if the function is traced.
+        const auto loss_of = [&](auto in, bool) {
+            std::vector<Tensor> all{in[0], in[1]};
+            data::Batch there;
+            there.labels = in[2], there.targets = in[3];
+            return std::vector{task.take_loss(all, there, Mode::evaluate), all[1]};
+        };
+        HostDevice device;
+        const InContext on{{.device = &device}};
+        Accelerated accelerated(loss_of);
+        std::vector<Tensor> there{floats({1, 2}, {0, 0}).to_device(), floats({1, 2}, {1, 2}).to_device(),
+                                  batch.labels.to_device(), batch.targets.to_device()};
+        const std::span<const Tensor> result = accelerated(there);
+        CHECK(double(result[0].to_host().data<float>()[0]) == Approx(loss));
+        CHECK(result[1].to_host().data<float>()[0] == Approx(200 + targets[0].deviation));
 
         Task as_is = regression({{"mass"}, {"same"}}, 0, false);
         as_is.set_target_scales(set, nullptr);
