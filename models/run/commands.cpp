@@ -354,7 +354,10 @@ TestResult test_on_images_of_run(par::Group& group, const std::string& model, co
     const auto program = std::ranges::find_if(programs, [&](const Program* one) { return one->name == name; });
     RG_CHECK(program != programs.end(), "predict: expected a run of ", programs[0]->name, ", got one of ", name,
              "; run ", name, " predict, or name files or a folder after ", model);
-    return (*program)->test_run(group, model, options);
+    Json given = Json::object();
+    for (const auto& [option, value] : options.values())
+        if (options.was_given(option)) given.set(option, value);
+    return (*program)->test_run(group, model, given);
 }
 
 int predict(const Options& options, Settings& s, par::Group& group, const std::vector<const Program*>& programs) {

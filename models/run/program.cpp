@@ -1,7 +1,6 @@
 // See training.h. Defines ImageTraining::test() and the functions of Program.
 #include "core/stop.h"
 #include "core/text.h"
-#include "gpu/device.h"
 #include "models/run/evaluation.h"
 #include "models/run/model_file.h"
 #include "models/run/training.h"
@@ -103,17 +102,14 @@ Program::DataCheck Program::check_data(par::Group& group, const std::vector<std:
     return {data.warnings, parsed.training->metrics(data.train), sets};
 }
 
-TestResult Program::test_run(par::Group& group, const std::string& model, const Options& given) const {
+TestResult Program::test_run(par::Group& group, const std::string& model, const Json& given) const {
     Parsed parsed(*this, {});
     std::string folder;
     const Json config = config_of(model, folder);
-    Json typed = Json::object();
-    for (const auto& [name, value] : given.values())
-        if (given.was_given(name)) typed.set(name, value);
     // A run divides --batch-size among its ranks, and its GPUs may be missing here, or not be those of --device.
     const std::set<std::string> of_ranks{"threads", "batch-size", "gpus"};
     for (const auto& [name, value] : parsed.options.values()) {
-        const Json* chosen = typed.find(name);
+        const Json* chosen = given.find(name);
         if (!chosen && !of_ranks.contains(name)) chosen = config.at("options").find(name);
         if (!chosen) continue;
         const std::string text = chosen->is_string() ? chosen->as_string() : chosen->dump();

@@ -133,10 +133,10 @@ struct Program {
     /// the program cannot train on the data.
     DataCheck check_data(par::Group& group, const std::vector<std::string>& args) const;
     /// Tests a model of a run of this program (see load_model()) on the images that the run was tested on in the end.
-    /// Takes the options from the command line `given`, and those that it lacks from the run's config.json, except
-    /// --threads and --batch-size, and --gpus where these are not used. Warns if the images have changed. Throws
-    /// Stopped after a stop request. `group` must have a single rank.
-    TestResult test_run(par::Group& group, const std::string& model, const Options& given) const;
+    /// Takes the options from `given`, an object with their values by name, and those that it lacks from the run's
+    /// config.json, except --threads, --batch-size and --gpus. Warns if the images have changed. Throws Stopped after a
+    /// stop request. `group` must have a single rank.
+    TestResult test_run(par::Group& group, const std::string& model, const Json& given) const;
     /// Collective. Trains on all ranks of the group. For --help, --help-all and --version, rank 0 prints the answer
     /// instead, with the `commands` of the program. Returns the exit code.
     int run(par::Group& group, const std::vector<std::string>& args, TrainingObserver& observer,

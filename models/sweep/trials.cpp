@@ -30,18 +30,20 @@ constexpr double kControlSeconds = 0.25;
 /// The first argument of all trials: a tenth of the training images is for validation, unless later arguments differ.
 constexpr const char* kDefaultValidation = "--validation=0.1";
 
-/// Reads the complete lines of a control file from the byte `begin` on, and cancels trial N for each line "stop N".
-/// Moves `begin` to the end of these lines.
-void read_control(par::TaskPool& pool, const std::string& path, size_t trials, size_t& begin) {
+/// Reads the complete lines of a control file that follow those in `seen`, and cancels trial N for each line "stop N".
+/// Adds these lines to `seen`. Reads all lines of a file that does not begin with `seen`, since it was written anew.
+void read_control(par::TaskPool& pool, const std::string& path, size_t trials, std::string& seen) {
     std::error_code none;
     if (!fs::exists(path, none)) return;
     const std::string text = read_file(path);
+    size_t begin = text.starts_with(seen) ? seen.size() : 0;
     for (size_t end; (end = text.find('\n', begin)) != std::string::npos; begin = end + 1) {
         if (text.compare(begin, 5, "stop ") != 0) continue;
         int64_t number = 0;
         std::from_chars(text.data() + begin + 5, text.data() + end, number);
         if (number >= 1 && number <= int64_t(trials)) pool.cancel(number, "on request");
     }
+    seen = text.substr(0, begin);
 }
 
 /// Returns true for the line of an epoch. Lines of steps also have "step", and other lines have no "epoch".
@@ -71,6 +73,10 @@ bool has_checkpoint(const std::string& run) {
     return false;
 }
 
+/// Returns the report of a trial whose process has a stop request. It ends the sweep: if only this rank has got the
+/// signal, the trials that the rank would get next would fail one after the other.
+Json stop_report() { return Json::object().set("stop", true); }
+
 /// Connects a training with the pool: passes on its metrics, and stops it on request or if it reaches a fixed limit.
 class TrialObserver final : public TrainingObserver {
 public:
@@ -88,7 +94,9 @@ public:
     }
     bool poll_stop() override {
         const bool cancelled = task_.cancelled(); // also lets the pool handle its messages
-        return cancelled || (task_.group().rank() == 0 && stop_requested());
+        if (task_.group().rank() != 0 || !stop_requested()) return cancelled;
+        task_.report(stop_report());
+        return true;
     }
     bool complete() const { return complete_; }
     const std::string& stop_reason() const { return stop_reason_; }
@@ -103,18 +111,19 @@ private:
 
 /// The task of the pool: runs one trial in a subfolder of `runs`. Returns its result on the first rank of the trial,
 /// else null. If an earlier run of the program has left a checkpoint of this trial, the trial continues from that. The
-/// journal identifies a trial by `args`. So `args` has neither the folder nor the stop rules, which may change.
+/// journal identifies a trial by `args`. So `args` has only its number, its settings and the length of the training,
+/// and nothing else that may change on resuming, such as the folder, the number of threads or the stop rules.
 Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs, const Trials& trials) {
     par::Group& group = task.group();
-    const std::string& name = args.at("name").as_string();
-    const std::string folder = runs + "/" + name;
+    const std::string name = cat(args.at("trial").as_int()), folder = runs + "/" + name;
+    if (!group.all(!stop_requested(), "go on")) task.report(stop_report());
     std::error_code none;
     RG_CHECK(group.rank() != 0 || fs::is_directory(runs, none), "trial: expected the folder ", runs,
              ", got none; it was deleted or renamed");
     const bool resumes = group.all(has_checkpoint(folder), "checkpoint");
-    std::vector<std::string> arguments = args.at("arguments").as_texts();
+    std::vector<std::string> arguments = arguments_of(trials, trials.table[size_t(args.at("trial").as_int()) - 1]);
     if (resumes) {
-        arguments = without_init(arguments);
+        arguments = without(arguments, "--init");
         arguments.push_back("--resume");
     } else if (group.rank() == 0) {
         fs::remove_all(folder, none);
@@ -194,7 +203,14 @@ void test_best(TrialsRun& run, bool stopped, std::ostream& out) {
         par::SingleLink link;
         par::Group alone(link);
         // The trials are ranked by their last epoch, so test the network of that epoch, not the one of the best epoch.
-        const TestResult result = run.trials.program->test_run(alone, model + "/model.safetensors", Options("", ""));
+        // The data may have moved since the trial ran.
+        const Json now = run.trials.program->check(arguments_of(run.trials, row.settings));
+        Json data = Json::object();
+        std::error_code none;
+        for (const char* const name : {"data", "test-data"})
+            if (const Json* const path = now.find(name); path && fs::exists(path->as_string(), none))
+                data.set(name, *path);
+        const TestResult result = run.trials.program->test_run(alone, model + "/model.safetensors", data);
         Json summary = Json::object().set("trial", row.number).set(ranking.name, *value_of(row.last, ranking.name));
         for (const auto& [name, value] : result.values.as_object()) summary.set(name, value);
         for (const auto& [member, value] : result.report.as_object()) run.report.set(member, value);
@@ -237,7 +253,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     if (trials.progress != ProgressKind::none)
         board.emplace(rows, trials.ranking, std::cout, style_of(trials.progress));
     double control_read_at = 0;
-    size_t control_bytes_read = 0;
+    std::string control_seen;
     bool interrupted = false;
     const auto check_stop_requests = [&] {
         if (run.folder.take_stop_request()) request_stop(); // unlike a second Ctrl-C, a second file does not kill
@@ -256,6 +272,8 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     run.report.write("running");
     const auto row_of = [&](const par::TaskRecord& task) -> TrialRow& { return rows[size_t(task.id) - 1]; };
     pool.on_report([&](const par::TaskRecord& task, const Json& line) {
+        if (line.find("stop")) request_stop();
+        if (line.find("stop")) return check_stop_requests();
         run.folder.check_in_place();
         TrialRow& row = row_of(task);
         row.live = line;
@@ -270,7 +288,7 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         check_stop_requests();
         if (const double now = seconds_now(); now - control_read_at > kControlSeconds) {
             control_read_at = now;
-            read_control(pool, run.folder.path() + "/control", rows.size(), control_bytes_read);
+            read_control(pool, run.folder.path() + "/control", rows.size(), control_seen);
         }
     });
     pool.on_change([&](const par::TaskRecord& task) {
@@ -288,13 +306,13 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
         check_until(row);
     });
     for (const TrialRow& row : rows) check_until(row);
-    for (const TrialRow& row : rows) // the first tasks of the pool, so a task's id is its trial's number
-        pool.submit("trial",
-                    Json::object()
-                        .set("program", trials.program->name)
-                        .set("arguments", Json::of_texts(arguments_of(trials, row.settings)))
-                        .set("name", cat(row.number)),
-                    trials.ranks_each);
+    for (const TrialRow& row : rows) { // the first tasks of the pool, so a task's id is its trial's number
+        Json args = Json::object().set("trial", row.number).set("settings", settings_text(row.settings));
+        const Json options = trials.program->check(arguments_of(trials, row.settings));
+        for (const char* const length : {"epochs", "steps"})
+            if (const Json* const value = options.find(length)) args.set(length, *value);
+        pool.submit("trial", args, trials.ranks_each);
+    }
     pool.fetch_outputs();
     pool.on_report({});
     pool.on_change({});
@@ -364,6 +382,8 @@ int run_trials(par::Group& group, const Program& program, const std::string& com
     if (!options.parse(arguments.texts)) return options.print_help_or_version(group.rank() == 0);
     if (trials.resume && !arguments.resumed)
         return run_trials(group, program, command, arguments_to_resume(name, trials, arguments.texts));
+    if (trials.random > 0 && trials.table_file.empty()) // an earlier --resume may have appended trials
+        trials.random = std::max(trials.random, arguments.stored_trials);
     trials.rules.set_below(trials.stop_below);
     trials.table = make_table(trials);
     install_stop_signals();

@@ -204,11 +204,13 @@ TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
     const bool repeated =
         std::mismatch(arguments.begin(), arguments.end(), added.begin(), added.end()).first == arguments.end();
     if (repeated) added.erase(added.begin(), added.begin() + ptrdiff_t(arguments.size()));
-    RG_CHECK(without_init(added) == added, program,
+    RG_CHECK(without(added, "--init") == added, program,
              ": expected --init (starts a new run) or --resume (continues a run), got both; omit one");
+    if (without(added, "--grid") != added)
+        arguments = without(arguments, "--grid"); // as in the command with a larger N
     arguments.insert(arguments.end(), added.begin(), added.end());
     arguments.push_back("--resume");
-    return {arguments, true, repeated ? "" : folder.path()};
+    return {arguments, true, repeated ? "" : folder.path(), std::ssize(config.at("trials").as_array())};
 }
 
 std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings) {
@@ -217,12 +219,12 @@ std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings&
     return args;
 }
 
-std::vector<std::string> without_init(const std::vector<std::string>& arguments) {
+std::vector<std::string> without(const std::vector<std::string>& arguments, const std::string& option) {
     std::vector<std::string> kept;
     for (size_t i = 0; i < arguments.size(); ++i) {
-        if (arguments[i] == "--init")
+        if (arguments[i] == option)
             ++i; // also omit its value
-        else if (!arguments[i].starts_with("--init="))
+        else if (!arguments[i].starts_with(option + "="))
             kept.push_back(arguments[i]);
     }
     return kept;

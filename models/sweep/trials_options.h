@@ -37,6 +37,7 @@ struct TrialsArguments {
     bool resumed = false;                // true if `texts` begins with the arguments of the resumed run
     // The folder of the resumed run, if some arguments come only from its config.json. Empty if all were typed.
     std::string stored_in = {};
+    int64_t stored_trials = 0; // number of trials of the resumed run
 };
 
 /// Declares the options of a program that runs trials. Their values go to `s`.
@@ -58,7 +59,7 @@ void check_trials(par::Group& group, const std::string& name, Trials& trials, co
 /// adds --init.
 TrialsArguments arguments_to_resume(const std::string& program, const Trials& s, const std::vector<std::string>& typed);
 
-/// Returns the arguments without --init, which programs refuse with --resume.
-std::vector<std::string> without_init(const std::vector<std::string>& arguments);
+/// Returns the arguments without an option, such as "--init", and its values.
+std::vector<std::string> without(const std::vector<std::string>& arguments, const std::string& option);
 
 } // namespace rg

@@ -199,6 +199,11 @@ class Sweep(job.JobTest):
         self.succeed(sweep(1, "--run-name", "once", "--resume", "--random", "4"))
         self.assertEqual(settings(self.runs / "once")[:3], once)
         self.assertEqual([row["note"] for row in results(self.runs / "once")], ["done before"] * 3 + [""])
+        # The trials that were appended stay, and the whole command with a larger number appends one, too.
+        self.succeed(sweep(1, "--run-name", "once", "--resume"))
+        self.assertEqual([row["note"] for row in results(self.runs / "once")], ["done before"] * 4)
+        self.succeed(sweep(1, "--run-name", "once", "--resume", *command, "--random", "5"))
+        self.assertEqual([row["note"] for row in results(self.runs / "once")], ["done before"] * 4 + [""])
         self.refuse(sweep(1, *command), "expected values of lr, got a range")
         self.refuse(sweep(1, "--random", "3"), "expected --table or --grid")
 
@@ -215,8 +220,7 @@ class Sweep(job.JobTest):
         self.assertFalse((run / "trials" / "3").exists())  # two ranks run two trials
         (run / "control").write_text("stop 2\n")
         self.assertTrue(self.wait_for(process, begun(3)))  # on the free rank
-        with (run / "control").open("a") as control:
-            control.write("stop 1\n")
+        (run / "control").write_text("stop 1\n")  # in place of the first line
         self.assertTrue(self.wait_for(process, begun(4)))
         self.assertTrue(self.wait_for(process, lambda: states(run) == ["stopped", "stopped", "running", "running"]))
         job.kill_job(process)
@@ -232,15 +236,17 @@ class Sweep(job.JobTest):
 
     @unittest.skipUnless(job.MPIEXEC, "no mpiexec")
     def test_stop_request(self):
-        run = self.runs / "asked"
-        process = self.start(sweep(2, "--run-name", run.name, *TINY, *ENDLESS, "--grid", "seed=1:200"))
-        self.assertTrue(self.wait_for(process, lambda: (run / "trials" / "2" / "checkpoint").is_dir()))
-        os.kill(process.pid, signal.SIGTERM)
-        result = self.finish(process)
-        self.assertIn(result.code, job.interrupted(2), result.err)
-        self.assertLessEqual(result.out.count("  queued"), 2)  # nothing is done for those that have not begun
-        self.assertIn("continue with --resume", result.out)
-        self.assertNotIn("finished", (run / "journal.jsonl").read_text() if (run / "journal.jsonl").exists() else "")
+        for to_rank in (None, 1):  # the whole job, or one rank of it
+            run = self.runs / f"asked-{to_rank}"
+            process = self.start(sweep(2, "--run-name", run.name, *TINY, *ENDLESS, "--grid", "seed=1:200"))
+            self.assertTrue(self.wait_for(process, lambda: (run / "trials" / "2" / "checkpoint").is_dir()))
+            os.kill(process.pid if to_rank is None else job.trainings(process)[to_rank], signal.SIGTERM)
+            result = self.finish(process)
+            self.assertIn(result.code, job.interrupted(2 if to_rank is None else 1), result.err)
+            self.assertLessEqual(result.out.count("  queued"), 2)  # nothing is done for those that have not begun
+            self.assertIn("continue with --resume", result.out)
+            self.assertNotIn("finished", (run / "journal.jsonl").read_text() if (run / "journal.jsonl").exists() else "")
+            self.assertEqual(set(states(run)), {"queued"})
 
     def test_stop_by_a_person(self):
         # Ctrl-C and a file "stop" end the sweep, which still tests the best trial so far.
@@ -303,6 +309,8 @@ class Sweep(job.JobTest):
         self.assertEqual(resume().count("done before"), 2)
         # Stop rules do not change finished trials.
         self.assertEqual(resume("--target", "1", "--stop-below", "99").count("done before"), 2)
+        # Nor do options that change nothing in the results.
+        self.assertEqual(resume("--threads", "1", "--progress", "line").count("done before"), 2)
         self.refuse(sweep(1, "--resume", "--run-name", run.name, "--init", "x"), "--init", "--resume")
         # Without the journal, the folders of the trials show that they had ended.
         (run / "journal.jsonl").unlink()

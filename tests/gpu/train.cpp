@@ -116,7 +116,7 @@ std::pair<std::map<std::string, std::string>, std::string> sweep(const std::vect
     for (const std::string& line : split(read_file(folder / "sweep/journal.jsonl"), '\n')) {
         if (!line.starts_with('{')) continue;
         const Json entry = Json::parse(line, "journal");
-        if (entry.find("ranks")) ranks[entry.at("args").at("name").as_string()] = entry.at("ranks").dump();
+        if (entry.find("ranks")) ranks[cat(entry.at("args").at("trial").as_int())] = entry.at("ranks").dump();
     }
     return {ranks, out.str()};
 }

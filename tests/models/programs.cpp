@@ -336,17 +336,13 @@ TEST_SUITE("models") {
         write_file_atomic(dir / "run/config.json", config.dump());
         par::SingleLink link;
         par::Group group(link);
-        const auto peak = [&](const std::vector<std::string>& args) {
-            Options typed("", "");
-            std::string device;
-            int64_t size = 0;
-            typed.add("device", &device, ""), typed.add("batch-size", &size, "");
-            typed.parse(args);
+        const auto peak = [&](const Json& given) {
             release_free_blocks(), reset_peak_bytes();
-            CHECK(kDropout.test_run(group, dir / "run", typed).images.count == 400);
+            CHECK(kDropout.test_run(group, dir / "run", given).images.count == 400);
             return peak_bytes();
         };
-        CHECK(peak({"--device=cpu"}) < peak({"--device=cpu", "--batch-size=400"}));
+        const Json on_cpu = Json::object().set("device", "cpu");
+        CHECK(peak(on_cpu) < peak(Json(on_cpu).set("batch-size", "400")));
     }
 
     TEST_CASE("options: those of other programs get a hint in each training program") {
