@@ -32,10 +32,12 @@ fi
 configure() { # build folder, Meson options; creates the folder, or sets the options of an existing one
     folder=$1
     shift
-    if [ -f "$folder/build.ninja" ]; then
-        meson configure "$folder" "$@"
-    else
+    if [ ! -f "$folder/build.ninja" ]; then
         meson setup "$folder" "$@"
+    elif ! grep -q rg_tests "$folder/build.ninja"; then # made before doctest was installed, which Meson remembers
+        meson setup --wipe "$folder" -Dtests=auto "$@"
+    elif [ $# -gt 0 ]; then # without options, Meson would show all of them in a pager
+        meson configure "$folder" "$@"
     fi
 }
 

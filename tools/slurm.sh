@@ -35,7 +35,8 @@ for word do
     esac
 done
 cd "$SLURM_SUBMIT_DIR"
-export SRUN_CPUS_PER_TASK="$SLURM_CPUS_PER_TASK" # srun does not take it over from sbatch
+# srun does not take it over from sbatch. mpiexec has srun start one helper per node, which gets the CPUs of its ranks.
+export SRUN_CPUS_PER_TASK=$((SLURM_CPUS_PER_TASK * SLURM_NTASKS_PER_NODE))
 name=slurm-$SLURM_JOB_ID # a requeued job keeps its id
 export RG_JOB="$name"    # the owner of the run; see run.sh
 if ls "runs/$name/checkpoint/step-"*.safetensors > /dev/null 2>&1; then
@@ -46,7 +47,7 @@ else # an earlier start left no checkpoint
 fi
 
 # MPICH's mpiexec finds the nodes of the job and starts its helpers with srun. If MPICH was built for SLURM's launcher,
-# replace "mpiexec -n ... -ppn ..." by "srun --mpi=pmi2".
+# replace "mpiexec -n ... -ppn ..." by "srun --mpi=pmi2", and set SRUN_CPUS_PER_TASK to SLURM_CPUS_PER_TASK.
 sh tools/run.sh --max-restarts 3 -- \
     mpiexec -n "$SLURM_NTASKS" -ppn "$SLURM_NTASKS_PER_NODE" \
     build/train_cifar --threads "$SLURM_CPUS_PER_TASK" "$@" &

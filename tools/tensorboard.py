@@ -22,6 +22,7 @@ import time
 # little-endian. A crc is a CRC-32C, masked. An Event (protobuf) has the fields wall_time = 1 (double), step = 2,
 # file_version = 3, summary = 5, session_log = 7; a Summary has value = 1, repeated: {tag = 1, simple_value = 2
 # (float)}.
+LARGEST = 3.4e38  # of a float; larger numbers are shown as this
 CRC = []
 for byte in range(256):
     for _ in range(8):
@@ -93,7 +94,7 @@ class Run:
         values = b""
         for name, value in line.items():
             if name not in ("step", "epoch") and (value is None or type(value) in (int, float)):
-                number = struct.pack("<f", math.nan if value is None else value)
+                number = struct.pack("<f", math.nan if value is None else max(-LARGEST, min(value, LARGEST)))
                 values += field(1, field(1, f"{kind}/{name}".encode()) + b"\x15" + number)
         return record(self.step, field(5, values))
 

@@ -147,6 +147,7 @@ if [ "$all" ]; then
     fi
 fi
 
+[ "$passed" -gt 0 ] || add_failures 1 "no test ran"
 echo "$times" | sed '/^$/d'
 echo "$reasons" | sort -u | sed '/^$/d'
 echo "$failures" | sed '/^$/d'

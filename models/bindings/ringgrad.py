@@ -129,7 +129,7 @@ class Model:
             content = bytes(source)
             model = _library().rg_open_memory(content, len(content), threads)
         else:
-            content = os.fsdecode(_encoded(source, "model"))
+            content = _expanded(source, "model")
             content = content and os.path.join(os.getcwd(), content)  # not abspath(), which removes LINK/..
             model = _library().rg_open(os.fsencode(content), threads)
         self._model, self._arguments = _Handle(_checked(model)), (content, threads)
@@ -170,7 +170,7 @@ class Model:
         if isinstance(images, (list, tuple)):
             return [result for image in images for result in self.predict(image, features)]
         if isinstance(images, (str, os.PathLike)):
-            content = pathlib.Path(os.fsdecode(_encoded(images, "predict"))).read_bytes()
+            content = pathlib.Path(_expanded(images, "predict")).read_bytes()
             try:
                 return self.predict(content, features)
             except Error as error:
