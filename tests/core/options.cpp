@@ -171,7 +171,7 @@ TEST_SUITE("core") {
         p.o.add("fast", &fast, "hurry").basic();
         CHECK_FALSE(p.parse({"--help"}));
         const std::string basic = p.o.help_or_version();
-        const std::string command = cat("  mpiexec -n 4 ", invocation_name());
+        const std::string command = cat(std::string_view(kMpi) == "no" ? "  " : "  mpiexec -n 4 ", invocation_name());
         CHECK(basic.starts_with(
             cat("train: trains a network\n\nExamples\n", command, " --epochs 3\n", command,
                 " --resume\n\nUsage: train [options]\n\nMain options\n  --[no-]fast             hurry (default off)\n"
