@@ -156,6 +156,7 @@ void DataOptions::follow(const TensorFile& file) {
     if (!stored.is_object()) return;
     if (const Json* const names = stored.find("names"))
         for (const std::string& name : names->as_texts()) known_names.insert(name);
+    if (const Json* const name = stored.find("name")) known_names.insert(name->as_string()); // of older runs
     for (const auto& [member, rule] : {std::pair("held_out", &test_rule), {"validation", &validation_rule}})
         if (const Json* const json = stored.find(member)) {
             rule->salt = json->at("salt").as_string();

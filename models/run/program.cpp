@@ -93,6 +93,14 @@ struct Parsed {
 
 Json Program::check(const std::vector<std::string>& args) const { return Parsed(*this, args).options.to_json(); }
 
+Json Program::check_fixed(const std::vector<std::string>& args) const {
+    const Parsed parsed(*this, args);
+    Json fixed = Json::object();
+    for (const auto& [name, value] : parsed.options.values())
+        if (parsed.options.is_fixed(name) || name == "epochs" || name == "steps") fixed.set(name, value);
+    return fixed;
+}
+
 Program::DataCheck Program::check_data(par::Group& group, const std::vector<std::string>& args) const {
     const Parsed parsed(*this, args);
     const data::TrainTest data = parsed.training->checked_data(group, {});

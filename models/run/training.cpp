@@ -57,6 +57,12 @@ std::vector<int64_t> duplicates_in(const data::ImageSet& set, const data::ImageS
     return both;
 }
 
+std::vector<std::string> names_of(const std::vector<TargetInfo>& targets) {
+    std::vector<std::string> names;
+    for (const TargetInfo& target : targets) names.push_back(target.name);
+    return names;
+}
+
 } // namespace
 
 void ImageTraining::declare(Options& o) {
@@ -91,13 +97,6 @@ std::vector<MetricInfo> ImageTraining::metrics(const data::ImageSet& images) con
     return {task.metrics.begin(), task.metrics.end()};
 }
 
-void ImageTraining::check_choices(const Options& options) const {
-    network_.check(options);
-    check(options);
-    RG_CHECK(run_options.progress != ProgressKind::none || !(plan_dump_ || profile_),
-             "--progress none: expected neither --profile nor --plan-dump, which print tables, got one; omit it");
-}
-
 data::TrainTest ImageTraining::data_for(TrainingRun& run) {
     const TensorFile* const file = run.saver.initial_file();
     if (file) data_options.follow(*file);
@@ -114,8 +113,8 @@ data::TrainTest ImageTraining::data_for(TrainingRun& run) {
             run.log.warn(cat("validation images are those of ", file->source, ", whatever --validation says"));
     const auto was_class = [&](const std::string& name) { return data_options.test_rule.limits.contains(name); };
     const bool has_other_names = data_options.has_other_names(data);
-    if (!data_options.test_rule.limits.empty() && !has_other_names &&
-        !std::ranges::all_of(data.train.classes, was_class))
+    if (!data_options.test_rule.limits.empty() && !data_options.known_names.empty() && !has_other_names &&
+        !data.held_out.limits.empty() && !std::ranges::all_of(data.train.classes, was_class))
         run.log.warn(cat("warning: ", file->source,
                          " has held out images by other classes, so some of those for tests may have trained it"));
     if (has_other_names && stored_classes(*file) == data.train.classes &&
@@ -139,16 +138,6 @@ data::TrainTest ImageTraining::checked_data(par::Group& group, const std::functi
                                         " are training images too, so the results are too good; remove the copies"));
     return data;
 }
-
-namespace {
-
-std::vector<std::string> names_of(const std::vector<TargetInfo>& targets) {
-    std::vector<std::string> names;
-    for (const TargetInfo& target : targets) names.push_back(target.name);
-    return names;
-}
-
-} // namespace
 
 /// The network, optimizer and sums of a training, and its epochs, tests and steps.
 class ImageTraining::Trainer {
@@ -616,7 +605,10 @@ int ImageTraining::train(Options& options, par::Group& group, TrainingObserver& 
     TrainingRun run(run_options, options, group, observer);
     return run.log.supervise([&] {
         Compute compute(compute_options, options, group);
-        check_choices(options);
+        network_.check(options);
+        check(options);
+        RG_CHECK(run_options.progress != ProgressKind::none || !(plan_dump_ || profile_),
+                 "--progress none: expected neither --profile nor --plan-dump, which print tables, got one; omit it");
         Profile op_times;
         GroupSync sync(compute.group());
         Context context = compute.context();

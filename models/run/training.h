@@ -97,12 +97,9 @@ protected:
 private:
     class Trainer; // training.cpp
 
-    // The first two phases of train(), in this order. Both are collective.
-    /// Throws Error if the options contradict each other, or do not fit the machine.
-    void check_choices(const Options& options) const;
-    /// Loads the data. If the run begins with a model (from a checkpoint or --init) whose file says which images its
-    /// training held out, holds out the same ones, so that no image of that training is tested. If the file does not
-    /// say so, warns.
+    /// Collective. Loads the data. If the run begins with a model (from a checkpoint or --init) whose file says which
+    /// images its training held out, holds out the same ones, so that no image of that training is tested. If the file
+    /// does not say so, warns.
     data::TrainTest data_for(TrainingRun& run);
 
     NetworkChoice network_;
@@ -122,6 +119,8 @@ struct Program {
     /// Parses the arguments of a command line, without the program's name, and returns the values of all options.
     /// Throws Error if a name is unknown or a value is bad.
     Json check(const std::vector<std::string>& args) const;
+    /// Like check(), but returns only the options that a resumed run cannot change, and --epochs and --steps.
+    Json check_fixed(const std::vector<std::string>& args) const;
     /// The result of check_data() has warnings for users, the metrics of the training, and in `sets`, for the name of
     /// each set of images, such as "training set", its fingerprint.
     struct DataCheck {

@@ -111,8 +111,8 @@ private:
 
 /// The task of the pool: runs one trial in a subfolder of `runs`. Returns its result on the first rank of the trial,
 /// else null. If an earlier run of the program has left a checkpoint of this trial, the trial continues from that. The
-/// journal identifies a trial by `args`. So `args` has only its number, its settings and the length of the training,
-/// and nothing else that may change on resuming, such as the folder, the number of threads or the stop rules.
+/// journal identifies a trial by `args`. So `args` has only its number, its settings, the options that a run cannot
+/// change, and the length of the training, but not the folder, the number of threads or the stop rules.
 Json run_trial(par::TaskContext& task, const Json& args, const std::string& runs, const Trials& trials) {
     par::Group& group = task.group();
     const std::string name = cat(args.at("trial").as_int()), folder = runs + "/" + name;
@@ -307,10 +307,10 @@ void control_trials(par::TaskPool& pool, TrialsRun& run) {
     });
     for (const TrialRow& row : rows) check_until(row);
     for (const TrialRow& row : rows) { // the first tasks of the pool, so a task's id is its trial's number
-        Json args = Json::object().set("trial", row.number).set("settings", settings_text(row.settings));
-        const Json options = trials.program->check(arguments_of(trials, row.settings));
-        for (const char* const length : {"epochs", "steps"})
-            if (const Json* const value = options.find(length)) args.set(length, *value);
+        const Json args = Json::object()
+                              .set("trial", row.number)
+                              .set("settings", settings_text(row.settings))
+                              .set("options", trials.program->check_fixed(arguments_of(trials, row.settings)));
         pool.submit("trial", args, trials.ranks_each);
     }
     pool.fetch_outputs();
@@ -342,7 +342,6 @@ RunFolder open_folder(const std::string& program, const Trials& trials, const st
                                       .set("program", program)
                                       .set("version", kVersion)
                                       .set("ranks", ranks)
-                                      .set("arguments", Json::of_texts(typed))
                                       .set("options", options.to_json())
                                       .set("trials", Json::array());
     Json table = Json::array();
@@ -361,6 +360,9 @@ RunFolder open_folder(const std::string& program, const Trials& trials, const st
                  "; give the same files, or start a new run, so that all trials are compared on the same data");
         fingerprints.set(part, text);
     }
+    std::vector<std::string> arguments = typed; // with those of this --resume, for the next one
+    std::erase(arguments, "--resume");
+    config.set("arguments", Json::of_texts(arguments));
     folder.write_config(config.set("trials", table).set("fingerprints", fingerprints));
     fs::create_directory(folder.path() + "/trials");
     return folder;
@@ -382,12 +384,13 @@ int run_trials(par::Group& group, const Program& program, const std::string& com
     if (!options.parse(arguments.texts)) return options.print_help_or_version(group.rank() == 0);
     if (trials.resume && !arguments.resumed)
         return run_trials(group, program, command, arguments_to_resume(name, trials, arguments.texts));
-    if (trials.random > 0 && trials.table_file.empty()) // an earlier --resume may have appended trials
-        trials.random = std::max(trials.random, arguments.stored_trials);
     trials.rules.set_below(trials.stop_below);
     trials.table = make_table(trials);
+    std::vector<std::string> rows;
+    for (const TrialSettings& settings : trials.table) rows.push_back(settings_text(settings));
     install_stop_signals();
     par::verify_same(group, "arguments", arguments.texts, "start all ranks with the same options");
+    par::verify_same(group, "trials", rows, "every rank needs the same --table");
     try {
         check_trials(group, command, trials, arguments.stored_in);
     } catch (const Stopped&) {

@@ -210,7 +210,7 @@ TrialsArguments arguments_to_resume(const std::string& program, const Trials& s,
         arguments = without(arguments, "--grid"); // as in the command with a larger N
     arguments.insert(arguments.end(), added.begin(), added.end());
     arguments.push_back("--resume");
-    return {arguments, true, repeated ? "" : folder.path(), std::ssize(config.at("trials").as_array())};
+    return {arguments, true, repeated ? "" : folder.path()};
 }
 
 std::vector<std::string> arguments_of(const Trials& trials, const TrialSettings& settings) {

@@ -37,7 +37,6 @@ struct TrialsArguments {
     bool resumed = false;                // true if `texts` begins with the arguments of the resumed run
     // The folder of the resumed run, if some arguments come only from its config.json. Empty if all were typed.
     std::string stored_in = {};
-    int64_t stored_trials = 0; // number of trials of the resumed run
 };
 
 /// Declares the options of a program that runs trials. Their values go to `s`.
