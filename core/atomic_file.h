@@ -16,12 +16,9 @@ namespace rg {
 /// killed, or the machine crashed, during the write.
 inline constexpr std::string_view kTempMark = ".tmp-";
 
-/// Size in bytes of the largest file that read_file() accepts by default.
-inline constexpr uint64_t kMaxFile = uint64_t{1} << 33;
-
 /// Returns the contents of a regular file. Throws Error if it is missing, unreadable, not a regular file, longer than
 /// `max_bytes` (checked before memory is allocated), or too large for the memory.
-std::string read_file(const std::string& path, uint64_t max_bytes = kMaxFile);
+std::string read_file(const std::string& path, uint64_t max_bytes = uint64_t{1} << 33);
 
 /// Says who may read a written file. `umask`: everyone that the umask allows or, if the file replaces a regular file,
 /// everyone that could read that one. `owner`: only its owner.

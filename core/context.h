@@ -43,7 +43,11 @@ struct Context {
 };
 
 /// Returns the context of this thread, or a default context outside of every ContextScope.
-const Context& context();
+inline const Context& context() {
+    static const Context kDefault;
+    const Context* const current = Scope::current().context;
+    return current ? *current : kDefault;
+}
 
 /// Sets the context of this thread until the ContextScope is destroyed.
 class ContextScope {

@@ -79,12 +79,6 @@ private:
             if (!dead_[s] && steps_[s].op == op) (this->*rule)(s);
     }
 
-    /// Returns the result of an op that has only one.
-    template <class AnyStep>
-    static auto& result_of(AnyStep& step) {
-        return step.out[0];
-    }
-
     /// Finds the steps that write and read each block.
     void index() {
         writers_.clear();
@@ -251,7 +245,7 @@ private:
         if (attrs.images != y[0] || attrs.pixels != y[1] * y[2]) return;
         fused.attrs.as<Conv2dOp>().momentum = attrs.momentum;
         fused.in[Conv2dOp::running] = u.in[Update::running];
-        fused.out[Conv2dOp::new_running] = result_of(u);
+        fused.out[Conv2dOp::new_running] = u.out[0];
         replace(*conv, std::move(fused), {update});
     }
 
@@ -266,11 +260,11 @@ private:
             return op == op::conv2d_grad || op == op::batch_norm_grad;
         };
         const auto made = maker(sums, dgamma);
-        if (!all_readers(result_of(s), can_take_rows) || !made || !can_move(sums, *made, {dgamma, dbeta})) return;
+        if (!all_readers(s.out[0], can_take_rows) || !made || !can_move(sums, *made, {dgamma, dbeta})) return;
         Step& grad = steps_[*made];
         const auto take = [&](size_t x_dgamma, size_t x_dbeta, size_t x_sums) {
             if (!same(grad.out[x_dgamma], dgamma) || !same(grad.out[x_dbeta], dbeta)) return;
-            grad.out[x_sums] = add_rows(result_of(s));
+            grad.out[x_sums] = add_rows(s.out[0]);
             dead_[sums] = true;
             index();
         };
@@ -291,7 +285,7 @@ private:
             !can_move(*conv, norm, {fused.out[Conv2dOp::y]}))
             return;
         attrs.y_norm.set(fused.in, given);
-        fused.out[Conv2dOp::y] = result_of(n);
+        fused.out[Conv2dOp::y] = n.out[0];
         replace(norm, std::move(fused), {*conv});
     }
 
@@ -300,12 +294,12 @@ private:
         using Grad = Conv2dGradOp;
         const Step n = steps_[norm];
         const auto& attrs = n.attrs.as<BatchNormGradOp>();
-        const std::vector<Use> readers = intermediate_readers(result_of(n));
+        const std::vector<Use> readers = intermediate_readers(n.out[0]);
         if (attrs.norm.frozen || readers.size() != 1) return;
         const auto [grad, argument] = readers[0];
         Step fused = steps_[grad];
         if (fused.op != op::conv2d_grad || !fusible(fused) || argument != Grad::dy || !fused.attrs.as<Grad>().filters ||
-            fused.in[Grad::y].defined() || !can_move(norm, grad, {result_of(n)}))
+            fused.in[Grad::y].defined() || !can_move(norm, grad, {n.out[0]}))
             return;
         fused.attrs.as<Grad>().y_norm.set(fused.in, attrs.norm.operand(n.in));
         fused.in[Grad::dy] = n.in[BatchNormGradOp::dy];
@@ -329,7 +323,7 @@ private:
         Step fused = steps_[*grad];
         if (!fusible(fused) || !can_move(sum, *grad, {a.in[later]})) return;
         fused.in[Grad::addend] = a.in[other];
-        fused.out[Grad::dx] = result_of(a);
+        fused.out[Grad::dx] = a.out[0];
         if (!wrong_alias(*fused.op, fused.inputs(), fused.outputs()).empty()) return;
         replace(*grad, std::move(fused), {sum});
     }
@@ -343,7 +337,7 @@ private:
             if (!norm || !has_one_reader(x) || given) return;
             const Step& n = steps_[*norm];
             const auto& options = n.attrs.as<BatchNormOp>().norm;
-            if (options.activation.kind || !can_move(*norm, sum, {result_of(n)})) return;
+            if (options.activation.kind || !can_move(*norm, sum, {n.out[0]})) return;
             norm_of_operand.set(fused.in, options.operand(n.in));
             dead_[*norm] = true;
         };
@@ -361,10 +355,10 @@ private:
         if (!is_fusible(applied) || !sum || !has_one_reader(a.in[ActivationOp::x])) return;
         Step fused = steps_[*sum];
         if (fused.in[AddOp::a].shape().rank() != 4 || fused.attrs.as<AddOp>().activation.kind ||
-            !can_move(*sum, activation, {result_of(fused)}))
+            !can_move(*sum, activation, {fused.out[0]}))
             return;
         fused.attrs.as<AddOp>().activation = applied;
-        result_of(fused) = result_of(a);
+        fused.out[0] = a.out[0];
         replace(activation, std::move(fused), {*sum});
     }
 
@@ -376,14 +370,14 @@ private:
         const auto can_normalise = [&](const Use& r) {
             Step& s = steps_[r.step];
             const bool grad = s.op == op::conv2d_grad, pools = s.op == op::max_pool2d || s.op == op::avg_pool2d;
-            return can_move(norm, r.step, {result_of(n)}) && (fusible(s) || pools) &&
+            return can_move(norm, r.step, {n.out[0]}) && (fusible(s) || pools) &&
                    (!grad || s.in[Conv2dGradOp::y].defined()) && with_x_norm(s, [&](const auto& x_norm) {
                        const auto [x, given] = x_norm.operand(s.in);
                        return &x == &s.in[r.argument] && !given;
                    });
         };
-        if (batch_norm.frozen || !all_readers(result_of(n), can_normalise)) return;
-        for (const Use& r : intermediate_readers(result_of(n))) {
+        if (batch_norm.frozen || !all_readers(n.out[0], can_normalise)) return;
+        for (const Use& r : intermediate_readers(n.out[0])) {
             Step& s = steps_[r.step];
             with_x_norm(s, [&](auto& x_norm) { x_norm.set(s.in, batch_norm.operand(n.in)); });
         }
@@ -452,7 +446,7 @@ private:
             return;
         fused.in[Loss::dloss] = g.in[Grad::dloss];
         fused.out[Loss::probabilities] = {};
-        fused.out[Loss::dlogits] = result_of(g);
+        fused.out[Loss::dlogits] = g.out[0];
         replace(*loss, std::move(fused), {grad});
     }
 

@@ -20,11 +20,8 @@
 #include <mutex>
 #include <new>
 #include <pthread.h>
-#include <utility>
-
-#if defined(__linux__)
 #include <sys/mman.h>
-#endif
+#include <utility>
 
 namespace rg {
 
@@ -85,9 +82,7 @@ void* take_block(size_t bytes) {
             RG_CHECK(posix_memalign(&block, align, bytes) == 0, "memory: expected ", bytes,
                      " bytes of host memory, got less; use a smaller mini-batch or network");
         }
-#if defined(__linux__)
         if (align == kHugePage) madvise(block, bytes, MADV_HUGEPAGE);
-#endif
     }
     blocks.used_bytes += bytes;
     blocks.most_used_bytes = std::max(blocks.most_used_bytes, blocks.used_bytes);

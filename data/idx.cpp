@@ -53,6 +53,26 @@ std::string find_file(const std::string& folder, const IdxFile& wanted) {
     return folder + "/" + files[0];
 }
 
+Tensor read_idx(const std::string& path) { return parse_idx(as_bytes(read_file(path)), path); }
+
+/// Reads images [n height width] and labels [n]. The classes are "0" to the largest label, and at least to "9".
+ImageSet read_idx_set(const std::string& images_path, const std::string& labels_path) {
+    const Tensor images = read_idx(images_path), labels = read_idx(labels_path);
+    RG_CHECK(images.shape().rank() == 3, "idx: expected images [n h w], got ", images.shape().str(), " (", images_path,
+             ")");
+    RG_CHECK(labels.shape().rank() == 1, "idx: expected labels [n], got ", labels.shape().str(), " (", labels_path,
+             ")");
+    RG_CHECK(images.extent(0) == labels.extent(0), "idx: expected as many labels as images, ", images.extent(0),
+             ", got ", labels.extent(0), " (", labels_path, ")");
+    const std::span<uint8_t> pixels = images.span<uint8_t>(), values = labels.span<uint8_t>();
+    ImageSet set{images.extent(0), images.extent(1), images.extent(2), 1};
+    set.pixels = std::vector<uint8_t>(pixels.begin(), pixels.end());
+    set.labels.assign(values.begin(), values.end());
+    const int largest = std::max<int>(9, *std::max_element(values.begin(), values.end()));
+    for (int i = 0; i <= largest; ++i) set.classes.push_back(std::to_string(i));
+    return set;
+}
+
 } // namespace
 
 bool is_idx(Bytes bytes) {
@@ -88,30 +108,6 @@ Tensor parse_idx(Bytes bytes, const std::string& name) {
              bytes.size() - header, " (", name, ", offset ", header, ")");
     return Tensor::of<uint8_t>(Shape(std::span<const int64_t>(extents, size_t(rank))), bytes.subspan(header));
 }
-
-namespace {
-
-Tensor read_idx(const std::string& path) { return parse_idx(as_bytes(read_file(path)), path); }
-
-/// Reads images [n height width] and labels [n]. The classes are "0" to the largest label, and at least to "9".
-ImageSet read_idx_set(const std::string& images_path, const std::string& labels_path) {
-    const Tensor images = read_idx(images_path), labels = read_idx(labels_path);
-    RG_CHECK(images.shape().rank() == 3, "idx: expected images [n h w], got ", images.shape().str(), " (", images_path,
-             ")");
-    RG_CHECK(labels.shape().rank() == 1, "idx: expected labels [n], got ", labels.shape().str(), " (", labels_path,
-             ")");
-    RG_CHECK(images.extent(0) == labels.extent(0), "idx: expected as many labels as images, ", images.extent(0),
-             ", got ", labels.extent(0), " (", labels_path, ")");
-    const std::span<uint8_t> pixels = images.span<uint8_t>(), values = labels.span<uint8_t>();
-    ImageSet set{images.extent(0), images.extent(1), images.extent(2), 1};
-    set.pixels = std::vector<uint8_t>(pixels.begin(), pixels.end());
-    set.labels.assign(values.begin(), values.end());
-    const int largest = std::max<int>(9, *std::max_element(values.begin(), values.end()));
-    for (int i = 0; i <= largest; ++i) set.classes.push_back(std::to_string(i));
-    return set;
-}
-
-} // namespace
 
 bool has_idx(const std::string& folder) {
     return std::ranges::any_of(kIdxFiles, [&](const IdxFile& wanted) { return !files_of(folder, wanted).empty(); });

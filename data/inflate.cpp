@@ -406,10 +406,6 @@ uint32_t load_le32(const uint8_t* p) {
     return uint32_t{p[3]} << 24 | uint32_t{p[2]} << 16 | uint32_t{p[1]} << 8 | p[0];
 }
 
-bool all_zero(Bytes bytes) {
-    return std::all_of(bytes.begin(), bytes.end(), [](uint8_t byte) { return byte == 0; });
-}
-
 /// Returns the offset after the header of the member that starts at `begin`. RFC 1952, section 2.3.
 size_t skip_gzip_header(Bytes in, size_t begin, std::string_view name) {
     constexpr int kHeaderCrc = 2, kExtra = 4, kName = 8, kComment = 16;
@@ -545,7 +541,9 @@ std::vector<uint8_t> inflate_gzip(Bytes in, size_t limit, std::string_view name)
         if (length != uint32_t(inflater.size() - from))
             inflater.bad("expected a length of ", length, ", got ", inflater.size() - from);
         pos += 8;
-    } while (!all_zero(in.subspan(pos))); // tapes and tar pad with zeros, and gzip ignores them
+    } while (std::ranges::any_of(in.subspan(pos), [](uint8_t byte) {
+        return byte != 0;
+    })); // tapes and tar pad with zeros, and gzip ignores them
     return inflater.finish();
 }
 

@@ -312,6 +312,70 @@ std::vector<uint8_t> inflate_data(const PngContents& c, std::string_view name, s
     return raw;
 }
 
+void put_be32(std::vector<uint8_t>& out, uint32_t value) {
+    for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(value >> shift));
+}
+
+/// DEFLATE with fixed Huffman codes (RFC 1951, section 3.2.6). The only matches are repetitions of the last byte, as
+/// filtered rows have them.
+class Deflater {
+public:
+    std::vector<uint8_t> zlib(Bytes in) {
+        out_ = {0x78, 0x01};
+        put(3, 3); // last block, fixed codes
+        for (size_t i = 0; i < in.size();) {
+            size_t length = 0;
+            while (i > 0 && length < 257 && i + length < in.size() && in[i + length] == in[i - 1]) ++length;
+            if (length < 3) {
+                put_literal(in[i++]);
+                continue;
+            }
+            put_repetition(uint32_t(length));
+            i += length;
+        }
+        put_literal(256);
+        put(0, 7); // fills up the last byte
+        put_be32(out_, adler32(in));
+        return std::move(out_);
+    }
+
+private:
+    void put(uint32_t value, int bits) {
+        buffer_ |= uint64_t{value} << count_;
+        for (count_ += bits; count_ >= 8; count_ -= 8, buffer_ >>= 8) out_.push_back(uint8_t(buffer_));
+    }
+    void put_code(uint32_t code, int bits) {
+        uint32_t reversed = 0;
+        for (int b = 0; b < bits; ++b) reversed = reversed << 1 | (code >> b & 1);
+        put(reversed, bits);
+    }
+    void put_literal(uint32_t symbol) {
+        if (symbol < 144) return put_code(0x30 + symbol, 8);
+        if (symbol < 256) return put_code(0x190 + symbol - 144, 9);
+        if (symbol < 280) return put_code(symbol - 256, 7);
+        put_code(0xC0 + symbol - 280, 8);
+    }
+    void put_repetition(uint32_t length) {
+        const uint32_t l = length - 3; // after the first eight, groups of four codes have the same number of extra bits
+        const int extra = l < 8 ? 0 : std::bit_width(l) - 3;
+        put_literal(uint32_t(257 + 4 * extra) + (l >> extra));
+        put(l & ((1u << extra) - 1), extra);
+        put(0, 5); // the distance 1
+    }
+
+    std::vector<uint8_t> out_;
+    uint64_t buffer_ = 0;
+    int count_ = 0;
+};
+
+void put_chunk(std::vector<uint8_t>& out, const char (&type)[5], Bytes body) {
+    put_be32(out, uint32_t(body.size()));
+    const size_t begin = out.size();
+    out.insert(out.end(), type, type + 4);
+    out.insert(out.end(), body.begin(), body.end());
+    put_be32(out, crc32(Bytes(out).subspan(begin)));
+}
+
 } // namespace
 
 std::shared_ptr<void> reserve_memory(int64_t bytes, std::string_view name) {
@@ -411,74 +475,6 @@ Image to_u8(const Image& image, int channels) {
     }
     return out;
 }
-
-namespace {
-
-void put_be32(std::vector<uint8_t>& out, uint32_t value) {
-    for (int shift = 24; shift >= 0; shift -= 8) out.push_back(uint8_t(value >> shift));
-}
-
-/// DEFLATE with fixed Huffman codes (RFC 1951, section 3.2.6). The only matches are repetitions of the last byte, as
-/// filtered rows have them.
-class Deflater {
-public:
-    std::vector<uint8_t> zlib(Bytes in) {
-        out_ = {0x78, 0x01};
-        put(3, 3); // last block, fixed codes
-        for (size_t i = 0; i < in.size();) {
-            size_t length = 0;
-            while (i > 0 && length < 257 && i + length < in.size() && in[i + length] == in[i - 1]) ++length;
-            if (length < 3) {
-                put_literal(in[i++]);
-                continue;
-            }
-            put_repetition(uint32_t(length));
-            i += length;
-        }
-        put_literal(256);
-        put(0, 7); // fills up the last byte
-        put_be32(out_, adler32(in));
-        return std::move(out_);
-    }
-
-private:
-    void put(uint32_t value, int bits) {
-        buffer_ |= uint64_t{value} << count_;
-        for (count_ += bits; count_ >= 8; count_ -= 8, buffer_ >>= 8) out_.push_back(uint8_t(buffer_));
-    }
-    void put_code(uint32_t code, int bits) {
-        uint32_t reversed = 0;
-        for (int b = 0; b < bits; ++b) reversed = reversed << 1 | (code >> b & 1);
-        put(reversed, bits);
-    }
-    void put_literal(uint32_t symbol) {
-        if (symbol < 144) return put_code(0x30 + symbol, 8);
-        if (symbol < 256) return put_code(0x190 + symbol - 144, 9);
-        if (symbol < 280) return put_code(symbol - 256, 7);
-        put_code(0xC0 + symbol - 280, 8);
-    }
-    void put_repetition(uint32_t length) {
-        const uint32_t l = length - 3; // after the first eight, groups of four codes have the same number of extra bits
-        const int extra = l < 8 ? 0 : std::bit_width(l) - 3;
-        put_literal(uint32_t(257 + 4 * extra) + (l >> extra));
-        put(l & ((1u << extra) - 1), extra);
-        put(0, 5); // the distance 1
-    }
-
-    std::vector<uint8_t> out_;
-    uint64_t buffer_ = 0;
-    int count_ = 0;
-};
-
-void put_chunk(std::vector<uint8_t>& out, const char (&type)[5], Bytes body) {
-    put_be32(out, uint32_t(body.size()));
-    const size_t begin = out.size();
-    out.insert(out.end(), type, type + 4);
-    out.insert(out.end(), body.begin(), body.end());
-    put_be32(out, crc32(Bytes(out).subspan(begin)));
-}
-
-} // namespace
 
 std::vector<uint8_t> encode_png(int64_t width, int64_t height, int channels, Bytes pixels) {
     RG_CHECK(width > 0 && height > 0 && width <= kMaxPixels / height && channels >= 1 && channels <= 4,

@@ -56,10 +56,7 @@ struct GivenFilters {
     /// Calls f with the pointer that is not null.
     template <class F>
     __host__ __device__ __forceinline__ void visit(const F& f) const {
-        if (f32)
-            f(f32);
-        else
-            f(rounded);
+        f32 ? f(f32) : f(rounded);
     }
 };
 

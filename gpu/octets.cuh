@@ -192,10 +192,7 @@ __device__ __forceinline__ void store_rounded(T* to, float (&v)[kWidth]) {
 /// Calls f(Constant<kWidth>).
 template <class F>
 void with_width(int64_t channels, F f) {
-    if (channels % 8 == 0)
-        f(Constant<8>{});
-    else
-        f(Constant<1>{});
+    channels % 8 == 0 ? f(Constant<8>{}) : f(Constant<1>{});
 }
 
 } // namespace rg::RG_GPU

@@ -173,10 +173,7 @@ DeviceScratch<bf16> pack_x(const PackedPlan& plan, const ConvGeometry& g, const 
         RG_LAUNCH((conv2d_pack_hopper_kernel<kOctets, Reader>), dim3(cells, unsigned(plan.channels / 8 / kOctets), z),
                   256, 0, stream(), plan.cells, phases, g.from_h, g.from_w, g.from_c, reader, packed);
     };
-    if (plan.channels == kSmallCell)
-        pack(Constant<kSmallCell / 8>{});
-    else
-        pack(Constant<8>{});
+    plan.channels == kSmallCell ? pack(Constant<kSmallCell / 8>{}) : pack(Constant<8>{});
     return packed;
 }
 template DeviceScratch<bf16> pack_x(const PackedPlan&, const ConvGeometry&, const Plain<bf16>&);

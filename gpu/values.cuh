@@ -36,11 +36,6 @@ __device__ __forceinline__ void load_8(const bf16* from, float (&v)[8]) {
     unpack_8(*reinterpret_cast<const uint4*>(from), v);
 }
 
-__device__ __forceinline__ void clear(float (&v)[8]) {
-    RG_UNROLL
-    for (float& value : v) value = 0;
-}
-
 /// Returns `value` rounded to the second argument's type, as if it had been stored and loaded again.
 __device__ __forceinline__ float as_stored(float value, float) { return value; }
 __device__ __forceinline__ float as_stored(float value, bf16) { return to_float(to_bf16(value)); }
@@ -126,10 +121,7 @@ T* pointer(const Tensor& t) {
 /// Calls f with a value of the type in which t is stored: bf16 or float.
 template <class F>
 void with_stored(const Tensor& t, F f) {
-    if (t.dtype() == DType::bf16)
-        f(bf16{});
-    else
-        f(0.0f);
+    t.dtype() == DType::bf16 ? f(bf16{}) : f(0.0f);
 }
 
 /// The type of an argument that passes a constant to a generic function.

@@ -23,16 +23,6 @@ namespace rg::par {
 
 namespace {
 
-/// Returns the link of all ranks of this program: MPI if the build has it, else a single rank. May remove launcher
-/// arguments from argv. Throws Error as open_mpi_link() does.
-std::shared_ptr<Link> open_link([[maybe_unused]] int& argc, [[maybe_unused]] char**& argv) {
-#if RG_HAVE_MPI
-    return open_mpi_link(argc, argv);
-#else
-    return std::make_shared<SingleLink>();
-#endif
-}
-
 /// Throws Error if a launcher has started several processes, but MPI knows this one alone. Without this, each of them
 /// would be a job of its own. PMI_SIZE comes first, since mpiexec of MPICH may start its helpers in a job step of
 /// several processes. SLURM_NTASKS does not count, since a batch script, which is a single process, has it too.
@@ -97,12 +87,16 @@ int fail_job(Link* link, const std::exception& error) {
 
 } // namespace
 
-int run_ranks_main(int argc, char** argv, const std::function<int(Group&)>& body) {
+int run_ranks_main([[maybe_unused]] int argc, [[maybe_unused]] char** argv, const std::function<int(Group&)>& body) {
     std::shared_ptr<Link> link;
     std::unique_ptr<Group> group; // outlives body: peers may still read from its buffers
     try {
         prepare_process();
-        link = open_link(argc, argv);
+#if RG_HAVE_MPI
+        link = open_mpi_link(argc, argv);
+#else
+        link = std::make_shared<SingleLink>();
+#endif
         if (link->size() == 1) check_launcher();
         link->read_environment();
         group = std::make_unique<Group>(*link);

@@ -10,7 +10,6 @@
 // Usually a thread does all the work on one image or a few, while they stay in its second-level cache: the copy of the
 // input, convolution, activation or statistics of the result, rounding.
 #include "core/cpu/conv_choice.h"
-#include "core/cpu/conv_groups.h"
 #include "core/cpu/dense.h"
 #include "core/cpu/depthwise.h"
 #include "core/cpu/tile_engine.h"

@@ -32,4 +32,10 @@ struct ConvProblem {
 /// Winograd nor, if images are read as f32, tiles. If Context::profile is set, notes the choice and its reason there.
 Method method_for(const ConvProblem& problem);
 
+/// Method::group_by_group, in conv_groups.cpp.
+namespace group_by_group {
+void conv2d(const Call& call);
+void conv2d_grad(const Call& call);
+} // namespace group_by_group
+
 } // namespace rg::cpu

@@ -11,7 +11,6 @@
 // computed at the end instead, from all images (TileWgrad). In both cases, the bits do not depend on the number of
 // threads.
 #include "core/cpu/conv_choice.h"
-#include "core/cpu/conv_groups.h"
 #include "core/cpu/dense.h"
 #include "core/cpu/depthwise.h"
 #include "core/cpu/tile_engine.h"

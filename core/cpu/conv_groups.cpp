@@ -1,7 +1,7 @@
 // Convolution with Conv::groups > 1: each group is a convolution of its own, on copies of its channels. The copies cost
 // less than the products, unless a group has only a few channels. Depthwise convolutions have an engine (depthwise.h),
 // and Winograd takes many groups of at least four channels.
-#include "core/cpu/conv_groups.h"
+#include "core/cpu/conv_choice.h"
 
 #include "core/cpu/parallel.h"
 #include "core/cpu/scratch.h"

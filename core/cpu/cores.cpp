@@ -8,19 +8,14 @@
 #include <cmath>
 #include <fstream>
 #include <limits>
-#include <thread>
-
-#if defined(__linux__)
 #include <sched.h>
-#endif
+#include <thread>
 
 namespace rg {
 
 int affinity_cores() {
-#if defined(__linux__)
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return std::max(1, CPU_COUNT(&set));
-#endif
     return std::max(1, int(std::thread::hardware_concurrency()));
 }
 

@@ -5,8 +5,7 @@
 
 namespace rg {
 
-/// Returns the number of logical cores that the calling thread may use by its affinity, at least 1. On systems other
-/// than Linux, returns the number of all logical cores.
+/// Returns the number of logical cores that the calling thread may use by its affinity, at least 1.
 int affinity_cores();
 
 /// Returns the number of cores whose CPU time this process may use: the smallest quota of its control groups (version 1

@@ -5,14 +5,12 @@
 
 #include <cstdlib>
 #include <string_view>
+#include <sys/syscall.h>
+#include <unistd.h>
 #include <vector>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
-#endif
-#if defined(__linux__)
-#include <sys/syscall.h>
-#include <unistd.h>
 #endif
 
 namespace rg::cpu {
@@ -66,13 +64,9 @@ constexpr unsigned kAmx = 1u << 22 | 1u << 24; // AMX-BF16 and AMX-TILE
 /// Asks the operating system for the tile registers, and returns true if it grants them. The registers are large, so
 /// Linux (since 5.16) enables them only for a process that asks.
 bool may_use_amx() {
-#if defined(__linux__)
     constexpr long kRequestPermission = 0x1023, kTileData = 18;
     static const bool kGranted = syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
     return kGranted;
-#else
-    return false;
-#endif
 }
 
 #endif

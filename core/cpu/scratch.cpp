@@ -6,11 +6,8 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <vector>
-
-#if defined(__linux__)
 #include <sys/mman.h>
-#endif
+#include <vector>
 
 namespace rg::cpu::scratch_stack {
 
@@ -36,9 +33,7 @@ Chunk make_chunk(size_t bytes) {
     const size_t size = (bytes + kHugePage - 1) / kHugePage * kHugePage;
     void* memory = nullptr;
     RG_CHECK(posix_memalign(&memory, kHugePage, size) == 0, "memory: ", size, " bytes are not available");
-#if defined(__linux__)
     madvise(memory, size, MADV_HUGEPAGE);
-#endif
     return {static_cast<char*>(memory), size, 0};
 }
 

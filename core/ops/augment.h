@@ -57,18 +57,8 @@ constexpr int64_t kViewNumbers = sizeof(View) / sizeof(int32_t), kPositionNumber
 constexpr View view_at(const int32_t* views, int64_t n, bool positions_only) {
     const int32_t* const v = views + n * (positions_only ? kPositionNumbers : kViewNumbers);
     if (positions_only) return {v[0], v[1], v[2], v[3], v[4], v[5]};
-    return {v[0],
-            v[1],
-            v[2],
-            v[3],
-            v[4],
-            v[5],
-            v[6],
-            v[7],
-            v[8],
-            v[9],
-            {v[10], v[11], v[12], v[13]},
-            {v[14], v[15], v[16], v[17]}};
+    const Box mixed{v[10], v[11], v[12], v[13]}, erased{v[14], v[15], v[16], v[17]};
+    return {v[0], v[1], v[2], v[3], v[4], v[5], v[6], v[7], v[8], v[9], mixed, erased};
 }
 
 /// Returns the index of the pixel at position i of a row or column that is mirrored at its edge pixels again and again.

@@ -132,9 +132,7 @@ MobileNet::MobileNet(const Options& options) : options_(options) {
         const Dense hidden(parameters, "classifier.0", channels = scaled(row.last), last);
         layers_.push_back([=](const Tensor& x, Mode) { return activation(hidden(x), Activation::hardswish); });
     }
-    layers_.push_back([dropout = Dropout(parameters, float(options.dropout))](const Tensor& x, Mode mode) {
-        return dropout(x, mode);
-    });
+    layers_.push_back(Dropout(parameters, float(options.dropout)));
     const Dense scores(parameters, row.version3 ? "classifier.3" : "classifier.1", options.classes, channels);
     layers_.push_back([=](const Tensor& x, Mode) { return scores(x); });
     parameters.allocate(options.seed, Init::he_fan_out_narrow, options.dtype);

@@ -50,12 +50,7 @@ std::string report_page(std::string_view data) {
     const size_t begin = kTemplate.find(kBeforeData);
     std::string page(kTemplate.substr(0, begin + kBeforeData.size()));
     // Escape '<', so that no text in the data can end the script element or begin a comment.
-    for (const char c : data) {
-        if (c == '<')
-            page += "\\u003c";
-        else
-            page += c;
-    }
+    for (const char c : data) c == '<' ? page += "\\u003c" : page += c;
     page += kTemplate.substr(kTemplate.find(kAfterData, begin));
     return page;
 }

@@ -46,11 +46,6 @@ int64_t RunLog::epochs() const {
     return std::max<int64_t>(1, position.epoch - 1 + left / per_epoch + (left % per_epoch > 0));
 }
 
-TrainingObserver& RunLog::standalone_program() {
-    static TrainingObserver observer;
-    return observer;
-}
-
 RunLog::RunLog(const RunOptions& settings, Options& options, par::Group& group, TrainingObserver& observer)
     : settings(settings), options(options), group(group), observer(observer) {
     if (observer.standalone()) install_stop_signals(); // before the data are loaded, which may take long

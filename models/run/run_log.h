@@ -80,7 +80,7 @@ public:
     /// and locks it. All arguments must outlive this. Throws Error if the options differ between ranks, if there is no
     /// such run, or if another process trains it.
     RunLog(const RunOptions& settings, Options& options, par::Group& group,
-           TrainingObserver& observer = standalone_program());
+           TrainingObserver& observer = standalone_program_);
     RunLog(const RunLog&) = delete;
     RunLog& operator=(const RunLog&) = delete;
 
@@ -179,7 +179,7 @@ public:
     RunPosition position; // of the checkpoint, after Saver::restore() in a resumed run
 
 private:
-    static TrainingObserver& standalone_program();
+    static inline TrainingObserver standalone_program_;
     bool is_done() const { return info_.steps > 0 && position.step >= info_.steps; }
     void fail(const std::string& why);
 
