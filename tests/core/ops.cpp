@@ -12,6 +12,7 @@
 #include "core/profile.h"
 #include "core/rng.h"
 #include "tests/op_check.h"
+#include "tests/sync_ranks.h"
 #include "tests/temp_dir.h"
 
 #include <cmath>

@@ -178,8 +178,10 @@ TEST_SUITE("models") {
             "--steps", "4", "--width", "4", "--depth", "1", "--lr", "0.01", "--validate-every", "2", "--rotate", "10",
             "--erase", "0.5", "--mixup", "0.2", "--cutmix", "1", "--no-accelerate"};
         // On three ranks with mini-batches of two, the last has no images.
-        for (const auto& [ranks, batch, workers] : {std::tuple(1, "6", "0"), {3, "2", "0"}, {1, "6", "5"}, {3, "6", "5"}}) {
-            INFO("ranks ", ranks, ", workers ", std::string(workers));
+        for (const auto& [n, batch, workers] : {std::tuple(1, "6", "0"), {3, "2", "0"}, {1, "6", "5"}, {3, "6", "5"}}) {
+            const int ranks = n; // clang 14 cannot capture structured bindings
+            const std::string in_parts = workers;
+            INFO("ranks ", ranks, ", workers ", in_parts);
             std::vector<std::string> all = args;
             all.insert(all.end(), {"--batch-size", batch, "--workers", workers});
             const Trained copied = train(2'300'000, ranks, all), resident = train(size_t{1} << 40, ranks, all);

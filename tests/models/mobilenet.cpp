@@ -100,10 +100,11 @@ TEST_SUITE("models") {
     TEST_CASE("mobilenet: has torchvision's initial values") {
         const auto net = make_mobile("mobilenet_v3_large", {32, 32, 3, 100});
         Parameters& p = net->parameters;
-        for (const auto& [name, deviation] : {std::pair("features.16.0.weight", std::sqrt(2.0 / 960)),
-                                              {"features.15.block.1.0.weight", std::sqrt(2.0 / (25 * 960))}, // depthwise
-                                              {"classifier.0.weight", 0.01},
-                                              {"classifier.3.weight", 0.01}}) {
+        for (const auto& [entry, deviation] : {std::pair("features.16.0.weight", std::sqrt(2.0 / 960)),
+                                               {"features.15.block.1.0.weight", std::sqrt(2.0 / (25 * 960))}, // depthwise
+                                               {"classifier.0.weight", 0.01},
+                                               {"classifier.3.weight", 0.01}}) {
+            const std::string name = entry; // clang 14 cannot capture structured bindings
             CAPTURE(name);
             const Tensor& t = p.entry(name).value;
             CHECK(length_of(t) / std::sqrt(double(t.numel())) == doctest::Approx(deviation).epsilon(0.03));
@@ -212,7 +213,8 @@ TEST_SUITE("models") {
             const auto check = [](double seen, double expected) { // which has six digits
                 CHECK(std::abs(seen / expected - 1) < 1e-5);
             };
-            for (const auto& [name, norm] : c.gradients) {
+            for (const auto& [entry, norm] : c.gradients) {
+                const std::string name = entry;
                 CAPTURE(name);
                 check(length_of(p.entry(name).gradient), norm);
             }
@@ -226,7 +228,8 @@ TEST_SUITE("models") {
     }
 
     TEST_CASE("mobilenet: a replayed step and a replayed prediction are the plain ones") {
-        for (const auto& [name, side] : {std::pair("mobilenet_v2", 16), {"mobilenet_v3_small", 21}}) {
+        for (const auto& [net, side] : {std::pair("mobilenet_v2", 16), {"mobilenet_v3_small", 21}}) {
+            const std::string name = net;
             CAPTURE(name);
             const Tensor x = random_tensor({8, side, side, 3}, DType::f32, 5), labels = random_labels(8, 4, 6);
             std::vector<std::unique_ptr<Network>> nets;

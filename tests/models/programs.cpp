@@ -353,7 +353,7 @@ TEST_SUITE("models") {
             {"gradient_clip_val", "clip"}, {"class_weight", "class-weights"}, {"log_every_n_steps", "progress"},
             {"milestones", "drops"}, {"model-ema", "average"}, {"imgsz", "size"}, {"tta", "test-views"}};
         for (const auto& [theirs, ours] : hints)
-            CHECK(error_of([&] { (void)train_cifar.check({cat("--", theirs), "1"}); }) ==
+            CHECK(error_of([option = cat("--", theirs)] { (void)train_cifar.check({option, "1"}); }) ==
                   cat("unknown option --", theirs, "; did you mean --", ours, "?"));
     }
 

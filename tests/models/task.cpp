@@ -7,6 +7,7 @@
 #include "models/run/confusion.h"
 #include "models/run/training.h"
 #include "tests/host_device.h"
+#include "tests/op_check.h"
 #include "tests/thread_link.h"
 #include "tests/temp_dir.h"
 
