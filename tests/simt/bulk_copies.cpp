@@ -40,6 +40,7 @@ void try_end_phase(Barrier& barrier) {
     if (!barrier.waiting.empty() && !barrier.copies.empty()) {
         acquire(&barrier.order); // a copy comes after all that came before its issue
         for (const Barrier::Copy& copy : std::exchange(barrier.copies, {})) execute(barrier, copy);
+        release(&barrier.order); // also if another thread will end the phase
     }
     if (barrier.bytes != 0) return;
     ++barrier.phase;
@@ -185,11 +186,11 @@ void bulk_copy(void* to, const void* from, int bytes, uint64_t* at, Site site) {
     if (!barrier.fenced) fail_here(site, "bulk copy: no fence_proxy_async() since its barrier was initialised");
     const Barrier::Copy copy{bytes_of(to), from, bytes, site};
     executor().proxy.operands.copy_issued(copy.to, bytes, site);
-    release(&barrier.order);
     if (executor().settings.eager_copies)
         execute(barrier, copy);
     else
         barrier.copies.push_back(copy);
+    release(&barrier.order); // another thread may end the phase, which comes after this copy
     try_end_phase(barrier);
 }
 
