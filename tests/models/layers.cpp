@@ -93,7 +93,7 @@ TEST_SUITE("models") {
         const Tensor second = layer(x, Mode::train);
         CHECK_FALSE(same_bits(first, second));
         tape.gradients(sum(add(first, scale(second, 0))), {{x}}, {{dx}});
-        CHECK(same_bits(dx, first)); // x is 1
+        for (int i = 0; i < 100; ++i) CHECK((dx.span<float>()[i] == 0) == (first.span<float>()[i] == 0));
     }
 
     TEST_CASE("layers: replays draw the numbers of their step") {
