@@ -34,7 +34,7 @@ KernelChoice choose(const ConvGeometry& g, const Tensor& x, const Tensor& w, con
                              tile_width && g.from_h % 8 == 0 && g.pixels() > 0 && g.pixels() < INT32_MAX;
     const auto [fewer, more] = std::minmax({g.from_c, g.to_c}); // the data gradient exchanges from_c and to_c
     const auto covered = [](int channels) { return channels == 32 || channels == 64 || channels == 128; };
-    // With 128 channels in x or y, the filters leave room for tiles 8 pixels wide alone. No kernel has 128 and 32.
+    // Beside filters for 128 channels, only tiles 8 pixels wide fit into shared memory. No kernel joins 128 and 32.
     const bool filters_fit = covered(fewer) && covered(more) && (more < 128 || (fewer > 32 && g.from_w == 8));
     if (fills_tiles && filters_fit && g.from_h % rows_of_tile(g.from_w) == 0)
         return {hopper, "3x3 filters that stay in shared memory, images as wide as a tile", g};

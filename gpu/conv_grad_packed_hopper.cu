@@ -22,7 +22,7 @@ constexpr int kLargeTile = 128; // cells of a tile of dy
 constexpr int kProducerRegisters = 72, kConsumerRegisters = 216;
 static_assert(kProducerRegisters + 2 * kConsumerRegisters == 3 * kRegisters);
 
-/// What the kernel takes: extents, taps, and the division of the cells into tiles and stages of shared memory.
+/// Holds the arguments of the kernel: extents, taps, and how cells are divided into tiles and stages of shared memory.
 struct WeightGradient {
     CellLayout cells;
     int channels, values, out_c; // channels of a cell of x; values of a filter per tap; channels of dy

@@ -36,7 +36,7 @@ constexpr int kFixedBytes = 2 << 10, kSharedBytes = (227 << 10) - kFixedBytes;
 /// gradient of dx, with the same remainders by the stride. The result in cell i reads cell i + offset of the tap's
 /// phase. In the data gradient, cell i of a phase of dx reads cell i - offset of dy.
 struct PackedTaps {
-    int count = 0, phases = 0, min_offset = 0, max_offset = 0; // of the taps; at most 0, and at least 0
+    int count = 0, phases = 0, min_offset = 0, max_offset = 0; // min_offset <= 0 <= max_offset
     int begin[kMaxPhases + 1] = {}; // index of the first tap of each phase in `place` and `offset`
     int place[kMaxTaps] = {}, offset[kMaxTaps] = {};
     __host__ __device__ bool empty(int phase) const { return begin[phase] == begin[phase + 1]; }

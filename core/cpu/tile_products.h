@@ -38,7 +38,7 @@ struct alignas(64) TileConfig {
 // _tile_loadconfig reads only the first 8 bytes, so they may omit the stores of a variable's other bytes.
 constexpr TileConfig kConfig;
 
-// Other libraries on this thread also load and release configurations: by the ABI, no call keeps one.
+// Loads it in each call, since other libraries on this thread load and release configurations, as the ABI allows.
 void configure() { _tile_loadconfig(&kConfig); }
 
 // In the forward pass, tiles 4 and 5 hold pixels, and tiles 6 and 7 hold filters. Tile 2 p + k holds the results of

@@ -397,7 +397,7 @@ TEST_SUITE("data") {
     }
 
     TEST_CASE("packed: another state of a folder does not wait for the one that is in use, and does not remove it") {
-        // As on two nodes that have a copy of the folder each, and share the cache
+        // Two nodes that have a copy of the folder each, and share the cache, are in this situation.
         const TempDir dir;
         const std::string folder = dir / "set", cache = dir / "cache/";
         write_folder(folder);

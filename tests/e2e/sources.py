@@ -152,7 +152,7 @@ class Sources(job.JobTest):
         out = self.succeed(job.train(1, "--resume", "--new-data", "--run-name", "grown", "--epochs", "3"))
         self.assertIn("epoch 3/3", out)
         self.assertEqual([line["epoch"] for line in job.epoch_lines(self.runs / "grown")], [1, 2, 3])
-        # As many epochs as asked for, although one is now a third of those before.
+        # The run trains as many epochs as asked for, although they are now shorter than before.
         shutil.copytree(first, self.runs / "shrunk")
         shutil.copytree(self.folder / "set", self.folder / "kept")
         for path in (self.folder / "set").glob("*/*.png"):
