@@ -82,6 +82,11 @@ public:
                 RG_CHECK(!node.backward || std::ranges::none_of(node.in, is_t),
                          "gradients: expected tensors that no op ", "overwrites, got one that ", node.name,
                          " changes in place; do so under NoTape");
+                const bool flows = node.backward && i == 0; // from this tensor to the inputs
+                for (size_t j = 0; j < node.in.size(); ++j)
+                    RG_CHECK(flows || !((inputs.needed | inputs.blocked) >> j & 1) || is_t(node.in[j]),
+                             "gradients: expected tensors apart, got one that comes from another through ", node.name,
+                             "; ", barrier_of(node).instead, ", or make it a constant under NoTape");
             } else if (!depends) {
                 values_.erase(t.key()); // the node overwrites any value there
             } else if (node.backward && i == 0) {

@@ -434,6 +434,12 @@ TEST_SUITE("core") {
                            tape.gradients(half_squares(x).clone(), {{x}}, {{dx}});
                        }),
                        "Tensor::clone(); use the tensor itself"));
+        CHECK(contains(error_of([&] { // asks for the gradients of a tensor and of its copy
+                           Tape tape;
+                           const Tensor copy = x.clone();
+                           tape.gradients(half_squares(copy), {{x, copy}}, {{dx, unset({8})}});
+                       }),
+                       "expected tensors apart, got one that comes from another through Tensor::clone()"));
         // A view of a flat buffer of parameters blocks the buffer's gradient.
         const Tensor flat = row_of({1, -2, 3, 4}), dflat = unset({4}), w = flat.slice(2, {2});
         CHECK(contains(error_of([&] {
