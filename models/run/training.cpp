@@ -206,6 +206,7 @@ public:
     /// epoch and as --validate-every asks. Saves the model and a checkpoint after each epoch, also after one that a
     /// stop request or the last step has cut short. Without any step, saves the model alone.
     void run_epochs() {
+        if (run_.best_is_of_others()) test_best_again();
         // With --steps 0, or if a kill came between the last checkpoint and the model, no step is left.
         if (!run_.goes_on()) optimizer_.with_average([&] { run_.save_model(); });
         while (run_.goes_on()) {
@@ -393,6 +394,17 @@ private:
             run_.keep_if_best(result);
         });
         return result;
+    }
+
+    /// Collective. Tests the best model so far on the images of --new-data, with which the next epochs are tested.
+    void test_best_again() {
+        const Tensor before = parameters_.all().clone();
+        const int64_t tracked = parameters_.batches_tracked;
+        load_state_dict(parameters_, run_.saver.best_model());
+        try {
+            run_.replace_best(evaluation_.score({{}}, [&] { run_.check_stop(); }));
+        } catch (const Stopped&) {} // the checkpoint is still that before --new-data
+        parameters_.all().copy_from(before), parameters_.batches_tracked = tracked;
     }
 
     /// Tests the network, and sets the members of the report.

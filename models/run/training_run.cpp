@@ -10,6 +10,7 @@
 #include "par/verify.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace rg {
 namespace {
@@ -97,6 +98,7 @@ void TrainingRun::check_data(const data::TrainTest& data, const Json& descriptio
         RG_CHECK(file.number("batch") == 0,
                  "--new-data: expected a checkpoint from the end of an epoch, got one after ", file.number("batch"),
                  " mini-batches (", file.source, ")");
+        best_is_of_others_ |= set == sets[1].first;
     }
 }
 
@@ -233,6 +235,14 @@ void TrainingRun::log_test_in_epoch(const Score& score) {
 void TrainingRun::keep_if_best(const Score& test) {
     const MetricInfo metric = best_metric();
     saver.save_if_best(value_of(*task_, test, metric), metric.higher_is_better);
+}
+
+void TrainingRun::replace_best(const Score& test) {
+    RunPosition& p = log.position;
+    p.best = value_of(*task_, test, best_metric());
+    if (!std::isfinite(p.best)) p.best = 0, p.best_epoch = 0; // as in Saver::save_if_best()
+    log.note(cat("the ", test_set_name, " set has changed; on the new one, the best model so far has loss ",
+                 formatted("%.4f ", test.loss), task_->text(test.metrics)));
 }
 
 std::optional<TensorFile> TrainingRun::model_to_test() {
