@@ -194,6 +194,7 @@ Options::Option& Options::declare(const std::string& name, const std::string& te
     option.name_ = name;
     option.text_ = text;
     option.group_ = group_;
+    option.fixed_ = fixed_;
     return option;
 }
 
@@ -393,7 +394,10 @@ bool Options::is_by_rank(const std::string& name) const { return declared(name).
 void Options::set(const std::string& name, const std::string& value) {
     Option* option = find(name);
     RG_CHECK(option, "option --", name, " (value \"", value, "\"): this program has no such option");
-    option->set(value);
+    if (!option->is_list()) return option->set(value);
+    std::get<std::vector<std::string>*>(option->variable_)->clear();
+    for (const std::string& part : split(value, ' '))
+        if (!part.empty()) option->set(part);
 }
 
 std::vector<std::pair<std::string, std::string>> Options::values() const {

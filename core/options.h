@@ -80,6 +80,8 @@ public:
     /// Declares --name. `text` is one phrase for --help, which prints the range and the default after it. If the target
     /// is a list, each --name VALUE appends one value.
     Option& add(const std::string& name, Variable target, const std::string& text);
+    /// Marks the options that are added from now on as Option::fixed(), or not.
+    void fix(bool fixed) { fixed_ = fixed; }
     /// Declares an enum with its names, for example {{"zero", Fill::zero}, {"reflect", Fill::reflect}}.
     template <class E>
     Option& add(const std::string& name, E* value, const std::vector<std::pair<std::string, E>>& names,
@@ -125,7 +127,7 @@ public:
     /// values() in the checkpoint. Throws Error for an unknown name or a bad value.
     void set(const std::string& name, const std::string& value);
     /// Returns all options with their current values as texts, in order of declaration. set() restores a value from its
-    /// text, except for a list: its text has all its values, joined by spaces, and set() appends a single value.
+    /// text. That of a list has all its values, joined by spaces, so they must not contain spaces.
     std::vector<std::pair<std::string, std::string>> values() const;
     /// Returns the options as a JSON object, with numbers and bools as such, and all else as texts like in values().
     Json to_json() const;
@@ -149,7 +151,7 @@ private:
     std::vector<std::string>* positional_ = nullptr;
     std::vector<std::string>* passed_on_ = nullptr;
     size_t positional_least_ = 0, positional_most_ = 0;
-    bool version_asked_ = false, all_asked_ = false;
+    bool version_asked_ = false, all_asked_ = false, fixed_ = false;
 };
 
 template <class E>

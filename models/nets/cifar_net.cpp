@@ -33,10 +33,10 @@ Tensor CifarNet::forward(const Tensor& x, Mode mode) const {
 void CifarNets::declare(rg::Options& o) {
     o.add("width", &options_.width, "cifar: channels of the first block").range(1, 4096);
     o.add("depth", &options_.depth, "cifar: convolutions per block").range(1, 64);
-    o.add("initializer", &options_.init,
-          {{"he", Init::he}, {"glorot", Init::glorot}, {"narrow-normal", Init::narrow_normal}},
-          "cifar: variance of the initial weights; he: 2 / fan_in; glorot: 2 / (fan_in + fan_out); narrow-normal: 1e-4")
-        .fixed();
+    o.add(
+        "initializer", &options_.init,
+        {{"he", Init::he}, {"glorot", Init::glorot}, {"narrow-normal", Init::narrow_normal}},
+        "cifar: variance of the initial weights; he: 2 / fan_in; glorot: 2 / (fan_in + fan_out); narrow-normal: 1e-4");
 }
 
 std::unique_ptr<Network> CifarNets::make(const std::string&, const ImageTask& task) const {

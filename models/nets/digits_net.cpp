@@ -37,8 +37,7 @@ std::vector<Tensor> DigitsAnglesNet::outputs(const Tensor& x, Mode mode) const {
 
 void DigitsNets::declare(rg::Options& o) {
     o.add("initializer", &init_, {{"he", Init::he}, {"glorot", Init::glorot}},
-          "variance of the initial weights; he: 2 / fan_in; glorot: 2 / (fan_in + fan_out)")
-        .fixed();
+          "variance of the initial weights; he: 2 / fan_in; glorot: 2 / (fan_in + fan_out)");
 }
 
 std::unique_ptr<Network> DigitsNets::make(const std::string& name, const ImageTask& task) const {

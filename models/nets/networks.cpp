@@ -70,7 +70,9 @@ NetworkChoice::NetworkChoice(std::vector<std::string> names) : names_(std::move(
 
 void NetworkChoice::declare(Options& options) {
     if (names_.size() > 1) options.add("net", &name_, "network").one_of(names_).basic().fixed();
+    options.fix(true);
     for (const auto& family : families_) family->declare(options);
+    options.fix(false);
 }
 
 void NetworkChoice::check(const Options& options) const {

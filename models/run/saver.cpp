@@ -13,7 +13,6 @@
 #include <cmath>
 #include <filesystem>
 #include <map>
-#include <set>
 
 namespace rg {
 
@@ -195,15 +194,10 @@ RunPosition restore_training(const std::string& program, TensorFile file, Parame
 }
 
 void restore_options(const TensorFile& file, Options& options) {
-    std::set<std::string> of_network;
-    if (const std::string* text = file.find_text("network")) { // the network's name and options
-        const Json network = Json::parse(*text, file.source + ": network");
-        for (const auto& [name, value] : network.as_object())
-            if (name != "name") of_network.insert(name);
-    }
     const Json saved = Json::parse(file.text("options"), file.source);
     const auto run = std::filesystem::path(file.source).parent_path().parent_path(); // file.source: RUN/checkpoint/FILE
-    const std::map<std::string, std::string> replaced_by{{"drops", "drop-every"}, {"drop-every", "drops"}};
+    const std::map<std::string, std::string> replaced_by{
+        {"drops", "drop-every"}, {"drop-every", "drops"}, {"steps", "epochs"}};
     for (const auto& [name, value] : options.values()) {
         const Json* saved_value = saved.find(name);
         const auto other = replaced_by.find(name);
@@ -213,8 +207,8 @@ void restore_options(const TensorFile& file, Options& options) {
             check_stored_command(run.string(), old, cat("give --", name, " again"));
             options.set(name, name == "on-nan" && old == "rollback" ? "skip" : old); // older runs may have rollback
         } else {
-            RG_CHECK(value == old || !(options.is_fixed(name) || of_network.contains(name)), "--resume: expected --",
-                     name, " ", old.empty() ? "none" : old, ", as in ", file.source, ", got ", value,
+            RG_CHECK(value == old || !options.is_fixed(name), "--resume: expected --", name, " ",
+                     old.empty() ? "none" : old, ", as in ", file.source, ", got ", value,
                      "; omit the option, or start a new run with --init");
         }
     }

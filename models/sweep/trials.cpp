@@ -360,10 +360,18 @@ RunFolder open_folder(const std::string& program, const Trials& trials, const st
                  "; give the same files, or start a new run, so that all trials are compared on the same data");
         fingerprints.set(part, text);
     }
+    // Those of the first trial, since all trials have the same options except for those of the table.
+    const Json fixed = trials.program->check_fixed(arguments_of(trials, trials.table[0]));
+    if (const Json* const old = config.find("fixed"))
+        for (const auto& [name, value] : fixed.as_object())
+            if (const Json* const was = old->find(name); name != "epochs" && name != "steps")
+                RG_CHECK(!was || *was == value, program, ": --resume: expected --", name, " ", was->as_string(),
+                         " as when ", folder.path(), " began, got ", value.as_string(),
+                         "; omit the option, or start a new run, so that all trials are compared");
     std::vector<std::string> arguments = typed; // with those of this --resume, for the next one
     std::erase(arguments, "--resume");
     config.set("arguments", Json::of_texts(arguments));
-    folder.write_config(config.set("trials", table).set("fingerprints", fingerprints));
+    folder.write_config(config.set("trials", table).set("fingerprints", fingerprints).set("fixed", fixed));
     fs::create_directory(folder.path() + "/trials");
     return folder;
 }

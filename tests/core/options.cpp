@@ -227,6 +227,10 @@ TEST_SUITE("core") {
         CHECK(p.o.to_json().dump() ==
               "{\"epochs\": 9, \"lr\": 0.1234567890123456, \"weight-decay\": 1e-10, \"seed\": 1, \"shuffle\": false, "
               "\"data\": \"x y\", \"device\": \"auto\", \"fill\": \"reflect\", \"resume\": false}");
+        CHECK_FALSE(q.o.is_fixed("lr"));
+        q.o.fix(true);
+        q.o.add("kernel", &q.lr, "a number");
+        CHECK(q.o.is_fixed("kernel"));
         CHECK_ERROR("no such option", q.o.set("gone", "1"));
         CHECK_ERROR("from 0 to 100000", q.o.set("epochs", "-3"));
         CHECK_ERROR("declared twice", q.o.add("lr", &q.lr, "again"));
@@ -255,6 +259,10 @@ TEST_SUITE("core") {
         CHECK(others == std::vector<std::string>{"--lr", "-0.5", "--no-other", "--x=y"});
         CHECK(own == 4);
         CHECK(options.values()[0].second == "a=1 b=2");
+        options.set("sweep", options.values()[0].second);
+        CHECK(list == std::vector<std::string>{"a=1", "b=2"});
+        options.set("sweep", "");
+        CHECK(list.empty());
         CHECK(contains(options.help(), "for another program"));
         CHECK(error_of([&] { options.parse(std::vector<std::string>{"--own", "x"}); }).starts_with("option --own"));
     }

@@ -147,6 +147,8 @@ class Sweep(job.JobTest):
             self.refuse(resume, f"--resume: expected the {what} of trial 1 as when", "checksum", "start a new run")
             path.write_bytes(whole)
         self.assertEqual((run / "journal.jsonl").read_text(), before)
+        for options in (["--batch-size", "20"], ["--width", "5"]):
+            self.refuse([*resume, *options], f"--resume: expected {options[0]} ", " as when ", f"got {options[1]}; omit the option")
         # The same data elsewhere are the same.
         sample.rename(self.folder / "elsewhere")
         self.succeed([*resume, "--data", "elsewhere"])
