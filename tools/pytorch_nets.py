@@ -120,15 +120,10 @@ def mobilenet(metadata):
     options, image, classes = (json.loads(metadata[key]) for key in ("network", "image", "classes"))
     net = getattr(torchvision.models, options["name"])(num_classes=len(classes), width_mult=options["width-mult"],
                                                        dropout=options["dropout"])
-    convolutions = [module for module in net.modules() if isinstance(module, nn.Conv2d)]
     if min(image[:2]) <= 64:
-        for module in [module for module in convolutions if module.stride == (2, 2)][:2]:
+        strided = [module for module in net.modules() if isinstance(module, nn.Conv2d) and module.stride == (2, 2)]
+        for module in strided[:2]:
             module.stride = (1, 1)
-    for block in net.features:
-        if hasattr(block, "use_res_connect"):
-            inner = [module for module in block.modules() if module in convolutions]
-            block.use_res_connect = (all(module.stride == (1, 1) for module in inner)
-                                     and inner[0].in_channels == inner[-1].out_channels)
     return net
 
 

@@ -80,8 +80,9 @@ struct MobileLayers {
             return mul(x, activation(fc2(relu(fc1(means))), Activation::hardsigmoid).reshape({n, channels}));
         };
     }
+    /// A block that adds its input to its result if `adds` is true.
     NetworkPart block(const std::string& name, int64_t in, int64_t expanded, int64_t out, const MobileBlocks& blocks,
-                      int64_t stride) const {
+                      int64_t stride, bool adds) const {
         std::vector<NetworkPart> branch;
         const auto next = [&] { return cat(name, version3 ? ".block." : ".conv.", branch.size()); };
         if (expanded != in) branch.push_back(conv(next(), conv_spec(expanded, 1, in), blocks.activation));
@@ -92,7 +93,6 @@ struct MobileLayers {
         ConvNorm::Names names{next() + ".0", next() + ".1"};
         if (!version3) names = {next(), cat(name, ".conv.", branch.size() + 1)};
         branch.push_back(conv_norm(names, conv_spec(out, 1, expanded), Activation::none));
-        const bool adds = stride == 1 && in == out;
         return [=](const Tensor& x, Mode mode) {
             Tensor y = x;
             for (const NetworkPart& layer : branch) y = layer(y, mode);
@@ -119,8 +119,9 @@ MobileNet::MobileNet(const Options& options) : options_(options) {
         for (int64_t i = 0; i < blocks.count; ++i) {
             const int64_t expanded = row.version3 ? scaled(blocks.expanded) : blocks.expanded * channels,
                           out = scaled(blocks.out);
-            layers_.push_back(
-                layers.block(name(), channels, expanded, out, blocks, i == 0 ? with_stride(blocks.stride) : 1));
+            const int64_t stride = i == 0 ? blocks.stride : 1; // that of large images decides what values fit
+            layers_.push_back(layers.block(name(), channels, expanded, out, blocks, with_stride(stride),
+                                           stride == 1 && channels == out));
             channels = out;
         }
     // In version 2, a width below 1 does not change the last convolution.
@@ -147,9 +148,8 @@ Tensor MobileNet::forward(const Tensor& x, Mode mode) const {
 
 void MobileNets::declare(rg::Options& o) {
     o.add("width-mult", &width_, "mobilenet: factor of the channels of all convolutions, which stay multiples of 8")
-        .range(0.1, 4)
-        .fixed();
-    o.add("dropout", &dropout_, "mobilenet: probability of a zero before the last dense layer").range(0, 0.99).fixed();
+        .range(0.1, 4);
+    o.add("dropout", &dropout_, "mobilenet: probability of a zero before the last dense layer").range(0, 0.99);
 }
 
 std::unique_ptr<Network> MobileNets::make(const std::string& name, const ImageTask& task) const {

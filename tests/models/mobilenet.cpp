@@ -92,6 +92,14 @@ TEST_SUITE("models") {
         CHECK(file.tensor("features.1.block.0.0.weight", DType::f32, {16, 1, 3, 3}).numel() == 144); // depthwise
         load_state_dict(small->parameters, file);
         CHECK(same_bits(small->parameters.all().clone(), large->parameters.all().clone()));
+        // The first block has stride 1 in the small network, and still no addition: without its last weights, it is
+        // constant.
+        small->parameters.entry("features.1.block.2.1.weight").value.fill(0);
+        const LayerOutputs layers;
+        const Tensor x = Tensor::empty({1, 32, 32, 3});
+        for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = float(i % 7);
+        small->forward(x, Mode::evaluate);
+        for (const float value : layers.of("features.1").span<float>()) CHECK(value == 0);
         const auto narrow = make_mobile("mobilenet_v3_small", {96, 65, 3, 4}, {"--width-mult=0.5"});
         CHECK_ERROR("file: expected tensor features.1.block.1.fc1.weight of [8 8 1 1], got [8 16 1 1]",
                     load_state_dict(narrow->parameters, TensorFile{file}, {"features.0", "features.1.block.0"}));
@@ -188,12 +196,12 @@ TEST_SUITE("models") {
                                 {"features.9.conv.3.weight", 0.187252},
                                 {"classifier.1.weight", 7.41286}}},
                               {"mobilenet_v3_small",
-                               {-0.0317949, 0.00504048, 0.0072435, -0.0225376},
-                               {0.000143685, 0.000468138, 3.02416e-05, -1.13278e-05},
-                               {{"features.0.0.weight", 1.5457},
-                                {"features.7.block.0.1.weight", 0.004292},
-                                {"features.1.block.1.fc1.weight", 0.0729592},
-                                {"classifier.3.weight", 0.802465}}},
+                               {0.00247651, 0.00398228, -0.0271793, -0.0637474},
+                               {0.000110667, 0.000507318, 8.28745e-05, -7.91867e-05},
+                               {{"features.0.0.weight", 1.41929},
+                                {"features.7.block.0.1.weight", 0.00343087},
+                                {"features.1.block.1.fc1.weight", 0.0539494},
+                                {"classifier.3.weight", 0.765513}}},
                               {"mobilenet_v3_large",
                                {0.0350023, 0.0279829, 0.0474349, 0.0656883},
                                {0.000482137, -0.000652498, -0.000540328, 0.000603097},
