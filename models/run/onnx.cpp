@@ -379,10 +379,13 @@ void save_onnx(const std::string& path, const TensorFile& model) {
          {"network", "image", "classes", "normalise", "resize", "outputs", "targets", "input_numbers"})
         if (const std::string* text = model.find_text(key)) options.metadata.emplace_back(key, *text);
     options.outputs.clear();
-    for (const std::string& kind : outputs.kinds)
+    for (const std::string& kind : outputs.kinds) {
         options.outputs.push_back(kind == "classes"                                  ? "scores"
                                   : kind == "numbers" && outputs.targets.size() == 1 ? outputs.targets[0].name
                                                                                      : kind);
+        if (const auto same = std::ranges::count(outputs.kinds, kind); same > 1)
+            options.outputs.back() += cat("_", options.outputs.size());
+    }
     std::vector<Shape> samples{{task.height, task.width, task.channels}};
     if (numbers > 0) samples.push_back({int64_t(numbers)});
     const auto predict = [&](std::span<const Tensor> in) { return outputs.in_units(outputs_of(*network, in), true); };

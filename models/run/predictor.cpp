@@ -66,8 +66,11 @@ std::vector<Tensor> Predictor::forward(std::span<const Tensor> in, const std::st
 /// then the features. May be traced.
 std::vector<Tensor> Predictor::finished(std::vector<Tensor> results) const {
     results = outputs.in_units(std::move(results), true);
-    const auto scores = results.begin() + (std::ranges::find(outputs.kinds, "classes") - outputs.kinds.begin());
     if (classes.empty()) return results;
+    const auto first = std::ranges::find(outputs.kinds, "classes") - outputs.kinds.begin();
+    for (auto other = std::ssize(outputs.kinds) - 1; other > first; --other) // a second head for the same classes
+        if (outputs.kinds[size_t(other)] == "classes") results.erase(results.begin() + other);
+    const auto scores = results.begin() + first;
     *scores = softmax(*scores);
     std::rotate(results.begin(), scores, scores + 1);
     return results;
