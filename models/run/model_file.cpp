@@ -116,8 +116,9 @@ std::string model_path(std::string path) {
         const Json config = config_of(path, run);
         const Json* const options = config.is_object() ? config.find("options") : nullptr;
         const Json* const validation = options ? options->find("validation") : nullptr;
-        const bool chose =
-            validation && validation->as_double() > 0 && std::filesystem::exists(path + "/model-best.safetensors");
+        const bool is_trial = std::filesystem::exists(path + "/../../journal.jsonl"); // a sweep tests the last epoch
+        const bool chose = !is_trial && validation && validation->as_double() > 0 &&
+                           std::filesystem::exists(path + "/model-best.safetensors");
         path += chose ? "/model-best.safetensors" : "/model.safetensors";
     }
     return path;

@@ -49,8 +49,8 @@ Metadata describe_model(const Json& network, const data::ImageSet& images, const
 /// decode_tensors() and decode_torch_file().
 TensorFile decode_model(std::string_view bytes, const std::string& source);
 /// Returns the path of a model's file: `path` itself, or if that is a run's folder, the file of the model that the run
-/// tests in the end. With --validation, this is model-best.safetensors, if it exists, else model.safetensors. Throws
-/// Error if there is none.
+/// tests in the end. With --validation, this is model-best.safetensors, if it exists, except in a trial of a sweep;
+/// otherwise model.safetensors. Throws Error if there is none.
 std::string model_path(std::string path);
 /// Loads the file model_path(path). Throws Error like model_path(), read_file() and decode_model().
 TensorFile load_model(const std::string& path);

@@ -6,6 +6,7 @@
 #include "data/open.h"
 #include "data/png.h"
 #include "models/programs.h"
+#include "models/run/onnx.h"
 #include "models/run/predictor.h"
 #include "models/run/training.h"
 #include "tests/temp_dir.h"
@@ -78,6 +79,27 @@ const RegisterNetwork<NumbersNetwork> numbers_network("takes-numbers");
 struct NumbersTraining final : ImageTraining {
     NumbersTraining() : ImageTraining({"takes-numbers"}) { takes_numbers = true; }
 };
+/// A network with two heads for the same classes, and its training.
+struct TwoHeads final : Network {
+    Dense fc, other;
+    explicit TwoHeads(const ImageTask& task)
+        : fc(parameters, "fc", task.classes, task.height * task.width * task.channels),
+          other(parameters, "other", task.classes, task.height * task.width * task.channels) {
+        parameters.allocate(task.seed, Init::he);
+    }
+    std::vector<Tensor> outputs(const Tensor& x, Mode) const override { return {fc(x), other(x)}; }
+};
+const RegisterNetwork<TwoHeads> two_heads("two-heads");
+struct TwoHeadsTraining final : ImageTraining {
+    TwoHeadsTraining() : ImageTraining({"two-heads"}) {}
+    Task task(const data::ImageSet&) const override {
+        Task second = classification(0, 1);
+        second.metrics[0].name = "second_accuracy";
+        return classification().with(second, 0.3);
+    }
+};
+constexpr Program kTwoHeads{"two_heads", "trains two heads", make_training<TwoHeadsTraining>};
+
 constexpr Program kNumbers{"numbers", "trains with numbers", make_training<NumbersTraining>};
 
 /// A linear network that learns numbers, and its training.
@@ -391,6 +413,35 @@ TEST_SUITE("models") {
         for (auto& [key, text] : wrong.metadata)
             if (key == "input_numbers") text = "[";
         CHECK_ERROR("input_numbers", stored_outputs(wrong));
+    }
+
+    TEST_CASE("two heads: of two scores for the same classes, a prediction has the first, and a file both") {
+        const TempDir dir;
+        data::write_digits(dir / "set", data::draw_digits(4, 1));
+        CHECK(train(kTwoHeads, dir, "a", {"--data=" + dir / "set", "--steps=1", "--batch-size=8"}) == 0);
+        const TensorFile file = load_model(dir / "a");
+        Predictor model(file);
+        const std::vector<uint8_t> pixels(28 * 28 * size_t(model.task.channels), 100);
+        const Predictor::Predictions outputs = model.predict(pixels);
+        CHECK(outputs.scores.shape() == Shape{1, 10});
+        CHECK(outputs.targets.empty());
+        CHECK_NOTHROW(save_onnx(dir / "a.onnx", file));
+        const std::string onnx = read_file(dir / "a.onnx");
+        CHECK(contains(onnx, "scores_1"));
+        CHECK(contains(onnx, "scores_2"));
+    }
+
+    TEST_CASE("model: the folder of a trial stands for its last epoch, that of another run for its best one") {
+        const TempDir dir;
+        for (const char* const run : {"run", "sweep/trials/1"}) {
+            std::filesystem::create_directories(dir / run);
+            for (const char* const name : {"model.safetensors", "model-best.safetensors"})
+                write_file_atomic(cat(dir / run, "/", name), "");
+            write_file_atomic(cat(dir / run, "/config.json"), R"({"options": {"validation": 0.1}})");
+        }
+        write_file_atomic(dir / "sweep/journal.jsonl", "");
+        CHECK(model_path(dir / "run") == dir / "run/model-best.safetensors");
+        CHECK(model_path(dir / "sweep/trials/1") == dir / "sweep/trials/1/model.safetensors");
     }
 
     TEST_CASE("dropout: a training drops other values in each step, the same ones again after a resume") {
