@@ -21,12 +21,12 @@ bool Accelerated::matches(const Signature& s, std::span<const Tensor> in, bool t
 }
 
 Accelerated::CachedPlan& Accelerated::find_or_trace(std::span<const Tensor> in, bool training) {
+    RG_CHECK(cache_size >= 1, "accelerate: expected a cache_size of at least 1, got 0");
     for (auto cached = cache_->begin(); cached != cache_->end(); ++cached)
         if (matches(cached->signature, in, training)) {
             cache_->splice(cache_->begin(), *cache_, cached);
             return *cached;
         }
-    RG_CHECK(cache_size >= 1, "accelerate: expected a cache_size of at least 1, got 0");
     Signature signature{
         {}, training, context().strict_fp32, context().sync != nullptr, context().backend, context().device};
     std::vector<Tensor> placeholders, results;

@@ -81,7 +81,10 @@ std::vector<Parameters::Entry*> Parameters::entries_of(const std::string& layer)
 }
 
 void Parameters::freeze(const std::string& layer) {
-    for (Entry* e : entries_of(layer)) e->rate = 0;
+    for (Entry* e : entries_of(layer)) {
+        e->rate = 0;
+        if (e->gradient.has_memory()) e->gradient.fill(0); // no later step computes it
+    }
     for (State& s : states_)
         if (s.name == layer || s.name.starts_with(layer + ".")) s.frozen = true;
 }

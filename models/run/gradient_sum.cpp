@@ -28,6 +28,8 @@ GradientSum::GradientSum(par::Group& group, Parameters& parameters, par::Algorit
     : group_(group), parameters_(parameters), algorithm_(algorithm), wire_(wire) {
     if (group.is_single_worker()) return;
     const Tensor& gradients = parameters.gradients();
+    RG_CHECK(gradients.dtype() == DType::f32, "GradientSum: expected gradients of type f32, got ",
+             name_of(gradients.dtype()), "; allocate the parameters as f32");
     const bool on_device = gradients.device();
     if (on_device) share_with_devices();
     method_ = shared_                       ? Method::direct
@@ -212,6 +214,7 @@ bool GradientSum::after_step(const Plan& plan, size_t step) {
 }
 
 void GradientSum::finish() {
+    RG_CHECK(active_, "GradientSum: expected begin() before each finish(), got none; give it this rank's share");
     active_ = false;
     copies_ = 0;
     if (group_.is_single_worker()) return;

@@ -156,7 +156,12 @@ private:
 class GroupSync final : public SyncGroup {
 public:
     explicit GroupSync(par::Group& group) : group_(group) {}
-    void sum(std::span<double> values) override { group_.allreduce_sum(values, "batch statistics"); }
+    void sum(std::span<double> values) override {
+        RG_CHECK(samples > 0 && fraction >= 0 && fraction <= 1,
+                 "GroupSync: expected samples > 0 and fraction in 0..1, ", "got ", samples, " and ", fraction,
+                 "; set them before each step");
+        group_.allreduce_sum(values, "batch statistics");
+    }
 
 private:
     par::Group& group_;

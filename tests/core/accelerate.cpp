@@ -235,6 +235,8 @@ TEST_SUITE("core") {
             CHECK(twice.hit_rate() == 7.0 / 9);
             twice({y});
             CHECK(twice.hit_rate() == 7.0 / 10);
+            twice.cache_size = 0;
+            CHECK_ERROR("expected a cache_size of at least 1, got 0", twice({y}));
         }
     }
 

@@ -88,6 +88,21 @@ TEST_SUITE("models") {
         for (const std::string& error : errors) CHECK(contains(error, "add up to 1, got 2; give each rank its part"));
     }
 
+    TEST_CASE("gradient sum: refuses a sum without begin(), other types, and batch statistics of no mini-batch") {
+        par::run_groups(2, [&](par::Group& group) {
+            Parameters parameters, doubles;
+            for (Parameters* const p : {&parameters, &doubles}) p->add("a", {3}, Parameters::Entry::Start::zeros);
+            parameters.allocate(1, Init::he), doubles.allocate(1, Init::he, DType::f64);
+            CHECK_ERROR("expected gradients of type f32, got f64", GradientSum(group, doubles, {}, false));
+            GradientSum sum(group, parameters, {}, false);
+            CHECK_ERROR("expected begin() before each finish()", sum.finish());
+            sum.begin(0.5), sum.finish();
+            CHECK_ERROR("expected begin() before each finish()", sum.finish());
+            GroupSync sync(group);
+            CHECK_ERROR("set them before each step", sync.sum({}));
+        });
+    }
+
     TEST_CASE("gradient sum: a rank that fails during backward ends all ranks") {
         CHECK_ERROR("a rank that fails", par::run_threads(2, [](par::Link& link) {
                         par::Group group(link);
