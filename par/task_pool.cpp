@@ -9,6 +9,7 @@
 #include "par/task_pool.h"
 
 #include "core/clock.h"
+#include "core/scope.h"
 #include "par/journal.h"
 #include "par/mail.h"
 #include "par/sub_link.h"
@@ -16,6 +17,7 @@
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <thread>
 
 namespace rg::par {
@@ -264,10 +266,16 @@ struct TaskPool::State final : Runner {
         });
     }
 
+    template <class F>
+    void call_back(const F& f) {
+        const Setting<bool> inside(calls_back, true);
+        f();
+    }
+
     void handle(int rank, const Json& letter) {
         peer(rank).last_heard = seconds_now();
         TaskRecord& task = record(letter_number(letter));
-        if (is_kind(letter, "report") && on_report) on_report(task, letter.at("data"));
+        if (is_kind(letter, "report") && on_report) call_back([&] { on_report(task, letter.at("data")); });
         if (is_kind(letter, "done")) finish(task, letter);
     }
 
@@ -305,7 +313,7 @@ struct TaskPool::State final : Runner {
                 tell(r, describe(task, letter("run", task.id)));
             }
             for (const Json& message : messages[task.id]) tell(free.front(), message);
-            if (on_change) on_change(task);
+            if (on_change) call_back([&] { on_change(task); });
         }
     }
 
@@ -337,7 +345,7 @@ struct TaskPool::State final : Runner {
                               .set("error", task.error)
                               .set("cancel_reason", task.cancel_reason)
                               .set("seconds", task.seconds));
-        if (on_change) on_change(task);
+        if (on_change) call_back([&] { on_change(task); });
     }
 
     void send(int64_t id, const Json& data) {
@@ -375,6 +383,8 @@ struct TaskPool::State final : Runner {
         for (Backoff backoff;;) {
             serve();
             if (condition()) return;
+            RG_CHECK(!calls_back, "task pool: expected only tasks that have ended for wait() and fetch_outputs() in a ",
+                     "callback, got others, which may wait for it; wait in control, where callbacks run meanwhile");
             if (const std::optional<Json> task = local_task()) {
                 run(*task);
                 backoff.reset();
@@ -408,7 +418,7 @@ struct TaskPool::State final : Runner {
     std::deque<int64_t> queue;                     // ids of queued tasks
     std::map<int64_t, std::vector<Json>> messages; // letters sent to queued tasks
     int running = 0;
-    bool interrupted = false;
+    bool interrupted = false, calls_back = false;
     double last_served = seconds_now();
     std::exception_ptr fatal;
     std::function<void(const TaskRecord&, const Json&)> on_report;
@@ -419,7 +429,13 @@ TaskPool::TaskPool(Link& link, const TaskTable& functions, const std::string& jo
     : state_(new State(link, functions, journal)) {}
 TaskPool::~TaskPool() = default;
 
-void TaskPool::set_ranks(std::vector<int> ranks) { state_->workers = std::move(ranks); }
+void TaskPool::set_ranks(std::vector<int> ranks) {
+    const auto disordered = std::ranges::adjacent_find(ranks, std::greater_equal());
+    RG_CHECK(state_->tasks.empty() && !ranks.empty() && disordered == ranks.end() && ranks.front() >= 0 &&
+                 size_t(ranks.back()) < state_->peers.size(),
+             "set_ranks: expected ascending ranks from 0 to ", state_->peers.size() - 1, " before the first submit()");
+    state_->workers = std::move(ranks);
+}
 
 Future TaskPool::submit(const std::string& function, Json args, int ranks) {
     RG_CHECK(state_->functions_.contains(function), "submit: the pool has no function ", function);

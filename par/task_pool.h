@@ -80,7 +80,7 @@ public:
     const TaskRecord& record() const { return *record_; }
     bool ended() const;
     /// Blocks until the task has ended, and returns its record. Meanwhile, serves the pool: callbacks run, and rank 0
-    /// may run a task.
+    /// may run a task. In a callback, throws Error unless the task has ended.
     const TaskRecord& wait();
     void send(const Json& data);
     void cancel(const std::string& reason = "");
@@ -103,7 +103,7 @@ public:
     ~TaskPool();
 
     /// Sets the ranks that run tasks, in ascending order; all by default. The other ranks wait for the end of the pool.
-    /// Call it before the first submit().
+    /// Call it before the first submit(), or it throws Error.
     void set_ranks(std::vector<int> ranks);
     /// Queues a task that needs `ranks` ranks, or takes its result from the journal. Sends it to its ranks at once if
     /// enough are free and no other task waits. Throws Error if the function does not exist, or `ranks` is below 1 or

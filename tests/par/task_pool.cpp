@@ -330,6 +330,20 @@ TEST_SUITE("par") {
         }
     }
 
+    TEST_CASE("task pool: a callback must not wait for tasks, and ranks must exist") {
+        for (const int n : {1, 3}) {
+            CHECK_ERROR("expected only tasks that have ended", pool_on(n, {{"square", squared}}, [](TaskPool& pool) {
+                            pool.on_change([&](const TaskRecord& task) {
+                                if (task.id == 1 && task.state == TaskState::finished) pool.submit("square", 2).wait();
+                            });
+                            pool.submit("square", 1);
+                            pool.fetch_outputs();
+                        }));
+            for (const std::vector<int>& bad : {std::vector<int>{}, {0, n}, {-1}, {0, 0}})
+                CHECK_ERROR("expected ascending ranks", pool_on(n, {}, [&](TaskPool& pool) { pool.set_ranks(bad); }));
+        }
+    }
+
     TEST_CASE("task pool: a rank that is silent beyond the deadline ends the job") {
         static thread_local int own_rank = -1; // in a task for one rank, the group's rank is always 0
         std::atomic<bool> leave{false};
