@@ -80,6 +80,13 @@ void check_folder(const std::string& folder, const std::string& shown) {
 } // namespace
 
 void declare_reading(Options& options, LoadOptions& reading) {
+    options
+        .add("cache", &reading.cache,
+             cat("folder for decoded images and copies of s3: and pipe:, which later runs use again; none: keep all "
+                 "images in the memory of each rank",
+                 reading.cache.empty() ? " (default: ~/.cache/ringgrad, with a new copy of pipe: in each run)" : ""))
+        .metavar("DIR")
+        .by_rank();
     options.add(
         "skip-other-images", &reading.skip_other_images,
         "leave out images of other formats than PNG and JPEG, and damaged files, which are an error without this "

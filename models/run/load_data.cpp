@@ -68,11 +68,6 @@ void DataOptions::declare(Options& o, const std::string& folder, const std::stri
           "random one in training with --augment crop or --resized-crop (default: that of --size)")
         .metavar("H[xW]")
         .fixed();
-    o.add("cache", &reading.cache,
-          "folder for decoded images and copies of s3: and pipe:, which later runs use again; none: keep all images in "
-          "the memory of each rank (default: ~/.cache/ringgrad, with a new copy of pipe: in each run)")
-        .metavar("DIR")
-        .by_rank();
     data::declare_reading(o, reading);
     o.add("validation", &validation,
           "fraction of each class held out for validation; in the end, the best model is tested on the test set")
@@ -204,7 +199,7 @@ data::TrainTest load_data(par::Group& group, const std::string& path, const data
                           const std::function<void()>& poll_stop) {
     data::Source source; // is destroyed after all ranks have loaded the data
     // Of the ranks that load the same data on one node, the first opens them.
-    const std::vector<std::string> sources = group.allgather(cat(data::node_name(), "\n", path), "data");
+    const std::vector<std::string> sources = group.allgather(cat(data::node_name(), "\n", checksum(path)), "data");
     const auto first = std::find(sources.begin(), sources.end(), sources[size_t(group.rank())]) - sources.begin();
     const auto open = [&] {
         if (first == group.rank()) source = data::open_source(path, options);

@@ -51,7 +51,8 @@ RunLog::RunLog(const RunOptions& settings, Options& options, par::Group& group, 
     if (observer.standalone()) install_stop_signals(); // before the data are loaded, which may take long
     verify_same_options(group, options);
     for (const auto& [name, value] : options.values()) // whole paths, since a resumed run may start in another folder
-        if (std::error_code none; options.is_path(name) && name != "runs" && fs::exists(value, none))
+        if (std::error_code none; options.is_path(name) && name != "runs" && value != "none" &&
+                                  (fs::exists(value, none) || (name == "cache" && !value.empty())))
             options.set(name, fs::absolute(value).string());
     if (!settings.resume || group.rank() != 0) return;
     folder_.emplace(RunFolder::open(settings.runs, options.program(), settings.name));
