@@ -28,7 +28,7 @@ std::vector<gpu::FoundGpus::Gpu> chosen_gpus(const ComputeOptions& settings, con
     RG_CHECK(settings.device == "auto" || settings.device == "cpu" || settings.device == "cuda" || one,
              "--device: expected auto, cpu, cuda, or cuda:N for GPU N, got ", settings.device);
     RG_CHECK(all || (settings.device != "cpu" && !one), "--gpus: expected --device auto or cuda, got --device ",
-             settings.device, "; omit one of the two options");
+             settings.device, "; omit --device, or give --gpus all");
     if (found.gpus.empty() || (all && !one)) return found.gpus;
     std::vector<gpu::FoundGpus::Gpu> chosen;
     for (const std::string& text : split(one ? settings.device.substr(5) : settings.gpus, ',')) {
@@ -118,7 +118,8 @@ Compute::Compute(ComputeOptions& settings, const Options& options, par::Group& a
     const gpu::FoundGpus::Gpu* const gpu = gpus.empty() ? nullptr : &gpus[size_t(all.local_rank()) % gpus.size()];
     std::vector<std::string> gpu_of_rank = all.allgather(gpu ? gpu->id : "", "GPUs");
     if (std::all_of(gpu_of_rank.begin(), gpu_of_rank.end(), [](const std::string& of) { return of.empty(); })) {
-        RG_CHECK(settings.gpus == "all", "--gpus: expected GPUs, got none, since ", found.why_none, "; omit --gpus");
+        RG_CHECK(settings.gpus == "all", "--gpus: expected GPUs, got none, since ", found.why_none,
+                 "; give --gpus all");
         gpu_of_rank.clear();
     }
     RG_CHECK(settings.wire == par::Wire::full || settings.workers == 0, "--wire bf16: expected no --workers, got ",

@@ -111,7 +111,8 @@ Program::DataCheck Program::check_data(par::Group& group, const std::vector<std:
 }
 
 TestResult Program::test_run(par::Group& group, const std::string& model, const Json& given) const {
-    Parsed parsed(*this, {});
+    const Json* const threads = given.find("threads"); // whose default depends on Options::was_given()
+    Parsed parsed(*this, threads ? std::vector{"--threads=" + threads->as_string()} : std::vector<std::string>{});
     std::string folder;
     const Json config = config_of(model, folder);
     // A run divides --batch-size among its ranks, and its GPUs may be missing here, or not be those of --device.

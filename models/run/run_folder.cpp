@@ -201,8 +201,8 @@ void check_stored_command(const std::string& folder, const std::string& option, 
     if (option.find("pipe:") == std::string::npos) return;
     struct stat info {};
     const bool own = ::stat(folder.c_str(), &info) == 0 && info.st_uid == ::geteuid();
-    RG_CHECK(own && !(info.st_mode & (S_IWGRP | S_IWOTH)), "--resume: expected a command of one's own, got \"", option,
-             "\" from ", folder, ", which ", own ? "others can write into" : "is another user's",
+    RG_CHECK(own && !(info.st_mode & (S_IWGRP | S_IWOTH)), "stored options: expected a command of one's own, got \"",
+             option, "\" from ", folder, ", which ", own ? "others can write into" : "is another user's",
              "; if it is to be run, ", again);
 }
 

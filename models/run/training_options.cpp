@@ -312,6 +312,11 @@ void TrainingOptions::set_rates(Parameters& parameters) const {
     }
     for (const std::string& layer : list_of("--freeze", freeze))
         for_option("--freeze", [&] { parameters.freeze(layer); });
+    for (const std::string& layer : list_of("--init-skip", run_options.init_skip))
+        for (const Parameters::Entry& e : parameters.entries())
+            RG_CHECK(e.rate != 0 || !(e.name + ".").starts_with(layer + "."),
+                     "--freeze: expected layers with values of ", "--init, got ", e.name,
+                     ", which --init-skip leaves out, so its random values would stay; freeze ", "other layers only");
 }
 
 data::LoaderOptions TrainingOptions::loader_options(const data::ImageSet& images, const data::Normalise& normalise,

@@ -10,7 +10,7 @@
 #include "par/verify.h"
 
 #include <algorithm>
-#include <cmath>
+#include <filesystem>
 
 namespace rg {
 namespace {
@@ -122,8 +122,11 @@ void TrainingRun::begin(RunLog::Info info, const Metadata& model) {
     log.begin(info);
     log.set_in_report("tested", test_set_name);
     if (const RunFolder* const folder = log.folder()) {
-        if (!held_out_.empty()) write_file_atomic(folder->path() + "/held-out.txt", held_out_);
-        if (!skipped_.empty()) write_file_atomic(folder->path() + "/skipped.txt", skipped_);
+        for (const auto& [name, list] : {std::pair("held-out.txt", &held_out_), {"skipped.txt", &skipped_}})
+            if (const std::string path = cat(folder->path(), "/", name); !list->empty())
+                write_file_atomic(path, *list);
+            else
+                std::filesystem::remove(path); // that of other images
     }
     apply_patience(); // it may have ended a resumed run already
 }
@@ -239,8 +242,9 @@ void TrainingRun::keep_if_best(const Score& test) {
 
 void TrainingRun::replace_best(const Score& test) {
     RunPosition& p = log.position;
-    p.best = value_of(*task_, test, best_metric());
-    if (!std::isfinite(p.best)) p.best = 0, p.best_epoch = 0; // as in Saver::save_if_best()
+    const int64_t epoch = std::exchange(p.best_epoch, 0);
+    keep_if_best(test); // takes any finite value, and writes the file, which names the images
+    if (p.best_epoch > 0) p.best_epoch = epoch;
     log.note(cat("the ", test_set_name, " set has changed; on the new one, the best model so far has loss ",
                  formatted("%.4f ", test.loss), task_->text(test.metrics)));
 }

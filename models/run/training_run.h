@@ -105,7 +105,8 @@ public:
     void keep_if_best(const Score& test);
     /// True if the run has a best model, but --new-data has changed the images that chose it.
     bool best_is_of_others() const { return best_is_of_others_ && log.position.best_epoch > 0; }
-    /// Compares the models of later epochs with `test`, which is the score of the best model on the new images.
+    /// Collective. Compares the models of later epochs with `test`, the score of the best model on the new images. Writes
+    /// its file again, with the description of these images.
     void replace_best(const Score& test);
     /// Collective. Returns model-best.safetensors on all ranks, or none if there is nothing to test: in a trial, after
     /// a stop, and before the first test.

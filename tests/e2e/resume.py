@@ -186,6 +186,7 @@ class Resume(job.JobTest):
         (self.folder / "other" / "set" / "cat").mkdir(parents=True)
         self.succeed(["sh", "-c", 'cd other && exec "$@"', "sh", *job.train(1, "--resume", "--runs", "../runs",
                                                                           "--run-name", "part", "--steps", "5")])
+        self.assertIn("epoch 2/2", self.succeed(job.train(1, "--resume", "--run-name", "part", "--epochs", "2")))
 
     def test_signal_while_loading(self):
         # The command has two processes, and neither ends by itself. A signal to one rank ends everything.

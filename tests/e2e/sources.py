@@ -97,6 +97,13 @@ class Sources(job.JobTest):
         shutil.copy(self.runs / "folder" / "model.safetensors", self.folder / "alone.safetensors")
         self.refuse([job.BUILD / "predict", "alone.safetensors"], "expected images, or a model in the folder of its run")
         self.refuse([job.BUILD / "train_digits", "predict", self.runs / "folder"], "expected a run of train_digits, got one of train_cifar")
+        # A cache that is gone can be replaced.
+        shutil.rmtree(self.folder / "packed")
+        (self.folder / "packed").write_text("")
+        predict = [job.BUILD / "predict", self.runs / "folder", "--quiet"]
+        self.refuse(predict, f"cannot make the folder {self.folder}/packed", "choose another --cache")
+        self.succeed([*predict, "--cache", "another"])
+        (self.folder / "packed").unlink()
         # Images that have gone are told.
         for path in sorted((self.folder / "plain" / "cat").iterdir())[:10]:
             path.unlink()
@@ -180,6 +187,13 @@ class Sources(job.JobTest):
         result = self.run_command(job.train(1, *options, "--run-name", "relabelled", "--init", first, "--init-skip", "fc"))
         self.assertIn("has held out images by other classes", result.out + result.err)
         (self.folder / "set" / "labels.csv").unlink()
+        # With other test images, none of the set is held out any more.
+        self.photos("others")
+        shutil.copytree(first, self.runs / "tested")
+        self.assertTrue((self.runs / "tested" / "held-out.txt").exists())
+        self.succeed(job.train(1, "--resume", "--new-data", "--run-name", "tested", "--test-data", "others", "--epochs",
+                               "3"))
+        self.assertFalse((self.runs / "tested" / "held-out.txt").exists())
         # A file that does not say what it was trained on cannot be followed.
         (self.folder / "other.safetensors").write_bytes(job.without_checksums(first / "model.safetensors").replace(b'"data"', b'"date"'))
         result = self.run_command(job.train(1, *options, "--run-name", "other", "--init", "other.safetensors"))

@@ -288,7 +288,7 @@ TEST_SUITE("models") {
                              Error);
         CHECK_ERROR("cuda:N for GPU N, got gpu", machine_text({"test", "--device", "gpu"}));
         for (const char* const device : {"cpu", "cuda:0"})
-            CHECK_ERROR("omit one of the two options", machine_text({"test", "--device", device, "--gpus", "0"}));
+            CHECK_ERROR("omit --device, or give --gpus all", machine_text({"test", "--device", device, "--gpus", "0"}));
         CHECK(machine_text({"test", "--device", "cpu"}).starts_with("cpu ("));
     }
 
@@ -331,7 +331,7 @@ TEST_SUITE("models") {
                                 },
                                 open_numbered});
         CHECK_THROWS_WITH_AS(machine_text({"test", "--gpus", "0"}),
-                             "--gpus: expected GPUs, got none, since there is no GPU; omit --gpus", Error);
+                             "--gpus: expected GPUs, got none, since there is no GPU; give --gpus all", Error);
     }
 
     TEST_CASE("workers: ranks beyond the number of GPUs share them, or take no images") {
