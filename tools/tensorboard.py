@@ -9,7 +9,6 @@ reads the files of a run in the order of their names, so this one comes last. It
 or epoch/NAME. Those of an epoch are stored at its last step.
 """
 import argparse
-import contextlib
 import json
 import math
 import os
@@ -107,10 +106,14 @@ def main():
     runs = {}
     while True:
         for metrics in sorted(options.folder.rglob("metrics.jsonl")):
-            with contextlib.suppress(FileNotFoundError):  # the run was deleted
+            try:
                 if metrics not in runs:
                     runs[metrics] = Run(metrics)
                 runs[metrics].update()
+            except FileNotFoundError:
+                pass  # the run was deleted
+            except OSError as error:
+                print(f"tensorboard.py: {metrics}: {error.strerror}", file=sys.stderr)
         if not options.follow:
             if not runs:
                 sys.exit(f"tensorboard.py: expected runs with a metrics.jsonl in {options.folder}, got none")

@@ -39,7 +39,7 @@ class MonitorTest(job.JobTest):
         return answer.status, text
 
     def news(self, name, at=""):
-        status, text = self.ask("/data?" + urllib.parse.urlencode({name: at}))
+        status, text = self.ask("/data?" + urllib.parse.urlencode({"run." + name: at}))
         self.assertEqual(status, 200, text)
         return {run["name"]: run for run in json.loads(text, parse_constant=self.fail)["runs"]}[name]
 
@@ -99,7 +99,7 @@ class MonitorTest(job.JobTest):
         self.assertEqual([(run["name"], run["state"], run["note"]) for run in found["runs"]],
                          [("1", "failed", "no memory"), ("2", "ended early", ""), ("3", "queued", "")])
         self.assertEqual((found["sweep"]["name"], found["sweep"]["alive"]), ("a sweep", False))
-        first = json.loads(self.ask("/trials/a%20sweep/data?1=")[1])["runs"][0]
+        first = json.loads(self.ask("/trials/a%20sweep/data?run.1=")[1])["runs"][0]
         self.assertEqual(first["metrics"], [{"step": 1}])
         self.assertEqual(first["report"]["config"], {"options": {"lr": 0.1, "augment": "none"}})
         self.assertEqual(self.ask("/trials/a%20sweep/stop?run=1", "POST")[0], 409)
@@ -162,7 +162,7 @@ class MonitorTest(job.JobTest):
             self.assertEqual(type(news["report"].get("config", {}).get("options", {})), dict, name)
             if news["trials"]:
                 self.trials(name)
-                self.assertEqual(self.ask(f"/trials/{name}/data?1=")[0], 200)
+                self.assertEqual(self.ask(f"/trials/{name}/data?run.1=")[0], 200)
         self.assertEqual(self.news("bad\\xff")["report"], {"config": {"options": {"lr": 0.1}}})
         self.assertEqual(self.ask("/stop?run=bad%5Cxff", "POST"), (409, "bad\\xff is not running"))
         text = self.succeed([*job.MONITOR, "--text"], LINES="99", PYTHONIOENCODING="ascii")
@@ -402,7 +402,7 @@ class MonitorTest(job.JobTest):
             (self.runs / name / "results.jsonl").write_text('{"trial": 1}\n')
         trial = self.trials("part")["runs"][0]
         self.assertEqual((trial["page"], trial["alive"], trial["last"]), (False, False, None))
-        texts = [self.ask(target)[1] for target in ("/trials/part/data?1=", "/data?run=&link=&pipe=&../secret=", "/report?run=run", "/report?run=pipe")]
+        texts = [self.ask(target)[1] for target in ("/trials/part/data?run.1=", "/data?run.run=&run.link=&run.pipe=&run.../secret=", "/report?run=run", "/report?run=pipe")]
         for target in ("/report?run=link", "/report?run=../secret", "/report?run=..%2Fsecret", "/report?run=run/../../secret",
                        f"/report?run={urllib.parse.quote(str(secret))}", "/report?run=", "/report?run=.", "/report",
                        "/../secret/report.html", "/runs/run/config.json", "//secret/report.html", "/report.html", "/stop?run=run",

@@ -18,6 +18,7 @@ const sum = list => list.reduce((a, b) => a + b, 0);
 
 // ---- format numbers ----
 const isNumber = x => typeof x === 'number' && isFinite(x);
+const isText = x => typeof x === 'string';
 const ifNumber = (x, format) => isNumber(x) ? format(x) : '\u2013';
 const count = x => ifNumber(x, v => Math.round(v).toLocaleString('en'));
 const percent = x => ifNumber(x, v => (100 * v).toFixed(1) + '\u00a0%');
@@ -49,7 +50,7 @@ const optionNames = list => [...new Set(list.flatMap(run => Object.keys(run.conf
 const chooseRun = run => (run.shown = true, chosen = run.name, update(), poll?.());
 /** Returns the metrics that a run's config.json names, with unit and direction, the main one first. */
 const metricsOf = run => Array.isArray(run?.config?.metrics) ?
-  run.config.metrics.filter(metric => typeof metric?.name === 'string') : [];
+  run.config.metrics.filter(metric => isText(metric?.name) && metric.name && isText(metric.unit ?? '')) : [];
 /** Returns metricsOf(run), and before them the loss, unless it is one of them or the run's lines have none. */
 function quantitiesOf(run) {
   const known = latest(run) ?? last(run.steps), hasLoss = !known || Object.keys(known).some(key => key.endsWith('loss'));
@@ -85,7 +86,7 @@ function addLines(run, lines) {
   for (const line of lines) {
     const test = asTest(line), isTest = Object.keys(test).some(key => key.startsWith('test_'));
     if (!('step' in line) && !('epoch' in line)) {
-      if (typeof line.end === 'string') run.ends[line.end] = test;
+      if (isText(line.end)) run.ends[line.end] = test;
       continue;
     }
     if (!('step' in line && 'epoch' in line)) run.latest = Object.assign(run.latest ?? {}, test);
@@ -117,7 +118,7 @@ const latest = run => run.latest ?? (run.last && asTest(run.last));
  */
 function rankingOf(run) {
   const by = run?.rank_by ?? sweep?.rank_by, main = mainMetric(run), known = (run && latest(run)) ?? {};
-  if (typeof by?.name === 'string')
+  if (isText(by?.name))
     return {...by, key: by.name.replace(/^validation_/, 'test_'), title: spaced(by.name)};
   const sets = [['test_', testSetName(run ?? {}) + ' '], ['train_', 'training '], ['', '']];
   const [prefix, set] = sets.find(one => one[0] + main.name in known) ?? sets[0];

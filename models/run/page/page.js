@@ -35,8 +35,9 @@ function update() {
   if ($('charts').hidden) $('chosen').append(make('a', {href: trialsAddress(run), 'data-key': 'its trials'},
     'trials of this sweep'));
   updateTiles();
-  // Parts change when an epoch ends or a state changes. Else they stay, so that open and focused elements stay too.
-  const currentParts = [run?.name, run?.epochs.length, run?.state, sweep?.state, sweep?.best].join(' ');
+  // Parts change when an epoch ends, the report is written again, or a state changes. Else they stay, so that open and
+  // focused elements stay too.
+  const currentParts = [run?.name, run?.epochs.length, run?.written, run?.state, sweep?.state, sweep?.best].join(' ');
   if (currentParts !== drawnParts) {
     const open = [...document.querySelectorAll('#parts details')].map(d => d.open);
     $('parts').replaceChildren(...partsOf(run, sweep));
@@ -51,8 +52,8 @@ function updateTiles() {
 /** Returns the time of the begin, the version and the command line of a run, as far as its report has them. */
 function originOf({begun, build, command}) {
   const parts = [isNumber(begun) ? 'begun ' + new Date(1000 * begun).toLocaleString('en-GB') : null,
-    typeof build === 'string' ? 'version ' + build.split(',')[0] : null,
-    typeof command === 'string' && command ? make('code', {}, command) : null].filter(Boolean);
+    isText(build) ? 'version ' + build.split(',')[0] : null,
+    isText(command) && command ? make('code', {}, command) : null].filter(Boolean);
   return parts.flatMap((text, i) => i ? ['; ', text] : [text]);
 }
 $('filter').addEventListener('input', () => update());
@@ -136,7 +137,7 @@ function queries() {
   const all = [''];
   let unknown = 0;
   for (const run of shownRuns()) {
-    const term = `${encodeURIComponent(run.name)}=${encodeURIComponent(run.at ?? '')}&`;
+    const term = `run.${encodeURIComponent(run.name)}=${encodeURIComponent(run.at ?? '')}&`;
     unknown += !run.at;
     if (last(all).length + term.length > MAX_QUERY || unknown > MAX_NEW) all.push(''), unknown = +!run.at;
     all[all.length - 1] += term;

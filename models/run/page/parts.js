@@ -51,7 +51,7 @@ function tiles(run) {
     isLive ? ['time left, about', seconds(Math.max(0, steps - step?.step) / perSecond)] :
       ['training time', seconds(sum(run.epochs.map(e => e.seconds)) || NaN)],
     ...Object.entries(run.fields ?? {}).map(([name, x]) =>
-      [name, Number.isInteger(x) ? count(x) : isNumber(x) ? digits(x) : String(x), 8]),
+      [name, Number.isInteger(x) ? count(x) : isNumber(x) ? digits(x) : isText(x) ? x : JSON.stringify(x), 8]),
   ].filter(one => one && one[1] !== count(NaN)).map(([name, value, room = 10]) =>
     make('div', {class: value.length > room ? 'tile long' : 'tile'}, make('b', {}, value), make('span', {}, name)));
 }
@@ -160,7 +160,7 @@ function networkPart(network) {
 function settingsPart({options = {}, ...rest}) {
   const all = [...Object.entries(rest).filter(([name]) => !(name in options)), ...Object.entries(options)];
   return part('Settings', folded('all options', table(['', ''], all.map(([name, value]) =>
-    [name, typeof value === 'string' ? value : JSON.stringify(value)]), 'text')));
+    [name, isText(value) ? value : JSON.stringify(value)]), 'text')));
 }
 
 /** Returns functions that make the parts of a test. */

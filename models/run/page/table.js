@@ -3,7 +3,7 @@
 
 let order = {column: null, down: false};
 const stateOf = run => make('span', {class: 'state ' + (/^(running|failed)$/.exec(run.state)?.[0] ?? '')}, run.state);
-const settingText = x => isNumber(x) ? digits(x) : x == null ? '\u2013' : typeof x === 'string' ? x : JSON.stringify(x);
+const settingText = x => isNumber(x) ? digits(x) : x == null ? '\u2013' : isText(x) ? x : JSON.stringify(x);
 /** Returns the names of all options that differ between the runs, except --runs and --run-name. */
 function variedOptions(list) {
   return optionNames(list).filter(name => !/^(run-name|runs)$/.test(name) &&
