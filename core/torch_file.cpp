@@ -86,7 +86,7 @@ struct Decoder {
     /// Throws Error for a damaged file unless `holds`.
     void check(bool holds, std::string_view expected) const {
         RG_CHECK(holds, where, "expected ", expected, ", got other bytes (before offset ", at,
-                 "); the file is damaged: copy or write it again");
+                 "); the file is damaged, or of another protocol", kSave);
     }
     std::string_view part(size_t begin, size_t size) const {
         RG_CHECK(begin <= bytes.size() && size <= bytes.size() - begin, where, "expected ", size, " bytes at offset ",

@@ -317,7 +317,8 @@ TEST_SUITE("core") {
             {zip_file(many, {{"0", std::string(1000, 'x')}}), "expected tensors of at most 4 times the file's size"},
             {zip_file(w(one()), kTwo, "big"), "f.pth: expected little-endian values"},
             {stream_file(w(one()), kTwo, 4, "\x89"), "f.pth: expected little-endian values"},
-            {zip({{"net/data.pkl", "\x80\4."}}), "f.pth: expected protocol 2, got"},
+            {zip({{"net/data.pkl", "\x80\4."}}), "f.pth: expected protocol 2, got other bytes (before offset 47); the file is damaged, or of another "
+                                                "protocol; write one by torch.save(model.state_dict(), FILE)"},
             {zip({{"net/data.pkl", pickle(w(one()))}}, 8),
              "f.pth: expected a member without compression, got net/data.pkl; write"},
             {zip({{"net/data.pkl", pickle(w(one()))}}, 0, UINT32_MAX),
