@@ -5,9 +5,14 @@
 // command's output.
 #pragma once
 
+#include <atomic>
 #include <exception>
 
 namespace rg {
+
+// Only a lock-free atomic is safe both in a signal handler and between threads.
+inline std::atomic<bool> stop_flag{false};
+static_assert(std::atomic<bool>::is_always_lock_free);
 
 /// The exception that ends work after a stop request. It is not an Error: nothing is wrong, and a retry makes no sense.
 struct Stopped : std::exception {
@@ -15,15 +20,17 @@ struct Stopped : std::exception {
 };
 
 /// Sets the stop request. A signal handler may call it.
-void request_stop() noexcept;
+inline void request_stop() noexcept { stop_flag.store(true, std::memory_order_relaxed); }
 
 /// Withdraws the stop request, so that other work can follow the work that it has ended.
-void withdraw_stop() noexcept;
+inline void withdraw_stop() noexcept { stop_flag.store(false, std::memory_order_relaxed); }
 
 /// Returns true after a stop request. Any thread may call it.
-bool stop_requested() noexcept;
+inline bool stop_requested() noexcept { return stop_flag.load(std::memory_order_relaxed); }
 
 /// Throws Stopped after a stop request.
-void check_stop();
+inline void check_stop() {
+    if (stop_requested()) throw Stopped();
+}
 
 } // namespace rg
