@@ -75,18 +75,20 @@ public:
             const Tensor& t = node.out[i];
             if (!t.defined()) continue;
             const auto known = overlapping(t);
+            const auto is_t = [&](const Tensor& in) { return in.defined() && in.key() == t.key(); };
+            const auto expect_apart = [&] {
+                for (size_t j = 0; j < node.in.size(); ++j)
+                    RG_CHECK(!((inputs.needed | inputs.blocked) >> j & 1) || is_t(node.in[j]),
+                             "gradients: expected tensors apart, got one that comes from another through ", node.name,
+                             "; ", barrier_of(node).instead, ", or make it a constant under NoTape");
+            };
             if (known != values_.end() && !is_whole(t, known)) { // the node overwrites bytes of known values
-                block(known, t, barrier_of(node));
+                if (block(known, t, barrier_of(node))) expect_apart();
             } else if (known != values_.end() && known->second.requested) {
-                const auto is_t = [&](const Tensor& in) { return in.defined() && in.key() == t.key(); };
                 RG_CHECK(!node.backward || std::ranges::none_of(node.in, is_t),
                          "gradients: expected tensors that no op ", "overwrites, got one that ", node.name,
                          " changes in place; do so under NoTape");
-                const bool flows = node.backward && i == 0; // from this tensor to the inputs
-                for (size_t j = 0; j < node.in.size(); ++j)
-                    RG_CHECK(flows || !((inputs.needed | inputs.blocked) >> j & 1) || is_t(node.in[j]),
-                             "gradients: expected tensors apart, got one that comes from another through ", node.name,
-                             "; ", barrier_of(node).instead, ", or make it a constant under NoTape");
+                if (!node.backward || i > 0) expect_apart(); // else the gradient flows to the inputs
             } else if (!depends) {
                 values_.erase(t.key()); // the node overwrites any value there
             } else if (node.backward && i == 0) {
@@ -138,13 +140,18 @@ private:
         return origin;
     }
 
-    /// Blocks the values from `first` on that overlap t, except requested tensors.
-    void block(Iterator first, const Tensor& t, const Barrier& barrier) {
+    /// Blocks the values from `first` on that overlap t, except requested tensors. Returns true if there is one of
+    /// these.
+    bool block(Iterator first, const Tensor& t, const Barrier& barrier) {
         const Tensor::Key key = t.key();
+        bool requested = false;
         for (; first != values_.end() && first->first.id == key.id && first->first.offset < key.offset + t.bytes();
              ++first)
-            if (!first->second.requested)
+            if (first->second.requested)
+                requested = true;
+            else
                 first->second.blocked = true, first->second.barrier = barrier, first->second.origin.reset();
+        return requested;
     }
 
     /// Returns the first value in values_ that is t or overlaps t in memory, or end() if there is none. The values in

@@ -440,6 +440,19 @@ TEST_SUITE("core") {
                            tape.gradients(half_squares(copy), {{x, copy}}, {{dx, unset({8})}});
                        }),
                        "expected tensors apart, got one that comes from another through Tensor::clone()"));
+        CHECK(contains(error_of([&] { // asks for that of a part of the copy
+                           Tape tape;
+                           const Tensor part = x.clone().slice(0, {4});
+                           tape.gradients(half_squares(part), {{x, part}}, {{dx, unset({4})}});
+                       }),
+                       "expected tensors apart"));
+        CHECK(contains(error_of([&] { // copies a tensor into a part of another
+                           Tape tape;
+                           const Tensor both = Tensor::zeros({16});
+                           both.slice(0, {8}).copy_from(x);
+                           tape.gradients(half_squares(both), {{x, both}}, {{dx, unset({16})}});
+                       }),
+                       "expected tensors apart, got one that comes from another through Tensor::copy_from()"));
         // A view of a flat buffer of parameters blocks the buffer's gradient.
         const Tensor flat = row_of({1, -2, 3, 4}), dflat = unset({4}), w = flat.slice(2, {2});
         CHECK(contains(error_of([&] {
