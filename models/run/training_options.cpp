@@ -310,13 +310,15 @@ void TrainingOptions::set_rates(Parameters& parameters) const {
             for (Parameters::Entry* entry : parameters.entries_of(text.substr(0, equals))) entry->rate *= float(factor);
         });
     }
-    for (const std::string& layer : list_of("--freeze", freeze))
+    const std::vector<std::string> skipped = list_of("--init-skip", run_options.init_skip);
+    for (const std::string& layer : list_of("--freeze", freeze)) {
         for_option("--freeze", [&] { parameters.freeze(layer); });
-    for (const std::string& layer : list_of("--init-skip", run_options.init_skip))
-        for (const Parameters::Entry& e : parameters.entries())
-            RG_CHECK(e.rate != 0 || !(e.name + ".").starts_with(layer + "."),
-                     "--freeze: expected layers with values of ", "--init, got ", e.name,
-                     ", which --init-skip leaves out, so its random values would stay; freeze ", "other layers only");
+        for (const std::string& skip : skipped)
+            RG_CHECK(run_options.resume ||
+                         (!(skip + ".").starts_with(layer + ".") && !(layer + ".").starts_with(skip + ".")),
+                     "--freeze: expected layers with the values of --init, got ", layer,
+                     ", but --init-skip leaves out ", skip, "; freeze other layers only");
+    }
 }
 
 data::LoaderOptions TrainingOptions::loader_options(const data::ImageSet& images, const data::Normalise& normalise,

@@ -79,7 +79,8 @@ struct TrainingOptions {
     /// Throws Error if it is invalid.
     Schedule full_schedule() const;
     /// Freezes the layers of --freeze, and sets the factors of --lr-scale. Call this before the optimizer is made.
-    /// Throws Error if a layer does not exist, or a factor is no number of at least 0.
+    /// Throws Error if a layer does not exist, if --init-skip leaves out a part of one to freeze, or if a factor is no
+    /// number of at least 0.
     void set_rates(Parameters& parameters) const;
     /// Returns the value that replaces `--augment auto`: flip and translate, as far as the program allows them, if
     /// `keeps_labels`, else none. They keep classes and reconstructions, but not numbers, masks or other values.

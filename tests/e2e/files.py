@@ -672,6 +672,9 @@ class Networks(job.JobTest):
                          {"name": "mobilenet_v3_small", "width-mult": 0.35, "dropout": 0.2})
         start = ["--init", str(whole / "model.safetensors")]
         self.refuse(job.train(1, *options, "three", *start), "classifier.3.weight", "--init-skip classifier.3")
+        self.refuse(job.train(1, *options, "three", *start, "--init-skip", "classifier,features.0.1.running_mean", "--freeze",
+                              "features"), "--freeze: expected layers with the values of --init, got features, but",
+                    "leaves out features.0.1.running_mean")
         last = self.train(1, "three", *options, "three", *start, "--init-skip", "classifier", "--freeze", "features",
                           "--epochs", "1")
         before, after = (self.tensors(run / "model.safetensors") for run in (whole, last))
