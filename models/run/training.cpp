@@ -401,9 +401,7 @@ private:
         const Tensor before = parameters_.all().clone();
         const int64_t tracked = parameters_.batches_tracked;
         load_state_dict(parameters_, run_.saver.best_model());
-        try {
-            run_.replace_best(evaluation_.score({{}}, [&] { run_.check_stop(); }));
-        } catch (const Stopped&) {} // the checkpoint is still that before --new-data
+        run_.replace_best(evaluation_.score()); // a stop request waits, so that a checkpoint has the new data
         parameters_.all().copy_from(before), parameters_.batches_tracked = tracked;
     }
 

@@ -98,7 +98,7 @@ void TrainingRun::check_data(const data::TrainTest& data, const Json& descriptio
         RG_CHECK(file.number("batch") == 0,
                  "--new-data: expected a checkpoint from the end of an epoch, got one after ", file.number("batch"),
                  " mini-batches (", file.source, ")");
-        best_is_of_others_ |= set == sets[1].first;
+        best_is_of_others_ |= set != sets[0].first;
     }
 }
 
@@ -245,7 +245,7 @@ void TrainingRun::replace_best(const Score& test) {
     const int64_t epoch = std::exchange(p.best_epoch, 0);
     keep_if_best(test); // takes any finite value, and writes the file, which names the images
     if (p.best_epoch > 0) p.best_epoch = epoch;
-    log.note(cat("the ", test_set_name, " set has changed; on the new one, the best model so far has loss ",
+    log.note(cat("the images for tests have changed; on the ", test_set_name, " set, the best model so far has loss ",
                  formatted("%.4f ", test.loss), task_->text(test.metrics)));
 }
 

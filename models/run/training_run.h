@@ -103,10 +103,10 @@ public:
     /// Collective. Saves the model as model-best.safetensors if it is better than in every test before, by the metric
     /// of --patience-on. May throw like Saver::save_model().
     void keep_if_best(const Score& test);
-    /// True if the run has a best model, but --new-data has changed the images that chose it.
+    /// True if the run has a best model, but --new-data has changed the test or validation set.
     bool best_is_of_others() const { return best_is_of_others_ && log.position.best_epoch > 0; }
-    /// Collective. Compares the models of later epochs with `test`, the score of the best model on the new images. Writes
-    /// its file again, with the description of these images.
+    /// Collective. Compares the models of later epochs with `test`, the score of the best model on the new images.
+    /// Writes its file again, with the description of these images.
     void replace_best(const Score& test);
     /// Collective. Returns model-best.safetensors on all ranks, or none if there is nothing to test: in a trial, after
     /// a stop, and before the first test.
@@ -140,7 +140,7 @@ private:
     std::optional<NanGuard> guard_;
     const Task* task_ = nullptr;
     bool stopped_ = false, epoch_goes_on_ = false;
-    bool best_is_of_others_ = false;         // true if --new-data has changed the test or validation set
+    bool best_is_of_others_ = false;         // true if --new-data has changed images for tests
     bool tested_ = false;                    // true if the test that was due at the position is done
     bool test_stopped_ = false;              // true if a stop request has ended a test
     bool untested_ = false;                  // true if steps have followed the last complete epoch; false in epoch 1

@@ -159,7 +159,7 @@ class Sources(job.JobTest):
         out = self.succeed(job.train(1, "--resume", "--new-data", "--run-name", "grown", "--epochs", "3"))
         self.assertIn("epoch 3/3", out)
         # The best model so far is tested again, so that all epochs compare values of the same images.
-        again = re.search(r"the test set has changed; on the new one, the best model so far has loss \S+ acc (\S+)", out)[1]
+        again = re.search(r"the images for tests have changed; on the test set, the best model so far has loss \S+ acc (\S+)", out)[1]
         tested_again = self.run_command(job.program(1, "predict", first / "model-best.safetensors")).out
         right, count = map(int, re.search(r"\((\d+) of (\d+)\)", tested_again).groups())
         self.assertGreater(count, 20)
