@@ -84,7 +84,8 @@ void declare_reading(Options& options, LoadOptions& reading) {
         .add("cache", &reading.cache,
              cat("folder for decoded images and copies of s3: and pipe:, which later runs use again; none: keep all "
                  "images in the memory of each rank",
-                 reading.cache.empty() ? " (default: ~/.cache/ringgrad, with a new copy of pipe: in each run)" : ""))
+                 reading.cache.empty() ? " (default: ~/.cache/ringgrad, with a new copy of pipe: in each run)"
+                                       : "; for the images of a run, the default is that of the run"))
         .metavar("DIR")
         .by_rank();
     options.add(

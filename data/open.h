@@ -15,7 +15,7 @@ namespace rg::data {
 /// out, or if a reader throws.
 TrainTest load(const std::string& path, const LoadOptions& options = {});
 
-/// Declares --skip-other-images and --label-from, which all programs have that read folders of images.
+/// Declares --cache, --skip-other-images and --label-from, which all programs have that read folders of images.
 void declare_reading(Options& options, LoadOptions& reading);
 
 /// The two steps of load(), for processes of one node that load the same data. First, one of them calls open_source(),

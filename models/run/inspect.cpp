@@ -124,7 +124,8 @@ std::string describe_set(const std::string& path, data::LoadOptions options) {
     try {
         sets = data::load(path, options);
     } catch (const data::SizesDiffer&) {
-        options.height = options.width = 1, options.cache = data::kNoCache; // for the counts alone
+        options.height = options.width = 1;                         // for the counts alone
+        if (!data::is_remote(path)) options.cache = data::kNoCache; // remote data are already copied into the cache
         sets = data::load(path, options);
         sets.source = path + ": images of different sizes; training programs need --size, such as --size 64";
     }

@@ -210,6 +210,7 @@ void test_best(TrialsRun& run, bool stopped, std::ostream& out) {
         for (const char* const name : {"data", "test-data"})
             if (const Json* const path = now.find(name); path && fs::exists(path->as_string(), none))
                 data.set(name, *path);
+        if (const Json* const cache = now.find("cache")) data.set("cache", *cache);
         const TestResult result = run.trials.program->test_run(alone, model + "/model.safetensors", data);
         Json summary = Json::object().set("trial", row.number).set(ranking.name, *value_of(row.last, ranking.name));
         for (const auto& [name, value] : result.values.as_object()) summary.set(name, value);
