@@ -101,8 +101,8 @@ struct Candidate {
         constexpr int64_t kCycles = 3 * 24;
         if (problem.pass == Pass::wgrad) {
             const TileGradient g = tile_gradient(padding, problem.x[0], p, q, f, stride.h, kPlanes<float>);
-            return double(kCycles * (g.columns * (g.k_step / kTileSide) * g.runs)) +
-                   3 * double(p * q * f.k + g.image * g.c_step / kTileSide);
+            return double(kCycles * (g.columns * (g.padded_k / kTileSide) * g.runs)) +
+                   3 * double(p * q * f.k + g.image * g.padded_c / kTileSide);
         }
         const int64_t pixels = pixels_per_row(), tiles = cover_of(padding, p, q, stride, pixels).tiles;
         return double(kCycles * (tiles * divide_up(f.k * pixels, kTileSide) * f.r * divide_up(taps(), kTileRun))) +

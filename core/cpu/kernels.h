@@ -55,14 +55,14 @@ struct ConvKernels {
 
 /// Winograd convolution F(4x4, 3x3); winograd_isa.cpp explains it and its matrices. The result consists of tiles of 4 x
 /// 4 pixels. A transformed tile or filter has 36 components. In the arguments v, z, u and du of WinogradKernels, all
-/// values of one component form an array: [tiles c_step] in v, [tiles k_step] in z. `component` and `*_component` are
-/// the distances from the start of one such array to the next. All distances are in floats.
+/// values of one component form an array: [tiles padded_c] in v, [tiles padded_k] in z. `component` and `*_component`
+/// are the distances from the start of one such array to the next. All distances are in floats.
 struct WinogradImage {
     int64_t across; // number of tiles in a row of tiles
     int64_t c, k;   // number of input and output channels; with groups, those of the groups that are computed together
-    int64_t c_step, k_step; // c and k, rounded up to whole vectors
-    int64_t x_row, x_pixel; // distances between neighbouring rows and pixels of a tile, in the image
-    int64_t y_row, y_pixel; // the same distances in the result
+    int64_t padded_c, padded_k; // c and k, rounded up to whole vectors
+    int64_t x_row, x_pixel;     // distances between neighbouring rows and pixels of a tile, in the image
+    int64_t y_row, y_pixel;     // the same distances in the result
 };
 /// The inputs of a row of tiles that lie in the image: rows [top, bottom) and columns [left, right), counted from the
 /// first of the 6 x 6 inputs of the first tile. The other inputs are padding.
@@ -86,7 +86,7 @@ struct WinogradKernels {
     /// y and bias point to the first of these channels. Writes no more than `rows` rows of `columns` pixels of y.
     void (*output)(const WinogradImage&, int64_t rows, int64_t columns, const float* m, int lanes, int channels,
                    const ConvResult<float>&);
-    /// Computes du [36][c][k_step] += v^T z for each component, with v from input() and z from gradient().
+    /// Computes du [36][c][padded_k] += v^T z for each component, with v from input() and z from gradient().
     void (*accumulate)(const WinogradImage&, const float* v, const float* z, int64_t v_component, int64_t z_component,
                        int64_t tiles, float* du);
     /// Transforms as many filters as a vector has lanes, g[r * 3 + s][lane]: u = G g G^T.
@@ -225,15 +225,15 @@ struct TileConv {
 /// x and dy have two planes; see TileConv. With few channels, the taps of a filter row count as channels, and s is 1.
 struct TileGradient {
     int64_t images, r, s, stride;
-    int64_t c_step, k_step; // number of channels and of filters, rounded up to multiples of 16
-    int64_t runs;           // number of runs of 32 result pixels in an image
-    int64_t filter_step;    // values of dy from one filter to the next
-    int64_t row;            // values of x from one row of pixels to the next
-    int64_t copy;           // values of x from one copy to the next
-    int64_t block, image;   // values of x from one tile of 16 channels to the next, and from one image to the next
-    int64_t low_x, low_dy;  // values from the high plane to the low plane; 0: there is one plane
-    int64_t columns;        // c_step / 16 * s * r: number of taps times tiles of 16 channels
-    bool add;               // true: adds to the sums; false: overwrites them
+    int64_t padded_c, padded_k; // number of channels and of filters, rounded up to multiples of 16
+    int64_t runs;               // number of runs of 32 result pixels in an image
+    int64_t filter_step;        // values of dy from one filter to the next
+    int64_t row;                // values of x from one row of pixels to the next
+    int64_t copy;               // values of x from one copy to the next
+    int64_t block, image;       // values of x from one tile of 16 channels to the next, and from one image to the next
+    int64_t low_x, low_dy;      // values from the high plane to the low plane; 0: there is one plane
+    int64_t columns;            // padded_c / 16 * s * r: number of taps times tiles of 16 channels
+    bool add;                   // true: adds to the sums; false: overwrites them
 };
 
 /// The most columns of the weight gradient that a call of TileKernels::accumulate computes. A column is a tap of 16
@@ -268,9 +268,10 @@ struct TileKernels {
     /// The tiles of `out` begin `block` values apart. Zeros follow the last pixel until there are `pairs` pairs.
     void (*interleave)(const uint16_t* pixels, int64_t count, int64_t step, int64_t c, int64_t pairs, uint16_t* out,
                        int64_t block);
-    /// Computes sums [k_step][r s][c_step] over all pixels of dy times x, where transpose() made dy and interleave()
-    /// made x. Computes only filters [k, k + filters) and up to kTileColumns columns from `column` on. k and `filters`
-    /// are multiples of 16. The index of a column is (tile of channels * s + filter column) * r + filter row.
+    /// Computes sums [padded_k][r s][padded_c] over all pixels of dy times x, where transpose() made dy and
+    /// interleave() made x. Computes only filters [k, k + filters) and up to kTileColumns columns from `column` on. k
+    /// and `filters` are multiples of 16. The index of a column is (tile of channels * s + filter column) * r + filter
+    /// row.
     void (*accumulate)(const TileGradient&, int64_t k, int64_t filters, int64_t column, const uint16_t* dy,
                        const uint16_t* x, float* sums);
 };

@@ -48,7 +48,7 @@ TileGradient tile_gradient(const Padding& padding, int64_t images, int64_t p, in
     const int64_t channels = taps_as_channels ? s * c : c, columns = round_up(q, 2);
     TileGradient g{};
     g.r = filters.r, g.s = taps_as_channels ? 1 : s, g.stride = stride;
-    g.c_step = tiles_in(channels) * kTileSide, g.k_step = tiles_in(filters.k) * kTileSide;
+    g.padded_c = tiles_in(channels) * kTileSide, g.padded_k = tiles_in(filters.k) * kTileSide;
     g.columns = tiles_in(channels) * g.s * g.r;
     g.runs = divide_up(p * columns, kTileRun);
     // A copy has all rows that the taps reach. The last run reads more values after these rows, and multiplies them by
@@ -58,11 +58,11 @@ TileGradient tile_gradient(const Padding& padding, int64_t images, int64_t p, in
     g.image = std::min(g.r, stride) * g.s * g.copy;
     // If dw has more than a quarter as many values as all images of x and dy, the packed images are kept for combine().
     const int64_t image_values = padding.h * padding.w * c + p * q * filters.k;
-    g.add = 4 * g.r * g.s * g.c_step * g.k_step <= images * image_values;
+    g.add = 4 * g.r * g.s * g.padded_c * g.padded_k <= images * image_values;
     const int64_t packed = g.add ? images_per_pass(g) : images;
     g.filter_step = packed * g.runs * kTileRun + kTileRun;
     g.block = packed * g.image;
-    if (planes == 2) g.low_x = g.c_step / kTileSide * g.block, g.low_dy = g.k_step * g.filter_step;
+    if (planes == 2) g.low_x = g.padded_c / kTileSide * g.block, g.low_dy = g.padded_k * g.filter_step;
     return g;
 }
 
@@ -237,7 +237,7 @@ void TileWgrad<T>::pack_copy(const uint16_t* plane, int64_t i, uint16_t* copy) c
         isa().tiles->interleave(pixels, inside ? q_ : 0, stride_ * padding_.c, c_, columns_ / 2, copy + row * g_.row,
                                 g_.block);
     }
-    for (int64_t c = 0; c < g_.c_step / kTileSide; ++c)
+    for (int64_t c = 0; c < g_.padded_c / kTileSide; ++c)
         std::fill_n(copy + c * g_.block + rows * g_.row, g_.copy - rows * g_.row, uint16_t{0});
 }
 
@@ -262,7 +262,7 @@ void TileWgrad<T>::add(const Images<T>& x, int64_t first, int64_t count, const T
     TileGradient g = g_;
     g.images = count;
     for (int64_t column = 0; column < g.columns; column += kTileColumns)
-        isa().tiles->accumulate(g, 0, g.k_step, column, dyt, pairs, sums);
+        isa().tiles->accumulate(g, 0, g.padded_k, column, dyt, pairs, sums);
 }
 
 template <class T>
@@ -282,7 +282,7 @@ template <class T>
 void TileWgrad<T>::multiply_all(const Tensor& dw) const {
     TileGradient g = g_;
     g.images = images_;
-    const bool whole_tiles = g.c_step == c_ && g.k_step == k_; // then dw has the layout of the sums
+    const bool whole_tiles = g.padded_c == c_ && g.padded_k == k_; // then dw has the layout of the sums
     const Scratch<float> scratch(whole_tiles ? 0 : all_sums());
     float* const sums = whole_tiles ? dw.data<float>() : scratch.data();
     // A task computes one block of columns for some filters. Consecutive tasks have the same filters and read the same
@@ -290,19 +290,19 @@ void TileWgrad<T>::multiply_all(const Tensor& dw) const {
     constexpr int64_t kValuesOfDy = 512 << 10;
     const int64_t filters = std::max<int64_t>(1, kValuesOfDy / (kPlanes<T> * kTileSide * g.filter_step)) * kTileSide;
     const int64_t blocks = divide_up(g.columns, kTileColumns);
-    parallel(divide_up(g.k_step, filters) * blocks, [&](int64_t task) {
+    parallel(divide_up(g.padded_k, filters) * blocks, [&](int64_t task) {
         const int64_t k = task / blocks * filters;
-        isa().tiles->accumulate(g, k, std::min(filters, g.k_step - k), task % blocks * kTileColumns, dyt_, pairs_,
+        isa().tiles->accumulate(g, k, std::min(filters, g.padded_k - k), task % blocks * kTileColumns, dyt_, pairs_,
                                 sums);
     });
     if (!whole_tiles) copy_to(sums, dw);
 }
 
-/// Copies sums [k_step][r s][c_step] to dw [k][r][s c].
+/// Copies sums [padded_k][r s][padded_c] to dw [k][r][s c].
 template <class T>
 void TileWgrad<T>::copy_to(const float* sums, const Tensor& dw) const {
     for (int64_t row = 0; row < k_ * r_ * g_.s; ++row)
-        std::copy_n(sums + row * g_.c_step, c_, dw.data<float>() + row * c_);
+        std::copy_n(sums + row * g_.padded_c, c_, dw.data<float>() + row * c_);
 }
 
 template class TileImages<uint16_t>;

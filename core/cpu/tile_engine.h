@@ -98,7 +98,7 @@ public:
     TileWgrad(const Padding& padding, int64_t images, int64_t p, int64_t q, const Filters& filters, int64_t stride);
 
     int64_t images_at_once() const { return images_at_once_; }
-    /// Returns the number of values in the sums of a part of the mini-batch: [k_step][r s][c_step] of TileGradient
+    /// Returns the number of values in the sums of a part of the mini-batch: [padded_k][r s][padded_c] of TileGradient
     /// (kernels.h). Returns 0 if combine() multiplies all images.
     int64_t sums() const { return all_at_end() ? 0 : all_sums(); }
     /// Adds the products of images [first, first + count) of x with dy [count p q k] to `sums`, or only packs the
@@ -114,9 +114,9 @@ public:
 private:
     /// Returns true if add() only packs the images, and combine() multiplies them all.
     bool all_at_end() const { return !g_.add; }
-    int64_t all_sums() const { return g_.r * g_.s * g_.c_step * g_.k_step; }
-    int64_t packed_x() const { return kPlanes<T> * g_.c_step / kTileSide * g_.block; }
-    int64_t packed_dy() const { return kPlanes<T> * g_.k_step * g_.filter_step; }
+    int64_t all_sums() const { return g_.r * g_.s * g_.padded_c * g_.padded_k; }
+    int64_t packed_x() const { return kPlanes<T> * g_.padded_c / kTileSide * g_.block; }
+    int64_t packed_dy() const { return kPlanes<T> * g_.padded_k * g_.filter_step; }
     /// Packs image n of x and its dy as image `to` of `pairs` and dyt.
     void pack(const Images<T>& x, int64_t n, const T* dy, int64_t to, uint16_t* pairs, uint16_t* dyt) const;
     /// Fills copy number i of x (see TileGradient) from a plane of a padded image.

@@ -21,7 +21,7 @@ namespace {
 /// One tap of 16 channels of x. It stands for 16 columns of the weight gradient, a matrix whose rows are filters.
 struct WgradColumn {
     const uint16_t* x; // first run of pixels of these channels
-    float* sums;       // [16 filters][16 channels]; from one filter to the next, r * s * c_step floats (TileGradient)
+    float* sums;       // [16 filters][16 channels]; from one filter to the next, r * s * padded_c floats (TileGradient)
 };
 
 #if defined(__AMX_BF16__)
@@ -112,7 +112,7 @@ void add_gradient(const TileGradient& g, const uint16_t* dy, const WgradColumn* 
 /// Computes the sums of 16 filters for N WgradColumns. Adds to the old sums, or overwrites them, as g.add says.
 template <int N>
 void gradient_block(const TileGradient& g, const uint16_t* dy, const WgradColumn* columns) {
-    const int64_t sums_step = g.r * g.s * g.c_step * 4;
+    const int64_t sums_step = g.r * g.s * g.padded_c * 4;
 #define RG_LOAD(n)                                                                                                     \
     if constexpr (n < N) {                                                                                             \
         if (g.add)                                                                                                     \
@@ -201,7 +201,7 @@ void products(const TileConv& g, const uint16_t* a, const uint16_t* b, const uin
 /// says.
 template <int MR, int N>
 void dot_gradient(const TileGradient& g, const uint16_t* dy, const WgradColumn* columns, int first) {
-    const int64_t sums_step = g.r * g.s * g.c_step;
+    const int64_t sums_step = g.r * g.s * g.padded_c;
     Vec acc[MR][N] = {};
     for (int i = 0; i < MR && g.add; ++i) {
         RG_UNROLL

@@ -222,14 +222,14 @@ void accumulate(const TileGradient& g, int64_t k, int64_t filters, int64_t colum
     for (int64_t i = column; i < g.columns && count < kTileColumns; ++i) {
         const int64_t tile = i / (g.s * g.r), s = i / g.r % g.s, r = i % g.r;
         block[count++] = {x + tile * g.block + (r % g.stride * g.s + s) * g.copy + r / g.stride * g.row,
-                          sums + (k * g.r * g.s + r * g.s + s) * g.c_step + tile * kTileSide};
+                          sums + (k * g.r * g.s + r * g.s + s) * g.padded_c + tile * kTileSide};
     }
     constexpr void (*kBlocks[])(const TileGradient&, const uint16_t*,
                                 const WgradColumn*) = {gradient_block<1>, gradient_block<2>, gradient_block<3>,
                                                        gradient_block<4>, gradient_block<5>, gradient_block<6>};
     for (int64_t end = k + filters; k < end; k += kTileSide) {
         kBlocks[count - 1](g, dy + k * g.filter_step, block);
-        for (int i = 0; i < count; ++i) block[i].sums += kTileSide * g.r * g.s * g.c_step;
+        for (int i = 0; i < count; ++i) block[i].sums += kTileSide * g.r * g.s * g.padded_c;
     }
 }
 

@@ -70,8 +70,8 @@ Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& 
       g_{.across = tiles_of(q, dilation_.w),
          .c = f.c / bundles_,
          .k = f.k / bundles_,
-         .c_step = round_up(f.c / bundles_, isa().width),
-         .k_step = round_up(f.k / bundles_, isa().width),
+         .padded_c = round_up(f.c / bundles_, isa().width),
+         .padded_k = round_up(f.k / bundles_, isa().width),
          .x_row = dilation_.h * whole_.columns * f.c,
          .x_pixel = dilation_.w * f.c,
          .y_row = dilation_.h * q * f.k,
@@ -84,12 +84,12 @@ Winograd::Winograd(const Padding& padding, int64_t p, int64_t q, const Filters& 
 }
 
 void Winograd::pack(const Filters& filters) {
-    const int64_t width = isa().width, vectors = g_.k_step / width, group_k = filters.k / groups_,
+    const int64_t width = isa().width, vectors = g_.padded_k / width, group_k = filters.k / groups_,
                   group_c = filters.c / groups_;
     parallel(bundles_ * vectors, [&](int64_t task) {
         const int64_t bundle = task / vectors, first = task % vectors * width,
                       block = first / (2 * width) * (2 * width);
-        const int64_t lanes = std::min(2 * width, g_.k_step - block);
+        const int64_t lanes = std::min(2 * width, g_.padded_k - block);
         float* const u = u_ + bundle * bundle_floats() + block * kComponents * g_.c + first - block;
         for (int64_t c = 0; c < g_.c; ++c) {
             alignas(64) float taps[9 * 16] = {};
@@ -130,7 +130,7 @@ void Winograd::for_each_tile_row_block(int64_t images, Share share, F f) const {
 
 template <class T>
 void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const ConvResult<float>& to, Share share) const {
-    const int64_t most_tiles = tile_rows_at_once_ * g_.across, v_component = component(most_tiles * g_.c_step);
+    const int64_t most_tiles = tile_rows_at_once_ * g_.across, v_component = component(most_tiles * g_.padded_c);
     const int64_t block = 2 * isa().width, blocks = divide_up(g_.k, block);
     // If the transformed filters are larger than the transformed inputs, and there are enough blocks of them, each
     // thread takes a part of the filters. Otherwise, it takes a part of the rows of tiles.
@@ -141,10 +141,10 @@ void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const Con
     for_each_tile_row_block(images, of_rows, [&](int64_t bundle, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i)
             isa().winograd->input(g_, tile_row(i).window, x.data() + tile_row(i).x + bundle * g_.c,
-                                  v + (i - begin) * g_.across * g_.c_step, v_component);
+                                  v + (i - begin) * g_.across * g_.padded_c, v_component);
         for (int64_t k = of_blocks.begin(blocks) * block; k < std::min(g_.k, of_blocks.end(blocks) * block);
              k += block) {
-            const int64_t lanes = std::min(block, g_.k_step - k), channel = bundle * g_.k + k;
+            const int64_t lanes = std::min(block, g_.padded_k - k), channel = bundle * g_.k + k;
             isa().winograd->multiply(g_, v, v_component, (end - begin) * g_.across,
                                      u_ + bundle * bundle_floats() + k * kComponents * g_.c, int(lanes), m);
             for (int64_t i = begin; i < end; ++i) {
@@ -159,16 +159,16 @@ void Winograd::run(const Images<T>& in, int64_t first, int64_t images, const Con
 template <class T>
 void Winograd::accumulate(const Images<T>& in, int64_t first, int64_t images, const float* dy, float* du) const {
     const int64_t most_tiles = tile_rows_at_once_ * g_.across;
-    const int64_t v_component = component(most_tiles * g_.c_step), z_component = component(most_tiles * g_.k_step);
+    const int64_t v_component = component(most_tiles * g_.padded_c), z_component = component(most_tiles * g_.padded_k);
     const PaddedImages x(whole_, 0, in, first, images);
     const Scratch<float> v(kComponents * v_component), z(kComponents * z_component);
     for_each_tile_row_block(images, {}, [&](int64_t bundle, int64_t begin, int64_t end) {
         for (int64_t i = begin; i < end; ++i) {
             const TileRow from = tile_row(i);
             const int64_t tile = (i - begin) * g_.across;
-            isa().winograd->input(g_, from.window, x.data() + from.x + bundle * g_.c, v + tile * g_.c_step,
+            isa().winograd->input(g_, from.window, x.data() + from.x + bundle * g_.c, v + tile * g_.padded_c,
                                   v_component);
-            isa().winograd->gradient(g_, from.rows, from.columns, dy + from.y + bundle * g_.k, z + tile * g_.k_step,
+            isa().winograd->gradient(g_, from.rows, from.columns, dy + from.y + bundle * g_.k, z + tile * g_.padded_k,
                                      z_component);
         }
         isa().winograd->accumulate(g_, v, z, v_component, z_component, (end - begin) * g_.across,
@@ -183,12 +183,12 @@ template void Winograd::accumulate(const Images<uint16_t>&, int64_t, int64_t, co
 
 void Winograd::transform_gradient(const float* du, float* dw) const {
     const int64_t width = isa().width, group_k = bundles_ * g_.k / groups_, group_c = bundles_ * g_.c / groups_,
-                  row_floats = (bundles_ - 1) * g_.k + g_.k_step;
+                  row_floats = (bundles_ - 1) * g_.k + g_.padded_k;
     alignas(64) float g[9 * 16];
     for (int64_t bundle = 0; bundle < bundles_; ++bundle, du += bundle_floats())
         for (int64_t c = 0; c < g_.c; ++c)
-            for (int64_t k = 0; k < g_.k_step; k += width) {
-                isa().winograd->filter_gradient(du + c * g_.k_step + k, g_.c * g_.k_step, g);
+            for (int64_t k = 0; k < g_.padded_k; k += width) {
+                isa().winograd->filter_gradient(du + c * g_.padded_k + k, g_.c * g_.padded_k, g);
                 for (int64_t rs = 0; rs < 9 && groups_ == bundles_; ++rs)
                     std::copy_n(g + rs * width, width, dw + (rs * g_.c + c) * row_floats + bundle * g_.k + k);
                 for (int64_t i = 0; i < width && groups_ > bundles_; ++i) {

@@ -46,7 +46,7 @@ private:
     TileRow tile_row(int64_t i) const;
     int64_t tile_rows_of_image() const { return dilation_.h * dilation_.w * down_; }
     /// Returns the number of floats in the transformed filters of one of the bundles_.
-    int64_t bundle_floats() const { return kComponents * g_.c * g_.k_step; }
+    int64_t bundle_floats() const { return kComponents * g_.c * g_.padded_k; }
     void pack(const Filters& filters);
     /// Splits a share of the rows of tiles of all images into pieces of at most tile_rows_at_once_. Calls
     /// f(bundle, begin, end) for each piece, rows [begin, end), and each of the bundles_.

@@ -125,7 +125,7 @@ inline __attribute__((always_inline)) void prefetch(const float* first, int64_t 
 
 void input(const WinogradImage& g, const WinogradWindow& window, const float* x, float* v, int64_t component) {
     WinogradWindow in = window;
-    for (int64_t j = 0; j < g.across; ++j, in.left -= 4, in.right -= 4, x += 4 * g.x_pixel, v += g.c_step) {
+    for (int64_t j = 0; j < g.across; ++j, in.left -= 4, in.right -= 4, x += 4 * g.x_pixel, v += g.padded_c) {
         const bool inside = in.top <= 0 && in.bottom >= 6 && in.left <= 0 && in.right >= 6;
         for (int64_t c = 0; c < g.c; c += kWidth) {
             if (c % kLine == 0) prefetch<6>(x + 14 * g.x_pixel + c, g.x_row, g.x_pixel);
@@ -150,7 +150,7 @@ __attribute__((noinline)) void gradient_tile(const WinogradImage& g, int64_t row
 }
 
 void gradient(const WinogradImage& g, int64_t rows, int64_t columns, const float* dy, float* z, int64_t component) {
-    for (int64_t j = 0; j < g.across; ++j, columns -= 4, dy += 4 * g.y_pixel, z += g.k_step) {
+    for (int64_t j = 0; j < g.across; ++j, columns -= 4, dy += 4 * g.y_pixel, z += g.padded_k) {
         if (g.k < g.y_pixel) prefetch<4>(dy + 12 * g.y_pixel, g.y_row, g.y_pixel);
         for (int64_t k = 0; k < g.k; k += kWidth) {
             const int lanes = lanes_at(k, g.k);
@@ -203,8 +203,8 @@ void product_tile(const WinogradImage& g, const float* v, const float* u, Prefet
     Vec acc[MR][NV] = {};
     const float* tile[MR < kBases ? MR : kBases];
     RG_UNROLL
-    for (int i = 0; i < MR && i < kBases; ++i) tile[i] = v + i * g.c_step;
-    accumulate<MR, NV>(tile, kBases * g.c_step, g.c, u, ahead, acc);
+    for (int i = 0; i < MR && i < kBases; ++i) tile[i] = v + i * g.padded_c;
+    accumulate<MR, NV>(tile, kBases * g.padded_c, g.c, u, ahead, acc);
     RG_UNROLL
     for (int i = 0; i < MR; ++i) {
         RG_UNROLL
@@ -227,7 +227,7 @@ void products(const WinogradImage& g, const float* v, int64_t v_component, int64
     const ProductTile product = product_tile_of<NV>(parts.shortest), longer = product_tile_of<NV>(parts.longest());
     for (int64_t i = 0; i < kComponents; ++i, v += v_component, u += g.c * NV * kWidth, m += NV * kWidth)
         for (int64_t part = 0, t = 0; part < parts.count; t += parts.length(part), ++part)
-            (part < parts.longer ? longer : product)(g, v + t * g.c_step, u,
+            (part < parts.longer ? longer : product)(g, v + t * g.padded_c, u,
                                                      prefetch_share<NV>(u, g.c, part, parts.count),
                                                      m + t * kComponents * NV * kWidth);
 }
@@ -239,15 +239,21 @@ void multiply(const WinogradImage& g, const float* v, int64_t v_component, int64
 
 void accumulate_filters(const WinogradImage& g, const float* v, const float* z, int64_t v_component,
                         int64_t z_component, int64_t tiles, float* du) {
-    const ConvImage row{
-        .p = 1, .q = tiles, .k = g.k_step, .runs = 1, .taps = g.c, .run_start = nullptr, .row = 0, .step = g.c_step};
-    for (int64_t i = 0; i < kComponents; ++i, v += v_component, z += z_component, du += g.c * g.k_step)
-        for (int64_t k = 0; k < g.k_step; k += 2 * kWidth) {
-            const bool two = g.k_step - k > kWidth;
+    const ConvImage row{.p = 1,
+                        .q = tiles,
+                        .k = g.padded_k,
+                        .runs = 1,
+                        .taps = g.c,
+                        .run_start = nullptr,
+                        .row = 0,
+                        .step = g.padded_c};
+    for (int64_t i = 0; i < kComponents; ++i, v += v_component, z += z_component, du += g.c * g.padded_k)
+        for (int64_t k = 0; k < g.padded_k; k += 2 * kWidth) {
+            const bool two = g.padded_k - k > kWidth;
             const EvenParts parts(g.c, two ? kTaps : 2 * kTaps);
             for (int64_t part = 0, c = 0; part < parts.count; c += parts.length(part), ++part) {
                 const int64_t taps = parts.length(part);
-                (two ? wgrad_tile_of<2>(taps) : wgrad_tile_of<1>(taps))(row, 1, v + c, z + k, du + c * g.k_step + k);
+                (two ? wgrad_tile_of<2>(taps) : wgrad_tile_of<1>(taps))(row, 1, v + c, z + k, du + c * g.padded_k + k);
             }
         }
 }

@@ -294,31 +294,31 @@ void GradientSum::find_last_steps(const Plan& plan) {
 
 StepSums::StepSums(par::Group& group, const Parameters& parameters)
     : group_(group), parameters_(parameters), workers_left_(group.workers(group.rank())) {
-    if (workers_left_ > 1) before_ = parameters.state().clone();
+    if (workers_left_ > 1) running_before_ = parameters.state().clone();
 }
 
 std::vector<par::RunningStats> StepSums::blocks() const {
     std::vector<par::RunningStats> blocks;
-    if (!state_.defined()) return blocks;
+    if (!running_.defined()) return blocks;
     for (const auto& s : parameters_.states()) {
         if (s.frozen) continue; // the same on all ranks
-        float* mean = state_.data<float>() + s.offset;
+        float* mean = running_.data<float>() + s.offset;
         blocks.push_back({mean, mean + s.channels, s.channels, double(s.momentum)});
     }
     return blocks;
 }
 
 void StepSums::add(double share, std::span<const double> sums) {
-    if (!group_.is_single_worker() && !context().sync) state_ = parameters_.state().to_host();
+    if (!group_.is_single_worker() && !context().sync) running_ = parameters_.state().to_host();
     sum_.add(blocks(), share, sums);
-    if (--workers_left_ > 0) parameters_.state().copy_from(before_);
+    if (--workers_left_ > 0) parameters_.state().copy_from(running_before_);
 }
 
 void StepSums::finish(std::span<double> sums) {
     sum_.finish(group_, blocks(), sums);
-    if (!state_.defined()) return;
-    state_.note_write();
-    if (parameters_.state().device()) parameters_.state().copy_from(state_);
+    if (!running_.defined()) return;
+    running_.note_write();
+    if (parameters_.state().device()) parameters_.state().copy_from(running_);
 }
 
 } // namespace rg

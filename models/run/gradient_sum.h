@@ -144,9 +144,9 @@ private:
     std::vector<par::RunningStats> blocks() const;
     par::Group& group_;
     const Parameters& parameters_;
-    // before_: statistics before the step, if this rank has several workers. state_: those of the worker added last, in
-    // host memory; undefined with a single worker in all, and with --sync-bn.
-    Tensor before_, state_;
+    // running_before_: statistics before the step, if this rank has several workers. running_: those of the worker
+    // added last, in host memory; undefined with a single worker in all, and with --sync-bn.
+    Tensor running_before_, running_;
     int workers_left_;
     par::RunningStatsSum sum_;
 };

@@ -35,11 +35,11 @@ void write_conv2d(Graph& g, const Step& s) {
                        c.pad == 0 && c.groups == 1;
     std::vector<std::string> inputs;
     if (dense)
-        inputs = {g.read(x.reshape({x.numel() / x.extent(3), x.extent(3)}), Order::channels_last),
-                  g.read(w.reshape({w.extent(0), w.extent(3)}), Order::channels_last)};
+        inputs = {g.form_of(x.reshape({x.numel() / x.extent(3), x.extent(3)}), Order::channels_last),
+                  g.form_of(w.reshape({w.extent(0), w.extent(3)}), Order::channels_last)};
     else
-        inputs = {g.read(x, Order::channels_first), g.read(w, Order::channels_first)};
-    if (s.in[O::bias].defined()) inputs.push_back(g.read(s.in[O::bias], Order::channels_last));
+        inputs = {g.form_of(x, Order::channels_first), g.form_of(w, Order::channels_first)};
+    if (s.in[O::bias].defined()) inputs.push_back(g.form_of(s.in[O::bias], Order::channels_last));
     if (dense)
         return g.define(y.reshape({y.numel() / y.extent(3), y.extent(3)}), Order::channels_last,
                         g.node("Gemm", inputs, attribute("transB", int64_t{1})));
@@ -88,12 +88,12 @@ void write_batch_norm(Graph& g, const Step& s) {
     RG_CHECK(stats.has_memory(), "onnx: batch_norm: expected running statistics, got those of the batch; predict with ",
              "Mode::evaluate");
     const int64_t channels = stats.extent(1);
-    const std::string y =
-        g.node("BatchNormalization",
-               {g.read(s.in[O::x], Order::channels_first), g.read(s.in[O::gamma], Order::channels_last),
-                g.read(s.in[O::beta], Order::channels_last), g.read(stats.slice(0, {channels}), Order::channels_last),
-                g.read(stats.slice(channels, {channels}), Order::channels_last)},
-               attribute("epsilon", norm.epsilon));
+    const std::string y = g.node(
+        "BatchNormalization",
+        {g.form_of(s.in[O::x], Order::channels_first), g.form_of(s.in[O::gamma], Order::channels_last),
+         g.form_of(s.in[O::beta], Order::channels_last), g.form_of(stats.slice(0, {channels}), Order::channels_last),
+         g.form_of(stats.slice(channels, {channels}), Order::channels_last)},
+        attribute("epsilon", norm.epsilon));
     g.define(s.out[0], Order::channels_first, activated(g, norm.activation, y));
 }
 
@@ -101,8 +101,8 @@ void write_layer_norm(Graph& g, const Step& s) {
     using O = LayerNormOp;
     const std::string y =
         g.node("LayerNormalization",
-               {g.read(s.in[O::x], Order::channels_last), g.read(s.in[O::gamma], Order::channels_last),
-                g.read(s.in[O::beta], Order::channels_last)},
+               {g.form_of(s.in[O::x], Order::channels_last), g.form_of(s.in[O::gamma], Order::channels_last),
+                g.form_of(s.in[O::beta], Order::channels_last)},
                attribute("axis", int64_t{-1}) + attribute("epsilon", s.attrs.as<O>().epsilon));
     g.define(s.out[0], Order::channels_last, y);
 }
@@ -110,7 +110,7 @@ void write_layer_norm(Graph& g, const Step& s) {
 void write_pool(Graph& g, const Step& s, const char* type, const std::string& more) {
     const Pool& p = s.attrs.as<Pool2dOp>().pool;
     g.define(s.out[0], Order::channels_first,
-             g.node(type, {g.read(s.in[Pool2dOp::x], Order::channels_first)},
+             g.node(type, {g.form_of(s.in[Pool2dOp::x], Order::channels_first)},
                     attribute("kernel_shape", both(p.window)) + attribute("strides", both(p.stride)) +
                         attribute("pads", pads(p.pad)) + more));
 }
@@ -119,13 +119,13 @@ void write_avg_pool2d(Graph& g, const Step& s) {
     const Tensor& x = s.in[Pool2dOp::x];
     if (p.window == PerAxis(x.extent(1), x.extent(2)) && p.pad == 0)
         return g.define(s.out[0], Order::channels_first,
-                        g.node("GlobalAveragePool", {g.read(x, Order::channels_first)}));
+                        g.node("GlobalAveragePool", {g.form_of(x, Order::channels_first)}));
     write_pool(g, s, "AveragePool", attribute("count_include_pad", int64_t(p.count_pad)));
 }
 
 void write_activation(Graph& g, const Step& s) {
     const Order order = g.order_of(s.in[0]);
-    g.define(s.out[0], order, activated(g, s.attrs.as<ActivationOp>().activation, g.read(s.in[0], order)));
+    g.define(s.out[0], order, activated(g, s.attrs.as<ActivationOp>().activation, g.form_of(s.in[0], order)));
 }
 
 /// Writes arithmetic on two tensors, in the order of the first operand that is not a constant. In a trace, only
@@ -133,7 +133,7 @@ void write_activation(Graph& g, const Step& s) {
 void write_binary(Graph& g, const Step& s, const char* type) {
     const Tensor &a = s.in[0], b = s.in[1].reshape(aligned(s.in[1].shape(), a.shape()));
     const Order order = g.order_of(a.has_memory() ? b : a);
-    g.define(s.out[0], order, g.node(type, {g.read(a, order), g.read(b, order)}));
+    g.define(s.out[0], order, g.node(type, {g.form_of(a, order), g.form_of(b, order)}));
 }
 void write_binary_kind(Graph& g, const Step& s) {
     constexpr const char* kTypes[] = {
@@ -148,9 +148,9 @@ void write_scale(Graph& g, const Step& s) {
     const auto& a = s.attrs.as<ScaleOp>();
     const Tensor &x = s.in[ScaleOp::x], &factor = s.in[ScaleOp::factor];
     const Order order = g.order_of(x);
-    std::string y = g.read(x, order);
+    std::string y = g.form_of(x, order);
     if (factor.defined() || a.constant != 1)
-        y = g.node("Mul", {y, factor.defined() ? g.read(factor, Order::channels_last) : g.scalar(a.constant)});
+        y = g.node("Mul", {y, factor.defined() ? g.form_of(factor, Order::channels_last) : g.scalar(a.constant)});
     if (a.shift != 0) y = g.node("Add", {y, g.scalar(a.shift)});
     g.define(s.out[0], order, y);
 }
@@ -165,27 +165,29 @@ void write_sum(Graph& g, const Step& s) {
         if (axis < shape.rank() && shape[ours] == 1) axes.push_back(axis);
     }
     // ONNX 1.12 has the axes of a mean as an attribute, and those of a sum as an input.
-    const std::string y = s.attrs.as<SumOp>().mean ? g.node("ReduceMean", {g.read(x, order)}, attribute("axes", axes))
-                                                   : g.node("ReduceSum", {g.read(x, order), g.ints(axes)});
+    const std::string y = s.attrs.as<SumOp>().mean
+                              ? g.node("ReduceMean", {g.form_of(x, order)}, attribute("axes", axes))
+                              : g.node("ReduceSum", {g.form_of(x, order), g.ints(axes)});
     g.define(s.out[0].reshape(shape), order, y);
 }
 
 void write_cast(Graph& g, const Step& s) {
     const Order order = g.order_of(s.in[0]);
-    g.define(s.out[0], order, g.read(s.in[0], order));
+    g.define(s.out[0], order, g.form_of(s.in[0], order));
 }
 
 void write_softmax(Graph& g, const Step& s) {
     g.define(s.out[0], Order::channels_last,
-             g.node("Softmax", {g.read(s.in[0], Order::channels_last)}, attribute("axis", int64_t{-1})));
+             g.node("Softmax", {g.form_of(s.in[0], Order::channels_last)}, attribute("axis", int64_t{-1})));
 }
 
 void write_slice(Graph& g, const Step& s) {
     const auto& a = s.attrs.as<SliceOp>();
     RG_CHECK(!g.depends_on_batch(a.count), "onnx: slice: expected a part of fixed size, got one that depends on the ",
              "size of the batch; slice the result of the prediction instead");
-    g.define(s.out[0], Order::channels_last,
-             g.node("Slice", {g.read(s.in[0], Order::channels_last), g.ints({a.begin}), g.ints({a.begin + a.count})}));
+    g.define(
+        s.out[0], Order::channels_last,
+        g.node("Slice", {g.form_of(s.in[0], Order::channels_last), g.ints({a.begin}), g.ints({a.begin + a.count})}));
 }
 
 /// Writes upsample(), which a trace holds as two concatenations: the first repeats each pixel `count` times, the second
@@ -199,7 +201,7 @@ bool write_upsample(Graph& g, const Step& s, int64_t count) {
     if (wide.shape() != Shape{n, h, 1, w * count * c}) return false;
     const float scales[] = {1, 1, float(count), float(count)};
     const std::string y = g.node(
-        "Resize", {g.read(x, Order::channels_first), "", g.constant(cat("upsample_by_", count), scales, Ints{4})},
+        "Resize", {g.form_of(x, Order::channels_first), "", g.constant(cat("upsample_by_", count), scales, Ints{4})},
         attribute("mode", "nearest") + attribute("coordinate_transformation_mode", "asymmetric") +
             attribute("nearest_mode", "floor"));
     g.define(s.out[0].reshape({n, h * count, w * count, c}), Order::channels_first, y);
@@ -218,7 +220,7 @@ void write_concat(Graph& g, const Step& s) {
     const auto value = std::ranges::find_if_not(in, &Tensor::has_memory);
     const Order order = value == in.end() ? Order::channels_last : g.order_of(*value);
     std::vector<std::string> inputs;
-    for (const Tensor& t : in) inputs.push_back(g.read(t, order));
+    for (const Tensor& t : in) inputs.push_back(g.form_of(t, order));
     const int64_t axis = order == Order::channels_first ? 1 : in[0].shape().rank() - 1;
     g.define(s.out[0], order, g.node("Concat", inputs, attribute("axis", axis)));
 }

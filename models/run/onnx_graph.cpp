@@ -54,7 +54,7 @@ Graph::Graph(const Parameters& parameters, int64_t batch) : batch_(batch) {
 void Graph::input(const std::string& name, const Tensor& x) { values_ += bytes_field(11, value_message(name, x)); }
 
 void Graph::output(const std::string& name, const Tensor& t) {
-    add_node("Identity", {read(t, Order::channels_first)}, name);
+    add_node("Identity", {form_of(t, Order::channels_first)}, name);
     outputs_.push_back(name);
     values_ += bytes_field(12, value_message(name, t));
 }
@@ -120,9 +120,9 @@ Order Graph::order_of(const Tensor& t) const {
     return Order::channels_last;
 }
 
-std::string Graph::read(const Tensor& t, Order order) {
+std::string Graph::form_of(const Tensor& t, Order order) {
     if (t.shape().rank() != 4) order = Order::channels_last;
-    if (t.has_memory()) return read_constant(t, order);
+    if (t.has_memory()) return constant_form(t, order);
     const auto find = [&] {
         for (const Form& form : forms_[t.key()])
             if (form.shape == t.shape() && form.order == order) return form.name;
@@ -135,7 +135,7 @@ std::string Graph::read(const Tensor& t, Order order) {
     if (order == Order::channels_last || same_in_both(t.shape()))
         name = reshape(rows.name, extents(t.shape(), order));
     else
-        name = node("Transpose", {read(t, Order::channels_last)}, attribute("perm", Ints{0, 3, 1, 2}));
+        name = node("Transpose", {form_of(t, Order::channels_last)}, attribute("perm", Ints{0, 3, 1, 2}));
     define(t, order, name);
     return name;
 }
@@ -154,7 +154,7 @@ Graph::Form Graph::channels_last_form(const Tensor& t) {
     return rows;
 }
 
-std::string Graph::read_constant(const Tensor& t, Order order) {
+std::string Graph::constant_form(const Tensor& t, Order order) {
     RG_CHECK(t.dtype() == DType::f32, "onnx: expected constants in f32, got ", name_of(t.dtype()), " ",
              t.shape().str());
     std::string& stored = names_[{t.key(), t.shape().str()}];

@@ -1,9 +1,9 @@
 // The graph of an ONNX file: nodes, constants, and the forms of each value (a tensor of the traced prediction).
 //
 // Our images have their channels last, those of ONNX have them first. So a value may have several forms in the file:
-// one for each shape that the trace uses, in the order of our memory or with channels first. Graph::read() makes a form
-// when a node first needs it. So there is a Transpose only where channels must move, for example between a convolution
-// and a dense layer.
+// one for each shape that the trace uses, in the order of our memory or with channels first. Graph::form_of() makes a
+// form when a node first needs it. So there is a Transpose only where channels must move, for example between a
+// convolution and a dense layer.
 #pragma once
 
 #include "core/parameters.h"
@@ -47,7 +47,7 @@ public:
     void define(const Tensor& t, Order order, const std::string& name);
     /// Returns the name of the form of t that has this order and the shape of t. Adds the nodes that make this form, if
     /// there are none yet. For a t with memory, adds a constant instead.
-    std::string read(const Tensor& t, Order order);
+    std::string form_of(const Tensor& t, Order order);
     /// Returns channels_first if the graph already has t in that order and in its shape, else channels_last. A node
     /// that accepts both orders should read t in the returned order, which saves a Transpose.
     Order order_of(const Tensor& t) const;
@@ -83,7 +83,7 @@ private:
     Ints extents(const Shape& shape, Order order) const;
     /// Returns the ValueInfoProto (ONNX message of an input or output) of t, with this name.
     std::string value_message(const std::string& name, const Tensor& t) const;
-    std::string read_constant(const Tensor& t, Order order);
+    std::string constant_form(const Tensor& t, Order order);
     std::string reshape(const std::string& input, const Ints& extents) {
         return node("Reshape", {input, ints(extents)});
     }
