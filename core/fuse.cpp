@@ -150,8 +150,8 @@ private:
         return !readers.empty() && std::all_of(readers.begin(), readers.end(), can);
     }
 
-    /// Returns the last step before `reader` that writes to t. Returns nothing if there is none, or if that step does
-    /// not write t as a whole.
+    /// Returns the last step before `reader` that writes to t. Returns nothing if there is none, or if what that step
+    /// writes there is not t itself (see same()).
     std::optional<size_t> maker(size_t reader, const Tensor& t) const {
         const auto found = writers_.find(id(t));
         if (found == writers_.end()) return std::nullopt;

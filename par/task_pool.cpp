@@ -99,7 +99,8 @@ public:
 protected:
     /// Sends a letter to the controller.
     virtual void post(const Json& letter) = 0;
-    /// Adds letters that have arrived to the inbox, and on rank 0 serves the other ranks. Called within a task.
+    /// Reads the mail. On rank 0, handles the letters of all ranks, and gives tasks to free ranks; another rank puts
+    /// its letters into the inbox. Is also called within a task, so it must not start one.
     virtual void serve() = 0;
     /// Takes the first letter of this kind for this task out of the inbox.
     std::optional<Json> take(std::string_view kind, int64_t task) {

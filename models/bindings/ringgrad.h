@@ -27,9 +27,9 @@ extern "C" {
 typedef struct rg_model rg_model;
 
 /// Loads a model from a run's folder, or from any safetensors file or checkpoint of a network that ringgrad knows. Of a
-/// folder, takes the model that the run tests in the end: model-best.safetensors with --validation, if it exists, else
-/// model.safetensors. A network that takes numbers beside images is an error. Predictions use `threads` threads,
-/// including the caller's, or one per available core if that is 0.
+/// folder, takes the model that the run tests in the end: model-best.safetensors with --validation, if it exists, except
+/// in a trial of a sweep; otherwise model.safetensors. A network that takes numbers beside images is an error.
+/// Predictions use `threads` threads, including the caller's, or one per available core if that is 0.
 rg_model* rg_open(const char* path, int threads);
 /// Loads a model from the `size` bytes of its file. They are no longer needed after the call.
 rg_model* rg_open_memory(const void* file, size_t size, int threads);

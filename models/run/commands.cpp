@@ -201,8 +201,8 @@ public:
         out_ << "\n";
     }
 
-    /// Takes the prediction for an image, element `i` of `outputs`. Prints it, unless --quiet is given. Adds it to the
-    /// summary if the true class or target is known.
+    /// Takes the prediction for an image, element `i` of `outputs`. Prints it, unless --quiet is given. Adds
+    /// the class to the summary if the true one is known, and the targets if all true values are known.
     void add(const ImageTruth& image, const Predictor::Predictions& outputs, size_t i) {
         const size_t count = model_.classes.size();
         const std::span<const float> scores =

@@ -35,8 +35,9 @@ struct DataOptions {
     /// sets.test. The real test set becomes sets.reserved, on which the best network is tested in the end. Throws Error
     /// if no class has 2 images. Without --validation, does nothing.
     void hold_out_validation(data::TrainTest& sets) const;
-    /// Describes the loaded sets for the files of a model: where they come from, the rules that hold out images, and
-    /// the fingerprints of those sets that `columns` has. Says of a command (pipe:) only that it is one, since people
+    /// Describes the loaded sets for the files of a model: where they come from, checksums of up to 16 names of the
+    /// training images (for has_other_names()), the number of files left out, the rules that hold out images, and the
+    /// fingerprints of those sets that `columns` has. Says of a command (pipe:) only that it is one, since people
     /// pass models on.
     Json describe(const data::TrainTest& sets, const Columns& columns) const;
     /// Takes the rules that hold out images from the file of a model, if it has the result of describe(). So this run

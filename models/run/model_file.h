@@ -30,8 +30,8 @@ struct ModelOutputs {
     /// Most networks take none.
     std::vector<std::string> input_numbers = {};
 
-    /// Returns the outputs of a network with numbers in their units, and if `probabilities` is true, those of labels
-    /// instead of their scores. May be traced.
+    /// Returns the outputs of a network, with numbers in their units. If `probabilities` is true, the scores of labels
+    /// become probabilities. Other kinds stay as they are. May be traced.
     std::vector<Tensor> in_units(std::vector<Tensor> results, bool probabilities = false) const;
 };
 /// Returns numbers [n k] of the first k targets, minus their means and divided by their deviations, or if `back` is
