@@ -82,7 +82,8 @@ public:
         std::memcpy(to, from, bytes);
     }
     void sum(std::span<std::byte* const>, std::span<std::byte* const>, size_t) override { fail("expected no sum"); }
-    bool shares = true, maps = true, transfer_fails = false;
+    bool shares = true, maps = true;
+    std::atomic<bool> transfer_fails = false;          // a loader's thread reads it
     size_t memory_left = size_t{1} << 40, uploaded = 0; // memory_left: that allocate() can still return
     std::atomic<size_t> from_pinned = 0;               // number of bytes of pinned memory that transfer() has copied
     int mapped = 0; // number of existing mappings of other devices' memory
