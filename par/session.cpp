@@ -56,8 +56,8 @@ constexpr std::chrono::milliseconds delay_of(int rank) {
 constexpr std::chrono::milliseconds kEcho{3000};
 
 /// Delay between the line with the error on standard error and the abort. mpiexec exits as soon as it sees the abort,
-/// and loses output that it has not read yet.
-constexpr std::chrono::milliseconds kForwarding{100};
+/// and loses output that it has not read yet. With three times as many busy processes as cores, 100 ms did not suffice.
+constexpr std::chrono::milliseconds kForwarding{400};
 
 /// Replaces kForwarding if a rank is missing (RankMissing). During the delay, the other ranks learn the missing rank's
 /// name (RollCall), and report it too.
