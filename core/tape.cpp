@@ -80,7 +80,8 @@ public:
                 for (size_t j = 0; j < node.in.size(); ++j)
                     RG_CHECK(!((inputs.needed | inputs.blocked) >> j & 1) || is_t(node.in[j]),
                              "gradients: expected tensors apart, got one that comes from another through ", node.name,
-                             "; ", barrier_of(node).instead, ", or make it a constant under NoTape");
+                             "; ", node.backward && i == 0 ? kView.instead : barrier_of(node).instead,
+                             ", or make it a constant under NoTape");
             };
             if (known != values_.end() && !is_whole(t, known)) { // the node overwrites bytes of known values
                 if (block(known, t, barrier_of(node))) expect_apart();

@@ -1,6 +1,8 @@
 // See optimizer.h.
 #include "models/run/optimizer.h"
 
+#include "core/tape.h"
+
 #include <algorithm>
 #include <cmath>
 
@@ -95,6 +97,7 @@ void Optimizer::set(double lr, int64_t step) {
 }
 
 void Optimizer::update(const Tensor& loss) {
+    const NoTape pause;
     RG_CHECK(is_set_, "optimizer: expected set() before update(), got none; it gives the learning rate and the step");
     const Tensor &values = parameters_.values(), &gradients = parameters_.gradients();
     first_non_finite(gradients, loss, non_finite_at_, inputs_.norm);
@@ -129,6 +132,7 @@ void Optimizer::update_muon_filters() {
 }
 
 void Optimizer::end_step(int64_t step, int64_t steps) {
+    const NoTape pause;
     constexpr int64_t kInterval = 5;
     RG_CHECK(!Scope::current().trace,
              "optimizer: expected end_step() after a traced function, got it in the function, ",
@@ -143,11 +147,13 @@ void Optimizer::end_step(int64_t step, int64_t steps) {
 }
 
 void Optimizer::reset_averages() {
+    const NoTape pause;
     for (const Tensor* average : {&average_, &slow_})
         if (average->defined()) average->copy_from(parameters_.all());
 }
 
 void Optimizer::exchange_average() {
+    const NoTape pause;
     if (!average_.defined()) return;
     const Tensor current = parameters_.all().clone();
     parameters_.all().copy_from(average_);

@@ -401,7 +401,8 @@ private:
         const Tensor before = parameters_.all().clone();
         const int64_t tracked = parameters_.batches_tracked;
         load_state_dict(parameters_, run_.saver.best_model());
-        run_.replace_best(evaluation_.score()); // a stop request waits, so that a checkpoint has the new data
+        // A stop request waits, so that a checkpoint has the new data. The ranks keep in step.
+        run_.replace_best(evaluation_.score({{}}, [&] { (void)group_.all(true, "test"); }));
         parameters_.all().copy_from(before), parameters_.batches_tracked = tracked;
     }
 

@@ -2,6 +2,7 @@
 #include "core/accelerate.h"
 #include "core/ops.h"
 #include "core/rng.h"
+#include "core/tape.h"
 #include "models/run/optimizer.h"
 #include "tests/parameter_lists.h"
 #include "tests/temp_dir.h"
@@ -157,6 +158,29 @@ TEST_SUITE("models") {
             CHECK(values_in(toy.parameters.values()) == before);
             CHECK(values_in(optimizer.state()[0].value) == state);
         }
+    }
+
+    TEST_CASE("optimizer: a tape that records other steps has no part in an update") {
+        Toys toys;
+        Parameters& p = toys.parameters;
+        Optimizer optimizer(p, {.max_norm = 1, .average = 0.5});
+        const auto loss = [&] {
+            const Tensor& weight = p.entry("weight").value;
+            return mse_loss(weight, Tensor::zeros(weight.shape()));
+        };
+        Tape outer;
+        for (int step = 1; step <= 2; ++step) {
+            Tape inner;
+            const Tensor l = loss();
+            inner.gradients(l, p);
+            optimizer.set(0.1, step);
+            optimizer.update(l);
+        }
+        const Tensor l = loss();
+        optimizer.with_average([] {});
+        outer.gradients(l, p);
+        CHECK(p.entry("weight").gradient.span<float>()[5] ==
+              doctest::Approx(2 * p.entry("weight").value.span<float>()[5] / 24));
     }
 
     TEST_CASE("optimizer: no longer changes values whose epochs have passed, nor any with rate 0") {
