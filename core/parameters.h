@@ -86,8 +86,8 @@ public:
     /// which lists the layers, if there are none.
     std::vector<Entry*> entries_of(const std::string& layer);
     /// Freezes all layers of entries_of(layer): sets the rates of their parameters to 0, and makes their batch norms
-    /// use the running statistics in training, too. Call it before the optimizer is made and the network is traced.
-    /// Throws Error as entries_of().
+    /// use the running statistics in training, too. Sets their gradients to 0. Call it before the optimizer is made and
+    /// the network is traced. Throws Error as entries_of().
     void freeze(const std::string& layer);
     /// Returns the number of values of all parameters. The flat buffers are larger: each entry begins at a multiple of
     /// 16 values.

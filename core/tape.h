@@ -45,8 +45,9 @@ public:
     /// shapes and types. A tensor that the loss does not depend on gets zeros. Throws Error if the loss depends on none
     /// of the tensors, or on one of them through a copy, a view of a part or an op without a backward rule. A path that
     /// another gradient includes (BackwardContext::covers()), such as that through a batch norm's statistics, is
-    /// allowed. Also throws if two of the tensors and destinations share memory, or a destination and a value that an
-    /// op saved. Call it once: afterwards the tape records nothing.
+    /// allowed. Also throws if one of the tensors comes from another through such a copy, view or op, or if two of the
+    /// tensors and destinations share memory, or a destination and a value that an op saved. Call it once: afterwards
+    /// the tape records nothing.
     void gradients(const Tensor& loss, std::span<const Tensor> tensors, std::span<const Tensor> destinations);
     /// Writes the gradients of `loss` with respect to all parameters whose rate is not 0 to their
     /// Parameters::Entry::gradient. Throws Error if another thread computes these gradients at the same time.

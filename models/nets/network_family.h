@@ -31,7 +31,7 @@ public:
     NetworkFamily& operator=(const NetworkFamily&) = delete;
 
     const std::vector<std::string>& names() const { return names_; }
-    /// Declares the options, whose values are members of this object.
+    /// Declares the options, whose values are members of this object. All are Option::fixed().
     virtual void declare(Options&) {}
     /// Makes the network `name`, one of names(). Throws Error if the network cannot take images as in `task`, or leaves
     /// this check to forward() (see expect_images()).

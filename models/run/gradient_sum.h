@@ -65,7 +65,7 @@ public:
     /// of begin() and finish().
     bool after_step(const Plan& plan, size_t step);
     /// Sums the remaining buckets and blocks until all sums are done. If a sum failed, on this thread or another,
-    /// throws its error.
+    /// throws its error. Also throws Error without begin() before it.
     void finish();
 
     /// Returns true if devices sum the gradients in each other's memory.
@@ -152,7 +152,7 @@ private:
 };
 
 /// Sums the statistics of batch norm over all ranks, for --sync-bn. Install it as Context::sync. Before each step, set
-/// `fraction` (this rank's share of the mini-batch) and `samples` (images in the mini-batch).
+/// `fraction` (this rank's share of the mini-batch) and `samples` (images in the mini-batch); else sum() throws Error.
 class GroupSync final : public SyncGroup {
 public:
     explicit GroupSync(par::Group& group) : group_(group) {}
